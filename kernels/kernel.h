@@ -1,0 +1,66 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/error.h"
+#include "runtime/tensor.h"
+#include "runtime/trace.h"
+
+namespace zg {
+
+/// Scratch memory of one kernel call; declared by the kernel's workspace_bytes, so that meta
+/// devices account for exactly what a real run takes.
+struct Workspace {
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
+/// One computation, one function per backend. The argument struct is the contract; this object is
+/// the whole dispatch mechanism. Each is declared `extern ZG_API` in the op's header and defined
+/// once in a .cpp; a researcher may assign one slot from outside.
+template <class Args>
+struct Kernel {
+  using Function = void (*)(const Args&, Workspace, Stream&);
+  using WorkspaceBytes = int64_t (*)(const Args&, const Device::Traits&);
+
+  const char* name;
+  WorkspaceBytes workspace_bytes = nullptr;  ///< null: needs none
+  Function cpu = nullptr;                    ///< the reference every backend is tested against
+  Function cuda = nullptr;
+  Function hpu = nullptr;
+
+  /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
+  /// there. Throws Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
+  void operator()(const Args& args, Stream& stream) const {
+    validate(args);
+    const Device::Traits& traits = stream.traits();
+    Function function = select(traits.backend);
+    std::shared_ptr<Buffer> scratch;
+    Workspace workspace;
+    if (workspace_bytes) workspace.bytes = workspace_bytes(args, traits);
+    if (workspace.bytes > 0) {
+      const Device device = stream.device();
+      PurposeScope purpose(device, Purpose::workspace);
+      scratch = Buffer::allocate(device, workspace.bytes);
+      workspace.data = scratch->data();
+    }
+    if (stream.type() == Device::Type::meta) return;
+    TraceSpan span(stream, name);
+    function(args, workspace, stream);
+  }
+
+  Function select(Device::Type type) const {
+    Function function = type == Device::Type::cuda  ? cuda
+                        : type == Device::Type::hpu ? hpu
+                                                    : cpu;
+    if (!function) {
+      const char* backend = type == Device::Type::cuda  ? "cuda"
+                            : type == Device::Type::hpu ? "hpu"
+                                                        : "cpu";
+      throw Unsupported(std::string(name) + ": no " + backend + " kernel");
+    }
+    return function;
+  }
+};
+
+}  // namespace zg

@@ -1,0 +1,8 @@
+#pragma once
+
+// ZG_API marks what a shared library exports. The library itself is compiled with ZG_BUILDING.
+#if defined(_WIN32)
+#error "zerograd builds on Linux"
+#else
+#define ZG_API __attribute__((visibility("default")))
+#endif

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "runtime/api.h"
+
+namespace zg::cpu {
+
+/// A borrowed callable: no allocation, valid for the duration of the call it is passed to.
+class TaskRef {
+ public:
+  template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, TaskRef>>>
+  TaskRef(const F& f)  // NOLINT: implicit, so that a lambda can be passed
+      : object_(&f), call_([](const void* object, int64_t task, int worker) {
+          (*static_cast<const F*>(object))(task, worker);
+        }) {}
+  void operator()(int64_t task, int worker) const { call_(object_, task, worker); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, int64_t, int);
+};
+
+/// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads; the one place
+/// where OpenMP lives. Which worker runs a task is not fixed, so a task's result must depend on the
+/// task alone: that is what keeps the bits equal for any thread count. `worker` is in
+/// [0, threads) and picks scratch memory. f must not throw. Annotated for ThreadSanitizer, which
+/// is otherwise blind to libgomp.
+ZG_API void team(int threads, int64_t tasks, TaskRef f);
+
+/// Splits [0, n) into chunks of `grain` (fixed by the caller, never by the thread count) and runs
+/// f(begin, end) on each.
+template <class F>
+void parallel_for(int threads, int64_t n, int64_t grain, const F& f) {
+  const int64_t chunks = (n + grain - 1) / grain;
+  team(threads, chunks, [&](int64_t chunk, int) {
+    const int64_t begin = chunk * grain;
+    f(begin, begin + grain < n ? begin + grain : n);
+  });
+}
+
+}  // namespace zg::cpu

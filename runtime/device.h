@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/api.h"
+
+namespace zg {
+
+class MemoryTracker;
+class Stream;
+class Trace;
+struct DeviceState;
+
+/// CPU instruction sets that kernels are compiled for, in rising order. `portable` is plain C++.
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16 };
+ZG_API const char* name_of(Isa isa);
+ZG_API Isa parse_isa(const std::string& name);  ///< throws ConfigError listing the names
+
+/// The best level of this machine; the environment variable ZG_CPU_ISA lowers it. Throws
+/// ConfigError when the variable asks for more than the machine has.
+ZG_API Isa best_isa();
+
+/// Cores this process may run on (its affinity mask).
+ZG_API int available_cores();
+
+/// A logical device: its own arena, accounting, streams and threads. Each call of cpu() or meta()
+/// makes a new one, so two engines in one process never meet; copies of the handle share it. A
+/// device is driven by one thread at a time.
+class ZG_API Device {
+ public:
+  enum class Type : uint8_t { cpu, cuda, hpu, meta };
+
+  struct Options {
+    int threads = 0;            ///< for kernels; 0 takes every available core
+    int64_t memory_limit = 0;   ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
+    int64_t host_limit = 0;     ///< bytes of Space::pinned and Space::host together, 0 for none
+    std::optional<Isa> isa;     ///< default best_isa()
+  };
+
+  /// What kernels may base choices and scratch sizes on, besides shapes.
+  struct Traits {
+    Type backend = Type::cpu;  ///< for meta: the backend that it stands for
+    Isa isa = Isa::portable;
+    int threads = 1;
+  };
+
+  static Device cpu(int index = 0, const Options& options = {});
+  static Device meta(int index = 0, const Options& options = {});  ///< accounts, stores nothing
+  static Device parse(const std::string& name, const Options& options = {});  ///< "cpu:1", "meta"
+
+  Type type() const;
+  int index() const;
+  std::string name() const;  ///< "cpu:1"
+  const Traits& traits() const;
+
+  Stream& compute() const;         ///< the queue that kernels of the tape run on
+  MemoryTracker& memory() const;   ///< accounting of every byte allocated here
+
+  void set_trace(std::shared_ptr<Trace> trace) const;  ///< null ends tracing
+  Trace* trace() const;                                ///< null when not tracing
+
+  bool operator==(const Device&) const = default;  ///< the same logical device
+
+ private:
+  friend struct DeviceState;
+  friend class Buffer;
+  explicit Device(std::shared_ptr<DeviceState> state) : state_(std::move(state)) {}
+  std::shared_ptr<DeviceState> state_;
+};
+
+/// An ordered queue of work. On the CPU it runs each call at once, on the caller's thread.
+class ZG_API Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Device device() const = 0;
+  virtual const Device::Traits& traits() const = 0;
+  virtual Device::Type type() const = 0;  ///< meta: kernels validate, account and return
+  virtual Trace* trace() const = 0;       ///< null when not tracing
+  virtual const char* name() const = 0;   ///< "compute": the track in a trace
+  virtual void synchronize() = 0;         ///< blocks the host; reports deferred device errors
+};
+
+}  // namespace zg

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/device.h"
+
+namespace zg {
+
+/// Where bytes live; offload moves a buffer down this list.
+enum class Space : uint8_t { device, pinned, host, file };
+inline constexpr int space_count = 4;
+
+/// What bytes are for: the rows of every memory table.
+enum class Purpose : uint8_t { parameter, gradient, optimizer, activation, workspace, comm };
+inline constexpr int purpose_count = 6;
+
+ZG_API const char* name_of(Space space);
+ZG_API const char* name_of(Purpose purpose);
+
+/// Sizes are rounded up to this before they are counted.
+inline constexpr int64_t arena_granule = 256;
+constexpr int64_t arena_bytes(int64_t bytes) {
+  return bytes <= 0 ? arena_granule : (bytes + arena_granule - 1) / arena_granule * arena_granule;
+}
+
+using BytesByPurpose = std::array<int64_t, purpose_count>;
+
+/// Owns bytes. Every tensor byte of the library is allocated here, so accounting cannot be
+/// forgotten: a buffer is stamped with the device's current Purpose and returns that stamp when it
+/// is freed. Buffers start on a 256-byte boundary; their content is undefined.
+class ZG_API Buffer {
+ public:
+  /// Throws OutOfMemory with the itemised table when the space's limit would be passed.
+  static std::shared_ptr<Buffer> allocate(const Device& device, int64_t bytes,
+                                          Space space = Space::device);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::byte* data() const { return data_; }  ///< null on a meta device
+  int64_t bytes() const { return bytes_; }   ///< as asked for, before rounding
+  Space space() const { return space_; }
+  Purpose purpose() const { return purpose_; }
+  const Device& device() const { return device_; }
+
+ private:
+  Buffer(const Device& device, int64_t bytes, Space space);
+  Device device_;
+  int64_t bytes_ = 0, offset_ = 0;
+  std::byte* data_ = nullptr;
+  Space space_;
+  Purpose purpose_;
+};
+
+/// RAII: allocations on the device belong to `purpose` until scope exit. Scopes nest.
+class ZG_API PurposeScope {
+ public:
+  PurposeScope(const Device& device, Purpose purpose);
+  ~PurposeScope();
+  PurposeScope(const PurposeScope&) = delete;
+  PurposeScope& operator=(const PurposeScope&) = delete;
+
+ private:
+  Device device_;
+  Purpose before_;
+};
+
+/// RAII: names a span of the step, "forward", "backward", "step". Scopes nest.
+class ZG_API PhaseScope {
+ public:
+  PhaseScope(const Device& device, std::string_view phase);
+  ~PhaseScope();
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Device device_;
+  std::string before_;
+};
+
+/// The books of one device. Bytes are counted rounded to arena_granule, in program order, on the
+/// thread that drives the device, so they never depend on timing.
+class ZG_API MemoryTracker {
+ public:
+  struct Row {
+    std::string phase;
+    Space space;
+    BytesByPurpose live;  ///< when the phase's peak was reached
+    int64_t peak;         ///< the most that was live during the phase
+    int64_t reserved;     ///< held from the system at the phase's end, free blocks included
+  };
+
+  virtual ~MemoryTracker() = default;
+  virtual int64_t live(Space space = Space::device) const = 0;
+  virtual BytesByPurpose live_by_purpose(Space space = Space::device) const = 0;
+  virtual int64_t peak(Space space = Space::device) const = 0;  ///< since the last reset_peaks()
+  virtual int64_t reserved(Space space = Space::device) const = 0;
+  virtual std::vector<Row> rows() const = 0;  ///< a row per phase and space, in order of first use
+  virtual void reset_peaks() = 0;             ///< forgets the rows; peaks restart from live
+  virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none
+  virtual std::string phase() const = 0;
+  void print(std::ostream& out) const;  ///< Markdown, MiB: phase, space, purposes, peak, reserved
+};
+
+}  // namespace zg

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace zg {
+
+/// Philox4x32-10, the counter-based generator of Salmon et al. 2011, "Parallel random numbers: as
+/// easy as 1, 2, 3". The same (counter, key) gives the same four words on every device, so nothing
+/// random is ever stored: dropout masks and initial weights are recomputed from their place.
+struct Philox {
+  using Block = std::array<uint32_t, 4>;
+
+  static constexpr uint32_t multiplier0 = 0xD2511F53u, multiplier1 = 0xCD9E8D57u;
+  static constexpr uint32_t weyl0 = 0x9E3779B9u, weyl1 = 0xBB67AE85u;
+  static constexpr int rounds = 10;
+
+  static constexpr Block block(Block counter, uint64_t key) {
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+    for (int round = 0; round < rounds; ++round) {
+      const uint64_t p0 = uint64_t{multiplier0} * counter[0];
+      const uint64_t p1 = uint64_t{multiplier1} * counter[2];
+      counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+                 static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+      k0 += weyl0;
+      k1 += weyl1;
+    }
+    return counter;
+  }
+};
+
+/// A float in [0, 1) from the upper 24 bits of a word; exact, so equal on every device.
+constexpr float uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+
+/// Where a dropout mask comes from. Element e of sample s is kept when word e % 4 of
+/// Philox::block({e / 4, s, step, site}, seed) gives uniform(word) >= probability.
+struct DropoutKey {
+  uint64_t seed = 0;
+  uint32_t step = 0;    ///< optimizer step
+  uint32_t sample = 0;  ///< global index of the first sample in the tensor
+  uint32_t site = 0;    ///< which dropout of the model this is: hash_name(name)
+};
+
+/// FNV-1a, 64 bit: a stable number for a parameter's or a dropout's name.
+constexpr uint64_t hash_name(const char* name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (; *name; ++name) hash = (hash ^ static_cast<uint8_t>(*name)) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace zg

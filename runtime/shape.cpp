@@ -1,0 +1,65 @@
+#include "runtime/shape.h"
+
+#include <algorithm>
+
+#include "runtime/error.h"
+
+namespace zg {
+
+Shape::Shape(std::initializer_list<int64_t> extents)
+    : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
+
+Shape::Shape(std::span<const int64_t> extents) {
+  if (extents.size() > max_rank)
+    throw ShapeError("shape: expected rank up to 6, got rank " + std::to_string(extents.size()));
+  rank_ = static_cast<int>(extents.size());
+  std::copy(extents.begin(), extents.end(), extent_);
+  for (int64_t extent : extents)
+    if (extent < 0)
+      throw ShapeError("shape: expected extents of 0 or more, got " + std::to_string(extent));
+}
+
+int Shape::axis(int axis) const {
+  const int wrapped = axis < 0 ? axis + rank_ : axis;
+  if (wrapped < 0 || wrapped >= rank_)
+    throw ShapeError("axis " + std::to_string(axis) + " is outside " + str() + "; expected " +
+                     std::to_string(-rank_) + " to " + std::to_string(rank_ - 1));
+  return wrapped;
+}
+
+int64_t Shape::operator[](int axis) const { return extent_[this->axis(axis)]; }
+
+int64_t Shape::numel() const {
+  int64_t count = 1;
+  for (int i = 0; i < rank_; ++i) count *= extent_[i];
+  return count;
+}
+
+Shape Shape::with(int axis, int64_t extent) const {
+  Shape copy = *this;
+  copy.extent_[this->axis(axis)] = extent;
+  return copy;
+}
+
+std::string Shape::str() const {
+  std::string text = "[";
+  for (int i = 0; i < rank_; ++i) text += (i ? ", " : "") + std::to_string(extent_[i]);
+  return text + "]";
+}
+
+Shape broadcast(const Shape& a, const Shape& b, const char* op) {
+  const int rank = std::max(a.rank(), b.rank());
+  int64_t extents[Shape::max_rank];
+  for (int i = 0; i < rank; ++i) {
+    const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
+    const int64_t ea = ia < 0 ? 1 : a[ia], eb = ib < 0 ? 1 : b[ib];
+    if (ea != eb && ea != 1 && eb != 1)
+      throw ShapeError(std::string(op) + ": cannot broadcast " + a.str() + " with " + b.str() +
+                       "; axis " + std::to_string(i - rank) + " has " + std::to_string(ea) +
+                       " against " + std::to_string(eb) + ", expected equal extents or 1");
+    extents[i] = ea == 1 ? eb : ea;
+  }
+  return Shape(std::span<const int64_t>(extents, static_cast<size_t>(rank)));
+}
+
+}  // namespace zg

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "runtime/api.h"
+
+namespace zg {
+
+/// Up to six extents, outermost first. A value type without heap; rank 0 is a scalar.
+class ZG_API Shape {
+ public:
+  static constexpr int max_rank = 6;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> extents);  ///< throws ShapeError: rank > 6 or an extent < 0
+  explicit Shape(std::span<const int64_t> extents);
+
+  int rank() const { return rank_; }
+  int64_t operator[](int axis) const;  ///< negative counts from the end; throws ShapeError
+  int axis(int axis) const;            ///< the same axis as 0 .. rank-1; throws ShapeError
+  int64_t numel() const;
+  Shape with(int axis, int64_t extent) const;  ///< a copy with one extent replaced
+  std::span<const int64_t> extents() const { return {extent_, static_cast<size_t>(rank_)}; }
+  std::string str() const;  ///< "[8, 1024, 768]"
+  bool operator==(const Shape&) const = default;
+
+ private:
+  int64_t extent_[max_rank] = {1, 1, 1, 1, 1, 1};
+  int rank_ = 0;
+};
+
+/// The shape that numpy and PyTorch broadcasting gives; throws ShapeError naming `op`.
+ZG_API Shape broadcast(const Shape& a, const Shape& b, const char* op);
+
+}  // namespace zg

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/dtype.h"
+#include "runtime/memory.h"
+#include "runtime/shape.h"
+
+namespace zg {
+
+/// A contiguous, typed view of a Buffer. Copying shares the bytes. A Tensor knows nothing of
+/// gradients: kernels, communication and ZeRO all work on it, so none of them needs autograd.
+class ZG_API Tensor {
+ public:
+  Tensor() = default;  ///< absent; false in a condition
+
+  /// f64 lives on cpu and meta devices only (Unsupported elsewhere).
+  static Tensor empty(const Shape& shape, DType dtype, const Device& device,
+                      Space space = Space::device);
+  static Tensor zeros(const Shape& shape, DType dtype, const Device& device);
+  static Tensor full(const Shape& shape, double value, DType dtype, const Device& device);
+
+  /// Copies from host memory; throws ShapeError unless values.size() == shape.numel().
+  template <class T>
+  static Tensor from(std::span<const T> values, const Shape& shape, const Device& device) {
+    Tensor tensor = empty(shape, dtype_of<T>, device);
+    tensor.copy_from_host(values.data(), static_cast<int64_t>(values.size()), dtype_of<T>);
+    return tensor;
+  }
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape, const Device& device) {
+    return from(std::span<const T>(values), shape, device);
+  }
+
+  const Shape& shape() const { return shape_; }
+  int64_t extent(int axis) const { return shape_[axis]; }
+  int64_t numel() const { return shape_.numel(); }
+  DType dtype() const { return dtype_; }
+  const Device& device() const;  ///< throws ShapeError on an absent tensor
+  int64_t bytes() const { return numel() * size_of(dtype_); }
+  explicit operator bool() const { return buffer_ != nullptr; }
+
+  Tensor view(const Shape& shape) const;  ///< same numel, same bytes; throws ShapeError
+  Tensor slice(int64_t begin, int64_t end) const;     ///< along axis 0, shares memory
+  Tensor flat(int64_t begin, int64_t numel) const;    ///< rank 1: a range of the elements, shared
+  /// Another typed view at a byte offset of the same buffer; throws ShapeError when out of range.
+  Tensor alias(int64_t byte_offset, const Shape& shape, DType dtype) const;
+
+  /// The elements; null on a meta device. Throws DTypeError when T is not the element type.
+  template <class T>
+  T* data() const {
+    check_dtype(dtype_of<T>);
+    return reinterpret_cast<T*>(raw());
+  }
+  std::byte* raw() const {
+    return buffer_ && buffer_->data() ? buffer_->data() + offset_ : nullptr;
+  }
+
+  /// Synchronizes and copies out. Throws DTypeError on a mismatch, Unsupported on meta.
+  template <class T>
+  std::vector<T> to_host() const {
+    check_dtype(dtype_of<T>);
+    std::vector<T> values(static_cast<size_t>(numel()));
+    copy_to_host(values.data());
+    return values;
+  }
+  /// A floating tensor of any type as doubles.
+  std::vector<double> to_doubles() const;
+  double item() const;  ///< the one element of a one-element tensor, any type
+
+  const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
+  int64_t byte_offset() const { return offset_; }
+
+ private:
+  void check_dtype(DType asked) const;
+  void copy_from_host(const void* values, int64_t count, DType dtype);
+  void copy_to_host(void* values) const;
+
+  std::shared_ptr<Buffer> buffer_;
+  Shape shape_;
+  DType dtype_ = DType::f32;
+  int64_t offset_ = 0;  ///< bytes into the buffer
+};
+
+/// to_host() of bool, whose std::vector has no data().
+template <>
+ZG_API std::vector<bool> Tensor::to_host<bool>() const;
+
+/// dst = src, bytes as they are; equal numel and dtype, any pair of spaces of one device.
+ZG_API void copy(const Tensor& src, const Tensor& dst, Stream& stream);
+/// Every byte 0.
+ZG_API void zero(const Tensor& dst, Stream& stream);
+
+}  // namespace zg
