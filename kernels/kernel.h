@@ -50,9 +50,7 @@ struct Kernel {
   }
 
   Function select(Device::Type type) const {
-    Function function = type == Device::Type::cuda  ? cuda
-                        : type == Device::Type::hpu ? hpu
-                                                    : cpu;
+    Function function = type == Device::Type::cuda ? cuda : type == Device::Type::hpu ? hpu : cpu;
     if (!function) {
       const char* backend = type == Device::Type::cuda  ? "cuda"
                             : type == Device::Type::hpu ? "hpu"

@@ -26,6 +26,13 @@ ZG_API Isa best_isa();
 /// Cores this process may run on (its affinity mask).
 ZG_API int available_cores();
 
+struct DeviceOptions {
+  int threads = 0;           ///< for kernels; 0 takes every available core
+  int64_t memory_limit = 0;  ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
+  int64_t host_limit = 0;    ///< bytes of Space::pinned and Space::host together, 0 for none
+  std::optional<Isa> isa;    ///< default best_isa()
+};
+
 /// A logical device: its own arena, accounting, streams and threads. Each call of cpu() or meta()
 /// makes a new one, so two engines in one process never meet; copies of the handle share it. A
 /// device is driven by one thread at a time.
@@ -33,12 +40,7 @@ class ZG_API Device {
  public:
   enum class Type : uint8_t { cpu, cuda, hpu, meta };
 
-  struct Options {
-    int threads = 0;            ///< for kernels; 0 takes every available core
-    int64_t memory_limit = 0;   ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
-    int64_t host_limit = 0;     ///< bytes of Space::pinned and Space::host together, 0 for none
-    std::optional<Isa> isa;     ///< default best_isa()
-  };
+  using Options = DeviceOptions;
 
   /// What kernels may base choices and scratch sizes on, besides shapes.
   struct Traits {
@@ -56,8 +58,8 @@ class ZG_API Device {
   std::string name() const;  ///< "cpu:1"
   const Traits& traits() const;
 
-  Stream& compute() const;         ///< the queue that kernels of the tape run on
-  MemoryTracker& memory() const;   ///< accounting of every byte allocated here
+  Stream& compute() const;        ///< the queue that kernels of the tape run on
+  MemoryTracker& memory() const;  ///< accounting of every byte allocated here
 
   void set_trace(std::shared_ptr<Trace> trace) const;  ///< null ends tracing
   Trace* trace() const;                                ///< null when not tracing

@@ -15,23 +15,23 @@ class ZG_API Error : public std::runtime_error {
   virtual const char* type() const noexcept { return "Error"; }  ///< "ShapeError", for reports
 };
 
-#define ZG_ERROR_TYPE(Name)                                     \
-  class ZG_API Name final : public Error {                      \
-   public:                                                      \
-    using Error::Error;                                         \
+#define ZG_ERROR_TYPE(Name)                                      \
+  class ZG_API Name final : public Error {                       \
+   public:                                                       \
+    using Error::Error;                                          \
     const char* type() const noexcept override { return #Name; } \
   }
 
-ZG_ERROR_TYPE(ShapeError);    ///< extents that do not fit together
-ZG_ERROR_TYPE(DTypeError);    ///< an element type that the operation does not take
-ZG_ERROR_TYPE(ConfigError);   ///< flags, configs and arguments out of range; exit status 2
-ZG_ERROR_TYPE(Unsupported);   ///< a combination that is not built or not implemented; exit status 6
-ZG_ERROR_TYPE(OutOfMemory);   ///< a device or host cap, itemised; exit status 3
-ZG_ERROR_TYPE(DeviceError);   ///< a device or driver failed
-ZG_ERROR_TYPE(CommError);     ///< a peer failed, stalled or diverged; exit status 4
-ZG_ERROR_TYPE(NotResident);   ///< a parameter was read outside its unit
-ZG_ERROR_TYPE(FileError);     ///< a file is missing, short, or not what it claims; exit status 5
-ZG_ERROR_TYPE(TapeError);     ///< a Var of another tape, a tape that was already walked
+ZG_ERROR_TYPE(ShapeError);   ///< extents that do not fit together
+ZG_ERROR_TYPE(DTypeError);   ///< an element type that the operation does not take
+ZG_ERROR_TYPE(ConfigError);  ///< flags, configs and arguments out of range; exit status 2
+ZG_ERROR_TYPE(Unsupported);  ///< a combination that is not built or not implemented; exit status 6
+ZG_ERROR_TYPE(OutOfMemory);  ///< a device or host cap, itemised; exit status 3
+ZG_ERROR_TYPE(DeviceError);  ///< a device or driver failed
+ZG_ERROR_TYPE(CommError);    ///< a peer failed, stalled or diverged; exit status 4
+ZG_ERROR_TYPE(NotResident);  ///< a parameter was read outside its unit
+ZG_ERROR_TYPE(FileError);    ///< a file is missing, short, or not what it claims; exit status 5
+ZG_ERROR_TYPE(TapeError);    ///< a Var of another tape, a tape that was already walked
 
 #undef ZG_ERROR_TYPE
 

@@ -43,9 +43,9 @@ class ZG_API Tensor {
   int64_t bytes() const { return numel() * size_of(dtype_); }
   explicit operator bool() const { return buffer_ != nullptr; }
 
-  Tensor view(const Shape& shape) const;  ///< same numel, same bytes; throws ShapeError
-  Tensor slice(int64_t begin, int64_t end) const;     ///< along axis 0, shares memory
-  Tensor flat(int64_t begin, int64_t numel) const;    ///< rank 1: a range of the elements, shared
+  Tensor view(const Shape& shape) const;            ///< same numel, same bytes; throws ShapeError
+  Tensor slice(int64_t begin, int64_t end) const;   ///< along axis 0, shares memory
+  Tensor flat(int64_t begin, int64_t numel) const;  ///< rank 1: a range of the elements, shared
   /// Another typed view at a byte offset of the same buffer; throws ShapeError when out of range.
   Tensor alias(int64_t byte_offset, const Shape& shape, DType dtype) const;
 

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace zg {
+
+/// One AdamW step over a flat range. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled
+/// weight decay: Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. The
+/// same list of IEEE f32 operations on every backend and instruction set (kernels/README.md), so
+/// an update has the same bits wherever it runs and however the range is cut.
+struct Adam {
+  Tensor parameter;             ///< [n] f32 master weights, in and out
+  Tensor gradient;              ///< [n] f32 | bf16
+  Tensor moment1, moment2;      ///< [n] f32, in and out
+  Tensor low_precision;         ///< [n] bf16 | f16 out: the rounded parameter; or absent
+  float gradient_scale = 1.0f;  ///< multiplies the gradient first: 1/M, loss scale and clipping
+  float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
+  int64_t step = 1;       ///< counts from 1; for the bias corrections
+  bool decoupled = true;  ///< false: weight decay is added to the gradient (Adam with L2)
+};
+ZG_API void validate(const Adam&);
+
+/// Exact sum of squares: f64 over granules of 16 elements counted from `first`, each added to a
+/// fixed-point integer of int64 limbs, so order, sharding and transport cannot change the result.
+struct SumOfSquares {
+  Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
+  Tensor limbs;       ///< [limb_count] i64, added to
+  Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN
+  static constexpr int limb_count = 40;
+};
+ZG_API void validate(const SumOfSquares&);
+/// The value of the fixed-point number as the nearest double.
+ZG_API double value_of_limbs(const int64_t* limbs);
+
+namespace kernels {
+extern ZG_API Kernel<Adam> adam;
+extern ZG_API Kernel<SumOfSquares> sum_of_squares;
+}  // namespace kernels
+
+}  // namespace zg

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "kernels/kernel.h"
+#include "runtime/random.h"
+
+namespace zg {
+
+/// Where q, k, v, out or their gradients lie inside a tensor: element (b, h, t, d) is at
+/// offset + b * batch + h * head + t * token + d, in elements. So the three parts of a fused qkv
+/// [B, T, 3C] are read and written in place, and a key-value cache of any capacity is a k or v.
+struct HeadLayout {
+  int64_t offset = 0, batch = 0, head = 0, token = 0;
+};
+
+/// What forward and backward share. Query t stands at position t + offset and, when causal, sees
+/// keys 0 .. t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
+struct AttentionShape {
+  int64_t B = 0, H = 0, T = 0;  ///< batch, heads, queries
+  int64_t keys = 0, offset = 0;
+  int64_t D = 0;  ///< head size, 1 to 256
+  bool causal = true;
+  float scale = 0.0f;  ///< of the scores; 0: 1 / sqrt(D)
+  HeadLayout q, k, v, out;
+  float dropout = 0.0f;    ///< probability, on the attention weights
+  DropoutKey dropout_key;  ///< sample b is dropout_key.sample + b; element (h * T + t) * keys + j
+};
+
+/// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory.
+/// Dao 2023, arXiv:2307.08691, algorithm 1.
+struct AttentionForward {
+  Tensor q, k, v;  ///< f64 | f32 | bf16 | f16, as the layouts say; may be one tensor
+  Tensor bias;     ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
+  Tensor out;
+  Tensor
+      log_sum;  ///< [B, H, T] out, accumulator dtype, natural log; kept for backward; may be absent
+  AttentionShape shape;
+};
+
+/// dq, dk and dv share q's, k's and v's layouts. The bias gets no gradient.
+struct AttentionBackward {
+  Tensor q, k, v, bias, out, log_sum;
+  Tensor dout;        ///< like out
+  Tensor dq, dk, dv;  ///< out; all of each layout's elements are written
+  AttentionShape shape;
+};
+
+ZG_API void validate(const AttentionForward&);
+ZG_API void validate(const AttentionBackward&);
+
+namespace kernels {
+extern ZG_API Kernel<AttentionForward> attention_forward;
+extern ZG_API Kernel<AttentionBackward> attention_backward;
+}  // namespace kernels
+
+}  // namespace zg

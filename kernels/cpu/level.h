@@ -1,0 +1,47 @@
+#pragma once
+
+#include "runtime/device.h"
+
+namespace zg::cpu {
+
+/// Of one table of functions per instruction set, the one for `isa`; null for portable. A
+/// *_simd.cpp source defines `extern const Table name` inside namespace zg::cpu::ZG_ISA, three
+/// times over.
+template <class Table>
+const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::avx2:
+      return &avx2;
+    case Isa::avx512:
+      return &avx512;
+    case Isa::avx512_bf16:
+      return &avx512_bf16;
+    case Isa::portable:
+      break;
+  }
+#endif
+  return nullptr;
+}
+
+/// The portable level comes first: a table that exists on x86-64 alone must not be named elsewhere.
+#if defined(__x86_64__)
+#define ZG_AT_LEVEL(isa, table)                                              \
+  ::zg::cpu::at_level(isa, ::zg::cpu::avx2::table, ::zg::cpu::avx512::table, \
+                      ::zg::cpu::avx512_bf16::table)
+#define ZG_DECLARE_LEVELS(Table, table) \
+  namespace avx2 {                      \
+  extern const Table table;             \
+  }                                     \
+  namespace avx512 {                    \
+  extern const Table table;             \
+  }                                     \
+  namespace avx512_bf16 {               \
+  extern const Table table;             \
+  }
+#else
+#define ZG_AT_LEVEL(isa, table) nullptr
+#define ZG_DECLARE_LEVELS(Table, table)
+#endif
+
+}  // namespace zg::cpu

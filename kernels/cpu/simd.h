@@ -1,0 +1,197 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "runtime/dtype.h"
+
+// Vectors of f32 for the *_simd.cpp sources, which are compiled once per instruction set. All of it
+// has internal linkage: an object built with AVX-512 must not offer the linker a symbol that code
+// for every machine could pick up. Such sources call no function template of the standard library.
+#if !defined(ZG_ISA)
+#error "kernels/cpu/simd.h is for *_simd.cpp sources; see zg_add_simd in tools/cmake"
+#endif
+
+namespace zg::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+
+struct Vec {
+  static constexpr int lanes = 16;
+  __m512 v;
+};
+using Mask = __mmask16;
+
+inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
+inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+inline Mask first(int64_t n) { return n >= 16 ? Mask(0xffff) : Mask((1u << n) - 1u); }
+inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
+inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first(n), a.v); }
+
+inline Vec widen(__m256i h) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+}
+// Integer rounding to nearest even: equal to bf16(float) on every instruction set, unlike
+// vcvtneps2bf16, which flushes subnormals.
+inline __m256i narrow(Vec a) {
+  const __m512i u = _mm512_castps_si512(a.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const Mask nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+}
+inline Vec load(const bf16* p) {
+  return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Vec load(const bf16* p, int64_t n) { return widen(_mm256_maskz_loadu_epi16(first(n), p)); }
+inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
+inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first(n), narrow(a)); }
+
+inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }    // a * b + c
+inline Vec fnma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a * b
+inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
+inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
+inline Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT)}; }
+inline Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
+/// a * 2^n for integral n; overflows to infinity, underflows gradually.
+inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+/// x where it is negative zero or negative, so that select(sign...) can copy a sign.
+inline Vec copy_sign(Vec magnitude, Vec sign) {
+  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+  return {_mm512_castsi512_ps(
+      _mm512_or_si512(_mm512_andnot_si512(mask, _mm512_castps_si512(magnitude.v)),
+                      _mm512_and_si512(mask, _mm512_castps_si512(sign.v))))};
+}
+
+#else  // AVX2
+
+struct Vec {
+  static constexpr int lanes = 8;
+  __m256 v;
+};
+struct Mask {
+  __m256 m;
+};
+
+inline Vec set1(float x) { return {_mm256_set1_ps(x)}; }
+inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+inline __m256i first(int64_t n) {
+  const int count = n >= 8 ? 8 : static_cast<int>(n);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline Vec load(const float* p, int64_t n) { return {_mm256_maskload_ps(p, first(n))}; }
+inline void store(float* p, Vec a, int64_t n) { _mm256_maskstore_ps(p, first(n), a.v); }
+
+inline Vec widen(__m128i h) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16))};
+}
+inline __m128i narrow(Vec a) {
+  const __m256i u = _mm256_castps_si256(a.v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  r = _mm256_castps_si256(
+      _mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(quiet), nan));
+  r = _mm256_srli_epi32(r, 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+}
+inline Vec load(const bf16* p) {
+  return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Vec load(const bf16* p, int64_t n) {
+  alignas(16) uint16_t bits[8] = {};
+  for (int64_t i = 0; i < n && i < 8; ++i) bits[i] = p[i].bits;
+  return widen(_mm_load_si128(reinterpret_cast<const __m128i*>(bits)));
+}
+inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
+inline void store(bf16* p, Vec a, int64_t n) {
+  alignas(16) uint16_t bits[8];
+  _mm_store_si128(reinterpret_cast<__m128i*>(bits), narrow(a));
+  for (int64_t i = 0; i < n && i < 8; ++i) p[i].bits = bits[i];
+}
+
+inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec fnma(Vec a, Vec b, Vec c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
+inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
+inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+inline Vec round(Vec a) {
+  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
+/// a * 2^n for integral n in [-252, 254], in two exact halves.
+inline Vec scale_by_power(Vec a, Vec n) {
+  const __m256i k = _mm256_cvtps_epi32(n.v);
+  const __m256i half = _mm256_srai_epi32(k, 1);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256 low = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+  const __m256 high =
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(k, half), bias), 23));
+  return {_mm256_mul_ps(_mm256_mul_ps(a.v, low), high)};
+}
+inline Vec copy_sign(Vec magnitude, Vec sign) {
+  const __m256 mask = _mm256_set1_ps(-0.0f);
+  return {_mm256_or_ps(_mm256_andnot_ps(mask, magnitude.v), _mm256_and_ps(mask, sign.v))};
+}
+
+#endif
+
+/// Sum and maximum of the lanes, in one fixed tree.
+inline float reduce_add(Vec a) {
+  float x[Vec::lanes];
+  store(x, a);
+  for (int width = Vec::lanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) x[i] += x[i + width];
+  return x[0];
+}
+inline float reduce_max(Vec a) {
+  float x[Vec::lanes];
+  store(x, a);
+  float best = x[0];
+  for (int i = 1; i < Vec::lanes; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+/// e^x to 2 ulp; 0 below -104, infinity above 88.8; NaN stays NaN. Cephes expf's polynomial.
+inline Vec exp(Vec x) {
+  // Operand order keeps a NaN: max and min return their second operand when one is NaN.
+  const Vec clamped = min(set1(89.0f), max(set1(-104.0f), x));
+  const Vec n = round(clamped * set1(1.44269504088896341f));
+  Vec r = fnma(n, set1(0.693359375f), clamped);  // ln 2 in two parts
+  r = fnma(n, set1(-2.12194440e-4f), r);
+  Vec p = set1(1.9875691500e-4f);
+  p = fma(p, r, set1(1.3981999507e-3f));
+  p = fma(p, r, set1(8.3334519073e-3f));
+  p = fma(p, r, set1(4.1665795894e-2f));
+  p = fma(p, r, set1(1.6666665459e-1f));
+  p = fma(p, r, set1(5.0000001201e-1f));
+  p = fma(p, r * r, r + set1(1.0f));
+  return scale_by_power(p, n);
+}
+
+/// 1 / (1 + e^-x).
+inline Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp(set1(0.0f) - x)); }
+
+}  // namespace
+}  // namespace zg::cpu
+
+// Sources place their table in zg::cpu::avx2, ::avx512 and ::avx512_bf16.

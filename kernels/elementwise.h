@@ -1,0 +1,90 @@
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace zg {
+
+enum class UnaryOp : uint8_t { negate, exp, log, sqrt, tanh, sigmoid, relu, silu, abs, reciprocal };
+
+/// y = op(x) element by element.
+struct Unary {
+  UnaryOp op;
+  Tensor x;  ///< f64 | f32 | bf16 | f16
+  Tensor y;  ///< out, like x; may be x
+};
+/// dx = dy * op'(x); y is the forward result (exp, sqrt, tanh and sigmoid read it instead of x).
+struct UnaryBackward {
+  UnaryOp op;
+  Tensor x, y, dy;
+  Tensor dx;  ///< out; may be dy
+};
+
+enum class BinaryOp : uint8_t {
+  add,
+  subtract,
+  multiply,
+  divide,
+  power,
+  maximum,
+  minimum,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal
+};
+constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
+
+/// y = a op b with broadcasting (axes aligned at the end, extents equal or 1).
+struct Binary {
+  BinaryOp op;
+  Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (power: floating only)
+  Tensor y;     ///< out, the broadcast shape; a's dtype, boolean for comparisons
+};
+
+/// da = dy * d(a op b)/da and db likewise, in the broadcast shape (reduce them afterwards when an
+/// operand was broadcast). At a tie maximum and minimum give each side half, as PyTorch does.
+struct BinaryBackward {
+  BinaryOp op;
+  Tensor a, b, dy;
+  Tensor da, db;  ///< out, dy's shape; either may be absent
+};
+
+/// y = condition ? a : b with broadcasting.
+struct Where {
+  Tensor condition;  ///< boolean
+  Tensor a, b;       ///< same dtype, any
+  Tensor y;
+};
+
+/// y = a * x + b * y on f32-accumulated elements; y may have another floating dtype than x.
+struct Axpby {
+  Tensor x, y;  ///< equal numel; floating
+  double a = 1.0, b = 1.0;
+};
+
+/// y = x converted; floats to integers truncate, to boolean compare with 0.
+struct Cast {
+  Tensor x, y;  ///< equal numel, any dtypes
+};
+
+ZG_API void validate(const Unary&);
+ZG_API void validate(const UnaryBackward&);
+ZG_API void validate(const Binary&);
+ZG_API void validate(const BinaryBackward&);
+ZG_API void validate(const Where&);
+ZG_API void validate(const Axpby&);
+ZG_API void validate(const Cast&);
+
+namespace kernels {
+extern ZG_API Kernel<Unary> unary;
+extern ZG_API Kernel<UnaryBackward> unary_backward;
+extern ZG_API Kernel<Binary> binary;
+extern ZG_API Kernel<BinaryBackward> binary_backward;
+extern ZG_API Kernel<Where> where;
+extern ZG_API Kernel<Axpby> axpby;
+extern ZG_API Kernel<Cast> cast;
+}  // namespace kernels
+
+}  // namespace zg

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/kernel.h"
+#include "kernels/matmul.h"
+
+namespace zg {
+
+/// y = gelu(x), tanh or erf form. Hendrycks, Gimpel 2016, arXiv:1606.08415.
+struct GeluForward {
+  Tensor x;  ///< f64 | f32 | bf16 | f16, any shape
+  Tensor y;  ///< out, like x
+  Activation activation = Activation::gelu_tanh;
+};
+/// dx = dy * gelu'(x); dx may be dy.
+struct GeluBackward {
+  Tensor dy, x, dx;
+  Activation activation = Activation::gelu_tanh;
+};
+ZG_API void validate(const GeluForward&);
+ZG_API void validate(const GeluBackward&);
+
+namespace kernels {
+extern ZG_API Kernel<GeluForward> gelu_forward;
+extern ZG_API Kernel<GeluBackward> gelu_backward;
+}  // namespace kernels
+
+}  // namespace zg

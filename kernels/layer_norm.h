@@ -1,0 +1,53 @@
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace zg {
+
+/// sum = x + residual; y = (sum - mean) * rstd * gamma + beta over the last axis.
+/// Ba, Kiros, Hinton 2016, arXiv:1607.06450, eq. 4.
+struct LayerNormForward {
+  Tensor x;            ///< [N, C] f64 | f32 | bf16 | f16
+  Tensor residual;     ///< [N, C] or absent, same dtype
+  Tensor gamma, beta;  ///< [C] same dtype; beta may be absent
+  Tensor y;            ///< [N, C] out
+  Tensor sum;          ///< [N, C] out; absent exactly when residual is
+  Tensor mean, rstd;   ///< [N] out, accumulator dtype; kept for backward
+  float epsilon = 1e-5f;
+};
+
+/// Gradients with respect to the normalised input (x, or sum when there was a residual).
+struct LayerNormBackward {
+  Tensor dy, x, gamma;   ///< [N, C], [N, C], [C]
+  Tensor mean, rstd;     ///< [N] from the forward pass
+  Tensor dsum;           ///< [N, C] or absent: the gradient that reaches sum directly, added to dx
+  Tensor dx;             ///< [N, C] out
+  Tensor dgamma, dbeta;  ///< [C] out, accumulator dtype; either may be absent
+};
+
+/// y = x / sqrt(mean(x^2) + epsilon) * gamma. Zhang, Sennrich 2019, arXiv:1910.07467, eq. 4.
+struct RmsNormForward {
+  Tensor x, gamma;  ///< [N, C], [C]
+  Tensor y;         ///< [N, C] out
+  Tensor rstd;      ///< [N] out, accumulator dtype
+  float epsilon = 1e-5f;
+};
+struct RmsNormBackward {
+  Tensor dy, x, gamma, rstd;
+  Tensor dx;      ///< [N, C] out
+  Tensor dgamma;  ///< [C] out, accumulator dtype; may be absent
+};
+
+ZG_API void validate(const LayerNormForward&);
+ZG_API void validate(const LayerNormBackward&);
+ZG_API void validate(const RmsNormForward&);
+ZG_API void validate(const RmsNormBackward&);
+
+namespace kernels {
+extern ZG_API Kernel<LayerNormForward> layer_norm_forward;
+extern ZG_API Kernel<LayerNormBackward> layer_norm_backward;
+extern ZG_API Kernel<RmsNormForward> rms_norm_forward;
+extern ZG_API Kernel<RmsNormBackward> rms_norm_backward;
+}  // namespace kernels
+
+}  // namespace zg

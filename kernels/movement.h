@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+
+#include "kernels/kernel.h"
+
+namespace zg {
+
+/// Copies a strided block: permute, slice and concat are this with other numbers. For each index i
+/// of `extents`: y[y_offset + sum i*y_strides] = x[x_offset + sum i*x_strides], in elements.
+struct StridedCopy {
+  Tensor x, y;  ///< same dtype, any
+  Shape extents;
+  std::array<int64_t, Shape::max_rank> x_strides{}, y_strides{};
+  int64_t x_offset = 0, y_offset = 0;
+};
+
+/// y[i][j][k] = x[i][index[i][j][k]][k] along `axis` (torch.gather): index and y have one shape,
+/// equal to x's but for `axis`. An index outside is a ShapeError.
+struct Gather {
+  Tensor x;
+  Tensor index;  ///< i32 | i64
+  Tensor y;
+  int axis;
+};
+/// y[i][index[i][j][k]][k] += x[i][j][k], in rising j (torch.Tensor.scatter_add_), deterministic.
+struct ScatterAdd {
+  Tensor x, index;
+  Tensor y;  ///< in and out, floating
+  int axis;
+};
+
+ZG_API void validate(const StridedCopy&);
+ZG_API void validate(const Gather&);
+ZG_API void validate(const ScatterAdd&);
+
+namespace kernels {
+extern ZG_API Kernel<StridedCopy> strided_copy;
+extern ZG_API Kernel<Gather> gather;
+extern ZG_API Kernel<ScatterAdd> scatter_add;
+}  // namespace kernels
+
+}  // namespace zg

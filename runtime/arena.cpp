@@ -1,0 +1,115 @@
+#include "runtime/arena.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+// Address space costs nothing until it is touched; four times the machine's memory leaves room for
+// whatever can run here and keeps the arena one contiguous range, so freed neighbours always merge.
+int64_t address_space_bytes() {
+  const int64_t physical =
+      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  return std::max<int64_t>(physical * 4, Arena::grow_bytes) / Arena::grow_bytes * Arena::grow_bytes;
+}
+
+}  // namespace
+
+Arena::Arena(bool backed) {
+  if (!backed) return;
+  capacity_ = address_space_bytes();
+  void* start = mmap(nullptr, static_cast<size_t>(capacity_ + grow_bytes), PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED)
+    throw DeviceError("arena: cannot reserve " + std::to_string(capacity_) +
+                      " bytes of address space: " + std::strerror(errno) +
+                      "; raise the limit shown by `ulimit -v`");
+  // Huge pages need a 2 MiB boundary.
+  const auto address = reinterpret_cast<uintptr_t>(start);
+  const auto aligned = (address + static_cast<uintptr_t>(grow_bytes) - 1) /
+                       static_cast<uintptr_t>(grow_bytes) * static_cast<uintptr_t>(grow_bytes);
+  base_ = reinterpret_cast<std::byte*>(aligned);
+  if (aligned > address) munmap(start, aligned - address);
+  const uintptr_t tail = address + static_cast<uintptr_t>(grow_bytes) - aligned;
+  if (tail > 0) munmap(base_ + capacity_, tail);
+  madvise(base_, static_cast<size_t>(capacity_), MADV_HUGEPAGE);  // a refusal only costs speed
+}
+
+Arena::~Arena() {
+  if (base_) munmap(base_, static_cast<size_t>(capacity_));
+}
+
+int64_t Arena::top_after(int64_t bytes) const {
+  if (free_by_size_.lower_bound({bytes, 0}) != free_by_size_.end()) return top_;
+  int64_t start = top_;
+  if (!free_by_offset_.empty()) {
+    const auto last = std::prev(free_by_offset_.end());
+    if (last->first + last->second == top_) start = last->first;
+  }
+  return start + bytes;
+}
+
+int64_t Arena::reserved_after(int64_t bytes) const {
+  const int64_t top = top_after(bytes);
+  return std::max(reserved_, (top + grow_bytes - 1) / grow_bytes * grow_bytes);
+}
+
+int64_t Arena::allocate(int64_t bytes) {
+  const auto fit = free_by_size_.lower_bound({bytes, 0});
+  if (fit != free_by_size_.end()) {
+    const auto [size, offset] = *fit;
+    erase_free(offset, size);
+    if (size > bytes) insert_free(offset + bytes, size - bytes);
+    return offset;
+  }
+  const int64_t reserved = reserved_after(bytes), top = top_after(bytes), offset = top - bytes;
+  if (base_ && reserved > reserved_) {
+    if (reserved > capacity_ ||
+        mprotect(base_ + reserved_, static_cast<size_t>(reserved - reserved_),
+                 PROT_READ | PROT_WRITE) != 0)
+      throw OutOfMemory("arena: the system refused to grow from " + std::to_string(reserved_) +
+                        " to " + std::to_string(reserved) + " bytes");
+  }
+  reserved_ = reserved;
+  if (offset < top_) erase_free(offset, top_ - offset);
+  top_ = top;
+  return offset;
+}
+
+void Arena::release(int64_t offset, int64_t bytes) {
+  auto next = free_by_offset_.lower_bound(offset);
+  if (next != free_by_offset_.end() && next->first == offset + bytes) {
+    bytes += next->second;
+    erase_free(next->first, next->second);
+    next = free_by_offset_.lower_bound(offset);
+  }
+  if (next != free_by_offset_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      bytes += previous->second;
+      erase_free(previous->first, previous->second);
+    }
+  }
+  insert_free(offset, bytes);
+}
+
+void Arena::insert_free(int64_t offset, int64_t bytes) {
+  free_by_size_.insert({bytes, offset});
+  free_by_offset_.insert({offset, bytes});
+}
+
+void Arena::erase_free(int64_t offset, int64_t bytes) {
+  free_by_size_.erase({bytes, offset});
+  free_by_offset_.erase(offset);
+}
+
+}  // namespace zg

@@ -1,0 +1,120 @@
+#include "runtime/device.h"
+
+#include <sched.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "runtime/device_state.h"
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+const char* prefix(Device::Type type) {
+  constexpr const char* names[] = {"cpu", "cuda", "hpu", "meta"};
+  return names[static_cast<size_t>(type)];
+}
+
+Device::Traits traits_of(Device::Type type, const Device::Options& options) {
+  Device::Traits traits;
+  traits.backend = type == Device::Type::meta ? Device::Type::cpu : type;
+  traits.isa = options.isa ? *options.isa : best_isa();
+  traits.threads = options.threads > 0 ? options.threads : available_cores();
+  return traits;
+}
+
+}  // namespace
+
+const char* name_of(Isa isa) {
+  constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+  return names[static_cast<size_t>(isa)];
+}
+
+Isa parse_isa(const std::string& name) {
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
+    if (name == name_of(isa)) return isa;
+  throw ConfigError("instruction set: expected portable, avx2, avx512 or avx512_bf16, got '" +
+                    name + "'");
+}
+
+Isa best_isa() {
+  Isa best = Isa::portable;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    best = Isa::avx2;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+      best = Isa::avx512;
+      if (__builtin_cpu_supports("avx512bf16")) best = Isa::avx512_bf16;
+    }
+  }
+#endif
+  if (const char* asked = std::getenv("ZG_CPU_ISA"); asked && *asked) {
+    const Isa isa = parse_isa(asked);
+    if (isa > best)
+      throw ConfigError(std::string("ZG_CPU_ISA: this machine goes up to ") + name_of(best) +
+                        ", got '" + asked + "'");
+    return isa;
+  }
+  return best;
+}
+
+int available_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+DeviceState::DeviceState(Device::Type type, int index, const Device::Options& options)
+    : type(type),
+      index(index),
+      name(std::string(prefix(type)) + ":" + std::to_string(index)),
+      traits(traits_of(type, options)),
+      ledger(name, type != Device::Type::meta, options) {}
+
+Device DeviceState::make(Device::Type type, int index, const Device::Options& options) {
+  if (index < 0)
+    throw ConfigError("device: expected an index of 0 or more, got " + std::to_string(index));
+  auto state = std::make_shared<DeviceState>(type, index, options);
+  state->compute = cpu::make_stream(*state, "compute");
+  return Device(std::move(state));
+}
+
+Device Device::cpu(int index, const Options& options) {
+  return DeviceState::make(Type::cpu, index, options);
+}
+
+Device Device::meta(int index, const Options& options) {
+  return DeviceState::make(Type::meta, index, options);
+}
+
+Device Device::parse(const std::string& name, const Options& options) {
+  const size_t colon = name.find(':');
+  const std::string kind = name.substr(0, colon);
+  int index = 0;
+  if (colon != std::string::npos) {
+    const char* first = name.data() + colon + 1;
+    const char* last = name.data() + name.size();
+    if (const auto [end, error] = std::from_chars(first, last, index);
+        error != std::errc() || end != last || first == last || index < 0)
+      throw ConfigError("device: expected a name like cpu:1, got '" + name + "'");
+  }
+  if (kind == "cpu") return cpu(index, options);
+  if (kind == "meta") return meta(index, options);
+  if (kind == "cuda" || kind == "hpu")
+    throw Unsupported("device: " + kind + " is not in this build; try cpu");
+  throw ConfigError("device: expected cpu, cuda, hpu or meta with an index, got '" + name + "'");
+}
+
+Device::Type Device::type() const { return state_->type; }
+int Device::index() const { return state_->index; }
+std::string Device::name() const { return state_->name; }
+const Device::Traits& Device::traits() const { return state_->traits; }
+Stream& Device::compute() const { return *state_->compute; }
+MemoryTracker& Device::memory() const { return state_->ledger; }
+void Device::set_trace(std::shared_ptr<Trace> trace) const { state_->trace = std::move(trace); }
+Trace* Device::trace() const { return state_->trace.get(); }
+
+}  // namespace zg

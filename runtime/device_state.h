@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/arena.h"
+#include "runtime/memory.h"
+
+namespace zg {
+
+/// The arenas and the books of one device.
+class Ledger final : public MemoryTracker {
+ public:
+  Ledger(std::string device_name, bool backed, const Device::Options& options);
+
+  int64_t live(Space space) const override;
+  BytesByPurpose live_by_purpose(Space space) const override;
+  int64_t peak(Space space) const override;
+  int64_t reserved(Space space) const override;
+  std::vector<Row> rows() const override;
+  void reset_peaks() override;
+  int64_t limit(Space space) const override;
+  std::string phase() const override;
+
+  struct Block {
+    int64_t offset;
+    std::byte* data;
+    Purpose purpose;
+  };
+  Block allocate(int64_t bytes, Space space);
+  void release(int64_t offset, int64_t bytes, Space space, Purpose purpose);
+  Purpose exchange_purpose(Purpose purpose);
+  std::string exchange_phase(std::string phase);
+
+ private:
+  struct Account {
+    std::unique_ptr<Arena> arena;  // made at first use
+    BytesByPurpose live{};
+    int64_t total = 0, peak = 0;
+    int row = -1;  // of the current phase
+  };
+  Account& account(Space space) { return accounts_[static_cast<size_t>(space)]; }
+  const Account& account(Space space) const { return accounts_[static_cast<size_t>(space)]; }
+  void update_row(Space space);
+  [[noreturn]] void refuse(int64_t bytes, Space space, int64_t limit, int64_t held) const;
+
+  const std::string device_name_;
+  const bool backed_;
+  const int64_t device_limit_, host_limit_;
+  mutable std::mutex mutex_;  // buffers may be freed while another thread reads the books
+  std::array<Account, space_count> accounts_;
+  Purpose purpose_ = Purpose::activation;
+  std::string phase_ = "outside";
+  std::vector<Row> rows_;
+};
+
+/// What the handles of one logical device share.
+struct DeviceState : std::enable_shared_from_this<DeviceState> {
+  DeviceState(Device::Type type, int index, const Device::Options& options);
+
+  static Device make(Device::Type type, int index, const Device::Options& options);
+  Device handle() { return Device(shared_from_this()); }
+
+  const Device::Type type;
+  const int index;
+  const std::string name;
+  Device::Traits traits;
+  Ledger ledger;
+  std::shared_ptr<Trace> trace;
+  std::unique_ptr<Stream> compute;
+};
+
+namespace cpu {
+std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
+}
+
+}  // namespace zg

@@ -1,0 +1,203 @@
+#include "runtime/memory.h"
+
+#include <cstdio>
+#include <ostream>
+#include <sstream>
+
+#include "runtime/device_state.h"
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+std::string mib(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+}  // namespace
+
+const char* name_of(Space space) {
+  constexpr const char* names[] = {"device", "pinned", "host", "file"};
+  return names[static_cast<size_t>(space)];
+}
+
+const char* name_of(Purpose purpose) {
+  constexpr const char* names[] = {"parameter",  "gradient",  "optimizer",
+                                   "activation", "workspace", "comm"};
+  return names[static_cast<size_t>(purpose)];
+}
+
+Ledger::Ledger(std::string device_name, bool backed, const Device::Options& options)
+    : device_name_(std::move(device_name)),
+      backed_(backed),
+      device_limit_(options.memory_limit),
+      host_limit_(options.host_limit) {}
+
+int64_t Ledger::limit(Space space) const {
+  return space == Space::device ? device_limit_ : space == Space::file ? 0 : host_limit_;
+}
+
+void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) const {
+  std::ostringstream message;
+  message << "allocate: " << mib(bytes) << " MiB (" << bytes << " bytes) of " << name_of(purpose_)
+          << " on " << device_name_ << " (" << name_of(space) << ") in phase " << phase_
+          << "; expected at most " << mib(limit) << " MiB in all, of which " << mib(held)
+          << " MiB are reserved and " << mib(account(space).total)
+          << " MiB live; try a smaller batch, --activation-checkpoint, or a larger limit\n";
+  for (int p = 0; p < purpose_count; ++p)
+    message << "  " << name_of(static_cast<Purpose>(p)) << " "
+            << mib(account(space).live[static_cast<size_t>(p)]) << " MiB\n";
+  throw OutOfMemory(message.str());
+}
+
+Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
+  if (space == Space::file)
+    throw Unsupported("allocate: Space::file is reached by offloading, not by allocation");
+  std::lock_guard lock(mutex_);
+  Account& account = this->account(space);
+  if (!account.arena) account.arena = std::make_unique<Arena>(backed_);
+  if (const int64_t limit = this->limit(space); limit > 0) {
+    int64_t others = 0;
+    if (space != Space::device) {
+      const Space other = space == Space::host ? Space::pinned : Space::host;
+      if (this->account(other).arena) others = this->account(other).arena->reserved();
+    }
+    if (account.arena->reserved_after(bytes) + others > limit)
+      refuse(bytes, space, limit, account.arena->reserved() + others);
+  }
+  const int64_t offset = account.arena->allocate(bytes);
+  account.live[static_cast<size_t>(purpose_)] += bytes;
+  account.total += bytes;
+  if (account.total > account.peak) account.peak = account.total;
+  update_row(space);
+  std::byte* base = account.arena->base();
+  return {offset, base ? base + offset : nullptr, purpose_};
+}
+
+void Ledger::release(int64_t offset, int64_t bytes, Space space, Purpose purpose) {
+  std::lock_guard lock(mutex_);
+  Account& account = this->account(space);
+  account.arena->release(offset, bytes);
+  account.live[static_cast<size_t>(purpose)] -= bytes;
+  account.total -= bytes;
+}
+
+void Ledger::update_row(Space space) {
+  Account& account = this->account(space);
+  if (account.row < 0) {
+    for (size_t i = 0; i < rows_.size(); ++i)
+      if (rows_[i].phase == phase_ && rows_[i].space == space) account.row = static_cast<int>(i);
+    if (account.row < 0) {
+      account.row = static_cast<int>(rows_.size());
+      rows_.push_back({phase_, space, account.live, account.total, 0});
+    }
+  }
+  Row& row = rows_[static_cast<size_t>(account.row)];
+  row.reserved = account.arena->reserved();
+  if (account.total >= row.peak) {
+    row.peak = account.total;
+    row.live = account.live;
+  }
+}
+
+int64_t Ledger::live(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).total;
+}
+
+BytesByPurpose Ledger::live_by_purpose(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).live;
+}
+
+int64_t Ledger::peak(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).peak;
+}
+
+int64_t Ledger::reserved(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).arena ? account(space).arena->reserved() : 0;
+}
+
+std::vector<MemoryTracker::Row> Ledger::rows() const {
+  std::lock_guard lock(mutex_);
+  return rows_;
+}
+
+void Ledger::reset_peaks() {
+  std::lock_guard lock(mutex_);
+  rows_.clear();
+  for (Account& account : accounts_) {
+    account.peak = account.total;
+    account.row = -1;
+  }
+}
+
+std::string Ledger::phase() const {
+  std::lock_guard lock(mutex_);
+  return phase_;
+}
+
+Purpose Ledger::exchange_purpose(Purpose purpose) {
+  std::lock_guard lock(mutex_);
+  return std::exchange(purpose_, purpose);
+}
+
+std::string Ledger::exchange_phase(std::string phase) {
+  std::lock_guard lock(mutex_);
+  std::string before = std::exchange(phase_, std::move(phase));
+  for (int s = 0; s < space_count; ++s) {
+    Account& account = accounts_[static_cast<size_t>(s)];
+    account.row = -1;
+    // What is live when a phase begins belongs to its peak.
+    if (account.total > 0) update_row(static_cast<Space>(s));
+  }
+  return before;
+}
+
+void MemoryTracker::print(std::ostream& out) const {
+  out << "| phase | space |";
+  for (int p = 0; p < purpose_count; ++p) out << " " << name_of(static_cast<Purpose>(p)) << " |";
+  out << " peak MiB | reserved MiB |\n|---|---|";
+  for (int p = 0; p < purpose_count + 2; ++p) out << "---:|";
+  out << "\n";
+  for (const Row& row : rows()) {
+    out << "| " << row.phase << " | " << name_of(row.space) << " |";
+    for (int64_t bytes : row.live) out << " " << mib(bytes) << " |";
+    out << " " << mib(row.peak) << " | " << mib(row.reserved) << " |\n";
+  }
+}
+
+Buffer::Buffer(const Device& device, int64_t bytes, Space space)
+    : device_(device), bytes_(bytes), space_(space) {
+  const Ledger::Block block = device_.state_->ledger.allocate(arena_bytes(bytes), space);
+  offset_ = block.offset;
+  data_ = block.data;
+  purpose_ = block.purpose;
+}
+
+std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Space space) {
+  return std::shared_ptr<Buffer>(new Buffer(device, bytes, space));
+}
+
+Buffer::~Buffer() {
+  device_.state_->ledger.release(offset_, arena_bytes(bytes_), space_, purpose_);
+}
+
+PurposeScope::PurposeScope(const Device& device, Purpose purpose)
+    : device_(device), before_(static_cast<Ledger&>(device.memory()).exchange_purpose(purpose)) {}
+
+PurposeScope::~PurposeScope() { static_cast<Ledger&>(device_.memory()).exchange_purpose(before_); }
+
+PhaseScope::PhaseScope(const Device& device, std::string_view phase)
+    : device_(device),
+      before_(static_cast<Ledger&>(device.memory()).exchange_phase(std::string(phase))) {}
+
+PhaseScope::~PhaseScope() {
+  static_cast<Ledger&>(device_.memory()).exchange_phase(std::move(before_));
+}
+
+}  // namespace zg

@@ -1,0 +1,216 @@
+#include "runtime/tensor.h"
+
+#include <cstring>
+#include <string>
+
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+template <class T>
+T converted(double value) {
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+    return T(static_cast<float>(value));
+  else
+    return static_cast<T>(value);
+}
+
+template <class T>
+void fill(std::byte* raw, int64_t count, double value) {
+  T* data = reinterpret_cast<T*>(raw);
+  for (int64_t i = 0; i < count; ++i) data[i] = converted<T>(value);
+}
+
+template <class T>
+double element(const std::byte* raw, int64_t i) {
+  return static_cast<double>(reinterpret_cast<const T*>(raw)[i]);
+}
+
+double element(const std::byte* raw, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::f64:
+      return element<double>(raw, i);
+    case DType::f32:
+      return element<float>(raw, i);
+    case DType::bf16:
+      return element<bf16>(raw, i);
+    case DType::f16:
+      return element<f16>(raw, i);
+    case DType::i32:
+      return element<int32_t>(raw, i);
+    case DType::i64:
+      return element<int64_t>(raw, i);
+    case DType::u8:
+    case DType::boolean:
+      return element<uint8_t>(raw, i);
+  }
+  return 0;
+}
+
+void require_host_access(const Tensor& tensor, const char* what) {
+  if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
+  if (tensor.device().type() == Device::Type::meta)
+    throw Unsupported(std::string(what) + ": a tensor on " + tensor.device().name() +
+                      " has no values; use a cpu device");
+  tensor.device().compute().synchronize();
+}
+
+}  // namespace
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device, Space space) {
+  if (dtype == DType::f64 && device.type() != Device::Type::cpu &&
+      device.type() != Device::Type::meta)
+    throw Unsupported("tensor: f64 exists on cpu devices only, got " + device.name());
+  Tensor tensor;
+  tensor.buffer_ = Buffer::allocate(device, shape.numel() * size_of(dtype), space);
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
+  Tensor tensor = empty(shape, dtype, device);
+  zero(tensor, device.compute());
+  return tensor;
+}
+
+Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device& device) {
+  Tensor tensor = empty(shape, dtype, device);
+  std::byte* raw = tensor.raw();
+  if (!raw) return tensor;
+  const int64_t count = tensor.numel();
+  switch (dtype) {
+    case DType::f64:
+      fill<double>(raw, count, value);
+      break;
+    case DType::f32:
+      fill<float>(raw, count, value);
+      break;
+    case DType::bf16:
+      fill<bf16>(raw, count, value);
+      break;
+    case DType::f16:
+      fill<f16>(raw, count, value);
+      break;
+    case DType::i32:
+      fill<int32_t>(raw, count, value);
+      break;
+    case DType::i64:
+      fill<int64_t>(raw, count, value);
+      break;
+    case DType::u8:
+      fill<uint8_t>(raw, count, value);
+      break;
+    case DType::boolean:
+      fill<uint8_t>(raw, count, value != 0);
+      break;
+  }
+  return tensor;
+}
+
+const Device& Tensor::device() const {
+  if (!buffer_) throw ShapeError("tensor: absent (default constructed), so it has no device");
+  return buffer_->device();
+}
+
+Tensor Tensor::view(const Shape& shape) const {
+  if (shape.numel() != numel())
+    throw ShapeError("view: " + shape_.str() + " has " + std::to_string(numel()) +
+                     " elements, expected the same of " + shape.str() + ", got " +
+                     std::to_string(shape.numel()));
+  Tensor tensor = *this;
+  tensor.shape_ = shape;
+  return tensor;
+}
+
+Tensor Tensor::slice(int64_t begin, int64_t end) const {
+  if (shape_.rank() == 0 || begin < 0 || end < begin || end > shape_[0])
+    throw ShapeError("slice: range " + std::to_string(begin) + " to " + std::to_string(end) +
+                     " is outside axis 0 of " + shape_.str());
+  const int64_t row = shape_[0] == 0 ? 0 : numel() / shape_[0];
+  Tensor tensor = *this;
+  tensor.shape_ = shape_.with(0, end - begin);
+  tensor.offset_ += begin * row * size_of(dtype_);
+  return tensor;
+}
+
+Tensor Tensor::flat(int64_t begin, int64_t count) const {
+  if (begin < 0 || count < 0 || begin + count > numel())
+    throw ShapeError("flat: range of " + std::to_string(count) + " from " + std::to_string(begin) +
+                     " is outside the " + std::to_string(numel()) + " elements of " + shape_.str());
+  Tensor tensor = *this;
+  tensor.shape_ = Shape{count};
+  tensor.offset_ += begin * size_of(dtype_);
+  return tensor;
+}
+
+Tensor Tensor::alias(int64_t byte_offset, const Shape& shape, DType dtype) const {
+  const int64_t bytes = shape.numel() * size_of(dtype);
+  if (!buffer_ || byte_offset < 0 || byte_offset + bytes > buffer_->bytes())
+    throw ShapeError("alias: " + shape.str() + " of " + name_of(dtype) + " at byte " +
+                     std::to_string(byte_offset) + " is outside a buffer of " +
+                     std::to_string(buffer_ ? buffer_->bytes() : 0) + " bytes");
+  Tensor tensor;
+  tensor.buffer_ = buffer_;
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  tensor.offset_ = byte_offset;
+  return tensor;
+}
+
+void Tensor::check_dtype(DType asked) const {
+  if (asked != dtype_)
+    throw DTypeError(std::string("data: the tensor ") + shape_.str() + " holds " + name_of(dtype_) +
+                     ", asked for " + name_of(asked));
+}
+
+void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
+  if (count != numel())
+    throw ShapeError("from: expected " + std::to_string(numel()) + " values for " + shape_.str() +
+                     ", got " + std::to_string(count));
+  check_dtype(dtype);
+  if (raw() && count > 0) std::memcpy(raw(), values, static_cast<size_t>(bytes()));
+}
+
+void Tensor::copy_to_host(void* values) const {
+  require_host_access(*this, "to_host");
+  if (numel() > 0) std::memcpy(values, raw(), static_cast<size_t>(bytes()));
+}
+
+template <>
+std::vector<bool> Tensor::to_host<bool>() const {
+  check_dtype(DType::boolean);
+  require_host_access(*this, "to_host");
+  std::vector<bool> values(static_cast<size_t>(numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = raw()[i] != std::byte{0};
+  return values;
+}
+
+std::vector<double> Tensor::to_doubles() const {
+  require_host_access(*this, "to_doubles");
+  std::vector<double> values(static_cast<size_t>(numel()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = element(raw(), dtype_, static_cast<int64_t>(i));
+  return values;
+}
+
+double Tensor::item() const {
+  if (numel() != 1) throw ShapeError("item: expected a tensor of one element, got " + shape_.str());
+  require_host_access(*this, "item");
+  return element(raw(), dtype_, 0);
+}
+
+void copy(const Tensor& src, const Tensor& dst, Stream&) {
+  if (!src || !dst || src.numel() != dst.numel() || src.dtype() != dst.dtype())
+    throw ShapeError("copy: expected equal sizes and element types, got " + src.shape().str() +
+                     " " + name_of(src.dtype()) + " to " + dst.shape().str() + " " +
+                     name_of(dst.dtype()));
+  if (src.raw() && dst.raw()) std::memmove(dst.raw(), src.raw(), static_cast<size_t>(src.bytes()));
+}
+
+void zero(const Tensor& dst, Stream&) {
+  if (dst.raw()) std::memset(dst.raw(), 0, static_cast<size_t>(dst.bytes()));
+}
+
+}  // namespace zg

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/random.h"
+#include "runtime/tensor.h"
+
+// What tests and benchmarks of kernels share: inputs from a seed, and comparison with doubles.
+namespace zg::testing {
+
+/// Instruction sets this machine can run (up to ZG_CPU_ISA), in rising order.
+inline std::vector<Isa> available_levels() {
+  std::vector<Isa> levels;
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
+    if (isa <= best_isa()) levels.push_back(isa);
+  return levels;
+}
+
+/// A fresh cpu:0 per level, with two threads so that splitting work is exercised.
+inline std::vector<Device> devices_at_every_level(int threads = 2) {
+  std::vector<Device> devices;
+  for (Isa isa : available_levels())
+    devices.push_back(Device::cpu(0, {.threads = threads, .isa = isa}));
+  return devices;
+}
+
+inline std::string level_of(const Device& device) { return name_of(device.traits().isa); }
+
+/// Uniform in [low, high), rounded to dtype; the same values for the same seed at any dtype.
+inline Tensor random_tensor(const Shape& shape, DType dtype, const Device& device, uint64_t seed,
+                            double low = -1.0, double high = 1.0) {
+  std::vector<double> values(static_cast<size_t>(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] =
+        low + (high - low) * uniform(Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, seed)[0]);
+  auto store = [&]<class T>(T) {
+    std::vector<T> typed(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+        typed[i] = T(static_cast<float>(values[i]));
+      else
+        typed[i] = static_cast<T>(values[i]);
+    }
+    return Tensor::from(typed, shape, device);
+  };
+  switch (dtype) {
+    case DType::f64:
+      return store(double{});
+    case DType::f32:
+      return store(float{});
+    case DType::bf16:
+      return store(bf16{});
+    case DType::f16:
+      return store(f16{});
+    case DType::i32:
+      return store(int32_t{});
+    case DType::i64:
+      return store(int64_t{});
+    default:
+      return store(uint8_t{});
+  }
+}
+
+/// Relative rounding error of one operation: half an ulp.
+inline double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 0x1p-53;
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::f16:
+      return 0x1p-11;
+    default:
+      return 0x1p-24;
+  }
+}
+
+/// The largest |actual - expected| / (absolute + relative * |expected|); below 1 is within bounds.
+/// NaN against a number counts as infinite.
+inline double excess(const Tensor& actual, const std::vector<double>& expected, double absolute,
+                     double relative = 0.0) {
+  const std::vector<double> values = actual.to_doubles();
+  if (values.size() != expected.size()) return INFINITY;
+  double worst = 0.0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i]))) continue;
+    const double ratio =
+        std::fabs(values[i] - expected[i]) / (absolute + relative * std::fabs(expected[i]));
+    if (!(ratio <= worst)) worst = std::isnan(ratio) ? INFINITY : ratio;
+  }
+  return worst;
+}
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  for (int64_t i = 0; i < a.bytes(); ++i)
+    if (a.raw()[i] != b.raw()[i]) return false;
+  return true;
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,60 @@
+#include "runtime/memory.h"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include "runtime/error.h"
+#include "runtime/tensor.h"
+
+using namespace zg;
+
+TEST_CASE("a planted mebibyte appears in the tracker's table under its purpose and phase") {
+  for (const Device& device : {Device::cpu(), Device::meta()}) {
+    CAPTURE(device.name());
+    {
+      PhaseScope phase(device, "forward");
+      PurposeScope purpose(device, Purpose::gradient);
+      const Tensor planted = Tensor::empty({1 << 18}, DType::f32, device);
+      CHECK(device.memory().live() == 1 << 20);
+    }
+    CHECK(device.memory().live() == 0);
+    const auto rows = device.memory().rows();
+    REQUIRE(rows.size() == 1);
+    CHECK(rows[0].phase == "forward");
+    CHECK(rows[0].live[static_cast<size_t>(Purpose::gradient)] == 1 << 20);
+    CHECK(rows[0].peak == 1 << 20);
+    CHECK(rows[0].reserved == 2 << 20);
+    std::ostringstream table;
+    device.memory().print(table);
+    CHECK(table.str().find("| forward | device | 0.00 | 1.00 | 0.00 | 0.00 | 0.00 | 0.00 | 1.00 | "
+                           "2.00 |") != std::string::npos);
+  }
+}
+
+TEST_CASE("a cap refuses with the itemised table and leaves the books as they were") {
+  const Device device = Device::cpu(0, {.memory_limit = int64_t{8} << 20});
+  const Tensor held = Tensor::empty({6 << 20}, DType::u8, device);
+  try {
+    Tensor::empty({3 << 20}, DType::u8, device);
+    FAIL("expected OutOfMemory");
+  } catch (const OutOfMemory& error) {
+    const std::string message = error.what();
+    CHECK(message.find("3.00 MiB") != std::string::npos);
+    CHECK(message.find("activation 6.00 MiB") != std::string::npos);
+    CHECK(message.find("cpu:0") != std::string::npos);
+  }
+  CHECK(device.memory().live() == 6 << 20);
+}
+
+TEST_CASE("freed neighbours merge and the best fit is reused at the lowest offset") {
+  const Device device = Device::cpu();
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 8; ++i) tensors.push_back(Tensor::empty({1 << 20}, DType::u8, device));
+  const std::byte* second = tensors[1].raw();
+  tensors[1] = {};
+  tensors[2] = {};
+  tensors[6] = {};
+  CHECK(Tensor::empty({2 << 20}, DType::u8, device).raw() == second);
+  CHECK(device.memory().reserved() == 8 << 20);
+}

@@ -1,0 +1,80 @@
+# How the folders become one library: zg_<folder> are object libraries, `zerograd` is what users
+# link. Sources are globbed so that adding an op touches no list.
+
+# What every target of the project is compiled with. Contraction is off: a fused multiply-add
+# appears only where a kernel asks for it, so the same source gives the same bits.
+add_library(zg_options INTERFACE)
+target_compile_features(zg_options INTERFACE cxx_std_20)
+target_compile_options(zg_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+                       -ffp-contract=off
+                       -fvisibility=hidden -fvisibility-inlines-hidden
+                       $<$<BOOL:${ZG_WERROR}>:-Werror>)
+if(ZG_SANITIZE)
+  target_compile_options(zg_options INTERFACE -fsanitize=${ZG_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(zg_options INTERFACE -fsanitize=${ZG_SANITIZE})
+endif()
+
+function(zg_configure_objects target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${target} PRIVATE ZG_BUILDING)
+  target_link_libraries(${target} PRIVATE zg_options)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but those named *_simd.cpp.
+function(zg_add_folder name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
+  list(FILTER sources EXCLUDE REGEX "_simd\\.cpp$")
+  if(NOT sources)
+    return()
+  endif()
+  add_library(zg_${name} OBJECT ${sources})
+  zg_configure_objects(zg_${name})
+  target_link_libraries(zg_${name} PRIVATE ${ARGN})
+endfunction()
+
+# Compiles the *_simd.cpp below the folder once for each instruction set, with ZG_ISA naming the
+# namespace that the copy lives in. kernels/cpu/simd.h picks the vector types from the flags.
+function(zg_add_simd name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *_simd.cpp)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    return()
+  endif()
+  set(avx2_flags -mavx2 -mfma -mf16c)
+  set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512vl -mavx512dq
+                   -mprefer-vector-width=512)
+  set(avx512_bf16_flags ${avx512_flags} -mavx512bf16)
+  if(NOT sources)
+    return()
+  endif()
+  foreach(isa avx2 avx512 avx512_bf16)
+    add_library(zg_${name}_${isa} OBJECT ${sources})
+    zg_configure_objects(zg_${name}_${isa})
+    target_compile_options(zg_${name}_${isa} PRIVATE ${${isa}_flags})
+    target_compile_definitions(zg_${name}_${isa} PRIVATE ZG_ISA=${isa})
+  endforeach()
+endfunction()
+
+# zg_add_library(<name> folders...): links the folders' objects into the library that users see,
+# installs it with its headers, and writes find_package(zerograd) support.
+function(zg_add_library name)
+  add_library(${name})
+  add_library(zerograd::zerograd ALIAS ${name})
+  foreach(folder ${ARGN})
+    foreach(part zg_${folder} zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16)
+      if(TARGET ${part})
+        target_sources(${name} PRIVATE $<TARGET_OBJECTS:${part}>)
+      endif()
+    endforeach()
+  endforeach()
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} PUBLIC
+                             $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/zerograd>)
+  target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads
+                        $<BUILD_INTERFACE:PkgConfig::xxhash>
+                        $<BUILD_INTERFACE:zg_options>)
+endfunction()
