@@ -1,0 +1,115 @@
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "kernels/matmul.h"
+#include "runtime/random.h"
+
+// Differentiable ops, free functions on Var. Shapes broadcast as in numpy and PyTorch; rank up to
+// 6; negative axes count from the end. Without a tape an op just computes. Make at most one
+// recording call per argument list: compilers evaluate arguments in different orders.
+namespace zg {
+
+// --- arithmetic with broadcasting; operands of one dtype ---
+ZG_API Var add(const Var& a, const Var& b);
+ZG_API Var sub(const Var& a, const Var& b);
+ZG_API Var mul(const Var& a, const Var& b);
+ZG_API Var div(const Var& a, const Var& b);
+ZG_API Var pow(const Var& a, const Var& b);
+ZG_API Var maximum(const Var& a, const Var& b);
+ZG_API Var minimum(const Var& a, const Var& b);
+ZG_API Var add(const Var& a, double b);
+ZG_API Var mul(const Var& a, double b);
+ZG_API Var pow(const Var& a, double b);
+ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
+
+// --- comparisons with broadcasting: constants of dtype bool ---
+ZG_API Var equal(const Var& a, const Var& b);
+ZG_API Var not_equal(const Var& a, const Var& b);
+ZG_API Var less(const Var& a, const Var& b);
+ZG_API Var less_equal(const Var& a, const Var& b);
+ZG_API Var greater(const Var& a, const Var& b);
+ZG_API Var greater_equal(const Var& a, const Var& b);
+
+// --- unary ---
+ZG_API Var neg(const Var& x);
+ZG_API Var exp(const Var& x);
+ZG_API Var log(const Var& x);
+ZG_API Var sqrt(const Var& x);
+ZG_API Var tanh(const Var& x);
+ZG_API Var sigmoid(const Var& x);
+ZG_API Var relu(const Var& x);
+ZG_API Var silu(const Var& x);
+ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< gelu_tanh | gelu_erf
+
+// --- reductions; no axes: over all of them ---
+ZG_API Var sum(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+ZG_API Var mean(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+/// The gradient is shared evenly among equal maxima, as torch.amax does.
+ZG_API Var max(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
+ZG_API Var softmax(const Var& x, int axis = -1);
+ZG_API Var log_softmax(const Var& x, int axis = -1);
+
+// --- shape ---
+ZG_API Var reshape(const Var& x, const Shape& shape);
+ZG_API Var permute(const Var& x, std::initializer_list<int> axes);
+ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
+ZG_API Var concat(std::span<const Var> parts, int axis);
+ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);
+ZG_API Var broadcast_to(const Var& x, const Shape& shape);
+ZG_API Var gather(const Var& x, int axis, const Tensor& index);  ///< torch.gather
+/// y = base with source added at index along axis (torch.scatter_add).
+ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
+ZG_API Var cast(const Var& x, DType dtype);
+ZG_API Var detach(const Var& x);  ///< the same tensor as a constant
+
+// --- products ---
+/// [..., M, K] x [..., K, N], leading axes broadcast.
+ZG_API Var matmul(const Var& a, const Var& b);
+/// y = activation(x weight^T + bias); x [..., in], weight [out, in], bias [out] or absent. Keeps
+/// what backward needs of the activation.
+ZG_API Var linear(const Var& x, const Var& weight, const Var& bias = {},
+                  Activation activation = Activation::none);
+
+// --- layers ---
+ZG_API Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon = 1e-5f);
+struct NormedSum {
+  Var sum, normed;
+};
+/// sum = x + delta and its layer_norm in one pass over memory.
+ZG_API NormedSum add_layer_norm(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
+                                float epsilon = 1e-5f);
+ZG_API Var rms_norm(const Var& x, const Var& gamma, float epsilon = 1e-5f);
+/// weight[ids] (+ position[t + first_position]); ids [B, T] i32 | i64, result [B, T, C].
+ZG_API Var embedding(const Tensor& ids, const Var& weight, const Var& position = {},
+                     int64_t first_position = 0);
+/// Keeps with probability 1 - p and scales by 1 / (1 - p); axis 0 counts samples. p = 0: x.
+ZG_API Var dropout(const Var& x, float p, const DropoutKey& key);
+
+struct AttentionOptions {
+  bool causal = true;
+  float scale = 0.0f;    ///< 0: 1 / sqrt(head size)
+  float dropout = 0.0f;  ///< on the attention weights
+  DropoutKey key;
+  Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
+};
+/// Multi-head attention on a fused projection: qkv [B, T, 3C], heads contiguous in each C.
+ZG_API Var attention(const Var& qkv, int heads, const AttentionOptions& options = {});
+/// On separate q [B, H, T, D], k and v [B, H, keys, D]; query t sees keys up to keys - T + t when
+/// causal.
+ZG_API Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options);
+
+// --- losses: scalars in the accumulator dtype ---
+/// Mean over targets that are not ignored (NaN when all are, as in PyTorch); logits [..., V],
+/// targets [...] i32 | i64.
+ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index = -1);
+/// The same on logits = x weight^T, never whole in memory; x [..., C], weight [V, C].
+ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
+                                    int64_t ignore_index = -1);
+ZG_API Var mse(const Var& x, const Var& target);  ///< mean of squared differences
+
+}  // namespace zg

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace zg {
+
+/// How a parameter starts. Element i is a function of (seed, parameter name, i) alone, so a shard
+/// initialises itself without the whole.
+struct Init {
+  enum class Kind : uint8_t { zeros, ones, normal };
+  Kind kind = Kind::zeros;
+  float stddev = 0.0f;
+
+  static Init zeros() { return {}; }
+  static Init ones() { return {Kind::ones, 0.0f}; }
+  static Init normal(float stddev) { return {Kind::normal, stddev}; }
+};
+
+/// Writes elements [begin, begin + values.size()) of a parameter named `name`: standard normals
+/// from Philox (key: seed; counter: element / 2 and a hash of the name) by Box-Muller.
+ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
+                       std::span<float> values);
+
+struct Unit;
+
+/// An immutable description; the bytes belong to a ParameterSource, because ranks that are threads
+/// share the model object.
+struct Parameter {
+  std::string name;  ///< "transformer.h.3.attn.c_attn.weight"
+  Shape shape;
+  Init init;
+  bool decay = false;     ///< takes weight decay: matrices of linear layers
+  bool trainable = true;  ///< false: frozen, no gradient and no optimizer state
+  const Unit* unit = nullptr;
+  int index = 0;  ///< position in the store, in order of creation
+};
+
+/// What is gathered and released together: one transformer block, the embeddings.
+struct Unit {
+  std::string name;
+  int index = 0;  ///< position in the store
+  std::vector<const Parameter*> parameters;
+};
+
+/// Descriptions only: describing a model of 100 billion parameters allocates nothing.
+class ZG_API ParameterStore {
+ public:
+  struct Options {
+    bool decay = false;
+    bool trainable = true;
+  };
+
+  ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  const Unit& unit(const std::string& name);  ///< makes it; ConfigError when the name is taken
+  const Parameter& add(const Unit& unit, const std::string& name, const Shape& shape, Init init,
+                       Options options);  ///< ConfigError when the name is taken
+  const Parameter& add(const Unit& unit, const std::string& name, const Shape& shape, Init init);
+
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  const Parameter* find(const std::string& name) const;  ///< null when absent
+  int64_t numel() const;
+
+ private:
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+};
+
+/// Everything autograd knows of where parameters live. ZeRO implements it; autograd never names
+/// ZeRO. Calls nest and balance.
+class ZG_API ParameterSource {
+ public:
+  virtual ~ParameterSource() = default;
+  /// After it, value() of every parameter of the unit may be read on the stream.
+  virtual void acquire(const Unit& unit, Stream& stream) = 0;
+  /// After it, the values may be evicted.
+  virtual void release(const Unit& unit, Stream& stream) noexcept = 0;
+  /// Throws NotResident naming the unit to open.
+  virtual Tensor value(const Parameter& parameter) const = 0;
+  /// Whole gradients of one micro-batch, one per parameter of the unit and in the accumulator
+  /// dtype, absent where none arose; called once per micro-batch, after the unit's last use.
+  virtual void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) = 0;
+};
+
+}  // namespace zg
