@@ -71,7 +71,7 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device, Spac
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
   Tensor tensor = empty(shape, dtype, device);
-  zero(tensor, device.compute());
+  fill_zero(tensor, device.compute());
   return tensor;
 }
 
@@ -209,7 +209,7 @@ void copy(const Tensor& src, const Tensor& dst, Stream&) {
   if (src.raw() && dst.raw()) std::memmove(dst.raw(), src.raw(), static_cast<size_t>(src.bytes()));
 }
 
-void zero(const Tensor& dst, Stream&) {
+void fill_zero(const Tensor& dst, Stream&) {
   if (dst.raw()) std::memset(dst.raw(), 0, static_cast<size_t>(dst.bytes()));
 }
 

@@ -92,6 +92,6 @@ ZG_API std::vector<bool> Tensor::to_host<bool>() const;
 /// dst = src, bytes as they are; equal numel and dtype, any pair of spaces of one device.
 ZG_API void copy(const Tensor& src, const Tensor& dst, Stream& stream);
 /// Every byte 0.
-ZG_API void zero(const Tensor& dst, Stream& stream);
+ZG_API void fill_zero(const Tensor& dst, Stream& stream);
 
 }  // namespace zg

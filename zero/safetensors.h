@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/api.h"
+#include "runtime/dtype.h"
+#include "runtime/shape.h"
+
+namespace zg::zero {
+
+/// A safetensors file, read by place: the header is checked in full when it is opened (offsets in
+/// bounds, no overlap, sizes equal to shape times dtype, no duplicate names, header up to 100 MB),
+/// tensors are read when asked for. Throws FileError naming file, tensor and offset.
+class ZG_API SafetensorsReader {
+ public:
+  struct Entry {
+    DType dtype;
+    Shape shape;
+    int64_t begin, end;  ///< bytes from the file's start
+  };
+
+  explicit SafetensorsReader(const std::string& path);
+  ~SafetensorsReader();
+
+  const std::map<std::string, Entry>& entries() const;
+  const std::map<std::string, std::string>& metadata() const;
+  bool contains(const std::string& name) const;
+  /// Widened to f32 from f64, f32, bf16 or f16; FileError for others or an unknown name.
+  std::vector<float> read_floats(const std::string& name) const;
+
+ private:
+  std::unique_ptr<struct SafetensorsReaderState> state_;
+};
+
+/// Writes tensors one after another, so that no more than one is in memory: declare all names
+/// first, then write their bytes in the same order, then finish().
+class ZG_API SafetensorsWriter {
+ public:
+  struct Entry {
+    std::string name;
+    DType dtype;
+    Shape shape;
+  };
+
+  SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
+                    const std::map<std::string, std::string>& metadata = {});
+  ~SafetensorsWriter();  ///< removes the file unless finish() succeeded
+
+  void write(std::span<const std::byte> bytes);  ///< FileError when the size is not the entry's
+  void write_floats(std::span<const float> values);
+  void finish();  ///< fsyncs and closes
+
+ private:
+  std::unique_ptr<struct SafetensorsWriterState> state_;
+};
+
+}  // namespace zg::zero
