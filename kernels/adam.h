@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/adam_constants.h"
 #include "kernels/kernel.h"
 
 namespace zg {
@@ -18,7 +19,8 @@ struct Adam {
   int64_t step = 1;       ///< counts from 1; for the bias corrections
   bool decoupled = true;  ///< false: weight decay is added to the gradient (Adam with L2)
 };
-ZG_API void validate(const Adam&);
+ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
+ZG_API AdamConstants constants(const Adam&);
 
 /// Exact sum of squares: f64 over granules of 16 elements counted from `first`, each added to a
 /// fixed-point integer of int64 limbs, so order, sharding and transport cannot change the result.

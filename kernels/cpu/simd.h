@@ -51,6 +51,28 @@ inline Vec load(const bf16* p, int64_t n) { return widen(_mm256_maskz_loadu_epi1
 inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
 inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first(n), narrow(a)); }
 
+// A NaN becomes the quiet one of its sign before it is rounded, as in f16(float).
+inline __m256i narrow_to_f16(Vec a) {
+  const Mask nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  const __m512i sign =
+      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(static_cast<int>(0x80000000u)));
+  const __m512i quiet = _mm512_or_si512(sign, _mm512_set1_epi32(0x7fc00000));
+  return _mm512_cvtps_ph(_mm512_mask_mov_ps(a.v, nan, _mm512_castsi512_ps(quiet)),
+                         _MM_FROUND_TO_NEAREST_INT);
+}
+inline Vec load(const f16* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline Vec load(const f16* p, int64_t n) {
+  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p))};
+}
+inline void store(f16* p, Vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_to_f16(a));
+}
+inline void store(f16* p, Vec a, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first(n), narrow_to_f16(a));
+}
+
 inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -111,17 +133,38 @@ inline __m128i narrow(Vec a) {
 inline Vec load(const bf16* p) {
   return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-inline Vec load(const bf16* p, int64_t n) {
+// AVX2 masks no 16-bit lanes: a partial vector goes through memory. Half is bf16 or f16.
+template <class Half>
+inline __m128i load_halves(const Half* p, int64_t n) {
   alignas(16) uint16_t bits[8] = {};
   for (int64_t i = 0; i < n && i < 8; ++i) bits[i] = p[i].bits;
-  return widen(_mm_load_si128(reinterpret_cast<const __m128i*>(bits)));
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(bits));
 }
-inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
-inline void store(bf16* p, Vec a, int64_t n) {
+template <class Half>
+inline void store_halves(Half* p, __m128i halves, int64_t n) {
   alignas(16) uint16_t bits[8];
-  _mm_store_si128(reinterpret_cast<__m128i*>(bits), narrow(a));
+  _mm_store_si128(reinterpret_cast<__m128i*>(bits), halves);
   for (int64_t i = 0; i < n && i < 8; ++i) p[i].bits = bits[i];
 }
+inline Vec load(const bf16* p, int64_t n) { return widen(load_halves(p, n)); }
+inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
+inline void store(bf16* p, Vec a, int64_t n) { store_halves(p, narrow(a), n); }
+
+// A NaN becomes the quiet one of its sign before it is rounded, as in f16(float).
+inline __m128i narrow_to_f16(Vec a) {
+  const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
+  const __m256 sign = _mm256_and_ps(a.v, _mm256_set1_ps(-0.0f));
+  const __m256 quiet = _mm256_or_ps(sign, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
+  return _mm256_cvtps_ph(_mm256_blendv_ps(a.v, quiet, nan), _MM_FROUND_TO_NEAREST_INT);
+}
+inline Vec load(const f16* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Vec load(const f16* p, int64_t n) { return {_mm256_cvtph_ps(load_halves(p, n))}; }
+inline void store(f16* p, Vec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_to_f16(a));
+}
+inline void store(f16* p, Vec a, int64_t n) { store_halves(p, narrow_to_f16(a), n); }
 
 inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }

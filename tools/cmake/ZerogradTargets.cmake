@@ -51,7 +51,9 @@ function(zg_add_simd name)
   foreach(isa avx2 avx512 avx512_bf16)
     add_library(zg_${name}_${isa} OBJECT ${sources})
     zg_configure_objects(zg_${name}_${isa})
-    target_compile_options(zg_${name}_${isa} PRIVATE ${${isa}_flags})
+    target_compile_options(zg_${name}_${isa} PRIVATE ${${isa}_flags}
+                           # GCC bug 105593: false alarms about the intrinsics' own headers.
+                           $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-uninitialized>)
     target_compile_definitions(zg_${name}_${isa} PRIVATE ZG_ISA=${isa})
   endforeach()
 endfunction()

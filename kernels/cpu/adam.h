@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/adam_constants.h"
+
+namespace zg::cpu {
+
+/// Elements [0, n) of the tensors of zg::Adam.
+struct AdamRange {
+  float* parameter;
+  const void* gradient;
+  float* moment1;
+  float* moment2;
+  void* low_precision;  ///< null when absent
+  int64_t n;
+};
+
+using AdamUpdate = void (*)(const AdamRange&, const AdamConstants&);
+
+/// By the dtypes of gradient (f32, bf16) and low_precision (absent, bf16, f16).
+struct AdamTable {
+  AdamUpdate update[2][3];
+};
+
+}  // namespace zg::cpu
