@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,8 +23,10 @@ struct Init {
   static Init normal(float stddev) { return {Kind::normal, stddev}; }
 };
 
-/// Writes elements [begin, begin + values.size()) of a parameter named `name`: standard normals
-/// from Philox (key: seed; counter: element / 2 and a hash of the name) by Box-Muller.
+/// Writes elements [begin, begin + values.size()) of a parameter named `name`. Normals come from
+/// Philox (key: seed; counter: element / 2, hash_name(name)) by the transform of Box, Muller 1958,
+/// "A note on the generation of random normal deviates", in double, rounded once:
+/// r cos(2 pi v) for even elements and r sin(2 pi v) for odd ones, r = stddev sqrt(-2 ln u).
 ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
                        std::span<float> values);
 
@@ -67,12 +70,15 @@ class ZG_API ParameterStore {
 
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  /// In byte order of their names.
+  const std::map<std::string, const Parameter*>& by_name() const { return by_name_; }
   const Parameter* find(const std::string& name) const;  ///< null when absent
   int64_t numel() const;
 
  private:
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::map<std::string, const Parameter*> by_name_;
 };
 
 /// Everything autograd knows of where parameters live. ZeRO implements it; autograd never names

@@ -1,0 +1,96 @@
+#include "autograd/parameter.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+namespace zg {
+namespace {
+
+// 52 random bits of two words, in the middle of their step: never 0, whose logarithm is infinite.
+double open_uniform(uint32_t high, uint32_t low) {
+  const uint64_t bits = ((uint64_t{high} << 32) | low) >> 12;
+  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+}
+
+struct NormalPair {
+  double values[2];
+};
+
+NormalPair standard_normals(uint64_t seed, uint64_t name, uint64_t pair) {
+  const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
+  const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
+  const Philox::Block words = Philox::block({low(pair), high(pair), low(name), high(name)}, seed);
+  const double radius = std::sqrt(-2.0 * std::log(open_uniform(words[0], words[1])));
+  const double angle = 2.0 * std::numbers::pi * open_uniform(words[2], words[3]);
+  return {{radius * std::cos(angle), radius * std::sin(angle)}};
+}
+
+}  // namespace
+
+void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
+                std::span<float> values) {
+  if (init.kind != Init::Kind::normal) {
+    for (float& value : values) value = init.kind == Init::Kind::ones ? 1.0f : 0.0f;
+    return;
+  }
+  const uint64_t hash = hash_name(name.c_str());
+  const uint64_t first = static_cast<uint64_t>(begin);
+  for (uint64_t i = 0; i < values.size();) {
+    const uint64_t element = first + i;
+    const NormalPair pair = standard_normals(seed, hash, element / 2);
+    for (uint64_t side = element % 2; side < 2 && i < values.size(); ++side, ++i)
+      values[i] = static_cast<float>(double{init.stddev} * pair.values[side]);
+  }
+}
+
+const Unit& ParameterStore::unit(const std::string& name) {
+  for (const auto& unit : units_)
+    if (unit->name == name)
+      throw ConfigError("unit: the name '" + name + "' is taken; expected a new one");
+  units_.push_back(std::make_unique<Unit>(
+      Unit{.name = name, .index = static_cast<int>(units_.size()), .parameters = {}}));
+  return *units_.back();
+}
+
+const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, const Shape& shape,
+                                     Init init, Options options) {
+  const size_t index = static_cast<size_t>(unit.index);
+  if (index >= units_.size() || units_[index].get() != &unit)
+    throw ConfigError("add: unit '" + unit.name + "' of parameter '" + name +
+                      "' belongs to another store");
+  if (find(name))
+    throw ConfigError("add: the parameter name '" + name + "' is taken; expected a new one");
+  parameters_.push_back(
+      std::make_unique<Parameter>(Parameter{.name = name,
+                                            .shape = shape,
+                                            .init = init,
+                                            .decay = options.decay,
+                                            .trainable = options.trainable,
+                                            .unit = &unit,
+                                            .index = static_cast<int>(parameters_.size())}));
+  const Parameter* parameter = parameters_.back().get();
+  units_[index]->parameters.push_back(parameter);
+  by_name_.emplace(name, parameter);
+  return *parameter;
+}
+
+const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, const Shape& shape,
+                                     Init init) {
+  return add(unit, name, shape, init, Options());
+}
+
+const Parameter* ParameterStore::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+int64_t ParameterStore::numel() const {
+  int64_t sum = 0;
+  for (const auto& parameter : parameters_) sum += parameter->shape.numel();
+  return sum;
+}
+
+}  // namespace zg

@@ -1,0 +1,104 @@
+#include "autograd/parameter.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+using namespace zg;
+
+namespace {
+
+std::vector<float> elements(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
+                            int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  initialise(init, seed, name, begin, values);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("an element's initial value depends on seed, name and place alone") {
+  const Init init = Init::normal(0.02f);
+  const std::vector<float> whole = elements(init, 3407, "h.0.weight", 0, 1001);
+  for (int64_t begin : {0, 1, 2, 499, 500, 1000})
+    for (int64_t count : {0, 1, 2, 31, 501}) {
+      if (begin + count > 1001) continue;
+      const std::vector<float> expected(whole.begin() + begin, whole.begin() + begin + count);
+      CHECK(elements(init, 3407, "h.0.weight", begin, count) == expected);
+    }
+  CHECK(elements(init, 3408, "h.0.weight", 0, 1001) != whole);
+  CHECK(elements(init, 3407, "h.1.weight", 0, 1001) != whole);
+}
+
+TEST_CASE("elements beyond 2^33 are their own") {
+  const Init init = Init::normal(1.0f);
+  CHECK(elements(init, 1, "w", int64_t{1} << 33, 8) != elements(init, 1, "w", 0, 8));
+}
+
+TEST_CASE("normals are Box-Muller of the documented words") {
+  const uint64_t hash = hash_name("wte");
+  const Philox::Block words =
+      Philox::block({7, 0, static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32)}, 42);
+  const auto open = [](uint32_t high, uint32_t low) {
+    const double bits = std::floor((high * 4294967296.0 + low) / 4096.0);
+    return (bits + 0.5) / 4503599627370496.0;
+  };
+  const double radius = 0.5 * std::sqrt(-2.0 * std::log(open(words[0], words[1])));
+  const double angle = 2.0 * M_PI * open(words[2], words[3]);
+  const std::vector<float> pair = elements(Init::normal(0.5f), 42, "wte", 14, 2);
+  // Each side rounds once to f32: 2^-24 relative, and the doubles differ by far less.
+  CHECK(std::fabs(pair[0] - radius * std::cos(angle)) <= 0x1p-23 * std::fabs(pair[0]));
+  CHECK(std::fabs(pair[1] - radius * std::sin(angle)) <= 0x1p-23 * std::fabs(pair[1]));
+}
+
+TEST_CASE("normals have the moments of the normal distribution") {
+  const double n = 1 << 20;
+  double sum = 0.0, squares = 0.0, fourths = 0.0, neighbours = 0.0;
+  const std::vector<float> values = elements(Init::normal(1.0f), 9, "w", 0, 1 << 20);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i];
+    sum += x;
+    squares += x * x;
+    fourths += x * x * x * x;
+    if (i > 0) neighbours += x * values[i - 1];
+  }
+  // Five standard errors each: variances of x, x^2, x^4 and x y are 1, 2, 96 and 1.
+  CHECK(std::fabs(sum / n) < 5 / std::sqrt(n));
+  CHECK(std::fabs(squares / n - 1) < 5 * std::sqrt(2 / n));
+  CHECK(std::fabs(fourths / n - 3) < 5 * std::sqrt(96 / n));
+  CHECK(std::fabs(neighbours / n) < 5 / std::sqrt(n));
+}
+
+TEST_CASE("zeros and ones fill") {
+  CHECK(elements(Init::zeros(), 1, "b", 5, 3) == std::vector<float>{0, 0, 0});
+  CHECK(elements(Init::ones(), 1, "b", 5, 3) == std::vector<float>{1, 1, 1});
+}
+
+TEST_CASE("a store keeps order, finds by name and refuses names that are taken") {
+  ParameterStore store, other;
+  const Unit& embeddings = store.unit("embeddings");
+  const Unit& block = store.unit("block");
+  const Parameter& b = store.add(block, "b", {4}, Init::zeros());
+  const Parameter& a =
+      store.add(block, "a", {3, 4}, Init::normal(0.02f), {.decay = true, .trainable = false});
+  CHECK(embeddings.parameters.empty());
+  CHECK(block.parameters == std::vector<const Parameter*>{&b, &a});
+  CHECK(a.unit == &block);
+  CHECK(a.index == 1);
+  CHECK(a.decay);
+  CHECK_FALSE(a.trainable);
+  CHECK(b.trainable);
+  CHECK(store.find("a") == &a);
+  CHECK(store.find("c") == nullptr);
+  CHECK(store.by_name().begin()->second == &a);
+  CHECK(store.numel() == 16);
+  CHECK_THROWS_WITH_AS(store.unit("block"), "unit: the name 'block' is taken; expected a new one",
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(store.add(embeddings, "a", {1}, Init::zeros()),
+                       "add: the parameter name 'a' is taken; expected a new one", ConfigError);
+  CHECK_THROWS_WITH_AS(other.add(block, "c", {1}, Init::zeros()),
+                       "add: unit 'block' of parameter 'c' belongs to another store", ConfigError);
+}
