@@ -8,13 +8,19 @@ namespace zg {
 /// y = x / (1 - p) where kept, else 0, then + residual. No mask is stored: backward is the same
 /// kernel on dy. Srivastava et al. 2014; Philox keyed by place, see DropoutKey.
 struct Dropout {
-  Tensor x;                  ///< [samples, elements] f64 | f32 | bf16 | f16; axis 0 counts samples
+  Tensor x;                  ///< [samples, elements] f64 | f32 | bf16 | f16; axis 0 counts samples,
+                             ///< the other axes are its elements
   Tensor residual;           ///< like x, or absent
   Tensor y;                  ///< out, like x; may be x
   float probability = 0.0f;  ///< in [0, 1)
   DropoutKey key;
 };
 ZG_API void validate(const Dropout&);
+
+/// Elements of one sample that a DropoutKey tells apart: 2^32 counters of four words.
+inline constexpr int64_t max_dropout_elements = int64_t{1} << 34;
+/// Throws ConfigError unless probability is in [0, 1), ShapeError when there are too many elements.
+void check_dropout(const char* op, float probability, int64_t elements);
 
 namespace kernels {
 extern ZG_API Kernel<Dropout> dropout;
