@@ -6,13 +6,19 @@ namespace zg {
 
 enum class UnaryOp : uint8_t { negate, exp, log, sqrt, tanh, sigmoid, relu, silu, abs, reciprocal };
 
+/// Whether the gradient is made from the forward result; otherwise it is made from x.
+constexpr bool reads_result(UnaryOp op) {
+  return op == UnaryOp::exp || op == UnaryOp::sqrt || op == UnaryOp::tanh || op == UnaryOp::sigmoid;
+}
+
 /// y = op(x) element by element.
 struct Unary {
   UnaryOp op;
   Tensor x;  ///< f64 | f32 | bf16 | f16
   Tensor y;  ///< out, like x; may be x
 };
-/// dx = dy * op'(x); y is the forward result (exp, sqrt, tanh and sigmoid read it instead of x).
+/// dx = dy * op'(x). Of x and the forward result y only the one that reads_result() names is
+/// needed; the other may be absent. The slope of relu and abs at 0 is 0.
 struct UnaryBackward {
   UnaryOp op;
   Tensor x, y, dy;
@@ -36,7 +42,9 @@ enum class BinaryOp : uint8_t {
 };
 constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
 
-/// y = a op b with broadcasting (axes aligned at the end, extents equal or 1).
+/// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). maximum and minimum
+/// pass NaN on. Integers wrap around; their division truncates, and a divisor of 0 is a ConfigError
+/// that names its place.
 struct Binary {
   BinaryOp op;
   Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (power: floating only)
@@ -58,13 +66,15 @@ struct Where {
   Tensor y;
 };
 
-/// y = a * x + b * y on f32-accumulated elements; y may have another floating dtype than x.
+/// y = a * x + b * y on f32-accumulated elements (f64 when either is); y may have another floating
+/// dtype than x. With b = 0, y is not read and may be uninitialised.
 struct Axpby {
   Tensor x, y;  ///< equal numel; floating
   double a = 1.0, b = 1.0;
 };
 
-/// y = x converted; floats to integers truncate, to boolean compare with 0.
+/// y = x converted. Floats to integers truncate, saturate out of range and turn NaN into 0;
+/// integers to narrower ones wrap around; to boolean compares with 0.
 struct Cast {
   Tensor x, y;  ///< equal numel, any dtypes
 };

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include "runtime/dtype.h"
+#include "runtime/error.h"
+
+// From an element type known at run time to one known at compile time:
+// visit_floating(x.dtype(), [&]<class T>() { ... }).
+namespace zg::cpu {
+
+/// What arithmetic on T happens in: integers stay as they are, floats widen to their accumulator.
+template <class T>
+using arithmetic_t = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<T>>;
+
+/// Reached only by a dtype that validate() should have refused.
+[[noreturn]] inline void refuse(DType dtype) {
+  throw DTypeError(std::string("no CPU code for elements of ") + name_of(dtype));
+}
+
+template <class F>
+void visit_floating(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::bf16:
+      return f.template operator()<bf16>();
+    case DType::f16:
+      return f.template operator()<f16>();
+    default:
+      refuse(dtype);
+  }
+}
+
+/// i32 and i64.
+template <class F>
+void visit_index(DType dtype, const F& f) {
+  if (dtype == DType::i32) return f.template operator()<int32_t>();
+  if (dtype == DType::i64) return f.template operator()<int64_t>();
+  refuse(dtype);
+}
+
+/// Floating types, i32 and i64.
+template <class F>
+void visit_number(DType dtype, const F& f) {
+  is_floating(dtype) ? visit_floating(dtype, f) : visit_index(dtype, f);
+}
+
+template <class F>
+void visit_any(DType dtype, const F& f) {
+  if (dtype == DType::u8) return f.template operator()<uint8_t>();
+  if (dtype == DType::boolean) return f.template operator()<bool>();
+  visit_number(dtype, f);
+}
+
+/// For what moves elements without looking at them: an unsigned integer of the same size.
+template <class F>
+void visit_bits(DType dtype, const F& f) {
+  switch (size_of(dtype)) {
+    case 1:
+      return f.template operator()<uint8_t>();
+    case 2:
+      return f.template operator()<uint16_t>();
+    case 4:
+      return f.template operator()<uint32_t>();
+    default:
+      return f.template operator()<uint64_t>();
+  }
+}
+
+}  // namespace zg::cpu
