@@ -32,6 +32,8 @@ class ZG_API Var {
  private:
   friend class Tape;
   friend struct TapeState;
+  friend Var checkpoint(Tape&, std::span<const Var>,
+                        std::function<Var(Tape&, std::span<const Var>)>);
   Tensor value_;
   std::shared_ptr<TapeState> tape_;  // null for a constant
   const Parameter* parameter_ = nullptr;
@@ -57,6 +59,7 @@ class ZG_API BackwardPass {
 
  private:
   friend struct TapeState;
+  int slot_of(int input) const;
   TapeState* tape_ = nullptr;
   size_t entry_ = 0;
 };

@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <string>
+
+#include "autograd/tape_state.h"
+#include "kernels/elementwise.h"
+#include "runtime/error.h"
+
+namespace zg {
+
+// --- what an op's backward function sees ---
+
+const Tensor& BackwardPass::gradient_of_output(int output) const {
+  return tape_->output_gradients.at(static_cast<size_t>(output));
+}
+
+Tensor BackwardPass::saved(int index) const {
+  const TapeState::Saved& saved =
+      tape_->saved_tensors.at(tape_->entries[entry_].saved + static_cast<size_t>(index));
+  if (!saved.parameter) return saved.tensor;
+  const Tensor whole = tape_->source->value(*saved.parameter);
+  return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
+}
+
+int BackwardPass::slot_of(int input) const {
+  return tape_->input_slots.at(tape_->entries[entry_].inputs + static_cast<size_t>(input));
+}
+
+bool BackwardPass::needs(int input) const { return slot_of(input) >= 0; }
+
+Tensor BackwardPass::make_gradient(int input) const { return tape_->make_gradient(slot_of(input)); }
+
+void BackwardPass::accumulate(int input, Tensor gradient) const {
+  if (const int slot = slot_of(input); slot >= 0)
+    tape_->accumulate(slot, std::move(gradient), tape_->entries[entry_].op);
+}
+
+Stream& BackwardPass::stream() const { return tape_->device.compute(); }
+Device BackwardPass::device() const { return tape_->device; }
+
+// --- collecting gradients ---
+
+namespace {
+
+/// sum += addend, into memory of its own when `sum` is shared: a residual add hands one tensor to
+/// two inputs, and the other must not change.
+void add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
+  if (sum.buffer().use_count() > 1) {
+    const Tensor own = Tensor::empty(sum.shape(), sum.dtype(), sum.device());
+    copy(sum, own, stream);
+    sum = own;
+  }
+  kernels::axpby({.x = addend, .y = sum, .a = 1.0, .b = 1.0}, stream);
+}
+
+Tensor converted(const Tensor& tensor, DType dtype, Stream& stream) {
+  const Tensor result = Tensor::empty(tensor.shape(), dtype, tensor.device());
+  kernels::cast({.x = tensor, .y = result}, stream);
+  return result;
+}
+
+}  // namespace
+
+Tensor TapeState::make_gradient(int index) const {
+  const Slot& slot = slots.at(static_cast<size_t>(index));
+  PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
+  return Tensor::empty(slot.shape, slot.parameter ? accumulator(slot.dtype) : slot.dtype, device);
+}
+
+void TapeState::accumulate(int index, Tensor gradient, const char* op) {
+  Slot& slot = slots[static_cast<size_t>(index)];
+  if (gradient.shape() != slot.shape)
+    throw ShapeError(std::string(op) + ": backward gave a gradient of shape " +
+                     gradient.shape().str() + "; expected the input's " + slot.shape.str());
+  const DType wanted = slot.parameter ? accumulator(slot.dtype) : slot.dtype;
+  if (gradient.dtype() != wanted && !(slot.parameter && gradient.dtype() == slot.dtype))
+    throw DTypeError(std::string(op) + ": backward gave a gradient of " +
+                     name_of(gradient.dtype()) + "; expected " + name_of(wanted));
+  Stream& stream = device.compute();
+  PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
+  Tensor& sum = slot.parameter ? root.leaves[slot.parameter] : slot.gradient;
+  if (sum)
+    add_to(sum, gradient, stream);
+  else
+    sum = gradient.dtype() == wanted ? std::move(gradient) : converted(gradient, wanted, stream);
+}
+
+void TapeState::hand_over(const Unit& unit) {
+  std::vector<Tensor> gradients;
+  for (const Parameter* parameter : unit.parameters) {
+    const auto leaf = leaves.find(parameter);
+    gradients.push_back(leaf == leaves.end() ? Tensor() : std::move(leaf->second));
+    if (leaf != leaves.end()) leaves.erase(leaf);
+  }
+  source->reduce(unit, gradients, device.compute());
+}
+
+// --- the walk ---
+
+void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
+  switch (entry.kind) {
+    case Kind::use_end: {
+      UseRecord& use = uses[entry.index];
+      open.push_back(entry.index);
+      if (!use.reads) return;
+      source->acquire(*use.unit, device.compute());
+      use.held = true;
+      return;
+    }
+    case Kind::use_begin: {
+      UseRecord& use = uses[entry.index];
+      if (--root.use_counts[use.unit] == 0) root.hand_over(*use.unit);
+      open.pop_back();
+      if (use.held) source->release(*use.unit, device.compute());
+      use.held = false;
+      return;
+    }
+    case Kind::op:
+    case Kind::checkpoint:
+      break;
+  }
+  bool reached = false;
+  output_gradients.clear();
+  for (size_t i = entry.outputs; i < output_slots.size(); ++i) {
+    Tensor& gradient = slots[static_cast<size_t>(output_slots[i])].gradient;
+    reached = reached || gradient;
+    output_gradients.push_back(std::move(gradient));
+    gradient = {};
+  }
+  if (!reached) return;
+  if (entry.kind == Kind::checkpoint) {
+    run_segment(entry);
+  } else {
+    BackwardPass pass;
+    pass.tape_ = this;
+    pass.entry_ = entry_index;
+    TraceSpan span(device.compute(), entry.op);
+    entry.backward(numbers.data() + entry.numbers, pass);
+  }
+}
+
+void TapeState::walk() {
+  walked = true;
+  try {
+    while (!entries.empty()) {
+      const Entry entry = entries.back();
+      walk_entry(entry, entries.size() - 1);
+      output_gradients.clear();
+      entries.pop_back();
+      input_slots.resize(entry.inputs);
+      output_slots.resize(entry.outputs);
+      saved_tensors.resize(entry.saved);
+      numbers.resize(entry.numbers);
+      if (entry.kind == Kind::checkpoint) segments.pop_back();
+    }
+  } catch (...) {
+    root.poisoned = true;
+    for (UseRecord& use : uses)
+      if (use.held) source->release(*use.unit, device.compute());
+    throw;
+  }
+  for (Slot& slot : slots)
+    if (!slot.keep) slot.gradient = {};
+  if (parent) return;
+  // Units used only where no gradient arrived still report, in a fixed order: ranks that share the
+  // unit do so in step.
+  std::vector<const Unit*> left;
+  for (const auto& [unit, count] : use_counts)
+    if (count > 0) left.push_back(unit);
+  std::sort(left.begin(), left.end(),
+            [](const Unit* a, const Unit* b) { return a->index > b->index; });
+  for (const Unit* unit : left) hand_over(*unit);
+  use_counts.clear();
+}
+
+void Tape::backward(const Var& loss, double scale) {
+  if (loss.shape().numel() != 1)
+    throw ShapeError("backward: expected a loss of one element, got " + loss.shape().str() +
+                     "; reduce it with sum() or mean(), or pass gradients of the outputs");
+  const Tensor seed = Tensor::full(loss.shape(), scale, loss.dtype(), state_->device);
+  backward(std::span<const Var>(&loss, 1), std::span<const Tensor>(&seed, 1));
+}
+
+void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradients) {
+  state_->require_usable("backward");
+  if (state_->mode == TapeMode::inference)
+    throw TapeError("backward: an inference tape records nothing; use a recording tape");
+  if (!state_->open.empty())
+    throw TapeError("backward: unit '" + state_->uses[state_->open.back()].unit->name +
+                    "' is still open; end the scope of its Tape::Use first");
+  if (outputs.size() != gradients.size())
+    throw ShapeError("backward: expected a gradient per output, got " +
+                     std::to_string(gradients.size()) + " for " + std::to_string(outputs.size()));
+  for (const Var& output : outputs) {
+    if (output.tape_ != state_)
+      throw TapeError(output.tape_ ? "backward: the loss belongs to another tape; walk that one"
+                                   : "backward: the loss is a constant; expected a value computed "
+                                     "from a parameter or a variable of this tape");
+    if (output.slot_ < 0)
+      throw TapeError("backward: the loss depends on nothing that takes a gradient");
+  }
+  for (size_t i = 0; i < outputs.size(); ++i)
+    state_->accumulate(outputs[i].slot_, gradients[i], "backward");
+  state_->walk();
+}
+
+Tensor Tape::gradient(const Var& variable) const {
+  if (variable.tape_ != state_)
+    throw TapeError("gradient: the Var is not on this tape; ask the tape that made it");
+  if (variable.slot_ < 0 || !state_->slots[static_cast<size_t>(variable.slot_)].keep)
+    throw TapeError(
+        "gradient: only variables keep theirs, the walk frees all others; make the leaf with "
+        "tape.variable()");
+  if (!state_->walked) throw TapeError("gradient: backward has not run on this tape yet");
+  return state_->slots[static_cast<size_t>(variable.slot_)].gradient;
+}
+
+}  // namespace zg

@@ -1,0 +1,248 @@
+#include "autograd/tape.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "autograd/tape_state.h"
+#include "runtime/error.h"
+
+namespace zg {
+
+// --- Var ---
+
+Var::Var(Tensor value) : value_(std::move(value)) {}
+
+Tensor Var::value() const {
+  if (parameter_) return tape_->parameter_value(*parameter_);
+  if (!value_) throw ShapeError("var: the value of an absent Var was asked for");
+  return value_;
+}
+
+Shape Var::shape() const { return parameter_ ? parameter_->shape : value().shape(); }
+DType Var::dtype() const { return value().dtype(); }
+Device Var::device() const { return parameter_ ? tape_->device : value().device(); }
+
+// --- recording ---
+
+TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mode,
+                     TapeState* parent)
+    : device(device),
+      source(source),
+      mode(mode),
+      parent(parent),
+      root(parent ? parent->root : *this) {}
+
+void TapeState::require_usable(const char* op) const {
+  if (walked)
+    throw TapeError(std::string(op) +
+                    ": its tape was already walked by backward, which freed what was recorded; "
+                    "expected a live tape; make a new Tape for each micro-batch");
+  if (poisoned)
+    throw TapeError(std::string(op) +
+                    ": an exception passed through an open unit of this tape; make a new Tape");
+}
+
+bool TapeState::is_open(const Unit& unit) const {
+  for (const TapeState* tape = this; tape; tape = tape->parent)
+    for (size_t index : tape->open)
+      if (tape->uses[index].unit == &unit) return true;
+  return false;
+}
+
+Tensor TapeState::parameter_value(const Parameter& parameter) const {
+  return source->value(parameter);
+}
+
+Var TapeState::make_var(Tensor value, int slot) {
+  Var var(std::move(value));
+  var.tape_ = shared_from_this();
+  var.slot_ = slot;
+  return var;
+}
+
+int TapeState::make_slot(const Tensor& value) {
+  slots.push_back({.shape = value.shape(), .dtype = value.dtype()});
+  return static_cast<int>(slots.size()) - 1;
+}
+
+Var TapeState::parameter(const Parameter& parameter) {
+  require_usable("parameter");
+  if (!source)
+    throw TapeError("parameter: '" + parameter.name +
+                    "' asked of a tape without a ParameterSource; make the tape with one, such as "
+                    "engine.tape()");
+  if (!is_open(*parameter.unit))
+    throw NotResident("parameter: '" + parameter.name +
+                      "' is used outside its unit; expected unit '" + parameter.unit->name +
+                      "' to be open; try Tape::Use use(tape, unit) around its use");
+  Var var;
+  var.tape_ = shared_from_this();
+  var.parameter_ = &parameter;
+  if (!recording() || !parameter.trainable) return var;
+  const auto [place, fresh] =
+      parameter_slots.try_emplace(&parameter, static_cast<int>(slots.size()));
+  if (fresh) {
+    slots.push_back({.shape = parameter.shape,
+                     .dtype = source->value(parameter).dtype(),
+                     .parameter = &parameter});
+  }
+  var.slot_ = place->second;
+  return var;
+}
+
+TapeState::Saved TapeState::keep(const Tensor& tensor) {
+  if (!tensor) return {};
+  for (size_t index : open) {
+    UseRecord& use = uses[index];
+    for (const Parameter* parameter : use.unit->parameters) {
+      const Tensor whole = source->value(*parameter);
+      const int64_t offset = tensor.byte_offset() - whole.byte_offset();
+      if (whole.buffer() != tensor.buffer() || offset < 0 ||
+          offset + tensor.bytes() > whole.bytes())
+        continue;
+      use.reads = true;
+      return {.parameter = parameter,
+              .byte_offset = offset,
+              .shape = tensor.shape(),
+              .dtype = tensor.dtype()};
+    }
+  }
+  return {.tensor = tensor};
+}
+
+TapeState::Entry& TapeState::push(Kind kind, const char* op) {
+  entries.push_back({.kind = kind,
+                     .op = op,
+                     .inputs = input_slots.size(),
+                     .outputs = output_slots.size(),
+                     .saved = saved_tensors.size(),
+                     .numbers = numbers.size()});
+  return entries.back();
+}
+
+std::vector<Var> TapeState::record(const char* op, std::span<const Var> inputs,
+                                   std::span<const Tensor> outputs, std::span<const Tensor> saved,
+                                   const void* data, size_t bytes, detail::BackwardThunk backward) {
+  Entry& entry = push(Kind::op, op);
+  entry.backward = backward;
+  for (const Var& input : inputs) input_slots.push_back(input.slot_);
+  for (const Tensor& tensor : saved) saved_tensors.push_back(keep(tensor));
+  const size_t begin = numbers.size();
+  numbers.resize(begin + (bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+  std::memcpy(numbers.data() + begin, data, bytes);
+  std::vector<Var> vars;
+  for (const Tensor& output : outputs) {
+    const int slot = make_slot(output);
+    output_slots.push_back(slot);
+    vars.push_back(make_var(output, slot));
+  }
+  return vars;
+}
+
+std::vector<Var> detail::record(const char* op, std::span<const Var> inputs,
+                                std::span<const Tensor> outputs, std::span<const Tensor> saved,
+                                const void* numbers, size_t numbers_bytes, BackwardThunk backward) {
+  return TapeState::record_on_tape_of(op, inputs, outputs, saved, numbers, numbers_bytes, backward);
+}
+
+std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Var> inputs,
+                                              std::span<const Tensor> outputs,
+                                              std::span<const Tensor> saved, const void* numbers,
+                                              size_t numbers_bytes,
+                                              detail::BackwardThunk backward) {
+  TapeState* tape = nullptr;
+  bool needed = false;
+  for (const Var& input : inputs) {
+    if (!input.tape_) continue;
+    if (tape && tape != input.tape_.get())
+      throw TapeError(std::string(op) +
+                      ": its inputs belong to two tapes; expected one; detach() a value that only "
+                      "serves as a number");
+    tape = input.tape_.get();
+    needed = needed || input.slot_ >= 0;
+  }
+  if (tape) {
+    tape->require_usable(op);
+    if (tape->paused > 0 && needed)
+      throw TapeError(std::string(op) +
+                      ": a recorded Var was captured by a checkpointed segment; expected it among "
+                      "the segment's inputs; pass it to checkpoint()");
+  }
+  if (tape && needed && tape->recording())
+    return tape->record(op, inputs, outputs, saved, numbers, numbers_bytes, backward);
+  std::vector<Var> constants;
+  for (const Tensor& output : outputs) constants.emplace_back(output);
+  return constants;
+}
+
+// --- units ---
+
+size_t TapeState::open_use(const Unit& unit) {
+  require_usable("use");
+  if (!source)
+    throw TapeError("use: unit '" + unit.name +
+                    "' opened on a tape without a ParameterSource; make the tape with one, such as "
+                    "engine.tape()");
+  uses.push_back({.unit = &unit});
+  open.push_back(uses.size() - 1);
+  try {
+    source->acquire(unit, device.compute());
+  } catch (...) {
+    open.pop_back();
+    uses.pop_back();
+    throw;
+  }
+  if (mode == TapeMode::record && !parent) ++use_counts[&unit];
+  if (recording()) push(Kind::use_begin, "use").index = uses.size() - 1;
+  return uses.size() - 1;
+}
+
+void TapeState::close_use(size_t index, bool unwinding) noexcept {
+  if (unwinding) {
+    poisoned = root.poisoned = true;
+  } else if (recording()) {
+    try {
+      push(Kind::use_end, "use").index = index;
+    } catch (...) {  // out of memory for the mark: the record is incomplete
+      poisoned = root.poisoned = true;
+    }
+  }
+  std::erase(open, index);
+  source->release(*uses[index].unit, device.compute());
+}
+
+Tape::Use::Use(Tape& tape, const Unit& unit)
+    : tape_(tape.state_),
+      exceptions_(std::uncaught_exceptions()),
+      index_(tape.state_->open_use(unit)) {}
+
+Tape::Use::~Use() { tape_->close_use(index_, std::uncaught_exceptions() > exceptions_); }
+
+// --- the tape ---
+
+Tape::Tape(const Device& device, ParameterSource* parameters, TapeMode mode)
+    : state_(std::make_shared<TapeState>(device, parameters, mode, nullptr)) {}
+Tape::~Tape() = default;
+Tape::Tape(Tape&&) noexcept = default;
+Tape& Tape::operator=(Tape&&) noexcept = default;
+
+Var Tape::parameter(const Parameter& parameter) { return state_->parameter(parameter); }
+
+Var Tape::variable(Tensor value) {
+  state_->require_usable("variable");
+  if (!is_floating(value.dtype()))
+    throw DTypeError(std::string("variable: expected a floating tensor, got ") +
+                     name_of(value.dtype()));
+  if (!state_->recording()) return Var(std::move(value));
+  const int slot = state_->make_slot(value);
+  state_->slots[static_cast<size_t>(slot)].keep = true;
+  return state_->make_var(std::move(value), slot);
+}
+
+Stream& Tape::stream() const { return state_->device.compute(); }
+Device Tape::device() const { return state_->device; }
+TapeMode Tape::mode() const { return state_->mode; }
+
+}  // namespace zg

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <unordered_map>
+
+#include "autograd/tape.h"
+
+namespace zg {
+
+using Segment = std::function<Var(Tape&, std::span<const Var>)>;
+
+/// The record itself. Entries refer to ranges at the end of shared pools, so recording an op costs
+/// no allocation of its own and backward frees by truncating.
+struct TapeState : std::enable_shared_from_this<TapeState> {
+  enum class Kind : uint8_t { op, use_begin, use_end, checkpoint };
+
+  struct Entry {
+    Kind kind;
+    const char* op;
+    detail::BackwardThunk backward = nullptr;
+    size_t inputs, outputs, saved, numbers;  // where its ranges begin in the pools
+    size_t index = 0;                        // of the use or the segment
+  };
+
+  /// Where a gradient is collected.
+  struct Slot {
+    Tensor gradient;
+    Shape shape;
+    DType dtype;
+    const Parameter* parameter = nullptr;  // its gradient is collected in the root's leaves
+    bool keep = false;                     // a variable(): survives the walk
+  };
+
+  /// A tensor for backward; a view of a parameter is kept as its place in the parameter.
+  struct Saved {
+    Tensor tensor;
+    const Parameter* parameter = nullptr;
+    int64_t byte_offset = 0;
+    Shape shape;
+    DType dtype = DType::f32;
+  };
+
+  /// One Tape::Use.
+  struct UseRecord {
+    const Unit* unit;
+    bool reads = false;  // an entry between its marks reads a value of the unit
+    bool held = false;   // acquired by the backward walk
+  };
+
+  TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent);
+
+  bool recording() const { return mode == TapeMode::record && paused == 0; }
+  void require_usable(const char* op) const;
+  bool is_open(const Unit& unit) const;
+  Tensor parameter_value(const Parameter& parameter) const;
+  Var make_var(Tensor value, int slot);
+  int make_slot(const Tensor& value);
+
+  Var parameter(const Parameter& parameter);
+  Saved keep(const Tensor& tensor);
+  std::vector<Var> record(const char* op, std::span<const Var> inputs,
+                          std::span<const Tensor> outputs, std::span<const Tensor> saved,
+                          const void* numbers, size_t numbers_bytes,
+                          detail::BackwardThunk backward);
+  /// The public record(): finds the tape among the inputs.
+  static std::vector<Var> record_on_tape_of(const char* op, std::span<const Var> inputs,
+                                            std::span<const Tensor> outputs,
+                                            std::span<const Tensor> saved, const void* numbers,
+                                            size_t numbers_bytes, detail::BackwardThunk backward);
+  Entry& push(Kind kind, const char* op);
+
+  size_t open_use(const Unit& unit);
+  void close_use(size_t index, bool unwinding) noexcept;
+
+  void accumulate(int slot, Tensor gradient, const char* op);
+  Tensor make_gradient(int slot) const;
+  void walk();
+  void walk_entry(const Entry& entry, size_t entry_index);
+  void run_segment(const Entry& entry);
+  void hand_over(const Unit& unit);
+
+  const Device device;
+  ParameterSource* const source;
+  const TapeMode mode;
+  TapeState* const parent;  // of a recomputed segment's tape: the tape that recomputes it
+  TapeState& root;          // leaves and counts live there
+
+  int paused = 0;  // inside a checkpointed segment's first run: nothing is recorded
+  bool walked = false, poisoned = false;
+
+  std::vector<Slot> slots;
+  std::vector<Entry> entries;
+  std::vector<int> input_slots, output_slots;
+  std::vector<Saved> saved_tensors;
+  std::vector<std::max_align_t> numbers;
+  std::vector<UseRecord> uses;
+  std::vector<size_t> open;  // uses whose scope is open (forward) or being walked (backward)
+  std::vector<Segment> segments;
+  std::vector<Tensor> output_gradients;  // of the entry being walked
+  std::unordered_map<const Parameter*, int> parameter_slots;
+
+  // In the root only:
+  std::unordered_map<const Parameter*, Tensor> leaves;  // whole gradients, accumulator dtype
+  std::unordered_map<const Unit*, int> use_counts;      // uses that backward has yet to pass
+};
+
+}  // namespace zg
