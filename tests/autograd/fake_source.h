@@ -1,0 +1,77 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "runtime/error.h"
+
+namespace zg::testing {
+
+/// Holds parameters as plain tensors, evicts a unit's values whenever nobody holds it (so that a
+/// tape which kept bytes instead of places would read poison), and writes down every call.
+class FakeSource final : public ParameterSource {
+ public:
+  FakeSource(const ParameterStore& store, const Device& device, DType dtype = DType::f64)
+      : device_(device) {
+    for (const auto& parameter : store.parameters()) {
+      std::vector<float> start(static_cast<size_t>(parameter->shape.numel()));
+      initialise(parameter->init, 1, parameter->name, 0, start);
+      rest_[parameter.get()] = std::vector<double>(start.begin(), start.end());
+      dtype_ = dtype;
+    }
+  }
+
+  void acquire(const Unit& unit, Stream&) override {
+    log.push_back("acquire " + unit.name);
+    if (held_[&unit]++ > 0) return;
+    for (const Parameter* parameter : unit.parameters) {
+      Tensor value = Tensor::empty(parameter->shape, dtype_, device_);
+      for (int64_t i = 0; i < value.numel(); ++i) {
+        const double x = rest_[parameter][static_cast<size_t>(i)];
+        if (dtype_ == DType::f64)
+          value.data<double>()[i] = x;
+        else
+          value.data<float>()[i] = static_cast<float>(x);
+      }
+      values_[parameter] = value;
+    }
+  }
+
+  void release(const Unit& unit, Stream&) noexcept override {
+    log.push_back("release " + unit.name);
+    if (--held_[&unit] > 0) return;
+    for (const Parameter* parameter : unit.parameters) {
+      Tensor& value = values_[parameter];
+      for (int64_t i = 0; i < value.bytes(); ++i) value.raw()[i] = std::byte{0xff};  // NaN
+      value = {};
+    }
+  }
+
+  Tensor value(const Parameter& parameter) const override {
+    const auto found = values_.find(&parameter);
+    if (found == values_.end() || !found->second)
+      throw NotResident("value: '" + parameter.name + "' outside unit '" + parameter.unit->name +
+                        "'");
+    return found->second;
+  }
+
+  void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
+    log.push_back("reduce " + unit.name);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (gradients[i]) this->gradients[unit.parameters[i]] = gradients[i].to_doubles();
+  }
+
+  std::vector<std::string> log;
+  std::map<const Parameter*, std::vector<double>> gradients;
+
+ private:
+  Device device_;
+  DType dtype_ = DType::f64;
+  std::map<const Parameter*, std::vector<double>> rest_;
+  std::map<const Parameter*, Tensor> values_;
+  std::map<const Unit*, int> held_;
+};
+
+}  // namespace zg::testing

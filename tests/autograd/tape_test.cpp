@@ -1,0 +1,262 @@
+#include "autograd/tape.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/elementwise.h"
+#include "runtime/error.h"
+#include "tests/autograd/fake_source.h"
+
+using namespace zg;
+using zg::testing::FakeSource;
+
+namespace {
+
+Tensor product(const Tensor& a, const Tensor& b) {
+  Tensor y = Tensor::empty(a.shape(), a.dtype(), a.device());
+  kernels::binary({.op = BinaryOp::multiply, .a = a, .b = b, .y = y}, a.device().compute());
+  return y;
+}
+
+struct Nothing {};
+
+/// y = a * b: reads both values in backward.
+Var times(const Var& a, const Var& b) {
+  const Tensor x = a.value(), y = b.value();
+  return record("times", {a, b}, product(x, y), {x, y}, Nothing{},
+                [](const Nothing&, const BackwardPass& pass) {
+                  const Tensor& g = pass.gradient_of_output();
+                  if (pass.needs(0)) pass.accumulate(0, product(g, pass.saved(1)));
+                  if (pass.needs(1)) pass.accumulate(1, product(g, pass.saved(0)));
+                });
+}
+
+/// y = a + b: reads no value, hands one gradient to both inputs.
+Var plus(const Var& a, const Var& b) {
+  Tensor y = Tensor::empty(a.shape(), a.dtype(), a.device());
+  kernels::binary({.op = BinaryOp::add, .a = a.value(), .b = b.value(), .y = y},
+                  a.device().compute());
+  return record("plus", {a, b}, y, {}, Nothing{}, [](const Nothing&, const BackwardPass& pass) {
+    pass.accumulate(0, pass.gradient_of_output());
+    pass.accumulate(1, pass.gradient_of_output());
+  });
+}
+
+Tensor scalar(double value, const Device& device) {
+  return Tensor::full({1}, value, DType::f64, device);
+}
+
+template <class Type, class F>
+std::string message_of(F f) {
+  try {
+    f();
+  } catch (const Type& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of shared inputs add up and do not write into each other") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(scalar(3, device)), y = tape.variable(scalar(5, device));
+  const Var sum = plus(x, y);          // its one gradient goes to x and y
+  const Var square = times(sum, sum);  // 64
+  const Var loss = plus(square, x);    // + 3
+  tape.backward(loss);
+  CHECK(loss.value().item() == 67);
+  CHECK(tape.gradient(x).item() == 17);  // 2 * 8 + 1
+  CHECK(tape.gradient(y).item() == 16);
+}
+
+TEST_CASE("a loss scale multiplies every gradient") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(scalar(3, device));
+  tape.backward(times(x, x), 128.0);
+  CHECK(tape.gradient(x).item() == 6 * 128);
+}
+
+TEST_CASE("constants and inference record nothing") {
+  const Device device = Device::cpu();
+  const Var product = times(Var(scalar(2, device)), Var(scalar(3, device)));
+  CHECK_FALSE(product.needs_gradient());
+  Tape tape(device, nullptr, TapeMode::inference);
+  const Var x = tape.variable(scalar(3, device));
+  CHECK_FALSE(times(x, x).needs_gradient());
+  CHECK(contains(message_of<TapeError>([&] { tape.backward(times(x, x)); }), "inference"));
+}
+
+TEST_CASE("backward frees what was saved while it walks") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(Tensor::full({1}, 2.0, DType::f64, device));
+  Var y = x;
+  for (int i = 0; i < 10; ++i) y = times(y, x);
+  CHECK(device.memory().live() == 11 * arena_granule);
+  tape.backward(y);
+  // x, y and the gradient of x remain.
+  CHECK(device.memory().live() == 3 * arena_granule);
+  CHECK(tape.gradient(x).item() == 11 * 1024);
+}
+
+TEST_CASE("misuse of a tape is an error that says what to do") {
+  const Device device = Device::cpu();
+  Tape tape(device), other(device);
+  const Var x = tape.variable(scalar(3, device)), z = other.variable(scalar(3, device));
+  const Var vector = tape.variable(Tensor::zeros({2}, DType::f64, device));
+  CHECK(contains(message_of<ShapeError>([&] { tape.backward(vector); }),
+                 "backward: expected a loss of one element, got [2]"));
+  CHECK(contains(message_of<TapeError>([&] { times(x, z); }), "times: its inputs belong to two"));
+  CHECK(contains(message_of<TapeError>([&] { tape.backward(z); }), "another tape"));
+  CHECK(
+      contains(message_of<TapeError>([&] { tape.backward(Var(scalar(1, device))); }), "constant"));
+  CHECK(contains(message_of<TapeError>([&] { tape.gradient(x); }), "has not run"));
+  const Var loss = times(x, x);
+  tape.backward(loss);
+  CHECK(contains(message_of<TapeError>([&] { tape.backward(loss); }), "already walked"));
+  CHECK(contains(message_of<TapeError>([&] { times(loss, x); }), "times: its tape was already"));
+  CHECK(contains(message_of<TapeError>([&] { tape.gradient(loss); }), "only variables"));
+  CHECK(contains(
+      message_of<DTypeError>([&] { other.variable(Tensor::zeros({1}, DType::i32, device)); }),
+      "got i32"));
+}
+
+TEST_CASE("units are acquired, released and reduced by their marks, and reread in backward") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit &first = store.unit("first"), &second = store.unit("second");
+  const Parameter& w = store.add(first, "w", {1}, Init::normal(1.0f));
+  const Parameter& b = store.add(second, "b", {1}, Init::normal(1.0f));
+  const Parameter& frozen =
+      store.add(first, "frozen", {1}, Init::ones(), {.decay = false, .trainable = false});
+  FakeSource source(store, device);
+  Tape tape(device, &source);
+  const Var x = tape.variable(scalar(2, device));
+  Var y;
+  double weight = 0;
+  {
+    Tape::Use use(tape, first);
+    weight = tape.parameter(w).value().item();
+    y = times(times(x, tape.parameter(w)), tape.parameter(frozen));
+  }
+  {
+    Tape::Use use(tape, second);
+    y = plus(y, tape.parameter(b));  // reads no value of `second` in backward
+  }
+  tape.backward(y);
+  const std::vector<std::string> expected = {"acquire first",  "release first", "acquire second",
+                                             "release second", "reduce second", "acquire first",
+                                             "reduce first",   "release first"};
+  CHECK(source.log == expected);
+  CHECK(source.gradients[&w] == std::vector<double>{2});
+  CHECK(source.gradients[&b] == std::vector<double>{1});
+  CHECK(source.gradients.count(&frozen) == 0);
+  CHECK(tape.gradient(x).item() == weight);
+}
+
+TEST_CASE("a unit used twice hands its gradient over once, after the last backward use") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit& unit = store.unit("tied");
+  const Parameter& w = store.add(unit, "w", {1}, Init::normal(1.0f));
+  for (const bool checkpointed : {false, true}) {
+    CAPTURE(checkpointed);
+    FakeSource source(store, device);
+    Tape tape(device, &source);
+    const auto layer = [&](Tape& inner, std::span<const Var> inputs) {
+      Tape::Use use(inner, unit);
+      return times(inputs[0], inner.parameter(w));
+    };
+    Var y = tape.variable(scalar(3, device));
+    for (int i = 0; i < 2; ++i) {
+      const Var input[] = {y};
+      y = checkpointed ? checkpoint(tape, input, layer) : layer(tape, input);
+    }
+    tape.backward(y);
+    CHECK(std::count(source.log.begin(), source.log.end(), "reduce tied") == 1);
+    std::vector<float> start(1);
+    initialise(w.init, 1, "w", 0, start);
+    CHECK(source.gradients[&w][0] == doctest::Approx(6.0 * start[0]).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("checkpointing keeps only the inputs and gives the same bits") {
+  const Device device = Device::cpu();
+  double gradients[2][2];
+  int64_t live[2];
+  for (const bool checkpointed : {false, true}) {
+    Tape tape(device);
+    const Var x = tape.variable(scalar(1.1, device)), z = tape.variable(scalar(0.9, device));
+    const auto segment = [](Tape&, std::span<const Var> inputs) {
+      Var y = inputs[0];
+      for (int i = 0; i < 20; ++i) y = times(plus(y, inputs[1]), inputs[0]);
+      return y;
+    };
+    const Var inputs[] = {x, z};
+    const Var y = checkpointed ? checkpoint(tape, inputs, segment) : segment(tape, inputs);
+    live[checkpointed] = device.memory().live();
+    tape.backward(times(y, y));
+    gradients[checkpointed][0] = tape.gradient(x).item();
+    gradients[checkpointed][1] = tape.gradient(z).item();
+  }
+  CHECK(gradients[0][0] == gradients[1][0]);
+  CHECK(gradients[0][1] == gradients[1][1]);
+  CHECK(live[1] == 3 * arena_granule);
+  CHECK(live[0] > 20 * arena_granule);
+}
+
+TEST_CASE("a Var captured by a checkpointed segment is an error") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(scalar(1.1, device)), captured = tape.variable(scalar(2, device));
+  const Var inputs[] = {x};
+  const std::string message = message_of<TapeError>([&] {
+    checkpoint(tape, inputs,
+               [&](Tape&, std::span<const Var> in) { return times(in[0], captured); });
+  });
+  CHECK(contains(message, "captured by a checkpointed segment"));
+}
+
+TEST_CASE("a parameter outside its unit names the unit to open") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit& unit = store.unit("block.0");
+  const Parameter& w = store.add(unit, "w", {1}, Init::ones());
+  FakeSource source(store, device);
+  Tape tape(device, &source);
+  CHECK(contains(message_of<NotResident>([&] { tape.parameter(w); }), "unit 'block.0'"));
+  Var late;
+  {
+    Tape::Use use(tape, unit);
+    late = tape.parameter(w);
+  }
+  CHECK(contains(message_of<NotResident>([&] { late.value(); }), "block.0"));
+  Tape without(device);
+  CHECK(contains(message_of<TapeError>([&] { Tape::Use use(without, unit); }), "ParameterSource"));
+}
+
+TEST_CASE("an exception through an open unit releases it and poisons the tape") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit& unit = store.unit("block.0");
+  store.add(unit, "w", {1}, Init::ones());
+  FakeSource source(store, device);
+  Tape tape(device, &source);
+  const Var x = tape.variable(scalar(1, device));
+  try {
+    Tape::Use use(tape, unit);
+    throw ShapeError("from the model");
+  } catch (const ShapeError&) {
+  }
+  CHECK(source.log == std::vector<std::string>{"acquire block.0", "release block.0"});
+  CHECK(contains(message_of<TapeError>([&] { tape.backward(x); }), "an exception passed"));
+}
