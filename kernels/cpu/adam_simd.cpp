@@ -27,25 +27,15 @@ template <class Gradient, class Low, bool has_l2>
 void update_range(const AdamRange& range, const AdamVectors& c) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
   Low* low_precision = static_cast<Low*>(range.low_precision);
-  int64_t i = 0;
-  for (; i + Vec::lanes <= range.n; i += Vec::lanes) {
-    const State s =
-        step<has_l2>({load(range.parameter + i), load(range.moment1 + i), load(range.moment2 + i)},
-                     load(gradient + i), c);
-    store(range.parameter + i, s.parameter);
-    store(range.moment1 + i, s.moment1);
-    store(range.moment2 + i, s.moment2);
-    if (low_precision) store(low_precision + i, s.parameter);
-  }
-  if (const int64_t rest = range.n - i) {
-    const State s = step<has_l2>({load(range.parameter + i, rest), load(range.moment1 + i, rest),
-                                  load(range.moment2 + i, rest)},
-                                 load(gradient + i, rest), c);
-    store(range.parameter + i, s.parameter, rest);
-    store(range.moment1 + i, s.moment1, rest);
-    store(range.moment2 + i, s.moment2, rest);
-    if (low_precision) store(low_precision + i, s.parameter, rest);
-  }
+  for_vectors(range.n, [&](int64_t i, auto count) {
+    const State s = step<has_l2>({load(range.parameter + i, count), load(range.moment1 + i, count),
+                                  load(range.moment2 + i, count)},
+                                 load(gradient + i, count), c);
+    store(range.parameter + i, s.parameter, count);
+    store(range.moment1 + i, s.moment1, count);
+    store(range.moment2 + i, s.moment2, count);
+    if (low_precision) store(low_precision + i, s.parameter, count);
+  });
 }
 
 template <class Gradient, class Low>

@@ -86,6 +86,7 @@ inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 inline Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT)}; }
 inline Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.v, yes.v)}; }
+inline Vec keep(Vec a, int64_t n) { return {_mm512_maskz_mov_ps(first(n), a.v)}; }  // 0 from lane n
 /// a * 2^n for integral n; overflows to infinity, underflows gradually.
 inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 /// x where it is negative zero or negative, so that select(sign...) can copy a sign.
@@ -181,6 +182,7 @@ inline Vec round(Vec a) {
 }
 inline Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
+inline Vec keep(Vec a, int64_t n) { return {_mm256_and_ps(a.v, _mm256_castsi256_ps(first(n)))}; }
 /// a * 2^n for integral n in [-252, 254], in two exact halves.
 inline Vec scale_by_power(Vec a, Vec n) {
   const __m256i k = _mm256_cvtps_epi32(n.v);
@@ -197,6 +199,27 @@ inline Vec copy_sign(Vec magnitude, Vec sign) {
 }
 
 #endif
+
+/// The count of lanes of a full vector, where a type saves the masks.
+struct All {};
+template <class T>
+inline Vec load(const T* p, All) {
+  return load(p);
+}
+template <class T>
+inline void store(T* p, Vec a, All) {
+  store(p, a);
+}
+inline Vec keep(Vec a, All) { return a; }
+
+/// f(i, count) for the vectors that start at elements i of [0, n); count goes to load and store and
+/// is All but for the last, shorter vector.
+template <class F>
+inline void for_vectors(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + Vec::lanes <= n; i += Vec::lanes) f(i, All{});
+  if (i < n) f(i, n - i);
+}
 
 /// Sum and maximum of the lanes, in one fixed tree.
 inline float reduce_add(Vec a) {

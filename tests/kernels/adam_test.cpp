@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -73,7 +74,7 @@ TEST_CASE("adam follows torch's formula in double for 20 steps") {
     for (DType dtype : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false}) {
         CAPTURE(level_of(device));
-        CAPTURE(name_of(dtype));
+        CAPTURE(std::string(name_of(dtype)));
         CAPTURE(decoupled);
         Adam a{.parameter = random_tensor({n}, DType::f32, device, 1),
                .moment1 = Tensor::zeros({n}, DType::f32, device),
@@ -110,7 +111,7 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
     for (std::optional<DType> low :
          {std::optional<DType>(), std::optional(DType::bf16), std::optional(DType::f16)})
       for (bool decoupled : {true, false})
-        for (int64_t n : {1, 15, 31, 1023, 40001}) {
+        for (int64_t n : {1, 15, 31, 1023, 16417}) {
           const Optimizer expected = random_optimizer(n, gradient, low, portable);
           kernels::adam(part(expected, 0, n, decoupled), portable.compute());
           for (const Device& device : devices_at_every_level()) {
@@ -155,7 +156,7 @@ TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) an
       for (float p : moved) expected.push_back(low == DType::bf16 ? bf16(p).bits : f16(p).bits);
       std::memcpy(actual.data(), a.low_precision.raw(), actual.size() * sizeof(uint16_t));
       CHECK(actual == expected);
-      for (size_t i = 0; i + 1 < values.size(); ++i) CHECK(moved[i] == values[i]);
+      CHECK(std::equal(moved.begin(), moved.end() - 1, values.begin()));  // all but the NaN
     }
 }
 

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+namespace zg::cpu {
+
+/// zg::LayerNormForward, or zg::RmsNormForward without residual, beta, sum and mean. Elements are
+/// of type T, mean and rstd of its accumulator type.
+struct NormForward {
+  const void *x, *residual, *gamma, *beta;
+  void *y, *sum, *mean, *rstd;
+  int64_t C;
+  float epsilon;
+};
+struct NormBackward {
+  const void *dy, *x, *gamma, *mean, *rstd, *dsum;
+  void* dx;
+  int64_t C;
+};
+
+/// Does rows [begin, end).
+using NormForwardRows = void (*)(const NormForward&, int64_t begin, int64_t end);
+/// The same, and adds to dgamma and dbeta [C], accumulator type, either of which may be null.
+using NormBackwardRows = void (*)(const NormBackward&, int64_t begin, int64_t end, void* dgamma,
+                                  void* dbeta);
+
+struct NormFunctions {
+  NormForwardRows forward;
+  NormBackwardRows backward;
+};
+
+/// Indexed by f64, f32, bf16, f16; null where there are no vectors and the plain one is used.
+struct NormTable {
+  NormFunctions layer_norm[4], rms_norm[4];
+};
+
+}  // namespace zg::cpu
