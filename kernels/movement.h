@@ -8,6 +8,8 @@ namespace zg {
 
 /// Copies a strided block: permute, slice and concat are this with other numbers. For each index i
 /// of `extents`: y[y_offset + sum i*y_strides] = x[x_offset + sum i*x_strides], in elements.
+/// Strides of x may be 0 (broadcast), those of either negative; x and y do not overlap. ShapeError
+/// when an element lies outside its tensor, or when y has stride 0.
 struct StridedCopy {
   Tensor x, y;  ///< same dtype, any
   Shape extents;
@@ -24,9 +26,11 @@ struct Gather {
   int axis;
 };
 /// y[i][index[i][j][k]][k] += x[i][j][k], in rising j (torch.Tensor.scatter_add_), deterministic.
+/// Summed in the accumulator dtype and rounded once. x and index have one shape, equal to y's but
+/// for `axis`. An index outside is a ShapeError.
 struct ScatterAdd {
-  Tensor x, index;
-  Tensor y;  ///< in and out, floating
+  Tensor x, index;  ///< index: i32 | i64
+  Tensor y;         ///< in and out, floating, x's dtype
   int axis;
 };
 

@@ -1,0 +1,145 @@
+#include "kernels/cpu/movement.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/indices.h"
+#include "kernels/cpu/loop_nest.h"
+
+namespace zg::cpu {
+namespace {
+
+/// The axes of a copy in falling order of y's strides, so that y is written front to back.
+LoopNest<2> in_order_of_y(const StridedCopy& args) {
+  std::array<int, Shape::max_rank> order;
+  std::iota(order.begin(), order.end(), 0);
+  const int rank = args.extents.rank();
+  std::stable_sort(order.begin(), order.begin() + rank, [&](int a, int b) {
+    return std::abs(args.y_strides[static_cast<size_t>(a)]) >
+           std::abs(args.y_strides[static_cast<size_t>(b)]);
+  });
+  std::array<int64_t, Shape::max_rank> extents{};
+  Strides x{}, y{};
+  for (size_t i = 0; i < static_cast<size_t>(rank); ++i) {
+    const auto from = static_cast<size_t>(order[i]);
+    extents[i] = args.extents[order[i]];
+    x[i] = args.x_strides[from];
+    y[i] = args.y_strides[from];
+  }
+  return {Shape(std::span<const int64_t>(extents.data(), static_cast<size_t>(rank))), {x, y}};
+}
+
+/// How a tensor is walked when `axis` is where indices point.
+struct Indexed {
+  int64_t outer = 1, extent = 1, inner = 1;  ///< before, along and behind the axis
+};
+Indexed split(const Shape& shape, int axis) {
+  Indexed at;
+  axis = shape.axis(axis);
+  for (int i = 0; i < axis; ++i) at.outer *= shape[i];
+  at.extent = shape[axis];
+  for (int i = axis + 1; i < shape.rank(); ++i) at.inner *= shape[i];
+  return at;
+}
+
+bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
+
+/// Adds into `sums` of y's extents; one task per outer index and block of inner ones, so that each
+/// sum has one writer, in rising j.
+template <class T, class Index>
+void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
+  const Indexed from = split(args.index.shape(), args.axis);
+  const int64_t y_extent = split(args.y.shape(), args.axis).extent;
+  const T* x = args.x.data<T>();
+  const Index* index = args.index.data<Index>();
+  constexpr int64_t inner_block = 256;
+  const int64_t blocks = (from.inner + inner_block - 1) / inner_block;
+  team(threads, from.outer * blocks, [&](int64_t task, int) {
+    const int64_t outer = task / blocks, begin = task % blocks * inner_block;
+    const int64_t end = std::min(begin + inner_block, from.inner);
+    accumulator_t<T>* to = sums + outer * y_extent * from.inner;
+    for (int64_t j = 0; j < from.extent; ++j) {
+      const int64_t row = (outer * from.extent + j) * from.inner;
+      for (int64_t k = begin; k < end; ++k)
+        to[int64_t{index[row + k]} * from.inner + k] += static_cast<accumulator_t<T>>(x[row + k]);
+    }
+  });
+}
+
+}  // namespace
+
+void strided_copy(const StridedCopy& args, Workspace, Stream& stream) {
+  const LoopNest<2> nest = in_order_of_y(args);
+  const int64_t x_stride = nest.inner_stride(0), y_stride = nest.inner_stride(1);
+  visit_bits(args.x.dtype(), [&]<class T>() {
+    const T* x = reinterpret_cast<const T*>(args.x.raw()) + args.x_offset;
+    T* y = reinterpret_cast<T*>(args.y.raw()) + args.y_offset;
+    for_each_run(stream.traits().threads, nest,
+                 [&](const std::array<int64_t, 2>& offsets, int64_t count) {
+                   const T* from = x + offsets[0];
+                   T* to = y + offsets[1];
+                   if (x_stride == 1 && y_stride == 1)
+                     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+                   else
+                     for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
+                 });
+  });
+}
+
+void gather(const Gather& args, Workspace, Stream& stream) {
+  const Shape& shape = args.index.shape();
+  const int axis = shape.axis(args.axis);
+  check_indices("gather", "index", args.index, args.x.extent(axis));
+  const int64_t axis_stride = split(shape, axis).inner;
+  // x is walked like index with the axis held still; the index moves along it.
+  Strides x_strides = broadcast_strides(args.x.shape(), args.x.shape());
+  x_strides[static_cast<size_t>(axis)] = 0;
+  const LoopNest<2> nest(shape, {broadcast_strides(shape, shape), x_strides});
+  const int64_t x_stride = nest.inner_stride(1);
+  visit_bits(args.x.dtype(), [&]<class T>() {
+    visit_index(args.index.dtype(), [&]<class Index>() {
+      const T* x = reinterpret_cast<const T*>(args.x.raw());
+      T* y = reinterpret_cast<T*>(args.y.raw());
+      const Index* index = args.index.data<Index>();
+      for_each_run(stream.traits().threads, nest,
+                   [&](const std::array<int64_t, 2>& offsets, int64_t count) {
+                     for (int64_t i = 0; i < count; ++i) {
+                       const int64_t at = offsets[0] + i;
+                       y[at] = x[offsets[1] + i * x_stride + int64_t{index[at]} * axis_stride];
+                     }
+                   });
+    });
+  });
+}
+
+int64_t scatter_add_workspace(const ScatterAdd& args, const Device::Traits&) {
+  return needs_wide_copy(args.y.dtype()) ? args.y.numel() * size_of(accumulator(args.y.dtype()))
+                                         : 0;
+}
+
+void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
+  const int threads = stream.traits().threads;
+  const int axis = args.index.shape().axis(args.axis);
+  check_indices("scatter_add", "index", args.index, args.y.extent(axis));
+  visit_floating(args.y.dtype(), [&]<class T>() {
+    using A = accumulator_t<T>;
+    T* y = args.y.data<T>();
+    A* sums = needs_wide_copy(args.y.dtype()) ? reinterpret_cast<A*>(workspace.data)
+                                              : reinterpret_cast<A*>(args.y.raw());
+    auto convert = [&](const auto* from, auto* to) {
+      if constexpr (std::is_same_v<T, A>) return;
+      parallel_for(threads, args.y.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
+        using To = std::remove_pointer_t<decltype(to)>;
+        for (int64_t i = begin; i < end; ++i) to[i] = static_cast<To>(from[i]);
+      });
+    };
+    convert(y, sums);
+    visit_index(args.index.dtype(),
+                [&]<class Index>() { add_rows<T, Index>(args, sums, threads); });
+    convert(sums, y);
+  });
+}
+
+}  // namespace zg::cpu
