@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/matmul.h"
+
+// What the *_simd.cpp sources of matmul offer per instruction set. Operands are multiplied as
+// panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 is widened), or, where the
+// machine multiplies them, a pair of bf16 that follow one another along K.
+namespace zg::cpu {
+
+/// A block of an operand to be laid out as panels; what is missing from the last one reads as 0.
+struct PackBlock {
+  const std::byte* source;
+  DType dtype;           ///< f32 | bf16
+  int64_t distance;      ///< elements between stored rows
+  bool along_k;          ///< stored rows run along K, so that packing transposes them
+  int64_t width, depth;  ///< elements along M or N, and along K
+  int64_t panel;         ///< width of a panel
+  float* panels;
+};
+
+/// One block of c: the products of some panels of a with some of b.
+struct MultiplyBlock {
+  /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
+  struct Panels {
+    const float* slab;
+    int64_t first, pitch;  ///< where along M or N this block begins, and the slab's padded width
+  };
+  Panels a, b;
+  DType dtype;  ///< of the operands and the bias
+  int64_t rows, columns, steps, block_steps;
+  float* sums;  ///< [rows, columns] f32, sums_distance apart; may be c
+  int64_t sums_distance;
+  bool add;  ///< to what sums holds, instead of overwriting it
+  // The epilogue, taken when `finish`: c = activation(sums + bias), pre_activation its argument.
+  bool finish;
+  DType c_dtype;
+  std::byte *c, *pre_activation;  ///< rows c_distance apart; pre_activation may be null
+  int64_t c_distance;
+  const std::byte* bias;  ///< of the first column; may be null
+  Activation activation;
+};
+
+struct MatmulTable {
+  int64_t rows, columns;  ///< of c, held in registers: the widths of panels of a and of b
+  bool pairs;             ///< bf16 is multiplied in pairs
+  void (*pack)(const PackBlock&);
+  void (*multiply)(const MultiplyBlock&);
+};
+
+}  // namespace zg::cpu
