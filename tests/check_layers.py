@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Checks that includes respect the layers and that vendor headers stay in backend folders.
+
+usage: check_layers.py SOURCE_DIR
+"""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1])
+ALLOWED = {
+    "runtime": {"runtime"},
+    "kernels": {"runtime", "kernels"},
+    "autograd": {"runtime", "kernels", "autograd"},
+    "zero": {"runtime", "kernels", "autograd", "zero"},
+    "models": {"runtime", "kernels", "autograd", "models"},
+}
+VENDOR = re.compile(
+    r"(cuda|cublas|nccl|level_zero/|ze_api|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)
+BACKENDS = {"cpu", "cuda", "hpu", "meta"}
+LONGEST = 500
+
+problems = []
+files = [path for pattern in ("*.h", "*.cpp", "*.cu", "*.cuh", "*.cl", "*.py")
+         for folder in (*ALLOWED, "tools", "tests", "bench")
+         for path in (root / folder).rglob(pattern)]
+for path in files:
+    place = path.relative_to(root)
+    text = path.read_text()
+    lines = text.count("\n")
+    if lines > LONGEST:
+        problems.append(f"{place}: {lines} lines; expected at most {LONGEST}")
+    for included in INCLUDE.findall(text):
+        folder = included.split("/")[0]
+        allowed = ALLOWED.get(place.parts[0])
+        if allowed and (root / folder).is_dir() and "/" in included and folder not in allowed:
+            problems.append(f"{place}: includes {included}; "
+                            f"{place.parts[0]} may include {', '.join(sorted(allowed))}")
+        if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS:
+            problems.append(f"{place}: includes {included} outside a backend folder")
+if not files:
+    problems.append(f"{root}: no sources found")
+print("\n".join(problems) or f"{len(files)} files keep to the layers")
+sys.exit(1 if problems else 0)
