@@ -58,8 +58,7 @@ function(zg_add_simd name)
   endforeach()
 endfunction()
 
-# zg_add_library(<name> folders...): links the folders' objects into the library that users see,
-# installs it with its headers, and writes find_package(zerograd) support.
+# zg_add_library(<name> folders...): links the folders' objects into the library that users see.
 function(zg_add_library name)
   add_library(${name})
   add_library(zerograd::zerograd ALIAS ${name})
@@ -77,6 +76,27 @@ function(zg_add_library name)
                              $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/zerograd>)
   target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads
-                        $<BUILD_INTERFACE:PkgConfig::xxhash>
                         $<BUILD_INTERFACE:zg_options>)
+endfunction()
+
+# zg_install(<name> folders...): the library, its public headers under include/zerograd, and
+# find_package(zerograd) support. Headers of backends and those named *_state.h are internal.
+function(zg_install name)
+  include(CMakePackageConfigHelpers)
+  install(TARGETS ${name} EXPORT zerogradTargets)
+  foreach(folder ${ARGN})
+    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd
+            FILES_MATCHING PATTERN "*.h"
+            PATTERN "cpu" EXCLUDE PATTERN "ops" EXCLUDE PATTERN "*_state.h" EXCLUDE
+            PATTERN "arena.h" EXCLUDE)
+  endforeach()
+  set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)
+  install(EXPORT zerogradTargets NAMESPACE zerograd:: DESTINATION ${cmake_dir})
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/tools/cmake/zerogradConfig.cmake.in
+                                ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfig.cmake
+                                INSTALL_DESTINATION ${cmake_dir})
+  write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake
+                                   COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfig.cmake
+                ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake DESTINATION ${cmake_dir})
 endfunction()

@@ -1,0 +1,7 @@
+#include "runtime/version.h"
+
+namespace zg {
+
+const char* version() { return ZG_VERSION; }
+
+}  // namespace zg

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "runtime/api.h"
+
+namespace zg {
+
+ZG_API const char* version();  ///< "0.1.0", of the library that is linked
+
+}  // namespace zg

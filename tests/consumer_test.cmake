@@ -1,0 +1,27 @@
+# Installs the build into a folder of its own, then configures, builds and runs tests/consumer
+# against it, and checks that the README shows the program that was run.
+# cmake -DBUILD_DIR=... -DSOURCE_DIR=... -DGENERATOR=... -P consumer_test.cmake
+set(prefix ${BUILD_DIR}/consumer/prefix)
+file(REMOVE_RECURSE ${BUILD_DIR}/consumer)
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output
+                  ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${ARGN} failed:\n${output}")
+  endif()
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+run(${CMAKE_COMMAND} -S ${SOURCE_DIR}/tests/consumer -B ${BUILD_DIR}/consumer/build
+    -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${prefix}
+    -DCMAKE_CXX_FLAGS=${CXX_FLAGS})
+run(${CMAKE_COMMAND} --build ${BUILD_DIR}/consumer/build)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${BUILD_DIR}/consumer/build --output-on-failure)
+
+file(READ ${SOURCE_DIR}/README.md readme)
+file(READ ${SOURCE_DIR}/tests/consumer/train.cpp program)
+string(FIND "${readme}" "${program}" place)
+if(place EQUAL -1)
+  message(FATAL_ERROR "README.md does not show tests/consumer/train.cpp as it is")
+endif()
