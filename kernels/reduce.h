@@ -7,11 +7,13 @@ namespace zg {
 enum class ReduceOp : uint8_t { sum, mean, max };
 
 /// y = op of x over the axes whose bit is set in `axes` (bit i: axis i). Sums are kept in the
-/// accumulator dtype, in an order fixed by the shape.
+/// accumulator dtype over short blocks and in f64 over these, in an order fixed by the shape. The
+/// sum of no elements is 0, their mean NaN, their maximum a ShapeError. max passes NaN on.
 struct Reduce {
   ReduceOp op;
   Tensor x;  ///< f64 | f32 | bf16 | f16 (sum: also i32, i64)
   Tensor y;  ///< out: x's shape with the reduced axes of extent 1 or gone; x's or accumulator dtype
+             ///< (of i32: i32 or i64; integers wrap around)
   uint32_t axes;
 };
 /// y = index of the first largest element along `axis`. NaN counts as largest.
@@ -20,9 +22,10 @@ struct ArgMax {
   Tensor y;  ///< i64 out: x's shape without `axis` (or with extent 1)
   int axis;
 };
-/// y = softmax or log_softmax over the last axis. x, y [N, C].
+/// y = softmax or log_softmax over the last axis. x, y [..., C].
 struct SoftmaxForward {
-  Tensor x, y;
+  Tensor x;  ///< f64 | f32 | bf16 | f16
+  Tensor y;  ///< out, like x; may be x
   bool log = false;
 };
 struct SoftmaxBackward {
