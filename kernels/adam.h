@@ -22,16 +22,24 @@ struct Adam {
 ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
 ZG_API AdamConstants constants(const Adam&);
 
-/// Exact sum of squares: f64 over granules of 16 elements counted from `first`, each added to a
+/// Exact sum of squares: f64 over granules of 16 elements counted from the first, each added to a
 /// fixed-point integer of int64 limbs, so order, sharding and transport cannot change the result.
+/// Limbs of shards add up element by element.
+///
+/// Within a granule the squares s are added as t[i] = s[i] + s[i + 8], then by distances 4, 2, 1:
+/// the same double at every level. Limb i counts units of 2^(26 i - 520) and grows by less than
+/// 2^26 with a granule, so 2^37 granules (2 * 10^12 elements) fit before a limb can overflow. What
+/// lies below 2^-520 in a granule's sum is dropped, and a sum from 2^520 on counts as the largest
+/// double below; both need f64 elements. A granule with an infinity or a NaN adds to non_finite
+/// alone.
 struct SumOfSquares {
   Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
   Tensor limbs;       ///< [limb_count] i64, added to
   Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN
-  static constexpr int limb_count = 40;
+  static constexpr int limb_count = 40, limb_bits = 26, lowest_exponent = -520, granule = 16;
 };
 ZG_API void validate(const SumOfSquares&);
-/// The value of the fixed-point number as the nearest double.
+/// The value of the fixed-point number as the nearest double; limbs must not be negative.
 ZG_API double value_of_limbs(const int64_t* limbs);
 
 namespace kernels {
