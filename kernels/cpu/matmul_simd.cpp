@@ -1,6 +1,7 @@
 #include "kernels/cpu/gelu_simd.h"
 #include "kernels/cpu/matmul_pack_simd.h"
 #include "kernels/cpu/matmul_table.h"
+#include "kernels/cpu/pairs_simd.h"
 
 // The products of packed panels. Compute bound: a tile of tile_rows x tile_columns sums stays in
 // registers over a block of K; per step it loads two vectors of b and broadcasts tile_rows words of
@@ -11,16 +12,6 @@ namespace {
 constexpr int tile_rows = Vec::lanes == 16 ? 12 : 6;
 constexpr int tile_vectors = 2;
 constexpr int tile_columns = tile_vectors * Vec::lanes;
-
-#if defined(__AVX512BF16__)
-constexpr bool pairs_of_bf16 = true;
-inline Vec multiply_pairs(Vec a, Vec b, Vec sum) {
-  return {_mm512_dpbf16_ps(sum.v, (__m512bh)a.v, (__m512bh)b.v)};
-}
-#else
-constexpr bool pairs_of_bf16 = false;
-inline Vec multiply_pairs(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }
-#endif
 
 /// Some rows of a panel of a against a panel of b, and where the sums go.
 struct Tile {
@@ -56,8 +47,7 @@ void multiply_tile(const Tile& tile) {
     for (int i = 0; i < rows; ++i) {
       const Vec left = set1(a[i]);
       for (int v = 0; v < vectors; ++v)
-        sum[i][v] =
-            pairs ? multiply_pairs(left, right[v], sum[i][v]) : fma(left, right[v], sum[i][v]);
+        sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
     }
   }
 #pragma GCC unroll 16

@@ -1,0 +1,52 @@
+#include "bench/case.h"
+#include "kernels/matmul.h"
+#include "tests/op_case.h"
+
+namespace zg::bench {
+namespace {
+
+struct Size {
+  int64_t M, N, K;
+  bool transpose_a, transpose_b;
+  const char* form;
+};
+
+Case matmul_case(const Size& s, DType dtype) {
+  const std::string name = "matmul " + std::to_string(s.M) + "x" + std::to_string(s.N) + "x" +
+                           std::to_string(s.K) + " " + s.form;
+  const auto make = [s, dtype](const Device& device) -> std::function<void()> {
+    const Matmul call{.a = testing::random_tensor({s.M, s.K}, dtype, device, 1),
+                      .b = testing::random_tensor({s.K, s.N}, dtype, device, 2),
+                      .c = Tensor::zeros({s.M, s.N}, dtype, device),
+                      .M = s.M,
+                      .N = s.N,
+                      .K = s.K,
+                      .transpose_a = s.transpose_a,
+                      .transpose_b = s.transpose_b};
+    return [call, device] { kernels::matmul(call, device.compute()); };
+  };
+  return {.name = name,
+          .dtype = dtype,
+          .flops = 2.0 * static_cast<double>(s.M * s.N * s.K),
+          .make = make};
+}
+
+}  // namespace
+
+std::vector<Case> matmul_cases() {
+  // GPT-2 small: forward, gradients of x and of the weight; its head; a square; a nano GPT; and
+  // one token of generation.
+  const Size sizes[] = {
+      {1024, 768, 768, false, true, "NT"},    {1024, 3072, 768, false, true, "NT"},
+      {1024, 768, 3072, false, true, "NT"},   {1024, 768, 3072, false, false, "NN"},
+      {768, 3072, 1024, true, false, "TN"},   {512, 50257, 768, false, true, "NT"},
+      {2048, 2048, 2048, false, false, "NN"}, {64, 48, 48, false, true, "NT"},
+      {704, 48, 48, false, true, "NT"},       {704, 192, 48, false, true, "NT"},
+      {48, 192, 704, true, false, "TN"},      {1, 3072, 768, false, true, "NT"}};
+  std::vector<Case> cases;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const Size& size : sizes) cases.push_back(matmul_case(size, dtype));
+  return cases;
+}
+
+}  // namespace zg::bench

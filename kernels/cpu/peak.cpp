@@ -1,0 +1,41 @@
+#include "kernels/peak.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/peak_table.h"
+#include "runtime/cpu/team.h"
+#include "runtime/error.h"
+
+namespace zg {
+namespace cpu {
+ZG_DECLARE_LEVELS(PeakTable, peak_table)
+}
+
+double measure_matmul_peak(const Device& device, DType dtype) {
+  const Device::Traits& traits = device.traits();
+  const cpu::PeakTable* table =
+      device.type() == Device::Type::cpu ? ZG_AT_LEVEL(traits.isa, peak_table) : nullptr;
+  if (!table || (dtype != DType::f32 && dtype != DType::bf16))
+    throw Unsupported("measure_matmul_peak: expected f32 or bf16 on a cpu with avx2 or more, got " +
+                      std::string(name_of(dtype)) + " on " + device.name() + " (" +
+                      name_of(traits.isa) + ")");
+  const cpu::PeakLoop& loop = dtype == DType::f32 ? table->f32 : table->bf16;
+  constexpr int runs = 10;
+  constexpr int64_t steps = 1 << 20;  // some 2 ms at 3 GHz
+  std::vector<float> results(static_cast<size_t>(traits.threads));
+  double best = 0.0;
+  for (int run = 0; run < runs; ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+    cpu::team(traits.threads, traits.threads,
+              [&](int64_t task, int) { results[static_cast<size_t>(task)] = loop.run(steps); });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, loop.flops_per_step * steps * traits.threads / seconds.count());
+  }
+  return best;
+}
+
+}  // namespace zg

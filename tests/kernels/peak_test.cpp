@@ -1,0 +1,21 @@
+#include "kernels/peak.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/error.h"
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+TEST_CASE("the matmul peak is measured where matmul has vector kernels, and refused elsewhere") {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      if (device.traits().isa == Isa::portable)
+        CHECK_THROWS_AS(measure_matmul_peak(device, dtype), Unsupported);
+      else  // one multiply-add of 8 lanes per cycle at 100 MHz: no machine is slower
+        CHECK(measure_matmul_peak(device, dtype) > 1.6e9);
+    }
+  CHECK_THROWS_AS(measure_matmul_peak(Device::meta(), DType::f32), Unsupported);
+  CHECK_THROWS_AS(measure_matmul_peak(Device::cpu(), DType::f64), Unsupported);
+}
