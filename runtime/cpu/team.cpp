@@ -30,6 +30,30 @@ inline void acquire(void* edge) {
 #endif
 }
 
+struct Region {
+  const TaskRef& f;
+  const int64_t tasks;
+  std::atomic<int64_t> next{0};
+  char start = 0, end = 0;
+};
+
+void work(Region& region, int worker) {
+  acquire(&region.start);
+  for (int64_t task; (task = region.next.fetch_add(1, std::memory_order_relaxed)) < region.tasks;)
+    region.f(task, worker);
+  release(&region.end);
+}
+
+// OpenMP hands the region's address over in a place of its own, before any edge can be announced;
+// this function holds nothing but that hand-over.
+#if defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize_thread))
+#endif
+void fork(int workers, Region& region) {
+#pragma omp parallel num_threads(workers)
+  work(region, omp_get_thread_num());
+}
+
 }  // namespace
 
 void team(int threads, int64_t tasks, TaskRef f) {
@@ -38,18 +62,10 @@ void team(int threads, int64_t tasks, TaskRef f) {
     for (int64_t task = 0; task < tasks; ++task) f(task, 0);
     return;
   }
-  std::atomic<int64_t> next{0};
-  char start = 0, end = 0;
-  release(&start);
-#pragma omp parallel num_threads(workers)
-  {
-    acquire(&start);
-    const int worker = omp_get_thread_num();
-    for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
-      f(task, worker);
-    release(&end);
-  }
-  acquire(&end);
+  Region region{f, tasks};
+  release(&region.start);
+  fork(workers, region);
+  acquire(&region.end);
 }
 
 }  // namespace zg::cpu
