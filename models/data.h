@@ -24,38 +24,48 @@ class ZG_API Dataset {
   virtual ~Dataset() = default;
   virtual int64_t vocabulary() const = 0;
   virtual int64_t block_size() const = 0;
-  /// Samples of one pass (an epoch); for text: tokens / block_size.
+  /// Samples of one pass (an epoch); for text: whole blocks, and a token more for the last target.
   virtual int64_t epoch_samples(Split split) const = 0;
-  /// Sample `index` of the endless stream: block_size ids and targets.
+  /// Sample `index` of the endless stream, from 0: block_size ids and targets.
   virtual void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const = 0;
+  /// Of a task with answers: how many leading ids of a sample are the question; the rest of the
+  /// block_size + 1 tokens is the answer. 0: plain text.
+  virtual int64_t question_length() const { return 0; }
 
   /// Text datasets only; ConfigError otherwise, or for a character that the data never had.
   virtual std::vector<int32_t> encode(const std::string& text) const;
   virtual std::string decode(const std::vector<int32_t>& ids) const;
   virtual bool is_text() const { return false; }
 
+  /// Samples [first_sample, first_sample + samples).
   Batch batch(Split split, int64_t first_sample, int64_t samples, const Device& device) const;
 };
 
 /// minGPT's sorting demo: `length` digits below `digits`, followed by themselves sorted. Block size
-/// 2 * length - 1; targets of the first length - 1 positions are ignored. A sequence belongs to the
-/// test split when a hash of it is 0 mod 4.
+/// 2 * length - 1; targets of the first length - 1 positions are ignored. Half of the draws are
+/// thrown back when more than length / 2 of their digits differ, because repeats are rare and hard.
+/// A sequence belongs to the validation split when a hash of it is 0 mod 4. An epoch is 10000.
+/// ConfigError unless length is in 1 .. 1024, digits in 2 .. 65536 and both splits have sequences.
 ZG_API std::unique_ptr<Dataset> sort_dataset(uint64_t seed, int64_t length = 6, int64_t digits = 3);
 
-/// minGPT's adder: a + b of `digits` digits each, the sum reversed. Block size 3 * digits.
-/// max(500, a tenth, at most 500) problems are held out as minGPT does.
+/// minGPT's adder: a and b of `digits` digits each, then the digits + 1 of a + b, lowest first:
+/// 85 + 50 = 135 reads 8550531. Block size 3 * digits; only the sum is a target. Of the
+/// 100^digits problems, shuffled by the seed, a fifth but at most 500 are held out. ConfigError
+/// unless digits is 1, 2 or 3.
 ZG_API std::unique_ptr<Dataset> adder_dataset(uint64_t seed, int64_t digits = 2);
 
 struct TextOptions {
   int64_t block_size = 128;
-  double validation_fraction = 0.1;  ///< the end of the text
-  Order order = Order::random;       ///< of training samples
+  double validation_fraction = 0.1;  ///< the end of the text; 0: no validation split
+  Order order = Order::random;       ///< of training samples; validation is sequential
   uint64_t seed = 3407;
 };
-/// Characters (UTF-8 code points) of a text; ids in code point order. FileError, ConfigError when
-/// the text is too short for one block per split.
+/// Characters (UTF-8 code points) of a text; ids in code point order. FileError when it cannot be
+/// read; ConfigError with the byte offset of invalid UTF-8, or with the numbers when the text is
+/// too short for one block per split.
 ZG_API std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options);
 /// llm.c's token files: 256 little-endian int32 (20240520, 1, token count, zeros), then uint16.
+/// The vocabulary is the largest token plus 1. FileError for any other header or size.
 ZG_API std::unique_ptr<Dataset> token_dataset(const std::string& path, const TextOptions& options);
 
 }  // namespace zg::models
