@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,8 +22,8 @@ struct GPTConfig {
   ZG_API static GPTConfig preset(const std::string& model_type);
   ZG_API static const std::vector<std::string>& preset_names();
 };
-/// Throws ConfigError naming the field: heads must divide width, extents be positive, dropout in
-/// [0, 1).
+/// Throws ConfigError naming the field: extents positive, heads a divisor of width that leaves a
+/// head size of at most 256, dropout in [0, 1).
 ZG_API void validate(const GPTConfig& config);
 
 /// Where a forward pass stands, so that dropout masks depend on place alone.
@@ -37,10 +36,15 @@ struct ForwardPlace {
 /// Keys and values of every layer, for generation: one token at a time in O(length).
 class KeyValueCache;
 
+/// The same object serves every rank and mode; it holds descriptions, never bytes. Ids are
+/// [B, T] i32 | i64 with T up to block_size (ShapeError). A tape of one of its passes must be
+/// walked before the model ends.
 class ZG_API GPT {
  public:
   /// Adds units ("embedding", "block.0" ..., "head") and parameters with minGPT's names
   /// ("transformer.h.0.attn.c_attn.weight" [3C, C], ...) to the store, which must outlive it.
+  /// Weights start as N(0, 0.02), those of c_proj as N(0, 0.02 / sqrt(2 layers)), biases 0. Weights
+  /// of linear layers decay; embeddings (a tied head with them), LayerNorm and biases do not.
   GPT(ParameterStore& store, const GPTConfig& config);
   ~GPT();
 
@@ -48,13 +52,14 @@ class ZG_API GPT {
   /// Parameters without the head, as minGPT prints.
   int64_t transformer_parameters() const;
 
-  /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids [B, T], i32. Dropout is
-  /// active on a recording tape. `checkpointing` keeps only each block's input for backward.
+  /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids. Dropout is active on
+  /// a recording tape. `checkpointing` keeps only each block's input for backward.
   Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
            bool checkpointing = false) const;
   /// Logits [B, T, V] of all positions; no dropout.
   Var logits(Tape& tape, const Tensor& ids) const;
-  /// Logits [B, V] of the last of `ids` [B, T], which continue what the cache holds; extends it.
+  /// Logits [B, V] of the last of `ids`, which continue what the cache holds; extends it. The tape
+  /// is in inference mode (TapeError). ConfigError when the cache cannot hold T more.
   Tensor next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) const;
 
  private:
