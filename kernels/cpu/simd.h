@@ -221,20 +221,31 @@ inline void for_vectors(int64_t n, const F& f) {
   if (i < n) f(i, n - i);
 }
 
-/// Sum and maximum of the lanes, in one fixed tree.
+/// Eight lanes that stand for all, two by two where there are sixteen.
+#if defined(__AVX512F__)
+inline __m256 fold_add(Vec a) {
+  return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+}
+inline __m256 fold_max(Vec a) {
+  return _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+}
+#else
+inline __m256 fold_add(Vec a) { return a.v; }
+inline __m256 fold_max(Vec a) { return a.v; }
+#endif
+
+/// Sum and maximum of the lanes, in one fixed tree: halves first.
 inline float reduce_add(Vec a) {
-  float x[Vec::lanes];
-  store(x, a);
-  for (int width = Vec::lanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) x[i] += x[i + width];
-  return x[0];
+  const __m256 eight = fold_add(a);
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 inline float reduce_max(Vec a) {
-  float x[Vec::lanes];
-  store(x, a);
-  float best = x[0];
-  for (int i = 1; i < Vec::lanes; ++i) best = x[i] > best ? x[i] : best;
-  return best;
+  const __m256 eight = fold_max(a);
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
 /// e^x to 2 ulp; 0 below -104, infinity above 88.8; NaN stays NaN. Cephes expf's polynomial.
