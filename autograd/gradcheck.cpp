@@ -1,0 +1,99 @@
+#include "autograd/gradcheck.h"
+
+#include <cmath>
+#include <sstream>
+
+#include "autograd/ops.h"
+
+namespace zg {
+namespace {
+
+using Function = std::function<Var(Tape&, std::span<const Var>)>;
+
+/// The function's output contracted with weights in [-1, 1) that depend on nothing but their place.
+Var contracted(const Function& function, Tape& tape, std::span<const Var> inputs) {
+  const Var output = function(tape, inputs);
+  if (output.dtype() != DType::f64)
+    throw DTypeError(std::string("gradcheck: the function's output holds ") +
+                     name_of(output.dtype()) + "; expected f64");
+  std::vector<double> weights(static_cast<size_t>(output.shape().numel()));
+  for (size_t i = 0; i < weights.size(); ++i)
+    weights[i] = 2.0 * uniform(Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, 1)[0]) - 1.0;
+  const Var fixed(Tensor::from(weights, output.shape(), tape.device()));
+  return sum(mul(output, fixed));
+}
+
+std::vector<Var> variables(Tape& tape, const std::vector<Tensor>& inputs) {
+  std::vector<Var> vars;
+  for (const Tensor& input : inputs) vars.push_back(tape.variable(input));
+  return vars;
+}
+
+double value_at(const Function& function, const std::vector<Tensor>& inputs) {
+  Tape tape(inputs[0].device(), nullptr, TapeMode::inference);
+  return contracted(function, tape, variables(tape, inputs)).value().item();
+}
+
+std::vector<std::vector<double>> analytic_gradients(const Function& function,
+                                                    const std::vector<Tensor>& inputs) {
+  Tape tape(inputs[0].device());
+  const std::vector<Var> vars = variables(tape, inputs);
+  const Var result = contracted(function, tape, vars);
+  if (result.needs_gradient()) tape.backward(result);
+  std::vector<std::vector<double>> gradients;
+  for (size_t i = 0; i < vars.size(); ++i) {
+    const Tensor gradient = result.needs_gradient() ? tape.gradient(vars[i]) : Tensor();
+    gradients.push_back(gradient ? gradient.to_doubles()
+                                 : std::vector<double>(static_cast<size_t>(inputs[i].numel())));
+  }
+  return gradients;
+}
+
+void check_inputs(const std::vector<Tensor>& inputs) {
+  if (inputs.empty()) throw ShapeError("gradcheck: no inputs; expected at least one tensor");
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].dtype() != DType::f64 || inputs[i].device().type() != Device::Type::cpu)
+      throw DTypeError("gradcheck: input " + std::to_string(i) + " holds " +
+                       name_of(inputs[i].dtype()) + " on " + inputs[i].device().name() +
+                       "; expected f64 on a cpu device");
+}
+
+/// Input `input` with one element moved; the caller's tensors stay as they are.
+std::vector<Tensor> moved(const std::vector<Tensor>& inputs, size_t input, size_t element,
+                          double by) {
+  std::vector<double> values = inputs[input].to_doubles();
+  values[element] += by;
+  std::vector<Tensor> result = inputs;
+  result[input] = Tensor::from(values, inputs[input].shape(), inputs[input].device());
+  return result;
+}
+
+}  // namespace
+
+GradcheckResult gradcheck(const Function& function, const std::vector<Tensor>& inputs,
+                          const GradcheckOptions& options) {
+  check_inputs(inputs);
+  const std::vector<std::vector<double>> analytic = analytic_gradients(function, inputs);
+  GradcheckResult result{.ok = true};
+  for (size_t input = 0; input < inputs.size(); ++input) {
+    for (size_t element = 0; element < analytic[input].size(); ++element) {
+      const double up = value_at(function, moved(inputs, input, element, options.step));
+      const double down = value_at(function, moved(inputs, input, element, -options.step));
+      const double numeric = (up - down) / (2.0 * options.step);
+      const double error =
+          std::fabs(analytic[input][element] - numeric) / std::fmax(1.0, std::fabs(numeric));
+      const bool good = error <= options.tolerance;  // false for NaN
+      if (good && error <= result.worst) continue;
+      if (!good && !result.ok && error <= result.worst) continue;
+      result.ok = result.ok && good;
+      result.worst = error;
+      std::ostringstream report;
+      report << "input " << input << ", element " << element << ": analytic "
+             << analytic[input][element] << ", numeric " << numeric << ", error " << error;
+      result.report = report.str();
+    }
+  }
+  return result;
+}
+
+}  // namespace zg

@@ -1,0 +1,173 @@
+#include "kernels/attention.h"
+
+#include "autograd/ops.h"
+#include "autograd/ops/gradient.h"
+#include "autograd/ops/operand.h"
+
+namespace zg {
+namespace {
+
+/// Where heads lie in [B, T, heads * D], as part `part` of `parts` side by side in the last axis.
+HeadLayout fused_layout(const AttentionShape& n, int64_t part, int64_t parts) {
+  const int64_t C = n.H * n.D;
+  return {.offset = part * C, .batch = n.T * parts * C, .head = n.D, .token = parts * C};
+}
+
+/// Where heads lie in [B, H, tokens, D].
+HeadLayout separate_layout(const AttentionShape& n, int64_t tokens) {
+  return {.offset = 0, .batch = n.H * tokens * n.D, .head = tokens * n.D, .token = n.D};
+}
+
+void check_options(const AttentionOptions& options, const AttentionShape& n, const Tensor& q) {
+  if (!(options.dropout >= 0.0f && options.dropout < 1.0f))
+    throw ConfigError("attention: dropout " + std::to_string(options.dropout) +
+                      "; expected 0 <= dropout < 1");
+  if (!options.bias) return;
+  const Shape& bias = options.bias.shape();
+  const Shape plane{n.T, n.keys}, planes{n.H, n.T, n.keys};
+  if (bias != plane && bias != planes)
+    refuse_shape("attention", "bias", bias, plane.str() + " or " + planes.str());
+  if (options.bias.dtype() != accumulator(q.dtype()))
+    throw DTypeError(std::string("attention: bias holds ") + name_of(options.bias.dtype()) +
+                     "; expected " + name_of(accumulator(q.dtype())) + "; try cast");
+}
+
+/// Absent when nothing will be differentiated: backward alone reads it.
+Tensor log_sum_of(const AttentionShape& n, const Tensor& q, bool recorded) {
+  return recorded ? Tensor::empty({n.B, n.H, n.T}, accumulator(q.dtype()), q.device()) : Tensor();
+}
+
+void backward_of_fused(const AttentionShape& n, const BackwardPass& pass) {
+  const Tensor qkv = pass.saved(0);
+  const InputGradient dqkv(pass, 0, qkv.dtype());
+  kernels::attention_backward({.q = qkv,
+                               .k = qkv,
+                               .v = qkv,
+                               .bias = pass.saved(3),
+                               .out = pass.saved(1),
+                               .log_sum = pass.saved(2),
+                               .dout = pass.gradient_of_output(),
+                               .dq = dqkv.tensor(),
+                               .dk = dqkv.tensor(),
+                               .dv = dqkv.tensor(),
+                               .shape = n},
+                              pass.stream());
+  dqkv.accumulate();
+}
+
+void backward_of_separate(const AttentionShape& n, const BackwardPass& pass) {
+  const Tensor q = pass.saved(0), k = pass.saved(1), v = pass.saved(2);
+  const InputGradient dq(pass, 0, q.dtype()), dk(pass, 1, q.dtype()), dv(pass, 2, q.dtype());
+  // The kernel makes all three in one pass.
+  auto memory = [](const InputGradient& gradient, const Tensor& like) {
+    return gradient ? gradient.tensor() : empty_like(like);
+  };
+  kernels::attention_backward({.q = q,
+                               .k = k,
+                               .v = v,
+                               .bias = pass.saved(5),
+                               .out = pass.saved(3),
+                               .log_sum = pass.saved(4),
+                               .dout = pass.gradient_of_output(),
+                               .dq = memory(dq, q),
+                               .dk = memory(dk, k),
+                               .dv = memory(dv, v),
+                               .shape = n},
+                              pass.stream());
+  dq.accumulate();
+  dk.accumulate();
+  dv.accumulate();
+}
+
+AttentionShape fused_shape(const Shape& qkv, int heads, const AttentionOptions& options) {
+  if (qkv.rank() != 3) refuse_shape("attention", "qkv", qkv, "rank 3: [B, T, 3C]");
+  if (heads < 1 || qkv[2] % (3 * int64_t{heads}) != 0)
+    refuse_shape("attention", "qkv", qkv,
+                 "a last axis divisible by 3 * heads = " + std::to_string(3 * int64_t{heads}));
+  AttentionShape n{.B = qkv[0],
+                   .H = heads,
+                   .T = qkv[1],
+                   .keys = qkv[1],
+                   .D = qkv[2] / (3 * int64_t{heads}),
+                   .causal = options.causal,
+                   .scale = options.scale,
+                   .dropout = options.dropout,
+                   .dropout_key = options.key};
+  n.q = fused_layout(n, 0, 3);
+  n.k = fused_layout(n, 1, 3);
+  n.v = fused_layout(n, 2, 3);
+  n.out = fused_layout(n, 0, 1);
+  return n;
+}
+
+AttentionShape separate_shape(const Shape& q, const Shape& k, const Shape& v,
+                              const AttentionOptions& options) {
+  if (q.rank() != 4) refuse_shape("attention", "q", q, "rank 4: [B, H, T, D]");
+  if (k.rank() != 4 || k.with(2, q[2]) != q)
+    refuse_shape("attention", "k", k, q.str() + " but for axis 2");
+  if (v != k) refuse_shape("attention", "v", v, "the shape of k, " + k.str());
+  if (options.causal && k[2] < q[2])
+    refuse_shape("attention", "k", k,
+                 "at least the " + std::to_string(q[2]) + " tokens of q when causal");
+  AttentionShape n{.B = q[0],
+                   .H = q[1],
+                   .T = q[2],
+                   .keys = k[2],
+                   .offset = options.causal ? k[2] - q[2] : 0,
+                   .D = q[3],
+                   .causal = options.causal,
+                   .scale = options.scale,
+                   .dropout = options.dropout,
+                   .dropout_key = options.key};
+  n.q = n.out = separate_layout(n, n.T);
+  n.k = n.v = separate_layout(n, n.keys);
+  return n;
+}
+
+}  // namespace
+
+Var attention(const Var& qkv, int heads, const AttentionOptions& options) {
+  const Tensor values = floating_operand("attention", "qkv", qkv);
+  const AttentionShape n = fused_shape(values.shape(), heads, options);
+  check_options(options, n, values);
+  const Tensor out = empty_like(values, {n.B, n.T, n.H * n.D});
+  const Tensor log_sum = log_sum_of(n, values, qkv.needs_gradient());
+  kernels::attention_forward({.q = values,
+                              .k = values,
+                              .v = values,
+                              .bias = options.bias,
+                              .out = out,
+                              .log_sum = log_sum,
+                              .shape = n},
+                             out.device().compute());
+  return record("attention", {qkv}, out, {values, out, log_sum, options.bias}, n,
+                [](const AttentionShape& shape, const BackwardPass& pass) {
+                  backward_of_fused(shape, pass);
+                });
+}
+
+Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
+  const Tensor queries = floating_operand("attention", "q", q);
+  const Tensor keys = operand("attention", "k", k), values = operand("attention", "v", v);
+  check_alike("attention", "q", queries, "k", keys);
+  check_alike("attention", "q", queries, "v", values);
+  const AttentionShape n = separate_shape(queries.shape(), keys.shape(), values.shape(), options);
+  check_options(options, n, queries);
+  const Tensor out = empty_like(queries);
+  const Tensor log_sum =
+      log_sum_of(n, queries, q.needs_gradient() || k.needs_gradient() || v.needs_gradient());
+  kernels::attention_forward({.q = queries,
+                              .k = keys,
+                              .v = values,
+                              .bias = options.bias,
+                              .out = out,
+                              .log_sum = log_sum,
+                              .shape = n},
+                             out.device().compute());
+  return record("attention", {q, k, v}, out, {queries, keys, values, out, log_sum, options.bias}, n,
+                [](const AttentionShape& shape, const BackwardPass& pass) {
+                  backward_of_separate(shape, pass);
+                });
+}
+
+}  // namespace zg

@@ -1,0 +1,142 @@
+#include "autograd/ops.h"
+#include "autograd/ops/broadcast.h"
+#include "autograd/ops/gradient.h"
+#include "autograd/ops/operand.h"
+#include "kernels/check.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+
+namespace zg {
+namespace {
+
+constexpr uint32_t first_axis = 1u << 0;
+
+/// Targets of `rows` rows, flattened: i32 or i64, of x's leading shape, on its device.
+Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets) {
+  check_rank(op, name, x, 1);
+  check_index(op, "targets", targets);
+  check_device(op, {&x, &targets});
+  const Shape leading(x.shape().extents().first(static_cast<size_t>(x.shape().rank() - 1)));
+  if (targets.shape() != leading) refuse_shape(op, "targets", targets.shape(), leading.str());
+  return targets.view({targets.numel()});
+}
+
+Tensor total(const Tensor& x, Stream& stream) {
+  const Tensor y = empty_like(x, {});
+  kernels::reduce({ReduceOp::sum, x, y, first_axis}, stream);
+  return y;
+}
+
+/// How many targets are not ignored, as a scalar on the device: no read-back.
+Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream) {
+  const Tensor ignored =
+      Tensor::full({}, static_cast<double>(ignore_index), targets.dtype(), targets.device());
+  const Tensor counts = Tensor::empty(targets.shape(), DType::boolean, targets.device());
+  kernels::binary({BinaryOp::not_equal, targets, ignored, counts}, stream);
+  const Tensor ones = Tensor::empty(targets.shape(), dtype, targets.device());
+  kernels::cast({counts, ones}, stream);
+  return total(ones, stream);
+}
+
+Tensor quotient(const Tensor& a, const Tensor& b, Stream& stream) {
+  const Tensor y = empty_like(a);
+  kernels::binary({BinaryOp::divide, a, b, y}, stream);
+  return y;
+}
+
+/// The gradient of each row's loss: the loss is their mean over `count` rows.
+Tensor row_gradients(const BackwardPass& pass, const Tensor& count, int64_t rows) {
+  const Tensor share = quotient(pass.gradient_of_output(), count, pass.stream());
+  const Tensor dloss = empty_like(share, {rows});
+  expand(share, dloss, pass.stream());
+  return dloss;
+}
+
+/// What the loss kernels write for each row.
+struct RowLosses {
+  Tensor loss, log_sum;
+};
+
+RowLosses row_losses(const Tensor& x, int64_t rows) {
+  const DType sums = accumulator(x.dtype());
+  return {Tensor::empty({rows}, sums, x.device()), Tensor::empty({rows}, sums, x.device())};
+}
+
+void backward_of_cross_entropy(int64_t ignore_index, const BackwardPass& pass) {
+  const Tensor logits = pass.saved(0), targets = pass.saved(1);
+  const InputGradient dlogits(pass, 0, logits.dtype());
+  kernels::cross_entropy_backward({.logits = logits,
+                                   .targets = targets,
+                                   .log_sum = pass.saved(2),
+                                   .dloss = row_gradients(pass, pass.saved(3), targets.numel()),
+                                   .dlogits = dlogits.view(logits.shape()),
+                                   .ignore_index = ignore_index},
+                                  pass.stream());
+  dlogits.accumulate();
+}
+
+void backward_of_projection(int64_t ignore_index, const BackwardPass& pass) {
+  const Tensor x = pass.saved(0), targets = pass.saved(2);
+  const InputGradient dx(pass, 0, x.dtype()), dweight(pass, 1, accumulator(x.dtype()));
+  kernels::projection_cross_entropy_backward(
+      {.x = x,
+       .weight = pass.saved(1),
+       .targets = targets,
+       .log_sum = pass.saved(3),
+       .dloss = row_gradients(pass, pass.saved(4), targets.numel()),
+       .dx = dx.view(x.shape()),
+       .dweight = dweight.tensor(),
+       .ignore_index = ignore_index},
+      pass.stream());
+  dx.accumulate();
+  dweight.accumulate();
+}
+
+}  // namespace
+
+Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index) {
+  const char* op = "cross_entropy";
+  const Tensor values = floating_operand(op, "logits", logits);
+  const Tensor wanted = flat_targets(op, "logits", values, targets);
+  const Tensor rows = values.view(rows_of(values.shape()));
+  Stream& stream = values.device().compute();
+  const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
+  kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index}, stream);
+  const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
+  return record(
+      op, {logits}, quotient(total(loss, stream), count, stream), {rows, wanted, log_sum, count},
+      ignore_index,
+      [](int64_t ignored, const BackwardPass& pass) { backward_of_cross_entropy(ignored, pass); });
+}
+
+Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
+                             int64_t ignore_index) {
+  const char* op = "projection_cross_entropy";
+  const Tensor values = floating_operand(op, "x", x), matrix = operand(op, "weight", weight);
+  check_alike(op, "x", values, "weight", matrix);
+  const Tensor wanted = flat_targets(op, "x", values, targets);
+  if (matrix.shape().rank() != 2 || matrix.extent(1) != values.extent(-1))
+    refuse_shape(op, "weight", matrix.shape(), "[V, " + std::to_string(values.extent(-1)) + "]");
+  const Tensor rows = values.view(rows_of(values.shape()));
+  Stream& stream = values.device().compute();
+  const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
+  kernels::projection_cross_entropy_forward({rows, matrix, wanted, loss, log_sum, ignore_index},
+                                            stream);
+  const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
+  return record(
+      op, {x, weight}, quotient(total(loss, stream), count, stream),
+      {rows, matrix, wanted, log_sum, count}, ignore_index,
+      [](int64_t ignored, const BackwardPass& pass) { backward_of_projection(ignored, pass); });
+}
+
+Var mse(const Var& x, const Var& target) {
+  const Tensor values = floating_operand("mse", "x", x), wanted = operand("mse", "target", target);
+  check_alike("mse", "x", values, "target", wanted);
+  if (wanted.shape() != values.shape())
+    refuse_shape("mse", "target", wanted.shape(), values.shape().str());
+  const Var difference = cast(sub(x, target), accumulator(values.dtype()));
+  return mean(mul(difference, difference));
+}
+
+}  // namespace zg

@@ -1,0 +1,125 @@
+#include "autograd/ops.h"
+#include "autograd/ops/broadcast.h"
+#include "autograd/ops/gradient.h"
+#include "autograd/ops/operand.h"
+#include "kernels/check.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+
+namespace zg {
+namespace {
+
+/// Which axes are reduced, and the shapes of the operand and of the result with them kept.
+struct Reduction {
+  uint32_t axes = 0;
+  Shape x, kept, y;
+};
+
+Reduction reduction_of(const char* op, const Shape& x, std::initializer_list<int> axes,
+                       bool keep_axes) {
+  Reduction reduction{.x = x, .kept = x};
+  auto reduce = [&](int axis) {
+    if (reduction.axes & (1u << axis))
+      throw ShapeError(std::string(op) + ": axis " + std::to_string(axis) + " of " + x.str() +
+                       " is given twice; expected distinct axes");
+    reduction.axes |= 1u << axis;
+    reduction.kept = reduction.kept.with(axis, 1);
+  };
+  for (int axis : axes) reduce(axis_of(op, x, axis));
+  if (axes.size() == 0)
+    for (int axis = 0; axis < x.rank(); ++axis) reduce(axis);
+
+  std::vector<int64_t> left;
+  for (int axis = 0; axis < x.rank(); ++axis)
+    if (!(reduction.axes & (1u << axis))) left.push_back(x[axis]);
+  reduction.y = keep_axes ? reduction.kept : Shape(left);
+  return reduction;
+}
+
+Tensor reduced(ReduceOp op, const Tensor& x, const Reduction& reduction) {
+  const Tensor y = empty_like(x, reduction.y);
+  kernels::reduce({op, x, y, reduction.axes}, x.device().compute());
+  return y;
+}
+
+/// Hands dy, repeated along the reduced axes, to the operand.
+void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const Reduction& n) {
+  const InputGradient dx(pass, 0, dy.dtype());
+  expand(dy.view(n.kept), dx.tensor(), pass.stream());
+  dx.accumulate();
+}
+
+/// 1 / (how many elements of x equal the maximum), times dy; in the accumulator dtype, because
+/// counts above 256 do not fit bf16.
+Tensor share_of_each_maximum(const Tensor& is_maximum, const Tensor& dy, const Reduction& n,
+                             Stream& stream) {
+  const DType sums = accumulator(dy.dtype());
+  const Tensor ones = Tensor::empty(n.x, dy.dtype(), dy.device());
+  kernels::cast({is_maximum, ones}, stream);
+  const Tensor count = Tensor::empty(n.kept, sums, dy.device());
+  kernels::reduce({ReduceOp::sum, ones, count, n.axes}, stream);
+  const Tensor share = Tensor::empty(n.kept, sums, dy.device());
+  kernels::cast({dy, share}, stream);
+  kernels::binary({BinaryOp::divide, share, count, share}, stream);
+  const Tensor rounded = empty_like(dy, n.kept);
+  kernels::cast({share, rounded}, stream);
+  return rounded;
+}
+
+void backward_of_max(const Reduction& n, const BackwardPass& pass) {
+  const Tensor& dy = pass.gradient_of_output();
+  const Tensor x = pass.saved(0), y = pass.saved(1).view(n.kept);
+  const Tensor is_maximum = Tensor::empty(n.x, DType::boolean, dy.device());
+  kernels::binary({BinaryOp::equal, x, y, is_maximum}, pass.stream());
+  const Tensor share = share_of_each_maximum(is_maximum, dy, n, pass.stream());
+  const Tensor none = Tensor::full({}, 0.0, dy.dtype(), dy.device());
+  const InputGradient dx(pass, 0, dy.dtype());
+  kernels::where({is_maximum, share, none, dx.tensor()}, pass.stream());
+  dx.accumulate();
+}
+
+}  // namespace
+
+Var sum(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+  const Tensor values = operand("sum", "x", x);
+  check_dtype("sum", "x", values,
+              {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
+  const Reduction reduction = reduction_of("sum", values.shape(), axes, keep_axes);
+  return record("sum", {x}, reduced(ReduceOp::sum, values, reduction), {}, reduction,
+                [](const Reduction& n, const BackwardPass& pass) {
+                  accumulate_expanded(pass, pass.gradient_of_output(), n);
+                });
+}
+
+Var mean(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+  const Tensor values = floating_operand("mean", "x", x);
+  const Reduction reduction = reduction_of("mean", values.shape(), axes, keep_axes);
+  return record(
+      "mean", {x}, reduced(ReduceOp::mean, values, reduction), {}, reduction,
+      [](const Reduction& n, const BackwardPass& pass) {
+        const double share = static_cast<double>(n.kept.numel()) / static_cast<double>(n.x.numel());
+        accumulate_expanded(pass, scaled(pass.gradient_of_output(), share, pass.stream()), n);
+      });
+}
+
+Var max(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+  const Tensor values = floating_operand("max", "x", x);
+  const Reduction reduction = reduction_of("max", values.shape(), axes, keep_axes);
+  if (values.numel() == 0 && reduction.kept.numel() > 0)
+    refuse_shape("max", "x", values.shape(), "an element to take the maximum of");
+  const Tensor y = reduced(ReduceOp::max, values, reduction);
+  return record("max", {x}, y, {values, y}, reduction,
+                [](const Reduction& n, const BackwardPass& pass) { backward_of_max(n, pass); });
+}
+
+Var argmax(const Var& x, int axis, bool keep_axis) {
+  const Tensor values = floating_operand("argmax", "x", x);
+  const Reduction reduction = reduction_of("argmax", values.shape(), {axis}, keep_axis);
+  if (values.numel() == 0 && reduction.kept.numel() > 0)
+    refuse_shape("argmax", "x", values.shape(), "an element to take the maximum of");
+  const Tensor y = Tensor::empty(reduction.y, DType::i64, values.device());
+  kernels::argmax({values, y, axis_of("argmax", values.shape(), axis)}, y.device().compute());
+  return Var(y);
+}
+
+}  // namespace zg
