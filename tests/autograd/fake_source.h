@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "kernels/elementwise.h"
 #include "runtime/error.h"
 
 namespace zg::testing {
@@ -27,14 +28,9 @@ class FakeSource final : public ParameterSource {
     log.push_back("acquire " + unit.name);
     if (held_[&unit]++ > 0) return;
     for (const Parameter* parameter : unit.parameters) {
-      Tensor value = Tensor::empty(parameter->shape, dtype_, device_);
-      for (int64_t i = 0; i < value.numel(); ++i) {
-        const double x = rest_[parameter][static_cast<size_t>(i)];
-        if (dtype_ == DType::f64)
-          value.data<double>()[i] = x;
-        else
-          value.data<float>()[i] = static_cast<float>(x);
-      }
+      const Tensor value = Tensor::empty(parameter->shape, dtype_, device_);
+      kernels::cast({Tensor::from(rest_[parameter], parameter->shape, device_), value},
+                    device_.compute());
       values_[parameter] = value;
     }
   }
@@ -60,11 +56,15 @@ class FakeSource final : public ParameterSource {
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
     log.push_back("reduce " + unit.name);
     for (size_t i = 0; i < gradients.size(); ++i)
-      if (gradients[i]) this->gradients[unit.parameters[i]] = gradients[i].to_doubles();
+      if (gradients[i]) {
+        this->gradients[unit.parameters[i]] = gradients[i].to_doubles();
+        gradient_dtypes[unit.parameters[i]] = gradients[i].dtype();
+      }
   }
 
   std::vector<std::string> log;
   std::map<const Parameter*, std::vector<double>> gradients;
+  std::map<const Parameter*, DType> gradient_dtypes;
 
  private:
   Device device_;

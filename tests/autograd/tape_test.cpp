@@ -8,9 +8,12 @@
 #include "kernels/elementwise.h"
 #include "runtime/error.h"
 #include "tests/autograd/fake_source.h"
+#include "tests/error_message.h"
 
 using namespace zg;
+using zg::testing::contains;
 using zg::testing::FakeSource;
+using zg::testing::message_of;
 
 namespace {
 
@@ -46,20 +49,6 @@ Var plus(const Var& a, const Var& b) {
 
 Tensor scalar(double value, const Device& device) {
   return Tensor::full({1}, value, DType::f64, device);
-}
-
-template <class Type, class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const Type& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

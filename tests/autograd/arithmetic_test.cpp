@@ -1,0 +1,180 @@
+#include <cmath>
+
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+struct Operation {
+  const char* name;
+  Var (*op)(const Var&, const Var&);
+  double (*value)(double, double);
+};
+
+const Operation operations[] = {
+    {"add", add, [](double a, double b) { return a + b; }},
+    {"sub", sub, [](double a, double b) { return a - b; }},
+    {"mul", mul, [](double a, double b) { return a * b; }},
+    {"div", div, [](double a, double b) { return a / b; }},
+    {"pow", pow, [](double a, double b) { return std::pow(a, b); }},
+    {"maximum", maximum, [](double a, double b) { return std::fmax(a, b); }},
+    {"minimum", minimum, [](double a, double b) { return std::fmin(a, b); }},
+};
+
+struct Pair {
+  Shape a, b;
+};
+const Pair pairs[] = {{{3, 5}, {3, 5}},    {{3, 1, 5}, {4, 1}}, {{}, {2, 3}},
+                      {{5}, {2, 3, 5}},    {{1, 1, 7}, {7}},    {{2, 3, 1, 2, 1, 3}, {2, 4, 1}},
+                      {{31, 1}, {1, 1, 3}}};
+
+}  // namespace
+
+TEST_CASE("arithmetic broadcasts and gives the numbers of plain loops") {
+  for (const Operation& operation : operations)
+    for (const Pair& pair : pairs) {
+      CAPTURE(operation.name);
+      const Tensor a = doubles(pair.a, 1, 0.5, 2.0), b = doubles(pair.b, 2, 0.5, 2.0);
+      const Tensor y = operation.op(Var(a), Var(b)).value();
+      CHECK(y.shape() == broadcast(pair.a, pair.b, "test"));
+      std::vector<double> expected;
+      for (int64_t i = 0; i < y.numel(); ++i)
+        expected.push_back(operation.value(a.to_doubles()[source_of(i, y.shape(), pair.a)],
+                                           b.to_doubles()[source_of(i, y.shape(), pair.b)]));
+      CHECK(excess(y, expected, 0.0, 4 * unit_roundoff(DType::f64)) <= 1.0);
+    }
+}
+
+TEST_CASE("gradients of arithmetic, whichever side is repeated") {
+  for (const Operation& operation : operations)
+    for (const Pair& pair : pairs) {
+      CAPTURE(operation.name);
+      check_gradient([&](Tape&, Vars in) { return operation.op(in[0], in[1]); },
+                     {doubles(pair.a, 1, 0.5, 2.0), doubles(pair.b, 2, 0.5, 2.0)});
+    }
+}
+
+TEST_CASE("gradients of arithmetic with one constant side") {
+  const Var fixed(doubles({4, 1}, 3, 0.5, 2.0));
+  for (const Operation& operation : operations) {
+    CAPTURE(operation.name);
+    check_gradient([&](Tape&, Vars in) { return operation.op(in[0], fixed); },
+                   {doubles({3, 1, 5}, 1, 0.5, 2.0)});
+    check_gradient([&](Tape&, Vars in) { return operation.op(fixed, in[0]); },
+                   {doubles({3, 1, 5}, 1, 0.5, 2.0)});
+    check_gradient([&](Tape&, Vars in) { return operation.op(in[0], in[0]); },
+                   {doubles({5}, 1, 0.5, 2.0)});
+  }
+}
+
+TEST_CASE("arithmetic with a number") {
+  const Tensor x = doubles({3, 5}, 1, 0.5, 2.0);
+  const std::vector<double> values = x.to_doubles();
+  for (size_t i = 0; i < values.size(); ++i) {
+    CHECK(values_of(add(Var(x), 2.5))[i] == values[i] + 2.5);
+    CHECK(values_of(mul(Var(x), -0.3))[i] == values[i] * -0.3);
+    CHECK(values_of(pow(Var(x), 3.0))[i] == doctest::Approx(std::pow(values[i], 3.0)));
+    CHECK(values_of(neg(Var(x)))[i] == -values[i]);
+  }
+  check_gradient([](Tape&, Vars in) { return add(in[0], 2.5); }, {x});
+  check_gradient([](Tape&, Vars in) { return mul(in[0], -0.3); }, {x});
+  check_gradient([](Tape&, Vars in) { return pow(in[0], 3.0); }, {x});
+  check_gradient([](Tape&, Vars in) { return pow(in[0], -0.5); }, {x});
+  check_gradient([](Tape&, Vars in) { return neg(in[0]); }, {x});
+}
+
+TEST_CASE("a factor is not rounded to bf16 before it multiplies") {
+  const Device device = Device::cpu();
+  const Var x(Tensor::full({1}, 3.0, DType::bf16, device));
+  // 0.99 rounds to 0.98828125, but 3 * bf16(0.33) = 0.990234375 would round to 0.9921875.
+  CHECK(mul(x, 0.33).value().item() == static_cast<double>(bf16(0.99f)));
+}
+
+TEST_CASE("equal operands of maximum and minimum share the gradient") {
+  const Device device = Device::cpu();
+  for (auto op : {static_cast<Var (*)(const Var&, const Var&)>(maximum),
+                  static_cast<Var (*)(const Var&, const Var&)>(minimum)}) {
+    Tape tape(device);
+    const Var a = tape.variable(Tensor::full({3}, 2.0, DType::f64, device));
+    const Var b = tape.variable(Tensor::full({3}, 2.0, DType::f64, device));
+    tape.backward(sum(op(a, b)));
+    CHECK(tape.gradient(a).to_doubles() == std::vector<double>{0.5, 0.5, 0.5});
+    CHECK(tape.gradient(b).to_doubles() == std::vector<double>{0.5, 0.5, 0.5});
+  }
+}
+
+TEST_CASE("integers add, multiply and compare as constants") {
+  const Device device = Device::cpu();
+  const Var a(Tensor::from(std::vector<int64_t>{1, 2, 3}, {3}, device));
+  const Var b(Tensor::from(std::vector<int64_t>{3, 2, 1}, {3}, device));
+  CHECK(add(a, b).value().to_host<int64_t>() == std::vector<int64_t>{4, 4, 4});
+  CHECK(mul(a, 2.0).value().to_host<int64_t>() == std::vector<int64_t>{2, 4, 6});
+  CHECK(neg(a).value().to_host<int64_t>() == std::vector<int64_t>{-1, -2, -3});
+  CHECK(equal(a, b).value().to_host<bool>() == std::vector<bool>{false, true, false});
+  CHECK(not_equal(a, b).value().to_host<bool>() == std::vector<bool>{true, false, true});
+  CHECK(less(a, b).value().to_host<bool>() == std::vector<bool>{true, false, false});
+  CHECK(less_equal(a, b).value().to_host<bool>() == std::vector<bool>{true, true, false});
+  CHECK(greater(a, b).value().to_host<bool>() == std::vector<bool>{false, false, true});
+  CHECK(greater_equal(a, b).value().to_host<bool>() == std::vector<bool>{false, true, true});
+}
+
+TEST_CASE("comparisons broadcast and take no gradient") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(Tensor::from(std::vector<double>{-1, 0, 1}, {3}, device));
+  const Var positive = greater(x, Var(Tensor::zeros({2, 1}, DType::f64, device)));
+  CHECK(positive.shape() == Shape{2, 3});
+  CHECK(positive.dtype() == DType::boolean);
+  CHECK_FALSE(positive.needs_gradient());
+}
+
+TEST_CASE("where chooses and sends each gradient to the side that was chosen") {
+  const Var condition(greater(Var(doubles({3, 1}, 3)), Var(doubles({}, 4, 0.0, 0.1))));
+  const Tensor a = doubles({2, 1, 5}, 1), b = doubles({5}, 2);
+  const Tensor y = where(condition, Var(a), Var(b)).value();
+  CHECK(y.shape() == Shape{2, 3, 5});
+  const std::vector<bool> chosen = condition.value().to_host<bool>();
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    const bool first = chosen[source_of(i, y.shape(), {3, 1})];
+    CHECK(y.to_doubles()[static_cast<size_t>(i)] ==
+          (first ? a.to_doubles()[source_of(i, y.shape(), a.shape())]
+                 : b.to_doubles()[source_of(i, y.shape(), b.shape())]));
+  }
+  check_gradient([&](Tape&, Vars in) { return where(condition, in[0], in[1]); }, {a, b});
+  check_gradient([&](Tape&, Vars in) { return where(condition, in[0], Var(b)); }, {a});
+  check_gradient([&](Tape&, Vars in) { return where(condition, Var(a), in[0]); }, {b});
+}
+
+TEST_CASE("arithmetic refuses operands that do not fit, before any work") {
+  const Device device = Device::cpu(), other = Device::cpu(1);
+  const Var a(Tensor::zeros({2, 3}, DType::f32, device));
+  const Var narrow(Tensor::zeros({2, 3}, DType::bf16, device));
+  const Var wide(Tensor::zeros({2, 4}, DType::f32, device));
+  const Var flag(Tensor::zeros({2, 3}, DType::boolean, device));
+  const Var whole(Tensor::zeros({2, 3}, DType::i32, device));
+  const Var elsewhere(Tensor::zeros({2, 3}, DType::f32, other));
+  for (const Operation& operation : operations) {
+    const std::string name = operation.name;
+    const std::string shapes = message_of<ShapeError>([&] { operation.op(a, wide); });
+    CHECK(contains(shapes, name + ": cannot broadcast [2, 3] with [2, 4]"));
+    CHECK(contains(message_of<DTypeError>([&] { operation.op(a, narrow); }),
+                   name + ": a holds f32 and b holds bf16; expected one dtype; try cast"));
+    CHECK(contains(message_of<DTypeError>([&] { operation.op(flag, flag); }),
+                   name + ": a holds bool; expected f64"));
+    CHECK(contains(message_of<ShapeError>([&] { operation.op(a, Var()); }),
+                   name + ": b is absent; expected a tensor"));
+    CHECK(contains(message_of<DeviceError>([&] { operation.op(a, elsewhere); }),
+                   name + ": tensors on different devices, cpu:0 and cpu:1"));
+  }
+  CHECK(contains(message_of<DTypeError>([&] { pow(whole, whole); }), "pow: a holds i32; expected"));
+  CHECK(contains(message_of<ShapeError>([&] { neg(Var()); }), "neg: x is absent"));
+  CHECK(contains(message_of<DTypeError>([&] { where(a, a, a); }),
+                 "where: condition holds f32; expected bool"));
+  CHECK(contains(message_of<DTypeError>([&] { where(flag, a, narrow); }),
+                 "where: a holds f32 and b holds bf16"));
+  CHECK(contains(message_of<ShapeError>([&] { where(flag, wide, wide); }),
+                 "where: cannot broadcast"));
+  CHECK(contains(message_of<ShapeError>([&] { less(a, wide); }), "less: cannot broadcast"));
+}

@@ -1,0 +1,146 @@
+#include <cmath>
+
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+const Shape shape{2, 3, 7};
+
+std::vector<double> normed(const std::vector<double>& x, const Tensor& gamma, const Tensor* beta) {
+  const size_t C = static_cast<size_t>(gamma.numel());
+  std::vector<double> y(x.size());
+  for (size_t row = 0; row < x.size(); row += C) {
+    double mean = 0, square = 0;
+    if (beta)
+      for (size_t i = 0; i < C; ++i) mean += x[row + i] / static_cast<double>(C);
+    for (size_t i = 0; i < C; ++i)
+      square += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(C);
+    for (size_t i = 0; i < C; ++i)
+      y[row + i] = (x[row + i] - mean) / std::sqrt(square + 1e-5f) * gamma.to_doubles()[i] +
+                   (beta ? beta->to_doubles()[i] : 0.0);
+  }
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("layer_norm and rms_norm over the last axis") {
+  const Tensor x = doubles(shape, 1), gamma = doubles({7}, 2), beta = doubles({7}, 3);
+  const Var g(gamma), b(beta);
+  const std::vector<double> expected = normed(x.to_doubles(), gamma, &beta);
+  CHECK(excess(layer_norm(Var(x), g, b).value(), expected, 1e-13) <= 1.0);
+  CHECK(excess(rms_norm(Var(x), g).value(), normed(x.to_doubles(), gamma, nullptr), 1e-13) <= 1.0);
+
+  check_gradient([](Tape&, Vars in) { return layer_norm(in[0], in[1], in[2]); }, {x, gamma, beta});
+  check_gradient([](Tape&, Vars in) { return layer_norm(in[0], in[1], {}); }, {x, gamma});
+  check_gradient([&](Tape&, Vars in) { return layer_norm(in[0], g, b); }, {x});
+  check_gradient([&](Tape&, Vars in) { return layer_norm(Var(x), in[0], in[1]); }, {gamma, beta});
+  check_gradient([](Tape&, Vars in) { return rms_norm(in[0], in[1]); }, {x, gamma});
+  check_gradient([&](Tape&, Vars in) { return rms_norm(Var(x), in[0]); }, {gamma});
+  check_gradient([](Tape&, Vars in) { return rms_norm(in[0], in[1]); }, {doubles({7}, 1), gamma});
+}
+
+TEST_CASE("add_layer_norm is add and layer_norm, whichever of its results is used") {
+  const Tensor x = doubles(shape, 1), delta = doubles(shape, 2);
+  const Tensor gamma = doubles({7}, 3), beta = doubles({7}, 4);
+  const Var total = add(Var(x), Var(delta));
+  const NormedSum both = add_layer_norm(Var(x), Var(delta), Var(gamma), Var(beta));
+  CHECK(values_of(both.sum) == values_of(total));
+  CHECK(excess(both.normed.value(), values_of(layer_norm(total, Var(gamma), Var(beta))), 1e-14) <=
+        1.0);
+
+  const std::vector<Tensor> inputs{x, delta, gamma, beta};
+  auto apply = [](Vars in) { return add_layer_norm(in[0], in[1], in[2], in[3]); };
+  check_gradient(
+      [&](Tape&, Vars in) {
+        const NormedSum r = apply(in);
+        return mul(r.sum, r.normed);
+      },
+      inputs);
+  check_gradient([&](Tape&, Vars in) { return apply(in).sum; }, inputs);
+  check_gradient([&](Tape&, Vars in) { return apply(in).normed; }, inputs);
+  check_gradient(
+      [&](Tape&, Vars in) {
+        const NormedSum r = add_layer_norm(Var(x), in[0], Var(gamma), Var(beta));
+        return add(r.sum, r.normed);
+      },
+      {delta});
+}
+
+TEST_CASE("embedding picks rows, adds positions and sums gradients of repeats") {
+  const Tensor ids = indices({4, 0, 4, 2, 2, 2}, {2, 3});
+  const Tensor weight = doubles({5, 7}, 1), position = doubles({6, 7}, 2);
+  const Var y = embedding(ids, Var(weight), Var(position), 2);
+  CHECK(y.shape() == Shape{2, 3, 7});
+  const std::vector<int64_t> rows = ids.to_host<int64_t>();
+  for (size_t n = 0; n < 6; ++n)
+    for (size_t c = 0; c < 7; ++c)
+      CHECK(values_of(y)[n * 7 + c] == weight.to_doubles()[static_cast<size_t>(rows[n]) * 7 + c] +
+                                           position.to_doubles()[(2 + n % 3) * 7 + c]);
+  check_gradient([&](Tape&, Vars in) { return embedding(ids, in[0], in[1], 2); },
+                 {weight, position});
+  check_gradient([&](Tape&, Vars in) { return embedding(ids, in[0]); }, {weight});
+  check_gradient([&](Tape&, Vars in) { return embedding(ids, Var(weight), in[0]); }, {position});
+}
+
+TEST_CASE("dropout keeps or drops, scales what it keeps, and does the same to the gradient") {
+  Tape tape(shared_device());
+  const Var x = tape.variable(doubles({3, 5, 7}, 1, 1.0, 2.0));
+  const DropoutKey key{.seed = 5, .step = 2, .sample = 9, .site = 3};
+  const Var y = dropout(x, 0.25f, key);
+  tape.backward(sum(y));
+  int kept = 0;
+  for (size_t i = 0; i < 105; ++i) {
+    const auto sample = static_cast<uint32_t>(9 + i / 35), element = static_cast<uint32_t>(i % 35);
+    const uint32_t word = Philox::block({element / 4, sample, 2, 3}, 5)[element % 4];
+    const double factor = uniform(word) >= 0.25f ? 1 / 0.75 : 0.0;
+    CHECK(values_of(y)[i] == doctest::Approx(values_of(x)[i] * factor));
+    CHECK(tape.gradient(x).to_doubles()[i] == doctest::Approx(factor));
+    kept += factor > 0;
+  }
+  CHECK(kept > 0);
+  CHECK(kept < 105);
+}
+
+TEST_CASE("dropout with probability 0 is its operand") {
+  const Var x(doubles({3}, 1));
+  CHECK(dropout(x, 0.0f, {}).value().buffer() == x.value().buffer());
+  check_gradient([](Tape&, Vars in) { return dropout(in[0], 0.5f, {.seed = 1}); },
+                 {doubles({3, 5}, 1)});
+  check_gradient([](Tape&, Vars in) { return dropout(in[0], 0.5f, {.seed = 1}); },
+                 {doubles({}, 1)});
+}
+
+TEST_CASE("layers refuse operands that do not fit") {
+  const Var x(doubles({2, 7}, 1)), seven(doubles({7}, 2)), six(doubles({6}, 2));
+  const Tensor ids = indices({0, 1}, {1, 2});
+  const Var whole(indices({0, 1}, {2}));
+  CHECK(message_of<ShapeError>([&] { layer_norm(x, six, seven); }) ==
+        "layer_norm: gamma has shape [6]; expected [7]");
+  CHECK(contains(message_of<ShapeError>([&] { layer_norm(x, seven, six); }), "layer_norm: beta"));
+  CHECK(contains(message_of<DTypeError>([&] { layer_norm(x, cast(seven, DType::f32), seven); }),
+                 "layer_norm: x holds f64 and gamma holds f32"));
+  CHECK(contains(message_of<DTypeError>([&] { rms_norm(whole, seven); }), "rms_norm: x holds i64"));
+  CHECK(contains(message_of<ShapeError>([&] { add_layer_norm(x, seven, seven, seven); }),
+                 "add_layer_norm: delta has shape [7]; expected [2, 7]"));
+  CHECK(contains(message_of<ShapeError>([&] { embedding(indices({0}, {1}), x); }),
+                 "embedding: ids has shape [1]; expected rank 2: [B, T]"));
+  CHECK(contains(message_of<DTypeError>([&] {
+                   embedding(doubles({1, 2}, 1), x);
+                 }),
+                 "embedding: ids holds f64; expected i32 or i64"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   embedding(ids, x, Var(doubles({2, 6}, 1)));
+                 }),
+                 "embedding: position has shape [2, 6]; expected [P, 7]"));
+  CHECK(contains(message_of<ShapeError>([&] { embedding(ids, x, x, 1); }),
+                 "embedding: position [2, 7] has no rows 1 to 3"));
+  CHECK(contains(message_of<ShapeError>([&] { embedding(indices({0, 2}, {1, 2}), x); }), "2"));
+  CHECK(contains(message_of<ConfigError>([&] { dropout(x, 1.0f, {}); }),
+                 "dropout: probability 1.000000; expected 0 <= p < 1"));
+  CHECK(
+      contains(message_of<DTypeError>([&] { dropout(whole, 0.5f, {}); }), "dropout: x holds i64"));
+}

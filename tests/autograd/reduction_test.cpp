@@ -1,0 +1,128 @@
+#include <cmath>
+
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+const Shape shape{3, 1, 5, 7};
+
+/// The values of x that fall on each element of the reduced shape (axes kept with extent 1).
+std::vector<std::vector<double>> groups(const Tensor& x, const Shape& kept) {
+  std::vector<std::vector<double>> result(static_cast<size_t>(kept.numel()));
+  const std::vector<double> values = x.to_doubles();
+  for (int64_t i = 0; i < x.numel(); ++i)
+    result[source_of(i, x.shape(), kept)].push_back(values[static_cast<size_t>(i)]);
+  return result;
+}
+
+void check_values(const Tensor& x, const Shape& kept, const Var& sums, const Var& means,
+                  const Var& maxima) {
+  std::vector<double> sum, mean, maximum;
+  for (const std::vector<double>& group : groups(x, kept)) {
+    double total = 0, largest = -INFINITY;
+    for (double value : group) total += value, largest = std::fmax(largest, value);
+    sum.push_back(total);
+    mean.push_back(total / static_cast<double>(group.size()));
+    maximum.push_back(largest);
+  }
+  // 105 terms below 1 in f64, in another order.
+  CHECK(excess(sums.value(), sum, 105 * 105 * unit_roundoff(DType::f64)) <= 1.0);
+  CHECK(excess(means.value(), mean, 105 * unit_roundoff(DType::f64)) <= 1.0);
+  CHECK(values_of(maxima) == maximum);
+}
+
+}  // namespace
+
+TEST_CASE("reductions over any axes, kept or not") {
+  const Tensor x = doubles(shape, 1);
+  const Var v(x);
+  check_values(x, {1, 1, 1, 1}, sum(v), mean(v), max(v));
+  check_values(x, {3, 1, 5, 1}, sum(v, {-1}), mean(v, {3}), max(v, {-1}));
+  check_values(x, {1, 1, 5, 7}, sum(v, {0}), mean(v, {0}), max(v, {-4}));
+  check_values(x, {1, 1, 5, 1}, sum(v, {0, 3}), mean(v, {-1, 0, 1}), max(v, {3, 0}));
+  CHECK(sum(v).shape() == Shape{});
+  CHECK(sum(v, {}, true).shape() == Shape{1, 1, 1, 1});
+  CHECK(mean(v, {0, 2}).shape() == Shape{1, 7});
+  CHECK(max(v, {0, 2}, true).shape() == Shape{1, 1, 1, 7});
+  CHECK(sum(Var(doubles({}, 1))).value().item() == doubles({}, 1).item());
+}
+
+TEST_CASE("gradients of reductions") {
+  const Tensor x = doubles(shape, 1);
+  check_gradient([](Tape&, Vars in) { return sum(in[0]); }, {x});
+  check_gradient([](Tape&, Vars in) { return sum(in[0], {0, -1}); }, {x});
+  check_gradient([](Tape&, Vars in) { return sum(in[0], {2}, true); }, {x});
+  check_gradient([](Tape&, Vars in) { return mean(in[0]); }, {x});
+  check_gradient([](Tape&, Vars in) { return mean(in[0], {1, 2}); }, {x});
+  check_gradient([](Tape&, Vars in) { return mean(in[0], {-1}, true); }, {x});
+  check_gradient([](Tape&, Vars in) { return max(in[0]); }, {x});
+  check_gradient([](Tape&, Vars in) { return max(in[0], {0, 2}); }, {x});
+  check_gradient([](Tape&, Vars in) { return max(in[0], {3}, true); }, {x});
+  check_gradient([](Tape&, Vars in) { return sum(in[0]); }, {doubles({}, 1)});
+}
+
+TEST_CASE("equal maxima share the gradient evenly, even more of them than bf16 can count") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const int64_t n = 1023;
+  const Var x = tape.variable(Tensor::full({2, n}, 1.0, DType::bf16, device));
+  tape.backward(sum(max(x, {1})));
+  for (double share : tape.gradient(x).to_doubles())
+    CHECK(share == static_cast<double>(bf16(1.0f / static_cast<float>(n))));
+}
+
+TEST_CASE("argmax is the first of the largest, as a constant") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(Tensor::from(std::vector<double>{1, 5, 5, 9, 2, 9}, {2, 3}, device));
+  CHECK(argmax(x).value().to_host<int64_t>() == std::vector<int64_t>{1, 0});
+  CHECK(argmax(x, 0, true).value().to_host<int64_t>() == std::vector<int64_t>{1, 0, 1});
+  CHECK(argmax(x, 0, true).shape() == Shape{1, 3});
+  CHECK_FALSE(argmax(x).needs_gradient());
+}
+
+TEST_CASE("softmax along any axis") {
+  const Tensor x = doubles({3, 5, 2, 7}, 1, -4, 4);
+  for (int axis : {-1, 0, 1, -2}) {
+    CAPTURE(axis);
+    const Shape kept = x.shape().with(axis, 1);
+    std::vector<double> total(static_cast<size_t>(kept.numel())), expected, logs;
+    const std::vector<double> values = x.to_doubles();
+    for (int64_t i = 0; i < x.numel(); ++i)
+      total[source_of(i, x.shape(), kept)] += std::exp(values[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const double sum = total[source_of(i, x.shape(), kept)];
+      expected.push_back(std::exp(values[static_cast<size_t>(i)]) / sum);
+      logs.push_back(values[static_cast<size_t>(i)] - std::log(sum));
+    }
+    CHECK(excess(softmax(Var(x), axis).value(), expected, 1e-14) <= 1.0);
+    CHECK(excess(log_softmax(Var(x), axis).value(), logs, 1e-13) <= 1.0);
+    check_gradient([&](Tape&, Vars in) { return softmax(in[0], axis); }, {x});
+    check_gradient([&](Tape&, Vars in) { return log_softmax(in[0], axis); }, {x});
+  }
+}
+
+TEST_CASE("reductions name what they refuse") {
+  const Device device = Device::cpu();
+  const Var x(Tensor::zeros({2, 3}, DType::f32, device));
+  const Var whole(Tensor::zeros({2, 3}, DType::i64, device));
+  const Var empty(Tensor::zeros({2, 0}, DType::f32, device));
+  CHECK(message_of<ShapeError>([&] { sum(x, {2}); }) ==
+        "sum: axis 2 is outside [2, 3]; expected -2 to 1");
+  CHECK(contains(message_of<ShapeError>([&] {
+                   mean(x, {0, -2});
+                 }),
+                 "mean: axis 0 of [2, 3] is given twice"));
+  CHECK(contains(message_of<DTypeError>([&] { mean(whole); }), "mean: x holds i64; expected f64"));
+  CHECK(contains(message_of<DTypeError>([&] { max(whole); }), "max: x holds i64"));
+  CHECK(contains(message_of<DTypeError>([&] { argmax(whole); }), "argmax: x holds i64"));
+  CHECK(contains(message_of<DTypeError>([&] { softmax(whole); }), "softmax: x holds i64"));
+  CHECK(contains(message_of<ShapeError>([&] { log_softmax(x, -3); }),
+                 "log_softmax: axis -3 is outside"));
+  CHECK(contains(message_of<ShapeError>([&] { max(empty, {1}); }), "max: x has shape [2, 0]"));
+  CHECK(sum(whole).value().to_host<int64_t>() == std::vector<int64_t>{0});
+  CHECK(sum(empty, {1}).value().to_doubles() == std::vector<double>{0, 0});
+}
