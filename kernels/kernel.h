@@ -13,6 +13,8 @@ namespace zg {
 struct Workspace {
   std::byte* data = nullptr;
   int64_t bytes = 0;
+  /// The same bytes as a tensor, whose aliases a kernel hands to another kernel that it calls.
+  const Tensor* tensor = nullptr;
 };
 
 /// One computation, one function per backend. The argument struct is the contract; this object is
@@ -35,14 +37,15 @@ struct Kernel {
     validate(args);
     const Device::Traits& traits = stream.traits();
     Function function = select(traits.backend);
-    std::shared_ptr<Buffer> scratch;
+    Tensor scratch;
     Workspace workspace;
     if (workspace_bytes) workspace.bytes = workspace_bytes(args, traits);
     if (workspace.bytes > 0) {
       const Device device = stream.device();
       PurposeScope purpose(device, Purpose::workspace);
-      scratch = Buffer::allocate(device, workspace.bytes);
-      workspace.data = scratch->data();
+      scratch = Tensor::empty({workspace.bytes}, DType::u8, device);
+      workspace.data = scratch.raw();
+      workspace.tensor = &scratch;
     }
     if (stream.type() == Device::Type::meta) return;
     TraceSpan span(stream, name);

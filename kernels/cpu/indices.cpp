@@ -2,22 +2,20 @@
 
 #include <string>
 
-#include "kernels/cpu/dispatch.h"
+#include "runtime/error.h"
 
 namespace zg::cpu {
 
 void check_indices(const char* op, const char* name, const Tensor& indices, int64_t bound,
                    std::optional<int64_t> ignored) {
-  visit_index(indices.dtype(), [&]<class T>() {
-    const T* values = indices.data<T>();
-    for (int64_t i = 0; i < indices.numel(); ++i) {
-      const int64_t value = values[i];
-      if ((value >= 0 && value < bound) || value == ignored) continue;
-      throw ShapeError(std::string(op) + ": " + name + " holds " + std::to_string(value) +
-                       " at element " + std::to_string(i) + "; expected 0 to " +
-                       std::to_string(bound - 1));
-    }
-  });
+  const Indices values(indices);
+  for (int64_t i = 0; i < indices.numel(); ++i) {
+    const int64_t value = values[i];
+    if ((value >= 0 && value < bound) || value == ignored) continue;
+    throw ShapeError(std::string(op) + ": " + name + " holds " + std::to_string(value) +
+                     " at element " + std::to_string(i) + "; expected 0 to " +
+                     std::to_string(bound - 1));
+  }
 }
 
 }  // namespace zg::cpu
