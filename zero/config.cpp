@@ -1,0 +1,42 @@
+#include "zero/config.h"
+
+#include <cmath>
+#include <string>
+
+#include "runtime/error.h"
+
+namespace zg::zero {
+namespace {
+
+void check(bool within, const char* field, double value, const char* expected) {
+  if (!within)
+    throw ConfigError(std::string("config: ") + field + " is " + std::to_string(value) +
+                      "; expected " + expected);
+}
+
+}  // namespace
+
+void validate(const Config& config) {
+  if (config.stage < 0 || config.stage > 3)
+    throw ConfigError("config: stage is " + std::to_string(config.stage) +
+                      "; expected 0, 1, 2 or 3");
+  if (config.stage > 0)
+    throw Unsupported("config: stage is " + std::to_string(config.stage) +
+                      "; this build keeps everything on one rank; try stage 0");
+  if (config.compute == DType::f16)
+    throw Unsupported("config: compute is f16, which needs loss scaling; try bf16 or f32");
+  if (config.compute != DType::f32 && config.compute != DType::bf16)
+    throw ConfigError(std::string("config: compute is ") + name_of(config.compute) +
+                      "; expected f32 or bf16");
+  const AdamOptions& adam = config.adam;
+  check(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1, "a number in [0, 1)");
+  check(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2, "a number in [0, 1)");
+  const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
+  check(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
+  check(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,
+        "a finite number from 0");
+  check(from_zero(config.clip_norm), "clip_norm", config.clip_norm,
+        "a finite number from 0, where 0 means no clipping");
+}
+
+}  // namespace zg::zero
