@@ -38,7 +38,8 @@ class ZG_API SafetensorsReader {
 };
 
 /// Writes tensors one after another, so that no more than one is in memory: declare all names
-/// first, then write their bytes in the same order, then finish().
+/// first, then write their bytes in the same order, then finish(). Until then the file is called
+/// PATH.unfinished, and PATH keeps what it held. Throws FileError.
 class ZG_API SafetensorsWriter {
  public:
   struct Entry {
@@ -49,11 +50,11 @@ class ZG_API SafetensorsWriter {
 
   SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
                     const std::map<std::string, std::string>& metadata = {});
-  ~SafetensorsWriter();  ///< removes the file unless finish() succeeded
+  ~SafetensorsWriter();  ///< removes what is unfinished
 
   void write(std::span<const std::byte> bytes);  ///< FileError when the size is not the entry's
   void write_floats(std::span<const float> values);
-  void finish();  ///< fsyncs and closes
+  void finish();  ///< fsyncs, then gives the file its name
 
  private:
   std::unique_ptr<struct SafetensorsWriterState> state_;

@@ -1,0 +1,123 @@
+#include "runtime/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+[[noreturn]] void fail(const char* operation, const std::string& path) {
+  const int reason = errno;
+  throw FileError(std::string(operation) + ": " + path + ": " + std::strerror(reason));
+}
+
+int open_descriptor(const std::string& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail("open", path);
+  return descriptor;
+}
+
+struct stat status_of(int descriptor, const std::string& path) {
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0) fail("stat", path);
+  return status;
+}
+
+// One call moves at most 0x7ffff000 bytes on Linux.
+constexpr size_t call_bytes = size_t{1} << 30;
+
+}  // namespace
+
+File File::open(const std::string& path) {
+  File file(path, open_descriptor(path, O_RDONLY));
+  if (!S_ISREG(status_of(file.descriptor_, path).st_mode))
+    throw FileError("open: " + path + ": expected a regular file");
+  return file;
+}
+
+File File::create(const std::string& path) {
+  return File(path, open_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC));
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+int64_t File::size() const { return status_of(descriptor_, path_).st_size; }
+
+void File::read_at(int64_t offset, std::span<std::byte> bytes) const {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count =
+        ::pread(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes),
+                static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("read", path_);
+    if (count == 0)
+      throw FileError("read: " + path_ + ": the file ends at byte " +
+                      std::to_string(offset + static_cast<int64_t>(done)) + "; expected " +
+                      std::to_string(bytes.size()) + " bytes from byte " + std::to_string(offset));
+    done += static_cast<size_t>(count);
+  }
+}
+
+void File::write(std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count =
+        ::write(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path_);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void File::sync() {
+  if (::fsync(descriptor_) != 0) fail("fsync", path_);
+}
+
+void File::close() {
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
+}
+
+std::string read_text(const std::string& path) {
+  const File file = File::open(path);
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  File file = File::create(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.sync();
+  file.close();
+}
+
+void sync_directory(const std::string& path) {
+  const int descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY);
+  const int result = ::fsync(descriptor);
+  const int reason = errno;
+  ::close(descriptor);
+  errno = reason;
+  if (result != 0) fail("fsync", path);
+}
+
+void rename_over(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", from + " to " + to);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+    fail("rename", from + " to " + to + ", which exists");
+}
+
+}  // namespace zg

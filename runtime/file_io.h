@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "runtime/api.h"
+
+namespace zg {
+
+/// An open file. Every failure is a FileError with the path and the system's reason.
+class ZG_API File {
+ public:
+  static File open(const std::string& path);    ///< to read; must be a regular file
+  static File create(const std::string& path);  ///< to write; empties what was there
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const;
+  /// Fills `bytes` from that place (pread); FileError when the file ends before.
+  void read_at(int64_t offset, std::span<std::byte> bytes) const;
+  void write(std::span<const std::byte> bytes);  ///< appends
+  void sync();                                   ///< returns when the bytes are on the disk
+  void close();                                  ///< reports what the destructor could not
+
+ private:
+  File(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::string path_;
+  int descriptor_;
+};
+
+ZG_API std::string read_text(const std::string& path);
+ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
+/// Makes the names in a directory durable: what was created, renamed or removed there.
+ZG_API void sync_directory(const std::string& path);
+/// Gives `from` the name `to` in one step, also where `to` exists: there is no moment without it. A
+/// file that was there is gone; a directory that was there is now called `from`.
+ZG_API void rename_over(const std::string& from, const std::string& to);
+
+}  // namespace zg

@@ -1,0 +1,202 @@
+#include "zero/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "zero/safetensors_format.h"
+
+namespace zg::zero {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+// --- reading ---
+
+struct SafetensorsReaderState {
+  File file;
+  SafetensorsHeader header;
+};
+
+namespace {
+
+SafetensorsHeader read_header(const File& file) {
+  const int64_t file_bytes = file.size();
+  const auto fail = [&](const std::string& what) {
+    throw FileError("safetensors: " + file.path() + ": " + what);
+  };
+  if (file_bytes < safetensors_length_bytes)
+    fail("has " + std::to_string(file_bytes) + " bytes; expected at least " +
+         std::to_string(safetensors_length_bytes));
+  uint64_t length = 0;
+  file.read_at(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > uint64_t{safetensors_header_limit})
+    fail("the header claims " + std::to_string(length) + " bytes; expected at most " +
+         std::to_string(safetensors_header_limit));
+  const int64_t data_begin = safetensors_length_bytes + static_cast<int64_t>(length);
+  if (data_begin > file_bytes)
+    fail("the header claims " + std::to_string(length) + " bytes of a file of " +
+         std::to_string(file_bytes));
+  std::string text(length, '\0');
+  file.read_at(safetensors_length_bytes, std::as_writable_bytes(std::span(text)));
+  return parse_safetensors_header(file.path(), text, data_begin, file_bytes);
+}
+
+template <class T>
+void widen(std::span<const std::byte> bytes, std::span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    values[i] = static_cast<float>(value);
+  }
+}
+
+void widen(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
+  if (dtype == DType::f64) return widen<double>(bytes, values);
+  if (dtype == DType::bf16) return widen<bf16>(bytes, values);
+  return widen<f16>(bytes, values);
+}
+
+constexpr int64_t chunk_elements = int64_t{1} << 20;
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::string& path) {
+  File file = File::open(path);
+  SafetensorsHeader header = read_header(file);
+  state_ = std::make_unique<SafetensorsReaderState>(
+      SafetensorsReaderState{std::move(file), std::move(header)});
+}
+SafetensorsReader::~SafetensorsReader() = default;
+
+const std::map<std::string, SafetensorsReader::Entry>& SafetensorsReader::entries() const {
+  return state_->header.entries;
+}
+const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
+  return state_->header.metadata;
+}
+bool SafetensorsReader::contains(const std::string& name) const { return entries().contains(name); }
+
+std::vector<float> SafetensorsReader::read_floats(const std::string& name) const {
+  const File& file = state_->file;
+  const auto found = entries().find(name);
+  if (found == entries().end())
+    throw FileError("safetensors: " + file.path() + ": has no tensor '" + name + "'");
+  const Entry& entry = found->second;
+  if (!is_floating(entry.dtype))
+    throw FileError("safetensors: " + file.path() + ": tensor '" + name + "' holds " +
+                    name_of(entry.dtype) + "; expected f64, f32, bf16 or f16");
+  std::vector<float> values(static_cast<size_t>(entry.shape.numel()));
+  if (entry.dtype == DType::f32) {
+    file.read_at(entry.begin, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+  const int64_t size = size_of(entry.dtype), count = entry.shape.numel();
+  std::vector<std::byte> bytes;
+  for (int64_t begin = 0; begin < count; begin += chunk_elements) {
+    const int64_t chunk = std::min(chunk_elements, count - begin);
+    bytes.resize(static_cast<size_t>(chunk * size));
+    file.read_at(entry.begin + begin * size, bytes);
+    widen(entry.dtype, bytes,
+          std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk)));
+  }
+  return values;
+}
+
+// --- writing ---
+
+namespace {
+std::string unfinished(const std::string& path) { return path + ".unfinished"; }
+}  // namespace
+
+struct SafetensorsWriterState {
+  ~SafetensorsWriterState() {
+    if (!finished) std::remove(unfinished(path).c_str());
+  }
+
+  std::string path;
+  std::vector<SafetensorsWriter::Entry> entries;
+  File file;  // under a name of its own until it is complete
+  size_t next = 0;
+  bool finished = false;
+};
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw FileError("safetensors: writing " + path + ": " + what);
+}
+
+std::string header_text(const std::string& path,
+                        const std::vector<SafetensorsWriter::Entry>& entries,
+                        const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[safetensors_metadata] = metadata;
+  int64_t end = 0;
+  for (const SafetensorsWriter::Entry& entry : entries) {
+    if (entry.name == safetensors_metadata || header.contains(entry.name))
+      refuse(path, "the name '" + entry.name + "' is taken");
+    const int64_t begin = end;
+    end += entry.shape.numel() * size_of(entry.dtype);
+    const auto extents = entry.shape.extents();
+    header[entry.name] = {{"dtype", safetensors_name(entry.dtype)},
+                          {"shape", std::vector<int64_t>(extents.begin(), extents.end())},
+                          {"data_offsets", {begin, end}}};
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const nlohmann::json::exception& error) {
+    refuse(path, std::string("a name is not UTF-8: ") + error.what());
+  }
+  while (text.size() % safetensors_alignment != 0) text += ' ';
+  return text;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
+                                     const std::map<std::string, std::string>& metadata) {
+  const std::string header = header_text(path, entries, metadata);
+  state_.reset(new SafetensorsWriterState{path, entries, File::create(unfinished(path))});
+  const uint64_t length = header.size();
+  state_->file.write(std::as_bytes(std::span(&length, 1)));
+  state_->file.write(std::as_bytes(std::span(header)));
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  SafetensorsWriterState& s = *state_;
+  if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
+  const Entry& entry = s.entries[s.next];
+  const int64_t expected = entry.shape.numel() * size_of(entry.dtype);
+  if (static_cast<int64_t>(bytes.size()) != expected)
+    refuse(s.path, "tensor '" + entry.name + "' takes " + std::to_string(expected) +
+                       " bytes, got " + std::to_string(bytes.size()));
+  s.file.write(bytes);
+  ++s.next;
+}
+
+void SafetensorsWriter::write_floats(std::span<const float> values) {
+  SafetensorsWriterState& s = *state_;
+  if (s.next < s.entries.size() && s.entries[s.next].dtype != DType::f32)
+    refuse(s.path, "tensor '" + s.entries[s.next].name + "' is declared as " +
+                       name_of(s.entries[s.next].dtype) + ", got f32");
+  write(std::as_bytes(values));
+}
+
+void SafetensorsWriter::finish() {
+  SafetensorsWriterState& s = *state_;
+  if (s.next != s.entries.size())
+    refuse(s.path, "tensor '" + s.entries[s.next].name + "' was declared but not written");
+  s.file.sync();
+  s.file.close();
+  rename_over(unfinished(s.path), s.path);
+  s.finished = true;
+}
+
+}  // namespace zg::zero

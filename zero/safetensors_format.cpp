@@ -1,0 +1,189 @@
+#include "zero/safetensors_format.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace zg::zero {
+namespace {
+
+using nlohmann::json;
+using Entry = SafetensorsReader::Entry;
+
+struct TypeName {
+  DType dtype;
+  const char* name;
+};
+constexpr TypeName type_names[] = {
+    {DType::f64, "F64"}, {DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"},
+    {DType::i32, "I32"}, {DType::i64, "I64"}, {DType::u8, "U8"},     {DType::boolean, "BOOL"}};
+
+constexpr int deepest = 3;  // the header, a tensor, its shape
+
+bool is_count(const json& value) {
+  return value.is_number_unsigned() &&
+         value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+}
+
+std::string brief(const json& value) {
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
+std::string range_of(const Entry& entry) {
+  return "bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
+         " of the file";
+}
+
+class HeaderParser {
+ public:
+  HeaderParser(const std::string& path, int64_t data_begin, int64_t file_bytes)
+      : path_(path), data_begin_(data_begin), file_bytes_(file_bytes) {}
+
+  SafetensorsHeader parse(const std::string& text) const {
+    SafetensorsHeader header;
+    const json root = parse_json(text);
+    if (!root.is_object()) fail("expected the header to be a JSON object");
+    for (const auto& [name, value] : root.items()) {
+      if (name == safetensors_metadata)
+        header.metadata = metadata(value);
+      else
+        header.entries.emplace(name, entry(name, value));
+    }
+    check_tiling(header.entries);
+    return header;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FileError("safetensors: " + path_ + ": " + what);
+  }
+  [[noreturn]] void fail(const std::string& tensor, const std::string& what) const {
+    fail("tensor '" + tensor + "': " + what);
+  }
+
+  // The parser alone would keep the last of two equal names and follow any depth.
+  json parse_json(const std::string& text) const {
+    std::array<std::set<std::string>, deepest + 1> names;
+    const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
+      const size_t level = static_cast<size_t>(depth);
+      if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
+        if (depth >= deepest)
+          fail("the header is nested deeper than " + std::to_string(deepest) + " levels");
+        names[level + 1].clear();
+      } else if (event == json::parse_event_t::key) {
+        const std::string& name = parsed.get_ref<const std::string&>();
+        if (!names[level].insert(name).second) fail("the header has '" + name + "' twice");
+      }
+      return true;
+    };
+    try {
+      return json::parse(text, check);
+    } catch (const json::exception& error) {
+      fail(std::string("the header is not JSON: ") + error.what());
+    }
+  }
+
+  std::map<std::string, std::string> metadata(const json& object) const {
+    std::map<std::string, std::string> result;
+    if (!object.is_object()) fail("expected __metadata__ to be an object");
+    for (const auto& [key, value] : object.items()) {
+      if (!value.is_string()) fail("expected __metadata__ '" + key + "' to be a string");
+      result.emplace(key, value.get<std::string>());
+    }
+    return result;
+  }
+
+  Entry entry(const std::string& name, const json& object) const {
+    if (!object.is_object()) fail(name, "expected an object, got " + brief(object));
+    for (const char* field : {"dtype", "shape", "data_offsets"})
+      if (!object.contains(field)) fail(name, std::string("has no ") + field);
+    if (object.size() != 3) fail(name, "has fields besides dtype, shape and data_offsets");
+    Entry entry{.dtype = dtype(name, object["dtype"]), .shape = shape(name, object["shape"])};
+    const json& offsets = object["data_offsets"];
+    if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) ||
+        !is_count(offsets[1]))
+      fail(name, "expected data_offsets to be two counts of bytes, got " + brief(offsets));
+    const int64_t begin = offsets[0].get<int64_t>(), end = offsets[1].get<int64_t>();
+    if (begin > end || end > file_bytes_ - data_begin_)
+      fail(name, "data_offsets " + brief(offsets) + " are outside the " +
+                     std::to_string(file_bytes_ - data_begin_) + " bytes after the header");
+    entry.begin = data_begin_ + begin;
+    entry.end = data_begin_ + end;
+    const int64_t bytes = entry.shape.numel() * size_of(entry.dtype);
+    if (end - begin != bytes)
+      fail(name, entry.shape.str() + " " + name_of(entry.dtype) + " takes " +
+                     std::to_string(bytes) + " bytes, got " + range_of(entry));
+    return entry;
+  }
+
+  DType dtype(const std::string& name, const json& value) const {
+    if (value.is_string())
+      if (const auto dtype = safetensors_dtype(value.get_ref<const std::string&>())) return *dtype;
+    fail(name, "dtype is " + brief(value) + "; expected F64, F32, BF16, F16, I32, I64, U8 or BOOL");
+  }
+
+  Shape shape(const std::string& name, const json& value) const {
+    if (!value.is_array() || value.size() > static_cast<size_t>(Shape::max_rank))
+      fail(name, "shape is " + brief(value) + "; expected an array of up to " +
+                     std::to_string(Shape::max_rank) + " extents");
+    std::vector<int64_t> extents;
+    int64_t room = std::numeric_limits<int64_t>::max() / size_of(DType::f64);
+    for (const json& extent : value) {
+      if (!is_count(extent)) fail(name, "shape is " + brief(value) + "; expected counts");
+      extents.push_back(extent.get<int64_t>());
+      if (extents.back() > room) fail(name, "shape " + brief(value) + " overflows 64 bits");
+      if (extents.back() > 0) room /= extents.back();
+    }
+    return Shape(std::span<const int64_t>(extents));
+  }
+
+  // Neither overlap nor hole: in order of place, each begins where the one before it ended.
+  void check_tiling(const std::map<std::string, Entry>& entries) const {
+    std::vector<const std::pair<const std::string, Entry>*> order;
+    for (const auto& item : entries) order.push_back(&item);
+    std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+      return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+    });
+    int64_t end = data_begin_;
+    for (const auto* item : order) {
+      const Entry& entry = item->second;
+      if (entry.begin != end)
+        fail(item->first, range_of(entry) +
+                              (entry.begin < end ? " overlap" : " leave a hole after") +
+                              " what ends at byte " + std::to_string(end));
+      end = entry.end;
+    }
+    if (end != file_bytes_)
+      fail("the tensors end at byte " + std::to_string(end) + " of " + std::to_string(file_bytes_));
+  }
+
+  const std::string& path_;
+  const int64_t data_begin_, file_bytes_;
+};
+
+}  // namespace
+
+const char* safetensors_name(DType dtype) {
+  for (const TypeName& type : type_names)
+    if (type.dtype == dtype) return type.name;
+  return "";
+}
+
+std::optional<DType> safetensors_dtype(const std::string& name) {
+  for (const TypeName& type : type_names)
+    if (name == type.name) return type.dtype;
+  return std::nullopt;
+}
+
+SafetensorsHeader parse_safetensors_header(const std::string& path, const std::string& text,
+                                           int64_t data_begin, int64_t file_bytes) {
+  return HeaderParser(path, data_begin, file_bytes).parse(text);
+}
+
+}  // namespace zg::zero
