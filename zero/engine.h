@@ -1,7 +1,8 @@
 #pragma once
 
-#include <iosfwd>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace zg::zero {
 
 /// What one optimizer step did.
 struct StepResult {
-  double gradient_norm = 0.0;  ///< global, of the mean gradient, before clipping
+  double gradient_norm = 0.0;  ///< global, of the mean gradient, before clipping; or infinity
   bool skipped = false;        ///< a gradient was infinite or NaN: nothing was changed
   std::string bad_tensor;      ///< then: the first parameter with such a gradient
 };
@@ -24,10 +25,12 @@ struct StepResult {
 /// A step: for each micro-batch `Tape tape = engine.tape(); ... engine.backward(tape, loss);`, then
 /// `engine.step(rate)`. Each micro-batch's whole gradient is rounded once to the compute dtype and
 /// added, in order, to an f32 accumulator; the step multiplies by 1 / micro-batches and the clip
-/// factor in one f32 multiply.
+/// factor in one f32 multiply. A parameter that no micro-batch used takes part with a zero
+/// gradient. An engine is driven by one thread at a time; two engines share nothing.
 class ZG_API Engine final : public ParameterSource {
  public:
-  /// Initialises every parameter from (config.seed, name, element).
+  /// Initialises every parameter from (config.seed, name, element). The store must outlive the
+  /// engine and not grow. Throws ConfigError, Unsupported or OutOfMemory.
   Engine(const ParameterStore& store, const Device& device, const Config& config = {});
   ~Engine() override;
 
@@ -41,6 +44,7 @@ class ZG_API Engine final : public ParameterSource {
 
   int64_t steps() const;  ///< attempted so far: taken plus skipped
   int64_t skipped() const;
+  int64_t micro_batches() const;  ///< since the last step
   const Config& config() const;
   const ParameterStore& store() const;
   const Device& device() const;
@@ -49,13 +53,15 @@ class ZG_API Engine final : public ParameterSource {
   /// their names.
   std::string parameter_hash() const;
 
-  /// The f32 bytes of one parameter: master, first and second moment (empty for frozen ones), or
-  /// the gradient accumulated since the last step.
+  /// The f32 bytes of one parameter: master, first and second moment, or the sum (not the mean) of
+  /// the gradients since the last step. A frozen parameter has its value for a master, and empty
+  /// moments and gradient.
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
   /// Writes it (not gradient); the compute copy follows. ShapeError when the size is off.
   void write(const Parameter& parameter, State state, std::span<const float> values);
-  void set_steps(int64_t taken, int64_t skipped);  ///< for resuming
+  /// For resuming: sets the counters and drops the gradients accumulated so far.
+  void set_steps(int64_t taken, int64_t skipped);
 
   void acquire(const Unit& unit, Stream& stream) override;
   void release(const Unit& unit, Stream& stream) noexcept override;

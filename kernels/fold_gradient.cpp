@@ -1,0 +1,23 @@
+#include "kernels/fold_gradient.h"
+
+#include "kernels/check.h"
+#include "kernels/cpu/fold_gradient.h"
+
+namespace zg {
+
+void validate(const FoldGradient& args) {
+  const char* op = "fold_gradient";
+  check_dtype(op, "leaf", args.leaf, {DType::f32, DType::bf16});
+  check_dtype(op, "sum", args.sum, DType::f32);
+  check_shape(op, "sum", args.sum, args.leaf.shape());
+  check_device(op, {&args.leaf, &args.sum});
+  if (args.rounding != DType::f32 && args.rounding != DType::bf16)
+    throw DTypeError(std::string(op) + ": rounding is " + name_of(args.rounding) +
+                     "; expected f32 or bf16");
+}
+
+namespace kernels {
+constinit Kernel<FoldGradient> fold_gradient{.name = "fold_gradient", .cpu = cpu::fold_gradient};
+}
+
+}  // namespace zg

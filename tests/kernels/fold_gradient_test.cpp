@@ -1,0 +1,55 @@
+#include "kernels/fold_gradient.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+TEST_CASE("fold_gradient adds the leaf rounded once, with equal bits at every level") {
+  for (const Device& device : devices_at_every_level())
+    for (DType leaf : {DType::f32, DType::bf16})
+      for (DType rounding : {DType::f32, DType::bf16})
+        for (bool first : {false, true})
+          for (int64_t n : {1, 15, 31, 33, 1023, 140001}) {
+            CAPTURE(level_of(device));
+            CAPTURE(n);
+            const Tensor x = random_tensor({n}, leaf, device, 1);
+            const Tensor sum = random_tensor({n}, DType::f32, device, 2, -100.0, 100.0);
+            std::vector<float> expected = sum.to_host<float>();
+            const std::vector<double> leaves = x.to_doubles();
+            for (size_t i = 0; i < expected.size(); ++i) {
+              float term = static_cast<float>(leaves[i]);
+              if (rounding == DType::bf16) term = static_cast<float>(bf16(term));
+              expected[i] = (first ? 0.0f : expected[i]) + term;
+            }
+            kernels::fold_gradient({.leaf = x, .sum = sum, .rounding = rounding, .first = first},
+                                   device.compute());
+            CHECK(same_bits(sum, Tensor::from(expected, {n}, device)));
+          }
+}
+
+TEST_CASE("the first fold gives the bits of 0 + leaf, whatever the sum held") {
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor leaf = Tensor::from(std::vector<float>(20, -0.0f), {20}, device);
+    const Tensor sum = Tensor::full({20}, NAN, DType::f32, device);
+    kernels::fold_gradient({.leaf = leaf, .sum = sum, .first = true}, device.compute());
+    CHECK(same_bits(sum, Tensor::zeros({20}, DType::f32, device)));
+  }
+}
+
+TEST_CASE("fold_gradient refuses other shapes and dtypes") {
+  const Device device = Device::cpu();
+  const Tensor four = Tensor::zeros({4}, DType::f32, device);
+  const Tensor five = Tensor::zeros({5}, DType::f32, device);
+  const Tensor wide = Tensor::zeros({4}, DType::f64, device);
+  Stream& stream = device.compute();
+  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.leaf = four, .sum = five}, stream),
+                       "fold_gradient: sum has shape [5]; expected [4]", ShapeError);
+  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.leaf = four, .sum = wide}, stream),
+                       "fold_gradient: sum holds f64; expected f32", DTypeError);
+  CHECK_THROWS_WITH_AS(
+      kernels::fold_gradient({.leaf = four, .sum = four, .rounding = DType::f16}, stream),
+      "fold_gradient: rounding is f16; expected f32 or bf16", DTypeError);
+}

@@ -1,0 +1,258 @@
+#include "zero/engine.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "runtime/error.h"
+#include "tests/zero/toy.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using State = zero::Engine::State;
+
+namespace {
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("eight micro-batches are folded in order, each rounded once, as an explicit loop does") {
+  for (const Device& device : devices_at_every_level())
+    for (DType compute : {DType::f32, DType::bf16}) {
+      CAPTURE(level_of(device));
+      CAPTURE(name_of(compute));
+      const Toy toy;
+      Engine engine(toy.store, device, {.compute = compute});
+      for (int step = 0; step < 2; ++step) {  // the second starts over what the first left
+        std::map<const Parameter*, std::vector<float>> expected;
+        for (uint64_t m = 0; m < 8; ++m) {
+          Gradients gradients = random_gradients(toy.trainable(), m + 1);
+          for (float& x : gradients[&toy.gain]) x = -0.0f;
+          for (auto& [parameter, gradient] : gradients) {
+            std::vector<float>& sum = expected[parameter];
+            sum.resize(gradient.size(), 0.0f);
+            for (size_t i = 0; i < sum.size(); ++i)
+              sum[i] +=
+                  compute == DType::bf16 ? static_cast<float>(bf16(gradient[i])) : gradient[i];
+          }
+          run_micro_batch(engine, gradients);
+        }
+        CHECK(engine.micro_batches() == 8);
+        for (const Parameter* parameter : toy.trainable())
+          CHECK(equal_bits(engine.read(*parameter, State::gradient), expected[parameter]));
+        engine.step(1e-3f);
+        CHECK(engine.micro_batches() == 0);
+        for (const Parameter* parameter : toy.trainable())
+          CHECK(
+              equal_bits(engine.read(*parameter, State::gradient),
+                         std::vector<float>(static_cast<size_t>(parameter->shape.numel()), 0.0f)));
+      }
+    }
+}
+
+TEST_CASE("values are the masters rounded to the compute dtype, from the start and after a step") {
+  for (DType compute : {DType::f32, DType::bf16}) {
+    const Toy toy;
+    Engine engine(toy.store, Device::cpu(), {.compute = compute});
+    for (int step = 0; step < 3; ++step) {
+      for (const auto& parameter : toy.store.parameters()) {
+        Tape tape = engine.inference_tape();
+        const Tape::Use use(tape, *parameter->unit);
+        const Tensor value = tape.parameter(*parameter).value();
+        CHECK(value.shape() == parameter->shape);
+        CHECK(value.dtype() == compute);
+        CHECK(value.buffer()->purpose() == Purpose::parameter);
+        const std::vector<float> masters = engine.read(*parameter, State::master);
+        const std::vector<double> values = value.to_doubles();
+        for (size_t i = 0; i < masters.size(); ++i)
+          CHECK(values[i] ==
+                (compute == DType::f32 ? masters[i] : static_cast<float>(bf16(masters[i]))));
+      }
+      train_step(engine, step);
+    }
+  }
+}
+
+TEST_CASE("masters start from seed, name and element, at any dtype") {
+  const Toy toy;
+  for (DType compute : {DType::f32, DType::bf16}) {
+    const Engine engine(toy.store, Device::cpu(), {.compute = compute, .seed = 11});
+    for (const auto& parameter : toy.store.parameters()) {
+      std::vector<float> expected(static_cast<size_t>(parameter->shape.numel()));
+      initialise(parameter->init, 11, parameter->name, 0, expected);
+      if (!parameter->trainable && compute == DType::bf16)  // no master: its value, widened
+        for (float& x : expected) x = static_cast<float>(bf16(x));
+      CHECK(engine.read(*parameter, State::master) == expected);
+    }
+  }
+}
+
+TEST_CASE("a step with an infinite or NaN gradient changes nothing and names the tensor") {
+  for (DType compute : {DType::f32, DType::bf16})
+    for (float bad : {INFINITY, -INFINITY, NAN}) {
+      const Toy toy;
+      Engine engine(toy.store, Device::cpu(), {.compute = compute});
+      Engine untouched(toy.store, Device::cpu(), {.compute = compute});
+      train_step(engine, 0);
+      train_step(untouched, 0);
+      const std::string before = engine.parameter_hash();
+      Gradients gradients = random_gradients(toy.trainable(), 3);
+      gradients[&toy.matrix][64] = bad;  // the last of its unit
+      gradients[&toy.gain][128] = bad;   // before it in the store
+      run_micro_batch(engine, random_gradients(toy.trainable(), 2));
+      run_micro_batch(engine, gradients);
+      const zero::StepResult result = engine.step(1e-2f);
+      CHECK(result.skipped);
+      CHECK(result.bad_tensor == "gain");
+      CHECK(std::isinf(result.gradient_norm));
+      CHECK(engine.steps() == 2);
+      CHECK(engine.skipped() == 1);
+      CHECK(engine.micro_batches() == 0);
+      CHECK(engine.parameter_hash() == before);
+      // Nothing of it is left: both go on alike.
+      for (int step = 1; step < 3; ++step)
+        CHECK(train_step(engine, step) == train_step(untouched, step));
+      CHECK(engine.parameter_hash() == untouched.parameter_hash());
+      CHECK(engine.read(toy.gain, State::moment2) == untouched.read(toy.gain, State::moment2));
+    }
+}
+
+TEST_CASE("a parameter that no micro-batch used is updated with a zero gradient") {
+  const Toy toy;
+  Engine left_out(toy.store, Device::cpu()), zeros(toy.store, Device::cpu());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    Gradients gradients = random_gradients(toy.trainable(), step);
+    // In the first step it has a gradient: its sum holds something to be forgotten.
+    if (step > 1) gradients[&toy.weight] = std::vector<float>(5 * 31, 0.0f);
+    run_micro_batch(zeros, gradients);
+    if (step > 1) gradients.erase(&toy.weight);
+    run_micro_batch(left_out, gradients);
+    CHECK(zeros.step(1e-2f).gradient_norm == left_out.step(1e-2f).gradient_norm);
+  }
+  CHECK(zeros.parameter_hash() == left_out.parameter_hash());
+}
+
+TEST_CASE("a frozen parameter keeps its value and has no optimizer state") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const std::vector<float> before = engine.read(toy.table, State::master);
+  train_step(engine, 0);
+  CHECK(engine.read(toy.table, State::master) == before);
+  CHECK(engine.read(toy.table, State::moment1).empty());
+  CHECK(engine.read(toy.table, State::gradient).empty());
+}
+
+TEST_CASE("a value outside its unit is an error that names the parameter and the unit to open") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const char* message =
+      "value: 'gain' is read outside its unit; expected unit 'second' to be open; open it with "
+      "Tape::Use use(tape, unit)";
+  CHECK_THROWS_WITH_AS(engine.value(toy.gain), message, NotResident);
+  {
+    Tape tape = engine.inference_tape();
+    const Tape::Use outer(tape, toy.second);
+    { const Tape::Use inner(tape, toy.second); }
+    CHECK(engine.value(toy.gain).numel() == 129);
+    CHECK_THROWS_AS(engine.value(toy.bias), NotResident);
+  }
+  CHECK_THROWS_WITH_AS(engine.value(toy.gain), message, NotResident);
+}
+
+TEST_CASE("write is read back, the compute copy follows, and wrong sizes are refused") {
+  for (DType compute : {DType::f32, DType::bf16}) {
+    const Toy toy;
+    Engine engine(toy.store, Device::cpu(), {.compute = compute});
+    const std::vector<float> before = engine.read(toy.gain, State::master);
+    const std::vector<float> values = random_floats(65, 4);
+    for (State state : {State::master, State::moment1, State::moment2}) {
+      engine.write(toy.matrix, state, values);
+      CHECK(engine.read(toy.matrix, state) == values);
+    }
+    CHECK(engine.read(toy.gain, State::master) == before);
+    Tape tape = engine.inference_tape();
+    const Tape::Use use(tape, toy.second);
+    CHECK(engine.value(toy.matrix).to_doubles()[64] ==
+          (compute == DType::f32 ? values[64] : static_cast<float>(bf16(values[64]))));
+    CHECK_THROWS_WITH_AS(engine.write(toy.gain, State::master, values),
+                         "write: 'gain' takes 129 values, got 65", ShapeError);
+    CHECK_THROWS_AS(engine.write(toy.matrix, State::gradient, values), ConfigError);
+    CHECK_THROWS_AS(engine.write(toy.table, State::moment1, values), ShapeError);
+  }
+}
+
+TEST_CASE("misuse of an engine is an error") {
+  const Toy toy, other;
+  Engine engine(toy.store, Device::cpu());
+  CHECK_THROWS_WITH_AS(engine.step(1e-3f),
+                       "step: no micro-batch since the last one; call backward first", ConfigError);
+  run_micro_batch(engine, random_gradients(toy.trainable(), 1));
+  CHECK_THROWS_AS(engine.step(NAN), ConfigError);
+  CHECK_THROWS_AS(engine.read(other.gain, State::master), ConfigError);
+  CHECK_THROWS_AS(engine.acquire(other.first, engine.device().compute()), ConfigError);
+  CHECK_THROWS_AS(engine.set_steps(-1, 0), ConfigError);
+  CHECK_THROWS_AS(Engine(toy.store, Device::cpu(), {.stage = 7}), ConfigError);
+}
+
+TEST_CASE("two engines in one process do not meet, in turns or in two threads") {
+  const Toy toy;
+  const auto hash_after = [&](uint64_t seed) {
+    Engine engine(toy.store, Device::cpu(0, {.threads = 1}), {.seed = seed});
+    for (int step = 0; step < 5; ++step) train_step(engine, step);
+    return engine.parameter_hash();
+  };
+  const std::string alone1 = hash_after(1), alone2 = hash_after(2);
+  CHECK(alone1 != alone2);
+
+  Engine a(toy.store, Device::cpu(), {.seed = 1}), b(toy.store, Device::cpu(), {.seed = 2});
+  for (int step = 0; step < 5; ++step) {
+    train_step(a, step);
+    train_step(b, step);
+  }
+  CHECK(a.parameter_hash() == alone1);
+  CHECK(b.parameter_hash() == alone2);
+
+  std::string threaded1, threaded2;
+  std::thread first([&] { threaded1 = hash_after(1); });
+  std::thread second([&] { threaded2 = hash_after(2); });
+  first.join();
+  second.join();
+  CHECK(threaded1 == alone1);
+  CHECK(threaded2 == alone2);
+}
+
+TEST_CASE("training gives the same bits at every level and thread count") {
+  for (DType compute : {DType::f32, DType::bf16}) {
+    std::string expected;
+    for (int threads : {1, 2})
+      for (const Device& device : devices_at_every_level(threads)) {
+        const Toy toy;
+        Engine engine(toy.store, device, {.compute = compute});
+        for (int step = 0; step < 3; ++step) train_step(engine, step);
+        if (expected.empty()) expected = engine.parameter_hash();
+        CHECK(engine.parameter_hash() == expected);
+      }
+  }
+}
+
+TEST_CASE("parameter_hash is XXH3-128 of the masters in byte order of names") {
+  // What `xxhsum -H2` prints for the eight floats below in the order Z, a, b.
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  const Parameter& b = store.add(unit, "b", {3}, Init::ones());
+  const Parameter& a = store.add(unit, "a", {2, 2}, Init::zeros(), {.decay = true});
+  const Parameter& upper = store.add(unit, "Z", {1}, Init::ones(), {.trainable = false});
+  Engine engine(store, Device::cpu());
+  const std::string start = engine.parameter_hash();
+  engine.write(upper, Engine::State::master, std::vector<float>{-2.0f});
+  engine.write(a, Engine::State::master, std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f});
+  engine.write(b, Engine::State::master, std::vector<float>{100.0f, 200.0f, 300.0f});
+  CHECK(start != engine.parameter_hash());
+  CHECK(engine.parameter_hash() == "6a490272ff0ed22127343d32cfb4d1a0");
+}

@@ -1,0 +1,98 @@
+#include <doctest/doctest.h>
+
+#include "runtime/error.h"
+#include "tests/zero/toy.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Engine;
+
+namespace {
+
+struct StateBytes {
+  int64_t parameter = 0, gradient = 0, optimizer = 0;
+  bool operator==(const StateBytes&) const = default;
+};
+
+StateBytes live(const Device& device) {
+  const BytesByPurpose bytes = device.memory().live_by_purpose();
+  return {bytes[static_cast<size_t>(Purpose::parameter)],
+          bytes[static_cast<size_t>(Purpose::gradient)],
+          bytes[static_cast<size_t>(Purpose::optimizer)]};
+}
+
+int64_t padded(std::initializer_list<int64_t> sizes) {
+  int64_t sum = 0;
+  for (int64_t n : sizes) sum += (n + 63) / 64 * 64;
+  return sum;
+}
+
+/// Toy's by hand: elements of each flat array with every parameter on a multiple of 64.
+const int64_t first = padded({7, 5 * 31}), first_frozen = padded({3 * 4});
+const int64_t second = padded({129, 65});
+
+}  // namespace
+
+TEST_CASE("resting bytes are values, one f32 sum, two moments and, in bf16, f32 masters") {
+  for (DType compute : {DType::f32, DType::bf16}) {
+    const int64_t wide = compute == DType::f32 ? 4 : 2;
+    StateBytes expected;
+    for (int64_t n : {first, second}) {
+      expected.parameter += arena_bytes(n * wide);
+      expected.gradient += arena_bytes(n * 4);
+      expected.optimizer += (compute == DType::f32 ? 2 : 3) * arena_bytes(n * 4);
+    }
+    expected.parameter += arena_bytes(first_frozen * wide);
+    for (const Device& device : {Device::cpu(), Device::meta()}) {
+      const Toy toy;
+      {
+        Engine engine(toy.store, device, {.compute = compute});
+        CHECK((live(device) == expected));
+        CHECK(device.memory().live() ==
+              expected.parameter + expected.gradient + expected.optimizer);
+        if (device.type() == Device::Type::cpu)
+          for (int step = 0; step < 3; ++step) {
+            train_step(engine, step);
+            CHECK((live(device) == expected));
+            CHECK(device.memory().live() ==
+                  expected.parameter + expected.gradient + expected.optimizer);
+          }
+      }
+      CHECK(device.memory().live() == 0);
+    }
+  }
+}
+
+TEST_CASE("meta takes the same bytes as a real run, step by step") {
+  for (DType compute : {DType::f32, DType::bf16}) {
+    const Device real = Device::cpu(), meta = Device::meta();
+    const Toy toy;
+    Engine on_real(toy.store, real, {.compute = compute}),
+        on_meta(toy.store, meta, {.compute = compute});
+    CHECK(real.memory().peak() == meta.memory().peak());
+    real.memory().reset_peaks();
+    meta.memory().reset_peaks();
+    for (uint64_t step = 1; step <= 2; ++step) {
+      Gradients gradients = random_gradients(toy.trainable(), step);
+      run_micro_batch(on_real, gradients);
+      run_micro_batch(on_meta, gradients);
+      if (step == 2) gradients[&toy.bias][0] = NAN;  // skipping takes what a step takes
+      run_micro_batch(on_real, gradients);
+      run_micro_batch(on_meta, gradients);
+      CHECK(on_real.step(1e-3f).skipped == (step == 2));
+      CHECK_FALSE(on_meta.step(1e-3f).skipped);
+      const auto real_rows = real.memory().rows(), meta_rows = meta.memory().rows();
+      REQUIRE(real_rows.size() == meta_rows.size());
+      for (size_t i = 0; i < real_rows.size(); ++i) {
+        CHECK(real_rows[i].phase == meta_rows[i].phase);
+        CHECK(real_rows[i].live == meta_rows[i].live);
+        CHECK(real_rows[i].peak == meta_rows[i].peak);
+      }
+    }
+  }
+}
+
+TEST_CASE("an engine over its cap is refused before anything is computed") {
+  const Toy toy;
+  CHECK_THROWS_AS(Engine(toy.store, Device::cpu(0, {.memory_limit = 4096})), OutOfMemory);
+}

@@ -1,0 +1,47 @@
+#include "zero/checksum.h"
+
+#define XXH_INLINE_ALL  // header-only: users of a static library need not link libxxhash
+#include <xxhash.h>
+
+#include <new>
+
+namespace zg::zero {
+namespace {
+
+std::string hex_of(const XXH128_hash_t& hash) {
+  XXH128_canonical_t canonical;  // big-endian, high half first
+  XXH128_canonicalFromHash(&canonical, hash);
+  std::string text;
+  for (unsigned char byte : canonical.digest) {
+    text += "0123456789abcdef"[byte / 16];
+    text += "0123456789abcdef"[byte % 16];
+  }
+  return text;
+}
+
+}  // namespace
+
+struct ChecksumState {
+  XXH3_state_t* xxh3 = XXH3_createState();
+  ChecksumState() {
+    if (!xxh3) throw std::bad_alloc();
+    XXH3_128bits_reset(xxh3);
+  }
+  ~ChecksumState() { XXH3_freeState(xxh3); }
+  ChecksumState(const ChecksumState&) = delete;
+};
+
+Checksum::Checksum() : state_(std::make_unique<ChecksumState>()) {}
+Checksum::~Checksum() = default;
+
+void Checksum::update(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_->xxh3, bytes.data(), bytes.size());
+}
+
+std::string Checksum::hex() const { return hex_of(XXH3_128bits_digest(state_->xxh3)); }
+
+std::string checksum(std::span<const std::byte> bytes) {
+  return hex_of(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/api.h"
+
+namespace zg::zero {
+
+/// XXH3 of 128 bits, over bytes as they come.
+class ZG_API Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+  void update(std::span<const std::byte> bytes);
+  std::string hex() const;  ///< 32 digits, as `xxhsum -H2` prints
+
+ private:
+  std::unique_ptr<struct ChecksumState> state_;
+};
+
+ZG_API std::string checksum(std::span<const std::byte> bytes);
+
+}  // namespace zg::zero

@@ -1,0 +1,47 @@
+#include "zero/transfer.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/elementwise.h"
+
+namespace zg::zero {
+namespace {
+
+constexpr int64_t chunk_elements = int64_t{1} << 20;
+
+template <class F>
+void for_each_chunk(const Tensor& tensor, const F& f) {
+  const PurposeScope purpose(tensor.device(), Purpose::workspace);
+  for (int64_t begin = 0; begin < tensor.numel(); begin += chunk_elements) {
+    const int64_t count = std::min(chunk_elements, tensor.numel() - begin);
+    f(begin, tensor.flat(begin, count));
+  }
+}
+
+}  // namespace
+
+void write_floats(const Tensor& to,
+                  const std::function<void(int64_t begin, std::span<float>)>& produce) {
+  const Device device = to.device();
+  std::vector<float> values;
+  for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
+    values.resize(static_cast<size_t>(chunk.numel()));
+    if (device.type() != Device::Type::meta) produce(begin, values);
+    const Tensor staging = Tensor::from(values, chunk.shape(), device);
+    kernels::cast({.x = staging, .y = chunk}, device.compute());
+  });
+}
+
+void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume) {
+  for_each_chunk(from, [&](int64_t, Tensor chunk) {
+    if (chunk.dtype() != DType::f32) {
+      const Tensor wide = Tensor::empty(chunk.shape(), DType::f32, chunk.device());
+      kernels::cast({.x = chunk, .y = wide}, chunk.device().compute());
+      chunk = wide;
+    }
+    consume(chunk.to_host<float>());
+  });
+}
+
+}  // namespace zg::zero

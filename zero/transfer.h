@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "runtime/tensor.h"
+
+namespace zg::zero {
+
+/// Fills a floating tensor with floats made on the host, rounded once to its dtype. `produce` is
+/// given the place of the first element and the elements to write, a few MiB at a time, so that no
+/// second copy of a large tensor exists. On a meta device nothing is produced.
+void write_floats(const Tensor& to,
+                  const std::function<void(int64_t begin, std::span<float>)>& produce);
+
+/// The elements of a floating tensor in order, widened to f32, a few MiB at a time. Throws
+/// Unsupported on a meta device.
+void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
+
+}  // namespace zg::zero
