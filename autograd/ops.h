@@ -10,7 +10,10 @@
 
 // Differentiable ops, free functions on Var. Shapes broadcast as in numpy and PyTorch; rank up to
 // 6; negative axes count from the end. Without a tape an op just computes. Make at most one
-// recording call per argument list: compilers evaluate arguments in different orders.
+// recording call per argument list: compilers evaluate arguments in different orders. An operand
+// that does not fit is a ShapeError or DTypeError that names the op, before any work; dtypes never
+// convert by themselves, cast() does. Results that lie in one piece of the operand share its
+// memory.
 namespace zg {
 
 // --- arithmetic with broadcasting; operands of one dtype ---
@@ -21,8 +24,8 @@ ZG_API Var div(const Var& a, const Var& b);
 ZG_API Var pow(const Var& a, const Var& b);
 ZG_API Var maximum(const Var& a, const Var& b);
 ZG_API Var minimum(const Var& a, const Var& b);
-ZG_API Var add(const Var& a, double b);
-ZG_API Var mul(const Var& a, double b);
+ZG_API Var add(const Var& a, double b);  ///< b rounded to a's dtype, as in pow
+ZG_API Var mul(const Var& a, double b);  ///< b not rounded
 ZG_API Var pow(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
 

@@ -8,8 +8,6 @@
 namespace zg {
 namespace {
 
-using Strides = std::array<int64_t, Shape::max_rank>;
-
 void check_range(const char* name, const Tensor& tensor, const Shape& extents,
                  const Strides& strides, int64_t offset) {
   int64_t low = offset, high = offset;

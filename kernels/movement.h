@@ -1,7 +1,5 @@
 #pragma once
 
-#include <array>
-
 #include "kernels/kernel.h"
 
 namespace zg {
@@ -13,7 +11,7 @@ namespace zg {
 struct StridedCopy {
   Tensor x, y;  ///< same dtype, any
   Shape extents;
-  std::array<int64_t, Shape::max_rank> x_strides{}, y_strides{};
+  Strides x_strides{}, y_strides{};
   int64_t x_offset = 0, y_offset = 0;
 };
 

@@ -62,4 +62,14 @@ Shape broadcast(const Shape& a, const Shape& b, const char* op) {
   return Shape(std::span<const int64_t>(extents, static_cast<size_t>(rank)));
 }
 
+Strides broadcast_strides(const Shape& shape, const Shape& extents) {
+  Strides strides{};
+  int64_t stride = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    if (shape[i] != 1) strides[static_cast<size_t>(i + extents.rank() - shape.rank())] = stride;
+    stride *= std::max<int64_t>(shape[i], 1);  // places of an empty tensor are distinct, too
+  }
+  return strides;
+}
+
 }  // namespace zg

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -34,5 +35,11 @@ class ZG_API Shape {
 
 /// The shape that numpy and PyTorch broadcasting gives; throws ShapeError naming `op`.
 ZG_API Shape broadcast(const Shape& a, const Shape& b, const char* op);
+
+using Strides = std::array<int64_t, Shape::max_rank>;
+
+/// Strides, in elements, of a contiguous tensor of `shape` walked over `extents`, to which it
+/// broadcasts: 0 along axes that it lacks or has with extent 1.
+ZG_API Strides broadcast_strides(const Shape& shape, const Shape& extents);
 
 }  // namespace zg

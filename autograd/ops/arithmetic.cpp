@@ -56,6 +56,24 @@ void backward_of_pair(const Sides& n, const BackwardPass& pass) {
   accumulate_reduced(pass, 1, db, n.b);
 }
 
+/// Apart from the other pairs because each side is read for the other's gradient alone: a constant
+/// factor keeps nothing but itself.
+Var product_of(const char* name, const Var& a, const Var& b) {
+  const Operands sides = operands(name, a, b);
+  return record(name, {a, b}, computed(name, BinaryOp::multiply, sides),
+                {b.needs_gradient() ? sides.a : Tensor(), a.needs_gradient() ? sides.b : Tensor()},
+                Sides{BinaryOp::multiply, sides.a.shape(), sides.b.shape()},
+                [](const Sides& n, const BackwardPass& pass) {
+                  const Tensor& dy = pass.gradient_of_output();
+                  for (int side : {0, 1}) {
+                    if (!pass.needs(side)) continue;
+                    const Tensor gradient = empty_like(dy);
+                    kernels::binary({n.op, dy, pass.saved(1 - side), gradient}, pass.stream());
+                    accumulate_reduced(pass, side, gradient, side == 0 ? n.a : n.b);
+                  }
+                });
+}
+
 Var sum_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
   const Operands sides = operands(name, a, b);
   return record(name, {a, b}, computed(name, op, sides), {},
@@ -73,7 +91,7 @@ Var pair_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
 // The factor is not rounded to a's dtype: 1 / sqrt(D) in bf16 would be off by up to 0.4%.
 Var multiplied(const char* op, const char* name, const Var& a, double b) {
   const Tensor values = operand(op, name, a);
-  if (!is_floating(values.dtype())) return pair_of(op, BinaryOp::multiply, a, constant(b, values));
+  if (!is_floating(values.dtype())) return product_of(op, a, constant(b, values));
   return record(op, {a}, scaled(values, b, values.device().compute()), {}, b,
                 [](double factor, const BackwardPass& pass) {
                   pass.accumulate(0, scaled(pass.gradient_of_output(), factor, pass.stream()));
@@ -88,7 +106,7 @@ Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
 
 Var add(const Var& a, const Var& b) { return sum_of("add", BinaryOp::add, a, b); }
 Var sub(const Var& a, const Var& b) { return sum_of("sub", BinaryOp::subtract, a, b); }
-Var mul(const Var& a, const Var& b) { return pair_of("mul", BinaryOp::multiply, a, b); }
+Var mul(const Var& a, const Var& b) { return product_of("mul", a, b); }
 Var div(const Var& a, const Var& b) { return pair_of("div", BinaryOp::divide, a, b); }
 Var maximum(const Var& a, const Var& b) { return pair_of("maximum", BinaryOp::maximum, a, b); }
 Var minimum(const Var& a, const Var& b) { return pair_of("minimum", BinaryOp::minimum, a, b); }

@@ -1,22 +1,10 @@
 #include "autograd/ops/broadcast.h"
 
-#include <algorithm>
-
 #include "autograd/ops/gradient.h"
 #include "kernels/movement.h"
 #include "kernels/reduce.h"
 
 namespace zg {
-
-Strides broadcast_strides(const Shape& shape, const Shape& extents) {
-  Strides strides{};
-  int64_t stride = 1;
-  for (int i = shape.rank() - 1; i >= 0; --i) {
-    if (shape[i] != 1) strides[static_cast<size_t>(i + extents.rank() - shape.rank())] = stride;
-    stride *= std::max<int64_t>(shape[i], 1);  // an empty tensor still has distinct places
-  }
-  return strides;
-}
 
 void expand(const Tensor& x, const Tensor& y, Stream& stream) {
   kernels::strided_copy({.x = x,

@@ -9,20 +9,6 @@
 
 namespace zg::cpu {
 
-using Strides = std::array<int64_t, Shape::max_rank>;
-
-/// Element strides of a contiguous tensor of `shape` walked over `extents`, to which it broadcasts:
-/// 0 along axes that it lacks or has with extent 1.
-inline Strides broadcast_strides(const Shape& shape, const Shape& extents) {
-  Strides strides{};
-  int64_t stride = 1;
-  for (int i = shape.rank() - 1; i >= 0; --i) {
-    if (shape[i] != 1) strides[static_cast<size_t>(i + extents.rank() - shape.rank())] = stride;
-    stride *= shape[i];
-  }
-  return strides;
-}
-
 /// Nested loops over several strided operands. Axes of extent 1 are dropped and neighbours merged
 /// where every operand allows it, so that equal shapes become one loop.
 template <size_t operands>

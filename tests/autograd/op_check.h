@@ -13,9 +13,9 @@ namespace zg::testing {
 
 using Vars = std::span<const Var>;
 
-/// The device that a test file's tensors share.
+/// The device that a test file's tensors share; one thread, since handing out tiny work costs more.
 inline const Device& shared_device() {
-  static const Device device = Device::cpu(0, {.threads = 2});
+  static const Device device = Device::cpu(0, {.threads = 1});
   return device;
 }
 

@@ -63,6 +63,15 @@ TEST_CASE("permute moves axes, and only bytes that have to move") {
                  "permute: axis 4 is outside [2, 3, 1, 4]; expected -4 to 3"));
 }
 
+TEST_CASE("empty tensors pass through ops and back") {
+  const Tensor empty = doubles({2, 0, 3}, 1);
+  CHECK(permute(Var(empty), {2, 1, 0}).shape() == Shape{3, 0, 2});
+  check_gradient([](Tape&, Vars in) { return permute(in[0], {2, 1, 0}); }, {empty});
+  check_gradient([](Tape&, Vars in) { return sum(in[0], {1}); }, {empty});
+  check_gradient([](Tape&, Vars in) { return mul(in[0], in[1]); }, {empty, doubles({1, 3}, 2)});
+  check_gradient([](Tape&, Vars in) { return softmax(exp(in[0]), 1); }, {empty});
+}
+
 TEST_CASE("slice takes a range of any axis") {
   const Var x = counted({2, 5, 3});
   CHECK(values_of(slice(x, 1, 1, 3)) ==

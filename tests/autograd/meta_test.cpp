@@ -1,0 +1,45 @@
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+struct Bytes {
+  int64_t peak, live;
+  bool operator==(const Bytes&) const = default;
+};
+
+/// A pass through every family of ops, forward and backward; what it took at most and what stayed.
+Bytes bytes_of_a_pass(const Device& device) {
+  auto made = [&](const Shape& shape) { return Tensor::full(shape, 0.5, DType::bf16, device); };
+  const Tensor ids = Tensor::full({2, 16}, 3, DType::i64, device);
+  const Tensor flat_index = Tensor::full({2, 16, 1}, 1, DType::i64, device);
+  Tape tape(device);
+  const Var table = tape.variable(made({31, 32})), position = tape.variable(made({16, 32}));
+  const Var gamma = tape.variable(made({32})), weight = tape.variable(made({96, 32}));
+  const Var bias = tape.variable(made({96}));
+
+  const Var x = embedding(ids, table, position);
+  const Var qkv = linear(layer_norm(x, gamma, gamma), weight, bias, Activation::gelu_tanh);
+  const NormedSum sums =
+      add_layer_norm(x, dropout(attention(qkv, 4), 0.1f, {.seed = 1}), gamma, gamma);
+  const Var logits = linear(rms_norm(sums.normed, gamma), table);
+  const std::vector<Var> parts = split(sums.sum, std::vector<int64_t>{8, 24}, 2);
+  const Var joined[] = {softmax(parts[1], 1), permute(silu(parts[0]), {0, 1, 2})};
+  const Var rejoined = concat(joined, 2);
+  const Var scores = matmul(rejoined, permute(rejoined, {0, 2, 1}));
+  const Var extra =
+      add(sum(max(where(greater(scores, mul(scores, 0.5)), scores, neg(scores)), {1})),
+          mean(gather(logits, -1, flat_index)));
+  const Var loss = add(cross_entropy(logits, ids), cast(extra, DType::f32));
+  tape.backward(add(loss, projection_cross_entropy(sums.normed, table, ids)));
+  return {device.memory().peak(), device.memory().live()};
+}
+
+}  // namespace
+
+TEST_CASE("ops on a meta device account for what the same ops take on the CPU") {
+  const DeviceOptions options{.threads = 1};
+  CHECK(bytes_of_a_pass(Device::meta(0, options)) == bytes_of_a_pass(Device::cpu(0, options)));
+}

@@ -1,0 +1,142 @@
+#include "tests/autograd/fake_source.h"
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+/// One unit of bf16 parameters, and the gradients that one loss gave them.
+class Bf16Unit {
+ public:
+  const Parameter& add(const std::string& name, const Shape& shape) {
+    return store_.add(unit_, name, shape, Init::normal(0.5f));
+  }
+
+  /// `loss` in a recorded pass over the parameters, then backward.
+  void run(const std::function<Var(Tape&)>& loss) {
+    source_ = std::make_unique<FakeSource>(store_, shared_device(), DType::bf16);
+    Tape tape(shared_device(), source_.get());
+    Var result;
+    {
+      Tape::Use use(tape, unit_);
+      result = sum(loss(tape));
+    }
+    tape.backward(result);
+  }
+
+  /// The gradient arrived in f32 and is as close to `expected` as sums in f32 are.
+  void check(const Parameter& parameter, const std::vector<double>& expected) const {
+    CAPTURE(parameter.name);
+    REQUIRE(source_->gradients.contains(&parameter));
+    CHECK(source_->gradient_dtypes.at(&parameter) == DType::f32);
+    const std::vector<double>& actual = source_->gradients.at(&parameter);
+    REQUIRE(actual.size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i)
+      CHECK(actual[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+  }
+
+ private:
+  ParameterStore store_;
+  const Unit& unit_ = store_.unit("unit");
+  std::unique_ptr<FakeSource> source_;
+};
+
+Tensor narrow(const Shape& shape, uint64_t seed) {
+  return random_tensor(shape, DType::bf16, shared_device(), seed);
+}
+
+}  // namespace
+
+TEST_CASE("gradients of bf16 weights and biases are summed and kept in f32") {
+  Bf16Unit unit;
+  const Parameter& weight = unit.add("weight", {2, 3});
+  const Parameter& bias = unit.add("bias", {2});
+  const Tensor x = narrow({100, 3}, 1);
+  unit.run([&](Tape& tape) {
+    const Var w = tape.parameter(weight), b = tape.parameter(bias);
+    return linear(Var(x), w, b);
+  });
+  std::vector<double> columns(3);
+  for (size_t i = 0; i < 300; ++i) columns[i % 3] += x.to_doubles()[i];
+  unit.check(weight, {columns[0], columns[1], columns[2], columns[0], columns[1], columns[2]});
+  unit.check(bias, {100, 100});
+}
+
+TEST_CASE("gradients of bf16 parameters that are repeated are summed in f32") {
+  Bf16Unit unit;
+  const Parameter& shift = unit.add("shift", {3});
+  const Parameter& factor = unit.add("factor", {1});
+  const Tensor x = narrow({1000, 3}, 1);
+  unit.run([&](Tape& tape) {
+    const Var b = tape.parameter(shift), f = tape.parameter(factor);
+    const Var shifted = add(Var(x), b);
+    return add(shifted, broadcast_to(f, {1000, 3}));
+  });
+  unit.check(shift, {1000, 1000, 1000});
+  unit.check(factor, {3000});
+}
+
+TEST_CASE("gradients of bf16 tables and norms are summed in f32") {
+  Bf16Unit unit;
+  const Parameter& table = unit.add("table", {4, 2});
+  const Parameter& gamma = unit.add("gamma", {2});
+  const Parameter& beta = unit.add("beta", {2});
+  std::vector<int64_t> ids(1000, 1);
+  ids[7] = 3;
+  const Tensor x = narrow({1000, 2}, 1);
+  const Tensor places = Tensor::from(ids, {1, 1000}, shared_device());
+  unit.run([&](Tape& tape) {
+    const Var t = tape.parameter(table), g = tape.parameter(gamma), b = tape.parameter(beta);
+    const Var rows = embedding(places, t);
+    const Var normed = layer_norm(Var(x), g, b);
+    return add(rows, reshape(normed, {1, 1000, 2}));
+  });
+  unit.check(table, {0, 0, 999, 999, 0, 0, 1, 1});
+  unit.check(beta, {1000, 1000});
+}
+
+TEST_CASE("a kernel that writes bf16 gives a parameter its gradient converted") {
+  Bf16Unit unit;
+  const Parameter& weight = unit.add("weight", {2, 2});
+  unit.run([&](Tape& tape) {
+    const Var w = tape.parameter(weight);
+    return slice(relu(add(permute(w, {1, 0}), 100.0)), 1, 0, 1);
+  });
+  unit.check(weight, {1, 1, 0, 0});
+}
+
+TEST_CASE("a parameter used twice gets the sum of both gradients") {
+  Bf16Unit unit;
+  const Parameter& weight = unit.add("weight", {3, 2});
+  const Tensor ids = indices({2, 0, 2}, {1, 3}), x = narrow({5, 2}, 1);
+  unit.run([&](Tape& tape) {
+    const Var w = tape.parameter(weight);
+    const Var picked = sum(embedding(ids, w)), projected = sum(linear(Var(x), w));
+    return add(picked, projected);
+  });
+  std::vector<double> columns(2);
+  for (size_t i = 0; i < 10; ++i) columns[i % 2] += x.to_doubles()[i];
+  unit.check(weight, {1 + columns[0], 1 + columns[1], columns[0], columns[1], 2 + columns[0],
+                      2 + columns[1]});
+}
+
+TEST_CASE("a frozen parameter is a constant") {
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  const Parameter& weight = store.add(unit, "weight", {2, 3}, Init::normal(1.0f));
+  const Parameter& frozen =
+      store.add(unit, "frozen", {2, 3}, Init::normal(1.0f), {.decay = false, .trainable = false});
+  FakeSource source(store, shared_device());
+  Tape tape(shared_device(), &source);
+  Var loss;
+  {
+    Tape::Use use(tape, unit);
+    const Var w = tape.parameter(weight), f = tape.parameter(frozen);
+    CHECK_FALSE(relu(f).needs_gradient());
+    loss = sum(mul(w, f));
+  }
+  tape.backward(loss);
+  CHECK(source.gradients.contains(&weight));
+  CHECK_FALSE(source.gradients.contains(&frozen));
+}
