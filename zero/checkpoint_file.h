@@ -8,6 +8,16 @@
 
 namespace zg::zero {
 
+// DIR/step_N, N attempted steps, holds
+//   shard_00000.safetensors   f32 tensors named PARAMETER:STATE@OFFSET, where STATE is master,
+//                             moment1 or moment2 (a frozen parameter has its value as master) and
+//                             OFFSET the parameter's element that it begins with. One that holds
+//                             the whole parameter has its shape, a part has one axis.
+//   manifest.json             format, version, the counters and config of CheckpointInfo,
+//                             parameters (name to shape), tensors (name, dtype, shape, file and
+//                             XXH3-128 of the bytes), and a checksum of the manifest itself
+// Several shards may each hold parts of one parameter: whoever loads puts them together by offset.
+
 /// What a checkpoint holds besides tensors.
 struct CheckpointInfo {
   int64_t steps = 0;  ///< attempted optimizer steps
@@ -16,9 +26,10 @@ struct CheckpointInfo {
   std::string config_json;    ///< the caller's own JSON object: model, data and run settings
 };
 
-/// Writes DIR/step_N (N: info.steps): shard_00000.safetensors with, per parameter and global
-/// offset, master, moment1 and moment2 in f32, then manifest.json. It is built in a temporary
-/// folder, fsynced and renamed, so a step_N that exists is complete. Returns the path. FileError.
+/// Writes DIR/step_N (N: info.steps) in a temporary folder, fsyncs and renames it, so a step_N that
+/// exists is complete; one that existed before is replaced in one step. One process at a time
+/// writes to a DIR: what a killed one left unfinished is removed. Returns the path. FileError;
+/// ConfigError when counters differ from the engine's or gradients wait for a step.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 
@@ -26,15 +37,21 @@ ZG_API std::string save_checkpoint(const std::string& directory, const Engine& e
 ZG_API std::string find_checkpoint(const std::string& path);
 ZG_API CheckpointInfo read_checkpoint_info(const std::string& path);
 
-/// Restores masters, moments and counters; every parameter must be there with its shape.
+/// Reads every byte; FileError naming the first tensor that is missing or damaged.
+ZG_API void verify_checkpoint(const std::string& path);
+
+/// Restores masters, moments and counters. The parameters must be the engine's, by name and shape,
+/// which is checked first; bytes are checked as they come, so after a FileError about a damaged
+/// tensor the engine holds a mixture: make another.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 
-/// Weights only, by parameter name, from a plain safetensors file or a checkpoint (its masters).
-/// FileError naming what is missing or has another shape, and what the file has instead.
+/// Weights only, by parameter name, from a plain safetensors file or a checkpoint (its masters);
+/// other tensors in it are ignored. FileError naming what is missing or has another shape, and what
+/// the file has instead, before anything is written.
 ZG_API void load_weights(const std::string& path, Engine& engine);
 
 /// The gradients accumulated since the last step, divided by the number of micro-batches, by
-/// parameter name, as safetensors.
+/// parameter name, in f32, as safetensors. ConfigError when there were no micro-batches.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

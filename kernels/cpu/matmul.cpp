@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
 // Packed panels of each operand take up to 16 MiB, or one block's if K is so long.
 constexpr int64_t slab_words = int64_t{4} << 20;
+constexpr int64_t most_columns_in_place = 256;
 
 /// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time.
 struct Operand {
@@ -24,14 +25,15 @@ struct Operand {
   int64_t distance, stride;  ///< of stored rows and of the batch
   bool along_k;              ///< stored rows run along K
   int64_t count, block, panel;
+  bool in_place;                           ///< its words are read where they are
   int64_t slab = 0, pitch = 0, words = 0;  ///< extent, the same in whole panels, packed size
   int64_t items = 1;                       ///< slabs held at a time, of different products
 
   void size_slab(int64_t steps) {
     const int64_t most = std::max(slab_words / std::max<int64_t>(steps, 1) / block, int64_t{1});
     const int64_t blocks = ceil_div(count, block);
-    slab = ceil_div(blocks, ceil_div(blocks, most)) * block;
-    pitch = round_up(std::min(slab, count), panel);
+    slab = (in_place ? blocks : ceil_div(blocks, ceil_div(blocks, most))) * block;
+    pitch = in_place ? 0 : round_up(std::min(slab, count), panel);
     words = steps * pitch;
   }
   int64_t extent(int64_t first) const { return std::min(slab, count - first); }
@@ -56,8 +58,8 @@ struct Plan {
         steps(ceil_div(m.K, per_word)),
         block_steps(steps ? ceil_div(steps, ceil_div(steps, most_steps)) : 1),
         k_blocks(ceil_div(steps, block_steps)),
-        a{m.a, m.lda, m.stride_a, !m.transpose_a, m.M, block_rows, table.rows},
-        b{m.b, m.ldb, m.stride_b, m.transpose_b, m.N, block_columns, table.columns},
+        a{m.a, m.lda, m.stride_a, !m.transpose_a, m.M, block_rows, table.rows, reads_a_in_place()},
+        b{m.b, m.ldb, m.stride_b, m.transpose_b, m.N, block_columns, table.columns, false},
         sums_words(m.c.dtype() == DType::f32 ? 0 : block_rows * block_columns) {
     a.size_slab(steps);
     b.size_slab(steps);
@@ -65,6 +67,13 @@ struct Plan {
     group = std::clamp(slab_words / largest, int64_t{1}, m.batch);
     if (a.stride) a.items = group;
     if (b.stride) b.items = group;
+  }
+
+  /// Packing a costs about as much as multiplying it with 16 columns; from panels it is then read
+  /// without misses. bf16 needs its pairs as they are, or f32.
+  bool reads_a_in_place() const {
+    const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
+    return m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs);
   }
 
   int64_t words() const { return a.items * a.words + b.items * b.words + threads * sums_words; }
@@ -87,7 +96,9 @@ struct Run {
         sums(b_panels + plan.b.items * plan.b.words) {}
 
   int64_t packing_tasks(const Operand& o, int64_t first) const {
-    return std::min(items, o.items) * ceil_div(o.extent(first), o.block) * plan.k_blocks;
+    return o.in_place
+               ? 0
+               : std::min(items, o.items) * ceil_div(o.extent(first), o.block) * plan.k_blocks;
   }
 
   void pack(const Operand& o, int64_t first, float* panels, int64_t task) const {
@@ -114,6 +125,23 @@ struct Run {
            ceil_div(plan.b.extent(column), block_columns);
   }
 
+  static MultiplyBlock::Words panels(const Operand& o, const float* slabs, int64_t which,
+                                     int64_t first) {
+    const float* slab = slabs + (o.stride ? which : 0) * o.words;
+    return {.data = reinterpret_cast<const std::byte*>(slab), .first = first, .pitch = o.pitch};
+  }
+
+  MultiplyBlock::Words a_words(int64_t which, int64_t i) const {
+    const Operand& a = plan.a;
+    if (!a.in_place) return panels(a, a_panels, which, i);
+    constexpr int64_t word = sizeof(float);
+    const int64_t distance_bytes = a.distance * size_of(a.tensor.dtype());
+    const int64_t first = (item + which) * a.stride + (row + i) * (a.along_k ? a.distance : 1);
+    return {.data = at(a.tensor, first),
+            .row_bytes = a.along_k ? distance_bytes : word,
+            .step_bytes = a.along_k ? word : distance_bytes};
+  }
+
   void multiply(int64_t task, int worker) const {
     const Matmul& m = plan.m;
     const int64_t row_blocks = ceil_div(plan.a.extent(row), block_rows);
@@ -125,8 +153,8 @@ struct Run {
     std::byte* c = at(m.c, first);
     const bool in_place = m.c.dtype() == DType::f32;
     plan.table.multiply(
-        {.a = {a_panels + (plan.a.stride ? which : 0) * plan.a.words, i, plan.a.pitch},
-         .b = {b_panels + (plan.b.stride ? which : 0) * plan.b.words, j, plan.b.pitch},
+        {.a = a_words(which, i),
+         .b = panels(plan.b, b_panels, which, j),
          .dtype = m.a.dtype(),
          .rows = std::min(block_rows, plan.a.extent(row) - i),
          .columns = std::min(block_columns, plan.b.extent(column) - j),

@@ -12,10 +12,13 @@ namespace {
 constexpr int tile_rows = Vec::lanes == 16 ? 12 : 6;
 constexpr int tile_vectors = 2;
 constexpr int tile_columns = tile_vectors * Vec::lanes;
+constexpr int steps_ahead = 14;  // of prefetching: 170 cycles, the L2 cache and most of the L3's
 
-/// Some rows of a panel of a against a panel of b, and where the sums go.
+/// Some rows of a against a panel of b, and where the sums go.
 struct Tile {
-  const float *a, *b;
+  const std::byte* a;
+  int64_t row_bytes, step_bytes;  ///< between words of a
+  const float* b;
   int64_t steps, columns;
   float* sums;
   int64_t distance;
@@ -33,35 +36,59 @@ inline void put(const Vec (&sum)[vectors], float* out, int64_t n, bool add) {
   }
 }
 
-template <bool pairs, int rows, int vectors>
+/// Vectors that will be wanted from the L1 cache; an address beyond the operand does no harm.
+template <int vectors>
+inline void prefetch(const void* p) {
+  for (int v = 0; v < vectors; ++v)
+    _mm_prefetch(static_cast<const char*>(p) + v * sizeof(Vec), _MM_HINT_T0);
+}
+
+inline Vec broadcast(const std::byte* word) {
+  float value;
+  __builtin_memcpy(&value, word, sizeof value);
+  return set1(value);
+}
+
+/// Words of a are neighbours along M when `adjacent` (in panels, and in place if a is stored
+/// transposed), else along K.
+template <bool pairs, bool adjacent, int rows, int vectors>
 void multiply_tile(const Tile& tile) {
+  constexpr int64_t word = sizeof(float);
+  const int64_t row_bytes = adjacent ? word : tile.row_bytes;
+  const int64_t step_bytes = adjacent ? tile.step_bytes : word;
   Vec sum[rows][vectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)
     for (int v = 0; v < vectors; ++v) sum[i][v] = set1(0.0f);
-  const float *a = tile.a, *b = tile.b;
-  for (int64_t step = 0; step < tile.steps; ++step, a += tile_rows, b += tile_columns) {
+  // A pointer to every third row: with row_bytes in a register x86 addresses the two between.
+  const std::byte* a[(rows + 2) / 3];
+  for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a + i * row_bytes;
+  for (int i = 0; i < rows; ++i) prefetch<vectors>(tile.sums + i * tile.distance);
+  const float* b = tile.b;
+  for (int64_t step = 0; step < tile.steps; ++step, b += tile_columns) {
     Vec right[vectors];
     for (int v = 0; v < vectors; ++v) right[v] = load(b + v * Vec::lanes);
+    prefetch<vectors>(b + steps_ahead * tile_columns);
+    if (adjacent) prefetch<1>(a[0] + steps_ahead * step_bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const Vec left = set1(a[i]);
-      for (int v = 0; v < vectors; ++v)
-        sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
+      const Vec left = broadcast(a[i / 3] + i % 3 * row_bytes);
+      for (int v = 0; v < vectors; ++v) sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
     }
+    for (int i = 0; i < rows; i += 3) a[i / 3] += step_bytes;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) put(sum[i], tile.sums + i * tile.distance, tile.columns, tile.add);
 }
 
 /// A kernel for every height: a panel that the edge of the matrix cuts costs what it holds.
-template <bool pairs, int rows = tile_rows>
+template <bool pairs, bool adjacent, int rows = tile_rows>
 void multiply_rows(int64_t height, const Tile& tile) {
   if constexpr (rows > 1) {
-    if (height < rows) return multiply_rows<pairs, rows - 1>(height, tile);
+    if (height < rows) return multiply_rows<pairs, adjacent, rows - 1>(height, tile);
   }
-  tile.columns > Vec::lanes ? multiply_tile<pairs, rows, tile_vectors>(tile)
-                            : multiply_tile<pairs, rows, 1>(tile);
+  tile.columns > Vec::lanes ? multiply_tile<pairs, adjacent, rows, tile_vectors>(tile)
+                            : multiply_tile<pairs, adjacent, rows, 1>(tile);
 }
 
 inline Vec activate(Vec x, Activation activation) {
@@ -102,24 +129,42 @@ void finish(const MultiplyBlock& block, int64_t row, int64_t column, int64_t row
     finish<bf16, bf16>(block, row, column, rows, columns);
 }
 
-/// A panel of b stays in the L1 cache while the block's panels of a pass by in the L2 cache.
-template <bool pairs>
+/// A panel of b stays in the L1 cache while the block's rows of a pass by in the L2 cache.
+template <bool pairs, bool adjacent>
 void multiply_block(const MultiplyBlock& block) {
+  constexpr int64_t word = sizeof(float);
+  const bool in_place = block.a.row_bytes != 0;
   for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {
     const int64_t steps = smaller(block.block_steps, block.steps - k);
     const bool last = k + steps == block.steps;
-    const float* a = block.a.slab + k * block.a.pitch + block.a.first * steps;
-    const float* b = block.b.slab + k * block.b.pitch + block.b.first * steps;
+    const auto panels = [&](const MultiplyBlock::Words& words) {
+      return words.data + (k * words.pitch + words.first * steps) * word;
+    };
+    const std::byte* a = in_place ? block.a.data + k * block.a.step_bytes : panels(block.a);
+    const auto* b = reinterpret_cast<const float*>(panels(block.b));
     for (int64_t j = 0; j < block.columns; j += tile_columns)
       for (int64_t i = 0; i < block.rows; i += tile_rows) {
         const int64_t rows = smaller(tile_rows, block.rows - i);
         const int64_t columns = smaller(tile_columns, block.columns - j);
-        multiply_rows<pairs>(rows, {a + i * steps, b + j * steps, steps, columns,
-                                    block.sums + i * block.sums_distance + j, block.sums_distance,
-                                    block.add || k > 0});
+        multiply_rows<pairs, adjacent>(
+            rows, {.a = a + i * (in_place ? block.a.row_bytes : steps * word),
+                   .row_bytes = block.a.row_bytes,
+                   .step_bytes = in_place ? block.a.step_bytes : tile_rows * word,
+                   .b = b + j * steps,
+                   .steps = steps,
+                   .columns = columns,
+                   .sums = block.sums + i * block.sums_distance + j,
+                   .distance = block.sums_distance,
+                   .add = block.add || k > 0});
         if (last && block.finish) finish(block, i, j, rows, columns);
       }
   }
+}
+
+template <bool pairs>
+void multiply_block(const MultiplyBlock& block) {
+  const bool adjacent = block.a.row_bytes == 0 || block.a.row_bytes == sizeof(float);
+  adjacent ? multiply_block<pairs, true>(block) : multiply_block<pairs, false>(block);
 }
 
 void multiply(const MultiplyBlock& block) {

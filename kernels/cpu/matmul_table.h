@@ -24,11 +24,13 @@ struct PackBlock {
 /// One block of c: the products of some panels of a with some of b.
 struct MultiplyBlock {
   /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
-  struct Panels {
-    const float* slab;
-    int64_t first, pitch;  ///< where along M or N this block begins, and the slab's padded width
+  /// Or, for a whose words can be read where they are, those of this block: distances in bytes.
+  struct Words {
+    const std::byte* data;
+    int64_t first = 0, pitch = 0;  ///< where along M or N the block begins; the slab's padded width
+    int64_t row_bytes = 0, step_bytes = 0;  ///< one of them a word's 4; 0 for panels
   };
-  Panels a, b;
+  Words a, b;
   DType dtype;  ///< of the operands and the bias
   int64_t rows, columns, steps, block_steps;
   float* sums;  ///< [rows, columns] f32, sums_distance apart; may be c

@@ -126,6 +126,18 @@ TEST_CASE("embedding_backward computes only what is asked for") {
   CHECK(kernels::embedding_backward.workspace_bytes(a, device.traits()) == 0);
 }
 
+TEST_CASE("embedding of no tokens gives zero gradients") {
+  const Device device = Device::cpu();
+  const EmbeddingBackward a{.ids = Tensor::empty({0}, DType::i64, device),
+                            .dy = Tensor::empty({0, 3}, DType::f16, device),
+                            .dweight = Tensor::full({4, 3}, NAN, DType::f32, device),
+                            .dposition = Tensor::full({2, 3}, NAN, DType::f32, device),
+                            .T = 2};
+  kernels::embedding_backward(a, device.compute());
+  CHECK(a.dweight.to_doubles() == std::vector<double>(12));
+  CHECK(a.dposition.to_doubles() == std::vector<double>(6));
+}
+
 TEST_CASE("embedding refuses ids outside the vocabulary, before it writes") {
   const Device device = Device::cpu();
   for (DType id_type : {DType::i32, DType::i64}) {

@@ -292,6 +292,26 @@ TEST_CASE("layer_norm_backward leaves out what is absent and does not change the
   }
 }
 
+TEST_CASE("norms of no rows give zero gradients of gamma and beta") {
+  for (const Device& device : devices_at_every_level()) {
+    const Case c(0, 33, DType::bf16, device);
+    const Tensor none = statistic(c.x);
+    kernels::layer_norm_forward(
+        {.x = c.x, .gamma = c.gamma, .y = like(c.x), .mean = none, .rstd = none}, device.compute());
+    const LayerNormBackward a{.dy = c.dy,
+                              .x = c.x,
+                              .gamma = c.gamma,
+                              .mean = none,
+                              .rstd = none,
+                              .dx = like(c.x),
+                              .dgamma = column_sum(c.x),
+                              .dbeta = column_sum(c.x)};
+    kernels::layer_norm_backward(a, device.compute());
+    CHECK(a.dgamma.to_doubles() == Values(33));
+    CHECK(a.dbeta.to_doubles() == Values(33));
+  }
+}
+
 TEST_CASE("norms refuse what does not fit") {
   const Device device = Device::meta();
   const Tensor x = Tensor::empty({4, 8}, DType::bf16, device);

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zero/manifest.h"
+#include "zero/safetensors.h"
+
+namespace zg::zero {
+
+/// One step_N. Every tensor is compared with its checksum as it is read. Throws FileError.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  /// That the pieces of a state tile the parameter, whose shape the caller has checked.
+  void check_tiles(const std::string& parameter, const std::string& state) const;
+  std::vector<float> read(const std::string& parameter, const std::string& state) const;
+  std::vector<float> read(const Manifest::Piece& piece) const;
+
+ private:
+  const SafetensorsReader& file(const std::string& name) const;
+  const std::vector<const Manifest::Piece*>& pieces(const std::string& parameter,
+                                                    const std::string& state) const;
+
+  std::string path_;
+  Manifest manifest_;
+  std::map<std::pair<std::string, std::string>, std::vector<const Manifest::Piece*>> pieces_;
+  mutable std::map<std::string, SafetensorsReader> files_;  // opened when first read
+};
+
+}  // namespace zg::zero

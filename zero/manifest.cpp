@@ -1,0 +1,122 @@
+#include "zero/manifest.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "zero/checksum.h"
+
+namespace zg::zero {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* format = "zerograd checkpoint";
+constexpr int version = 1;
+
+json extents_of(const Shape& shape) {
+  return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
+}
+
+Shape shape_of(const json& extents) {
+  const auto values = extents.get<std::vector<int64_t>>();
+  return Shape(std::span<const int64_t>(values));
+}
+
+std::string checksum_of(const json& manifest) {
+  const std::string text = manifest.dump();  // keys in order, so equal content is equal text
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+json config_of(const CheckpointInfo& info) {
+  if (info.config_json.empty()) return json::object();
+  try {
+    json config = json::parse(info.config_json);
+    if (config.is_object()) return config;
+  } catch (const json::exception&) {
+  }
+  throw ConfigError("save_checkpoint: config_json is '" + info.config_json.substr(0, 40) +
+                    "'; expected a JSON object");
+}
+
+// The parameter's own name may hold any character: what follows is read from the right.
+Manifest::Piece piece_of(const json& tensor) {
+  const std::string name = tensor.at("name");
+  const size_t at = name.rfind('@'), colon = name.rfind(':', at);
+  int64_t offset = -1;
+  if (at != std::string::npos && colon != std::string::npos)
+    std::from_chars(name.data() + at + 1, name.data() + name.size(), offset);
+  const std::string file = tensor.at("file");
+  if (offset < 0) throw FileError("tensor name '" + name + "'; expected PARAMETER:STATE@OFFSET");
+  if (file.find('/') != std::string::npos)
+    throw FileError("tensor '" + name + "' is in '" + file + "'; expected a file beside it");
+  return {.parameter = name.substr(0, colon),
+          .state = name.substr(colon + 1, at - colon - 1),
+          .offset = offset,
+          .shape = shape_of(tensor.at("shape")),
+          .file = file,
+          .checksum = tensor.at("xxh3_128")};
+}
+
+Manifest parse(const std::string& text) {
+  json object = json::parse(text);
+  if (object.value("format", "") != format)
+    throw FileError(std::string("expected format '") + format + "'");
+  if (object.at("version") != version)
+    throw FileError("is of version " + object.at("version").dump() + "; expected " +
+                    std::to_string(version));
+  const std::string written = object.at("checksum");
+  object.erase("checksum");
+  if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
+  Manifest manifest;
+  manifest.info = {.steps = object.at("steps"),
+                   .skipped = object.at("skipped"),
+                   .micro_batches = object.at("micro_batches"),
+                   .config_json = object.at("config").dump()};
+  for (const auto& [name, extents] : object.at("parameters").items())
+    manifest.parameters.emplace(name, shape_of(extents));
+  for (const json& tensor : object.at("tensors")) manifest.pieces.push_back(piece_of(tensor));
+  return manifest;
+}
+
+}  // namespace
+
+std::string Manifest::Piece::name() const {
+  return parameter + ":" + state + "@" + std::to_string(offset);
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  json parameters = json::object(), tensors = json::array();
+  for (const auto& [name, shape] : manifest.parameters) parameters[name] = extents_of(shape);
+  for (const Manifest::Piece& piece : manifest.pieces)
+    tensors.push_back({{"name", piece.name()},
+                       {"dtype", "F32"},
+                       {"shape", extents_of(piece.shape)},
+                       {"file", piece.file},
+                       {"xxh3_128", piece.checksum}});
+  json object = {{"format", format},
+                 {"version", version},
+                 {"steps", manifest.info.steps},
+                 {"skipped", manifest.info.skipped},
+                 {"micro_batches", manifest.info.micro_batches},
+                 {"config", config_of(manifest.info)},
+                 {"parameters", parameters},
+                 {"tensors", tensors}};
+  object["checksum"] = checksum_of(object);
+  return object.dump(1) + "\n";
+}
+
+Manifest read_manifest(const std::string& path) {
+  const std::string file = path + "/" + manifest_name;
+  const std::string text = read_text(file);
+  try {
+    return parse(text);
+  } catch (const json::exception& error) {
+    throw FileError("checkpoint: " + file + ": " + error.what());
+  } catch (const Error& error) {
+    throw FileError("checkpoint: " + file + ": " + error.what());
+  }
+}
+
+}  // namespace zg::zero
