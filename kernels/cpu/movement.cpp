@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
+#include <span>
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/indices.h"
@@ -11,24 +11,84 @@
 namespace zg::cpu {
 namespace {
 
-/// The axes of a copy in falling order of y's strides, so that y is written front to back.
-LoopNest<2> in_order_of_y(const StridedCopy& args) {
-  std::array<int, Shape::max_rank> order;
-  std::iota(order.begin(), order.end(), 0);
-  const int rank = args.extents.rank();
-  std::stable_sort(order.begin(), order.begin() + rank, [&](int a, int b) {
-    return std::abs(args.y_strides[static_cast<size_t>(a)]) >
-           std::abs(args.y_strides[static_cast<size_t>(b)]);
-  });
-  std::array<int64_t, Shape::max_rank> extents{};
-  Strides x{}, y{};
-  for (size_t i = 0; i < static_cast<size_t>(rank); ++i) {
-    const auto from = static_cast<size_t>(order[i]);
-    extents[i] = args.extents[order[i]];
-    x[i] = args.x_strides[from];
-    y[i] = args.y_strides[from];
+struct CopyAxis {
+  int64_t extent, x, y;  ///< and strides
+};
+
+/// Axes longer than 1 in falling order of y's strides, so that y is written front to back.
+struct CopyAxes {
+  std::array<CopyAxis, Shape::max_rank> axes;
+  size_t count = 0;
+
+  explicit CopyAxes(const StridedCopy& args) {
+    for (int i = 0; i < args.extents.rank(); ++i) {
+      const auto from = static_cast<size_t>(i);
+      if (args.extents[i] == 1) continue;
+      size_t at = count++;
+      for (; at > 0 && std::abs(axes[at - 1].y) < std::abs(args.y_strides[from]); --at)
+        axes[at] = axes[at - 1];
+      axes[at] = {args.extents[i], args.x_strides[from], args.y_strides[from]};
+    }
   }
-  return {Shape(std::span<const int64_t>(extents.data(), static_cast<size_t>(rank))), {x, y}};
+
+  CopyAxis take(size_t at) {
+    const CopyAxis taken = axes[at];
+    std::copy(axes.begin() + at + 1, axes.begin() + count, axes.begin() + at);
+    --count;
+    return taken;
+  }
+
+  /// The axis along which x is contiguous while y is along another; else count.
+  size_t transposed() const {
+    if (count < 2 || axes[count - 1].y != 1 || axes[count - 1].x == 1) return count;
+    size_t at = 0;
+    while (at < count && axes[at].x != 1) ++at;
+    return at;
+  }
+
+  LoopNest<2> nest() const {
+    int64_t extents[Shape::max_rank];
+    Strides x{}, y{};
+    for (size_t i = 0; i < count; ++i) {
+      extents[i] = axes[i].extent;
+      x[i] = axes[i].x;
+      y[i] = axes[i].y;
+    }
+    return {Shape(std::span<const int64_t>(extents, count)), {x, y}};
+  }
+};
+
+template <class T>
+void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int threads) {
+  const int64_t x_stride = nest.inner_stride(0), y_stride = nest.inner_stride(1);
+  for_each_run(threads, nest, [&](const std::array<int64_t, 2>& offsets, int64_t count) {
+    const T* from = x + offsets[0];
+    T* to = y + offsets[1];
+    if (x_stride == 1 && y_stride == 1)
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+    else
+      for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
+  });
+}
+
+/// A copy that transposes: x runs along `rows`, y along `columns`. Tiles of a cache line each way,
+/// so that every line read and written is used whole.
+template <class T>
+void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& columns, const T* x,
+                T* y, int threads) {
+  constexpr int64_t tile = 64 / sizeof(T);
+  const int64_t bands = (rows.extent + tile - 1) / tile;
+  team(threads, rest.numel() * bands, [&](int64_t task, int) {
+    const int64_t row = task % bands * tile, last = std::min(row + tile, rows.extent);
+    rest.run(task / bands, task / bands + 1, [&](const std::array<int64_t, 2>& offsets, int64_t) {
+      for (int64_t column = 0; column < columns.extent; column += tile) {
+        const int64_t end = std::min(column + tile, columns.extent);
+        for (int64_t i = row; i < last; ++i)
+          for (int64_t j = column; j < end; ++j)
+            y[offsets[1] + i * rows.y + j] = x[offsets[0] + i + j * columns.x];
+      }
+    });
+  });
 }
 
 /// How a tensor is walked when `axis` is where indices point.
@@ -71,20 +131,15 @@ void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
 }  // namespace
 
 void strided_copy(const StridedCopy& args, Workspace, Stream& stream) {
-  const LoopNest<2> nest = in_order_of_y(args);
-  const int64_t x_stride = nest.inner_stride(0), y_stride = nest.inner_stride(1);
+  const int threads = stream.traits().threads;
   visit_bits(args.x.dtype(), [&]<class T>() {
     const T* x = reinterpret_cast<const T*>(args.x.raw()) + args.x_offset;
     T* y = reinterpret_cast<T*>(args.y.raw()) + args.y_offset;
-    for_each_run(stream.traits().threads, nest,
-                 [&](const std::array<int64_t, 2>& offsets, int64_t count) {
-                   const T* from = x + offsets[0];
-                   T* to = y + offsets[1];
-                   if (x_stride == 1 && y_stride == 1)
-                     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
-                   else
-                     for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
-                 });
+    CopyAxes axes(args);
+    const size_t transposed = axes.transposed();
+    if (transposed == axes.count) return copy_runs(axes.nest(), x, y, threads);
+    const CopyAxis rows = axes.take(transposed), columns = axes.take(axes.count - 1);
+    copy_tiles(axes.nest(), rows, columns, x, y, threads);
   });
 }
 

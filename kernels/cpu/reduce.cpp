@@ -121,9 +121,24 @@ struct Max {
   static Total merged(Total a, Total b) { return b > a || std::isnan(b) ? b : a; }
   static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
   static Total of_run(const T* x, int64_t n) {
-    Total best = start;
-    for (int64_t i = 0; i < n; ++i) add(best, x[i]);
-    return best;
+    // Apart from NaN, which is looked for on the side, this is one instruction for each vector.
+    constexpr int lanes = 16;
+    Total best[lanes];
+    std::fill(best, best + lanes, start);
+    std::conditional_t<sizeof(Total) == 8, int64_t, int32_t> unordered[lanes] = {};
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+      for (int lane = 0; lane < lanes; ++lane) {
+        const Total value = static_cast<Total>(x[i + lane]);
+        best[lane] = value > best[lane] ? value : best[lane];
+        unordered[lane] |= value != value;
+      }
+    Total result = start;
+    for (int lane = 0; lane < lanes; ++lane)
+      result =
+          merged(result, unordered[lane] ? std::numeric_limits<Total>::quiet_NaN() : best[lane]);
+    for (; i < n; ++i) add(result, x[i]);
+    return result;
   }
 };
 
