@@ -8,7 +8,9 @@ namespace {
 // A block of K and of V, 64 KiB each at head size 64, stays in the second-level cache, one tile of
 // scores in the first. Packing a block is paid back over the queries of the task.
 constexpr int64_t key_block = 256;
-constexpr int64_t task_queries = 192;
+constexpr int64_t task_queries = 384;
+// Fewer queries than this would waste the tile and the packing: keys are then read where they lie.
+constexpr int64_t tiled_queries = tile_rows / 2;
 constexpr float lowest = -3.402823466e38f;  // finite: a score of minus infinity has weight 0
 
 struct Scratch {
@@ -126,6 +128,64 @@ inline void meet(const AttentionCall& call, const Scratch& scratch, const Place&
     multiply<Left::rows, Store::add>(end, D, scratch.weights, values, out, scratch.columns);
 }
 
+/// scores[j] = query . k_j for n keys. The sums of Vec::lanes keys meet in one transposition.
+template <class T>
+inline void score_keys(float* scores, const float* query, const T* k, int64_t token, int64_t n,
+                       int64_t D) {
+  for (int64_t j = 0; j < n; j += Vec::lanes) {
+    const int valid = static_cast<int>(smaller(Vec::lanes, n - j));
+    Vec sum[Vec::lanes];
+    for (Vec& one : sum) one = set1(0.0f);
+    for_vectors(D, [&](int64_t d, auto count) {
+      const Vec q = load(query + d);
+      for (int i = 0; i < valid; ++i) sum[i] = fma(load(k + (j + i) * token + d, count), q, sum[i]);
+    });
+    transpose(sum);
+    for (int width = Vec::lanes / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) sum[i] = sum[i] + sum[i + width];
+    store(scores + j, sum[0]);
+  }
+}
+
+/// out += sum_j weights[j] v_j over n keys; four at a time save three of four trips to memory.
+template <class T>
+inline void add_values(float* out, const float* weights, const T* v, int64_t token, int64_t n,
+                       int64_t D) {
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4)
+    for_vectors(D, [&](int64_t d, auto count) {
+      Vec sum = load(out + d);
+      for (int i = 0; i < 4; ++i)
+        sum = fma(set1(weights[j + i]), load(v + (j + i) * token + d, count), sum);
+      store(out + d, sum);
+    });
+  for (; j < n; ++j)
+    for_vectors(D, [&](int64_t d, auto count) {
+      store(out + d, fma(set1(weights[j]), load(v + j * token + d, count), load(out + d)));
+    });
+}
+
+/// Query t meets n keys from j0 on, one by one: generation asks for a single token at a time.
+template <class T>
+inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch, const Place& place,
+                          int64_t t, int64_t j0, int64_t n) {
+  const AttentionShape& s = call.shape;
+  const int64_t seen = smaller(n, visible_keys(s, t) - j0);
+  if (seen <= 0) return;
+  const Query query = query_at(scratch, place, t);
+  load_row(scratch.query, at<const T>(call.q, s.q, place.b, place.h, t), s.D,
+           static_cast<float>(call.scale));
+  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, place.b, place.h, j0),
+             s.k.token, seen, s.D);
+  const BlockFactors factors(call, scratch.factors, place.b, place.h, t, 1);
+  const float* bias = bias_row(call, place.h, t);
+  if (j0 == 0) zero_row(query.out, s.D);
+  soften(query, scratch.weights, seen, seen, bias ? bias + j0 : nullptr, factors.row(0, j0, seen),
+         round_up(s.D, Vec::lanes));
+  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, place.b, place.h, j0), s.v.token,
+             seen, s.D);
+}
+
 template <class T>
 void forward(const AttentionCall& call, int64_t task, std::byte* data) {
   const AttentionShape& s = call.shape;
@@ -142,6 +202,11 @@ void forward(const AttentionCall& call, int64_t task, std::byte* data) {
   const int64_t visible = visible_keys(s, place.end - 1);
   for (int64_t j0 = 0; j0 < visible; j0 += key_block) {
     const int64_t n = smaller(key_block, visible - j0);
+    if (s.T < tiled_queries) {
+      for (int64_t t = place.begin; t < place.end; ++t)
+        meet_unpacked<T>(call, scratch, place, t, j0, n);
+      continue;
+    }
     pack_transposed(scratch.keys, at<const T>(call.k, s.k, place.b, place.h, j0), s.k.token, n,
                     s.D);
     pack_rows(scratch.values, at<const T>(call.v, s.v, place.b, place.h, j0), s.v.token, n, s.D);

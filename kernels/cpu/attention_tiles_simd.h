@@ -10,8 +10,8 @@
 // A left factor is a block of rows, row_stride apart: one constant, so that the addresses of a
 // tile's rows are constants too, and not a multiple of 4096 bytes, so that they do not fall on one
 // set of the cache. A right factor comes in panels of panel_columns columns. All extents are padded
-// to whole tiles, so the inner loop knows no edges; padding holds finite numbers that meet zeros or
-// end in padding.
+// to whole tiles, so the inner loop knows no edges; what is in the padding meets weights of 0 or
+// ends in padding.
 namespace zg::cpu {
 namespace {
 
@@ -42,8 +42,8 @@ struct Carver {
   }
 };
 
-/// Element (k, c) of a right factor is data[c / panel_columns * panel + k * row + c %
-/// panel_columns].
+/// A right factor. Element (k, c) lies c % panel_columns into row k of panel c / panel_columns; the
+/// strides of panels and rows count elements.
 struct Panels {
   const float* data;
   int64_t panel, row;
