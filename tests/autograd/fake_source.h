@@ -62,6 +62,9 @@ class FakeSource final : public ParameterSource {
       }
   }
 
+  /// What the next acquire() of its unit shows.
+  std::vector<double>& at_rest(const Parameter& parameter) { return rest_.at(&parameter); }
+
   std::vector<std::string> log;
   std::map<const Parameter*, std::vector<double>> gradients;
   std::map<const Parameter*, DType> gradient_dtypes;

@@ -1,0 +1,67 @@
+#include "models/gpt.h"
+#include "runtime/error.h"
+
+namespace zg::models {
+namespace {
+
+struct Preset {
+  const char* name;
+  int64_t layers, heads, width;
+};
+constexpr Preset presets[] = {
+    {"openai-gpt", 12, 12, 768},  {"gpt2", 12, 12, 768},     {"gpt2-medium", 24, 16, 1024},
+    {"gpt2-large", 36, 20, 1280}, {"gpt2-xl", 48, 25, 1600}, {"gopher-44m", 8, 16, 512},
+    {"gpt-mini", 6, 6, 192},      {"gpt-micro", 4, 4, 128},  {"gpt-nano", 3, 3, 48},
+};
+
+// Together they keep every parameter count below 2^63.
+constexpr int64_t most_layers = 1 << 16, widest = 1 << 20, most_rows = INT32_MAX;
+constexpr int64_t largest_head = 256;  // of the attention kernels
+
+void check_extent(const char* field, int64_t value, int64_t most) {
+  if (value < 1 || value > most)
+    throw ConfigError(std::string("gpt: ") + field + ": expected 1 to " + std::to_string(most) +
+                      ", got " + std::to_string(value));
+}
+
+}  // namespace
+
+GPTConfig GPTConfig::preset(const std::string& model_type) {
+  std::string names;
+  for (const Preset& preset : presets) {
+    if (model_type == preset.name)
+      return {.layers = preset.layers, .heads = preset.heads, .width = preset.width};
+    names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  throw ConfigError("gpt: model type: expected one of " + names + ", got '" + model_type + "'");
+}
+
+const std::vector<std::string>& GPTConfig::preset_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Preset& preset : presets) all.emplace_back(preset.name);
+    return all;
+  }();
+  return names;
+}
+
+void validate(const GPTConfig& config) {
+  check_extent("layers", config.layers, most_layers);
+  check_extent("width", config.width, widest);
+  check_extent("heads", config.heads, config.width);
+  check_extent("vocabulary", config.vocabulary, most_rows);
+  check_extent("block_size", config.block_size, most_rows);
+  if (config.width % config.heads != 0)
+    throw ConfigError("gpt: heads: expected a divisor of the width " +
+                      std::to_string(config.width) + ", got " + std::to_string(config.heads));
+  if (config.width / config.heads > largest_head)
+    throw ConfigError("gpt: heads: expected at least " +
+                      std::to_string((config.width + largest_head - 1) / largest_head) +
+                      " for a width of " + std::to_string(config.width) +
+                      " (a head size of at most 256), got " + std::to_string(config.heads));
+  if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
+    throw ConfigError("gpt: dropout: expected a probability in [0, 1), got " +
+                      std::to_string(config.dropout));
+}
+
+}  // namespace zg::models
