@@ -1,0 +1,83 @@
+#include "kernels/attention.h"
+#include "kernels/movement.h"
+#include "models/generate.h"
+#include "models/gpt_layers.h"
+#include "runtime/error.h"
+
+namespace zg::models {
+
+KeyValueCache::KeyValueCache(const GPTConfig& config)
+    : layers_(static_cast<size_t>(config.layers)), capacity_(config.block_size) {}
+
+void KeyValueCache::truncate(int64_t length) {
+  if (length < 0 || length > length_)
+    throw ConfigError("key_value_cache: expected to keep 0 to " + std::to_string(length_) +
+                      " positions, got " + std::to_string(length));
+  length_ = length;
+}
+
+void KeyValueCache::write(size_t layer, const Tensor& qkv, Stream& stream) {
+  const int64_t B = qkv.extent(0), T = qkv.extent(1), C = qkv.extent(2) / 3;
+  const Shape shape{B, capacity_, C};
+  int64_t part = C;
+  for (Tensor* cached : {&layers_[layer].keys, &layers_[layer].values}) {
+    if (!*cached) *cached = Tensor::empty(shape, qkv.dtype(), qkv.device());
+    kernels::strided_copy({.x = qkv,
+                           .y = *cached,
+                           .extents = {B, T, C},
+                           .x_strides = {T * 3 * C, 3 * C, 1},
+                           .y_strides = {capacity_ * C, C, 1},
+                           .x_offset = part,
+                           .y_offset = length_ * C},
+                          stream);
+    part += C;
+  }
+}
+
+Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) const {
+  if (tape.mode() != TapeMode::inference)
+    throw TapeError("next_logits: expected a tape in inference mode; a cache has no gradients");
+  if (ids.shape().rank() != 2 || ids.numel() == 0)
+    throw ShapeError("next_logits: expected ids [B, T], got " + ids.shape().str());
+  const int64_t B = ids.extent(0), T = ids.extent(1), C = config().width, H = config().heads;
+  if (cache.length() + T > cache.capacity())
+    throw ConfigError("next_logits: the cache holds " + std::to_string(cache.length()) + " of " +
+                      std::to_string(cache.capacity()) + " positions, got " + std::to_string(T) +
+                      " more; clear it and begin with a later window");
+  if (const Tensor& keys = cache.layers_[0].keys; keys && keys.extent(0) != B)
+    throw ShapeError("next_logits: expected " + std::to_string(keys.extent(0)) +
+                     " rows as in the cache, got " + std::to_string(B));
+
+  Var x = embed(tape, *layers_, ids, cache.length(), {});
+  for (size_t layer = 0; layer < layers_->blocks.size(); ++layer)
+    x = run_block(tape, layers_->blocks[layer], x, {}, [&](const Var& projected) {
+      const Tensor qkv = projected.value();
+      cache.write(layer, qkv, tape.stream());
+      const Tensor out = Tensor::empty({B, T, C}, qkv.dtype(), qkv.device());
+      const HeadLayout in_cache{.batch = cache.capacity() * C, .head = C / H, .token = C};
+      kernels::attention_forward(
+          {.q = qkv,
+           .k = cache.layers_[layer].keys,
+           .v = cache.layers_[layer].values,
+           .out = out,
+           .shape = {.B = B,
+                     .H = H,
+                     .T = T,
+                     .keys = cache.length() + T,
+                     .offset = cache.length(),
+                     .D = C / H,
+                     .q = {.batch = T * 3 * C, .head = C / H, .token = 3 * C},
+                     .k = in_cache,
+                     .v = in_cache,
+                     .out = {.batch = T * C, .head = C / H, .token = C}}},
+          tape.stream());
+      return Var(out);
+    });
+  cache.length_ += T;
+
+  HeadUse use(tape, *layers_);
+  const Var last = norm(tape, layers_->ln_f, slice(x, 1, T - 1, T));
+  return linear(last, tape.parameter(*layers_->lm_head)).value().view({B, config().vocabulary});
+}
+
+}  // namespace zg::models
