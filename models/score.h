@@ -1,0 +1,21 @@
+#pragma once
+
+#include "models/data.h"
+#include "models/generate.h"
+
+namespace zg::models {
+
+struct Score {
+  struct Mistake {
+    std::vector<int32_t> question, answer, expected;
+  };
+  int64_t correct = 0, total = 0;
+  std::vector<Mistake> mistakes;  ///< the first three
+};
+
+/// How many of the split's first `samples` questions (at most an epoch) the model answers without
+/// an error, each token being the most likely one. ConfigError when the data asks none.
+ZG_API Score score(const GPT& model, const std::function<Tape()>& make_tape, const Dataset& dataset,
+                   Split split, int64_t samples = 5000);
+
+}  // namespace zg::models
