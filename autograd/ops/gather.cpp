@@ -10,7 +10,7 @@ namespace {
 /// The index has the shape of `source`, which is x's but for the extent along the axis.
 void check_places(const char* op, const Tensor& x, int axis, const Tensor& index,
                   const Shape& source) {
-  check_dtype(op, "index", index, {DType::i32, DType::i64});
+  check_index(op, "index", index);
   check_device(op, {&x, &index});
   if (index.shape() != source) refuse_shape(op, "index", index.shape(), source.str());
   if (source.rank() != x.shape().rank() || x.shape().with(axis, source[axis]) != source)

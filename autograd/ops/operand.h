@@ -7,10 +7,10 @@ namespace zg {
 
 /// The operand's values; ShapeError when it is absent.
 Tensor operand(const char* op, const char* name, const Var& x);
-/// The same for a tensor that is not differentiated: i32 or i64, or DTypeError.
-void check_index(const char* op, const char* name, const Tensor& index);
-/// DTypeError, which suggests a cast, unless floating.
+/// Also a DTypeError, which suggests a cast, unless they are floating.
 Tensor floating_operand(const char* op, const char* name, const Var& x);
+/// For what is never differentiated: DTypeError unless i32 or i64.
+void check_index(const char* op, const char* name, const Tensor& index);
 /// DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two devices.
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b);
