@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
+#include <map>
 
 #include "runtime/error.h"
 #include "tests/models/gpt_case.h"
@@ -39,6 +39,22 @@ bool same_bits(const Step& a, const Step& b) {
   return std::memcmp(&a.loss, &b.loss, sizeof(double)) == 0 && a.gradients == b.gradients;
 }
 
+/// Parameters in bf16 that are always there; zeros on the CPU.
+class EmptySource final : public ParameterSource {
+ public:
+  EmptySource(const ParameterStore& store, const Device& device) {
+    for (const auto& parameter : store.parameters())
+      values_[parameter.get()] = Tensor::zeros(parameter->shape, DType::bf16, device);
+  }
+  void acquire(const Unit&, Stream&) override {}
+  void release(const Unit&, Stream&) noexcept override {}
+  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
+  void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
+
+ private:
+  std::map<const Parameter*, Tensor> values_;
+};
+
 int count(const std::vector<std::string>& log, const std::string& line) {
   return static_cast<int>(std::count(log.begin(), log.end(), line));
 }
@@ -46,17 +62,20 @@ int count(const std::vector<std::string>& log, const std::string& line) {
 }  // namespace
 
 TEST_CASE("an untrained model knows nothing: its loss is near ln V") {
-  for (const Device& device : devices_at_every_level()) {
-    CAPTURE(level_of(device));
-    GPTConfig config = GPTConfig::preset("gpt-nano");
-    config.vocabulary = 65;
-    config.block_size = 32;
-    GPTCase model(config, device);
-    const Tensor ids = random_ids(8, 32, 65, device, 1), targets = random_ids(8, 32, 65, device, 2);
-    // Logits are near normal with variance v = 48 * 0.02^2 = 0.02, so the mean over 256 targets is
-    // ln V + v / 2 give or take sqrt(v / 256) = 0.009; four of those.
-    CHECK(std::fabs(model.loss(ids, targets) - (std::log(65.0) + 0.01)) < 0.036);
-  }
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      CAPTURE(level_of(device));
+      CAPTURE(name_of(dtype));
+      GPTConfig config = GPTConfig::preset("gpt-nano");
+      config.vocabulary = 65;
+      config.block_size = 32;
+      GPTCase model(config, device, dtype);
+      const Tensor ids = random_ids(8, 32, 65, device, 1),
+                   targets = random_ids(8, 32, 65, device, 2);
+      // Logits are near normal with variance v = 48 * 0.02^2 = 0.02, so the mean over 256 targets
+      // is ln V + v / 2 give or take sqrt(v / 256) = 0.009; four of those.
+      CHECK(std::fabs(model.loss(ids, targets) - (std::log(65.0) + 0.01)) < 0.036);
+    }
 }
 
 TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
@@ -103,7 +122,7 @@ TEST_CASE("checkpointing gives the same bits and hands every gradient over once"
     for (bool tied : {false, true}) {
       GPTConfig config = tiny_config();
       config.tied = tied;
-      GPTCase model(config, device);
+      GPTCase model(config, device, tied ? DType::f32 : DType::bf16);
       const Tensor ids = random_ids(3, 6, 7, device, 1), targets = random_ids(3, 6, 7, device, 2);
       const ForwardPlace place{.seed = 5, .step = 2, .first_sample = 6};
       const Step plain = step_of(model, ids, targets, place, false);
@@ -131,6 +150,23 @@ TEST_CASE("threads do not change the bits of a step") {
     steps.push_back(step_of(model, ids, targets, {.seed = 1}, false));
   }
   CHECK(same_bits(steps[0], steps[1]));
+}
+
+TEST_CASE("a step on a meta device takes the bytes of a step on the CPU") {
+  const auto bytes_of_a_step = [](const Device& device, bool checkpointing) {
+    ParameterStore store;
+    const GPT model(store, tiny_config());
+    EmptySource source(store, device);
+    const Tensor ids = Tensor::full({3, 6}, 1, DType::i32, device);
+    Tape tape(device, &source);
+    tape.backward(model.loss(tape, ids, ids, {}, checkpointing));
+    return device.memory().peak();
+  };
+  const DeviceOptions one{.threads = 1};
+  for (bool checkpointing : {false, true})
+    CHECK(bytes_of_a_step(Device::meta(0, one), checkpointing) ==
+          bytes_of_a_step(Device::cpu(0, one), checkpointing));
+  CHECK(bytes_of_a_step(Device::meta(0, one), true) < bytes_of_a_step(Device::meta(0, one), false));
 }
 
 TEST_CASE("dropout masks depend on seed, step and sample, not on how a batch is cut") {
