@@ -1,0 +1,75 @@
+#include "runtime/comm.h"
+
+#include "runtime/error.h"
+
+namespace zg {
+
+const char* name_of(Collective collective) {
+  constexpr const char* names[] = {"all_gather", "reduce_scatter", "all_reduce", "barrier"};
+  return names[static_cast<size_t>(collective)];
+}
+
+void Communicator::check_all_gather(const Tensor& shard, const Tensor& full) const {
+  if (full.numel() != shard.numel() * size())
+    throw ShapeError("all_gather: full has " + std::to_string(full.numel()) +
+                     " elements; expected " + std::to_string(size()) + " shards of " +
+                     std::to_string(shard.numel()));
+  if (full.dtype() != shard.dtype())
+    throw DTypeError(std::string("all_gather: full holds ") + name_of(full.dtype()) +
+                     "; expected the shard's " + name_of(shard.dtype()));
+}
+
+void Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard) const {
+  if (full.numel() != shard.numel() * size())
+    throw ShapeError("reduce_scatter: full has " + std::to_string(full.numel()) +
+                     " elements; expected " + std::to_string(size()) + " shards of " +
+                     std::to_string(shard.numel()));
+}
+
+namespace {
+
+class CountingCommunicator final : public Communicator {
+ public:
+  CountingCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string&) override {
+    check_all_gather(shard, full);
+    return count(Collective::all_gather, shard.bytes() * (size_ - 1));
+  }
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool, Combine,
+                        const std::string&) override {
+    check_reduce_scatter(full, shard);
+    return count(Collective::reduce_scatter, full.bytes() / size_ * (size_ - 1));
+  }
+  Ticket all_reduce(const Tensor& x, const std::string&) override {
+    return count(Collective::all_reduce, x.bytes() * (size_ - 1));
+  }
+  Ticket barrier(const std::string&) override { return count(Collective::barrier, 0); }
+  void wait(Ticket) override {}
+  void abort(const std::string&) noexcept override {}
+  void set_step(int64_t) override {}
+  WireCounts wire() const override { return counts_; }
+
+ private:
+  Ticket count(Collective collective, int64_t bytes) {
+    WireCount& count = counts_[static_cast<size_t>(collective)];
+    ++count.calls;
+    count.bytes += bytes;
+    return next_++;
+  }
+  const int rank_, size_;
+  WireCounts counts_{};
+  Ticket next_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> counting_communicator(int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size)
+    throw ConfigError("communicator: expected a rank in [0, size), got rank " +
+                      std::to_string(rank) + " of " + std::to_string(size));
+  return std::make_unique<CountingCommunicator>(rank, size);
+}
+
+}  // namespace zg

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/tensor.h"
+
+namespace zg {
+
+enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, barrier };
+inline constexpr int collective_count = 4;
+ZG_API const char* name_of(Collective collective);
+
+/// Calls and payload bytes that one rank received from its peers, by collective.
+struct WireCount {
+  int64_t calls = 0, bytes = 0;
+};
+using WireCounts = std::array<WireCount, collective_count>;
+
+/// The ranks of one group, seen from one of them. Collectives are asynchronous: they run in order
+/// on this rank's communication worker, and each carries a sequence number, op, dtype, count and a
+/// name that must be equal on every rank. A mismatch, a rank that throws, returns early or stays
+/// away longer than the timeout becomes a CommError on every rank that says who and where. Tensors
+/// must stay alive and unchanged until wait(); workers never allocate or free.
+class ZG_API Communicator {
+ public:
+  using Ticket = int64_t;  ///< sequence number of a collective
+
+  /// shard = first ? piece : shard + piece, without allocating; piece: shard.numel() elements.
+  using Combine = void (*)(const Tensor& piece, const Tensor& shard, bool first, Stream& stream);
+
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// full = the shards of all ranks in rank order; full: size() * shard.numel() elements.
+  virtual Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name) = 0;
+  /// Combines piece rank() of every rank's `full` into this rank's shard, in rising rank: the one
+  /// order that every world size can keep. `fresh`: the first piece is written, not added.
+  virtual Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh,
+                                Combine combine, const std::string& name) = 0;
+  /// Integer sums (i64), in place: exact, so no order matters.
+  virtual Ticket all_reduce(const Tensor& x, const std::string& name) = 0;
+  virtual Ticket barrier(const std::string& name) = 0;
+
+  /// Blocks until the collective is done here and its tensors may be reused. Throws CommError.
+  virtual void wait(Ticket ticket) = 0;
+  /// This rank failed: its peers get CommError with the cause. Never throws.
+  virtual void abort(const std::string& cause) noexcept = 0;
+  /// Named in errors.
+  virtual void set_step(int64_t step) = 0;
+
+  virtual WireCounts wire() const = 0;
+
+ protected:
+  /// Throws ShapeError or DTypeError before anything is queued.
+  void check_all_gather(const Tensor& shard, const Tensor& full) const;
+  void check_reduce_scatter(const Tensor& full, const Tensor& shard) const;
+};
+
+/// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.
+ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);
+
+struct LocalOptions {
+  double timeout_s = 60.0;  ///< of one collective; it covers waiting for peers
+  DeviceOptions device;     ///< threads 0: this rank's share of the cores
+};
+
+/// Runs f(communicator, device) on `ranks` threads of this process, device cpu:rank. Returns when
+/// all have; rethrows the first cause. A rank that stalls in its own code cannot be ended: when its
+/// peers have given up on it, the report goes to stderr and the process ends with status 4.
+ZG_API void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
+                      const LocalOptions& options = {});
+
+}  // namespace zg

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/comm.h"
+
+namespace zg::cpu {
+
+/// What a rank says when it arrives at a collective; op, dtype, count and name must agree.
+struct Call {
+  Collective op;
+  DType dtype;
+  int64_t count;
+  std::string name;
+  Tensor input;              // what peers read
+  std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024)"
+  bool agrees(const Call& other) const;
+};
+
+/// Where the ranks of one process meet. A collective is two meetings: all have arrived (their
+/// inputs may be read), all are done (they may be changed again).
+class LocalGroup {
+ public:
+  LocalGroup(int size, double timeout_s);
+
+  /// Arrives with `call`, runs `action` once every rank has, and returns when all are done with
+  /// theirs. Throws CommError naming rank, collective, tensor and step.
+  void meet(int rank, int64_t sequence, Call call, const std::function<void()>& action);
+  /// What a peer arrived with; valid inside `action`.
+  const Tensor& input_of(int rank) const { return members_[static_cast<size_t>(rank)].call.input; }
+
+  void abort(int rank, const std::string& cause) noexcept;  ///< everybody's meetings fail
+  void leave(int rank) noexcept;  ///< fine when all leave at the same place
+  void set_step(int rank, int64_t step);
+  bool failed() const;
+  std::string failure() const;
+
+ private:
+  struct Member {
+    int64_t arrived = -1, done = -1;  // sequence numbers
+    Call call;
+    int64_t step = 0;
+    bool left = false;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  void await(Lock& lock, int rank, int64_t sequence, int64_t Member::*progress, const char* verb);
+  void fail(const std::string& cause);
+  std::string where(const Member& member, int64_t sequence) const;
+
+  const int size_;
+  const std::chrono::duration<double> timeout_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Member> members_;
+  std::string failure_;
+};
+
+}  // namespace zg::cpu
