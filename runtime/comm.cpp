@@ -9,21 +9,33 @@ const char* name_of(Collective collective) {
   return names[static_cast<size_t>(collective)];
 }
 
-void Communicator::check_all_gather(const Tensor& shard, const Tensor& full) const {
-  if (full.numel() != shard.numel() * size())
-    throw ShapeError("all_gather: full has " + std::to_string(full.numel()) +
-                     " elements; expected " + std::to_string(size()) + " shards of " +
+namespace {
+
+Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size, Chunk chunk) {
+  if (full.numel() != shard.numel() * size)
+    throw ShapeError(std::string(op) + ": full has " + std::to_string(full.numel()) +
+                     " elements; expected " + std::to_string(size) + " shards of " +
                      std::to_string(shard.numel()));
+  if (chunk.count < 0) chunk.count = shard.numel() - chunk.begin;
+  if (chunk.begin < 0 || chunk.count < 0 || chunk.begin + chunk.count > shard.numel())
+    throw ShapeError(std::string(op) + ": a chunk of " + std::to_string(chunk.count) + " from " +
+                     std::to_string(chunk.begin) + " is outside the shard's " +
+                     std::to_string(shard.numel()) + " elements");
+  return chunk;
+}
+
+}  // namespace
+
+Chunk Communicator::check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const {
   if (full.dtype() != shard.dtype())
     throw DTypeError(std::string("all_gather: full holds ") + name_of(full.dtype()) +
                      "; expected the shard's " + name_of(shard.dtype()));
+  return checked("all_gather", shard, full, size(), chunk);
 }
 
-void Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard) const {
-  if (full.numel() != shard.numel() * size())
-    throw ShapeError("reduce_scatter: full has " + std::to_string(full.numel()) +
-                     " elements; expected " + std::to_string(size()) + " shards of " +
-                     std::to_string(shard.numel()));
+Chunk Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard,
+                                         Chunk chunk) const {
+  return checked("reduce_scatter", shard, full, size(), chunk);
 }
 
 namespace {
@@ -33,14 +45,15 @@ class CountingCommunicator final : public Communicator {
   CountingCommunicator(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string&) override {
-    check_all_gather(shard, full);
-    return count(Collective::all_gather, shard.bytes() * (size_ - 1));
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string&,
+                    Chunk chunk) override {
+    chunk = check_all_gather(shard, full, chunk);
+    return count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
   }
-  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool, Combine,
-                        const std::string&) override {
-    check_reduce_scatter(full, shard);
-    return count(Collective::reduce_scatter, full.bytes() / size_ * (size_ - 1));
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool, Combine, const std::string&,
+                        Chunk chunk) override {
+    chunk = check_reduce_scatter(full, shard, chunk);
+    return count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
   }
   Ticket all_reduce(const Tensor& x, const std::string&) override {
     return count(Collective::all_reduce, x.bytes() * (size_ - 1));

@@ -20,6 +20,13 @@ struct WireCount {
 };
 using WireCounts = std::array<WireCount, collective_count>;
 
+/// A part of a collective: elements [begin, begin + count) of every rank's shard. How buckets
+/// smaller than a unit are cut; the default is the whole shard.
+struct Chunk {
+  int64_t begin = 0;
+  int64_t count = -1;  ///< -1: to the shard's end
+};
+
 /// The ranks of one group, seen from one of them. Collectives are asynchronous: they run in order
 /// on this rank's communication worker, and each carries a sequence number, op, dtype, count and a
 /// name that must be equal on every rank. A mismatch, a rank that throws, returns early or stays
@@ -36,12 +43,14 @@ class ZG_API Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// full = the shards of all ranks in rank order; full: size() * shard.numel() elements.
-  virtual Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name) = 0;
+  /// full = the shards of all ranks in rank order; full: size() * shard.numel() elements. A shard
+  /// that already lies at its place in full is not copied.
+  virtual Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                            Chunk chunk = {}) = 0;
   /// Combines piece rank() of every rank's `full` into this rank's shard, in rising rank: the one
   /// order that every world size can keep. `fresh`: the first piece is written, not added.
   virtual Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh,
-                                Combine combine, const std::string& name) = 0;
+                                Combine combine, const std::string& name, Chunk chunk = {}) = 0;
   /// Integer sums (i64), in place: exact, so no order matters.
   virtual Ticket all_reduce(const Tensor& x, const std::string& name) = 0;
   virtual Ticket barrier(const std::string& name) = 0;
@@ -56,9 +65,9 @@ class ZG_API Communicator {
   virtual WireCounts wire() const = 0;
 
  protected:
-  /// Throws ShapeError or DTypeError before anything is queued.
-  void check_all_gather(const Tensor& shard, const Tensor& full) const;
-  void check_reduce_scatter(const Tensor& full, const Tensor& shard) const;
+  /// The chunk with its count filled in. Throws ShapeError or DTypeError before anything is queued.
+  Chunk check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const;
+  Chunk check_reduce_scatter(const Tensor& full, const Tensor& shard, Chunk chunk) const;
 };
 
 /// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.

@@ -57,54 +57,67 @@ class LocalCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name) override {
-    check_all_gather(shard, full);
-    count(Collective::all_gather, shard.bytes() * (size_ - 1));
-    return enqueue({Collective::all_gather, shard.dtype(), shard.numel(), name, shard}, full,
-                   [](LocalCommunicator& self, const Job& job) {
-                     const int64_t bytes = job.call.input.bytes();
-                     for (int peer = 0; peer < self.size_; ++peer) {
-                       std::byte* place = job.output.raw() + peer * bytes;
-                       const Tensor& input = self.group_->input_of(peer);
-                       if (place != input.raw())
-                         std::memcpy(place, input.raw(), static_cast<size_t>(bytes));
-                     }
-                   });
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                    Chunk chunk) override {
+    chunk = check_all_gather(shard, full, chunk);
+    count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
+    const Call call{Collective::all_gather, shard.dtype(), chunk.count, name,
+                    shard.flat(chunk.begin, chunk.count)};
+    return enqueue({.call = call,
+                    .output = full,
+                    .chunk = chunk,
+                    .action = [](LocalCommunicator& self, const Job& job) {
+                      const int64_t shard_numel = job.output.numel() / self.size_;
+                      for (int peer = 0; peer < self.size_; ++peer) {
+                        const Tensor& input = self.group_->input_of(peer);
+                        const Tensor place =
+                            job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count);
+                        if (place.raw() != input.raw())
+                          std::memcpy(place.raw(), input.raw(), static_cast<size_t>(input.bytes()));
+                      }
+                    }});
   }
 
   Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
-                        const std::string& name) override {
-    check_reduce_scatter(full, shard);
-    count(Collective::reduce_scatter, full.bytes() / size_ * (size_ - 1));
-    return enqueue(
-        {Collective::reduce_scatter, full.dtype(), full.numel(), name, full}, shard,
-        [](LocalCommunicator& self, const Job& job) {
-          const int64_t numel = job.output.numel();
-          for (int peer = 0; peer < self.size_; ++peer)
-            job.combine(self.group_->input_of(peer).flat(self.rank_ * numel, numel), job.output,
-                        job.fresh && peer == 0, self.device_.compute());
-        },
-        combine, fresh);
+                        const std::string& name, Chunk chunk) override {
+    chunk = check_reduce_scatter(full, shard, chunk);
+    count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
+    const Call call{Collective::reduce_scatter, full.dtype(), chunk.count, name, full};
+    return enqueue({.call = call,
+                    .output = shard,
+                    .chunk = chunk,
+                    .action =
+                        [](LocalCommunicator& self, const Job& job) {
+                          const auto& [begin, numel] = job.chunk;
+                          const Tensor place = job.output.flat(begin, numel);
+                          const int64_t first = self.rank_ * job.output.numel() + begin;
+                          for (int peer = 0; peer < self.size_; ++peer)
+                            job.combine(self.group_->input_of(peer).flat(first, numel), place,
+                                        job.fresh && peer == 0, self.device_.compute());
+                        },
+                    .combine = combine,
+                    .fresh = fresh});
   }
 
   Ticket all_reduce(const Tensor& x, const std::string& name) override {
     if (x.dtype() != DType::i64)
       throw DTypeError(std::string("all_reduce: expected i64, got ") + name_of(x.dtype()));
     count(Collective::all_reduce, x.bytes() * (size_ - 1));
-    return enqueue({Collective::all_reduce, x.dtype(), x.numel(), name, x}, x,
-                   [](LocalCommunicator& self, const Job& job) {
-                     self.sums_.assign(static_cast<size_t>(job.output.numel()), 0);
-                     for (int peer = 0; peer < self.size_; ++peer) {
-                       const int64_t* values = self.group_->input_of(peer).data<int64_t>();
-                       for (size_t i = 0; i < self.sums_.size(); ++i) self.sums_[i] += values[i];
-                     }
-                   });
+    return enqueue({.call = {Collective::all_reduce, x.dtype(), x.numel(), name, x},
+                    .output = x,
+                    .action = [](LocalCommunicator& self, const Job& job) {
+                      self.sums_.assign(static_cast<size_t>(job.output.numel()), 0);
+                      for (int peer = 0; peer < self.size_; ++peer) {
+                        const int64_t* values = self.group_->input_of(peer).data<int64_t>();
+                        for (size_t i = 0; i < self.sums_.size(); ++i) self.sums_[i] += values[i];
+                      }
+                    }});
   }
 
   Ticket barrier(const std::string& name) override {
     count(Collective::barrier, 0);
-    return enqueue({Collective::barrier, DType::u8, 0, name, {}}, {},
-                   [](LocalCommunicator&, const Job&) {});
+    return enqueue({.call = {Collective::barrier, DType::u8, 0, name, {}},
+                    .action = [](LocalCommunicator&, const Job&) {}});
   }
 
   void wait(Ticket ticket) override {
@@ -122,9 +135,10 @@ class LocalCommunicator final : public Communicator {
   struct Job {
     Call call;
     Tensor output;
+    Chunk chunk;
     void (*action)(LocalCommunicator&, const Job&);
-    Combine combine;
-    bool fresh;
+    Combine combine = nullptr;
+    bool fresh = false;
     bool finished = false;
   };
 
@@ -134,11 +148,10 @@ class LocalCommunicator final : public Communicator {
     count.bytes += bytes;
   }
 
-  Ticket enqueue(Call call, const Tensor& output, void (*action)(LocalCommunicator&, const Job&),
-                 Combine combine = nullptr, bool fresh = false) {
+  Ticket enqueue(Job job) {
     std::unique_lock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    jobs_.push_back({std::move(call), output, action, combine, fresh});
+    jobs_.push_back(std::move(job));
     const Ticket ticket = next_++;
     if (size_ > 1) {
       lock.unlock();
