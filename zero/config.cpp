@@ -20,9 +20,23 @@ void validate(const Config& config) {
   if (config.stage < 0 || config.stage > 3)
     throw ConfigError("config: stage is " + std::to_string(config.stage) +
                       "; expected 0, 1, 2 or 3");
-  if (config.stage > 0)
-    throw Unsupported("config: stage is " + std::to_string(config.stage) +
-                      "; this build keeps everything on one rank; try stage 0");
+  if (config.reduce_at_boundary && config.stage > 1)
+    throw ConfigError("config: reduce_at_boundary keeps whole gradients, stage is " +
+                      std::to_string(config.stage) + "; expected stage 0 or 1");
+  if (config.grad_accum != DType::f32 && config.grad_accum != DType::bf16)
+    throw ConfigError(std::string("config: grad_accum is ") + name_of(config.grad_accum) +
+                      "; expected f32 or bf16");
+  const auto positive = [](const char* field, int64_t value) {
+    if (value < 1)
+      throw ConfigError(std::string("config: ") + field + " is " + std::to_string(value) +
+                        "; expected 1 or more");
+  };
+  positive("reduce_bucket_size", config.reduce_bucket_size);
+  positive("allgather_bucket_size", config.allgather_bucket_size);
+  if (config.prefetch_bucket_size < 0 || config.param_persistence_threshold < 0)
+    throw ConfigError("config: prefetch_bucket_size and param_persistence_threshold are " +
+                      std::to_string(config.prefetch_bucket_size) + " and " +
+                      std::to_string(config.param_persistence_threshold) + "; expected 0 or more");
   if (config.compute == DType::f16)
     throw Unsupported("config: compute is f16, which needs loss scaling; try bf16 or f32");
   if (config.compute != DType::f32 && config.compute != DType::bf16)

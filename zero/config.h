@@ -14,11 +14,27 @@ struct AdamOptions {
 
 /// How the engine keeps and updates parameters.
 struct Config {
-  int stage = 0;               ///< ZeRO stage
-  DType compute = DType::f32;  ///< f32 | bf16: values, activations and leaf gradients
+  /// What the ranks share out. 0: gradient sums; every rank updates everything. 1: also masters and
+  /// moments. 2: as 1; nothing here keeps whole gradients between micro-batches, so the two differ
+  /// only in that reduce_at_boundary needs 0 or 1. 3: also values, gathered unit by unit.
+  int stage = 0;
+  DType compute = DType::f32;     ///< f32 | bf16: values, activations and leaf gradients
+  DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
   AdamOptions adam;
   float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
   uint64_t seed = 3407;    ///< of initial values
+
+  bool overlap_comm = true;  ///< reduce and gather while computing goes on
+  /// Inexact, stages 0 and 1: each rank sums its own micro-batches and reduces once a step, so the
+  /// bits depend on the number of ranks.
+  bool reduce_at_boundary = false;
+  // Ceilings in elements: larger exchanges are cut, smaller units are never padded up to them.
+  int64_t reduce_bucket_size = 500'000'000;
+  int64_t allgather_bucket_size = 500'000'000;
+  int64_t prefetch_bucket_size =
+      50'000'000;  ///< stage 3: units larger than this are not prefetched
+  /// Stage 3: parameters of at most this many elements stay whole on every rank, as one flat unit.
+  int64_t param_persistence_threshold = 100'000;
 };
 
 /// Throws ConfigError naming the field, or Unsupported for what this build does not do.

@@ -1,100 +1,112 @@
 #include "zero/engine.h"
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "runtime/error.h"
-#include "zero/checksum.h"
+#include "zero/engine_state.h"
 #include "zero/optimizer.h"
-#include "zero/transfer.h"
-#include "zero/unit_storage.h"
 
 namespace zg::zero {
 
-struct EngineState {
-  EngineState(const ParameterStore& store, const Device& device, const Config& config)
-      : store(store), device(device), config(config), begins(store.parameters().size()) {
-    units.reserve(store.units().size());
-    for (const auto& unit : store.units()) {
-      UnitStorage& storage = units.emplace_back(*unit, device, config.compute);
-      storage.initialise(config.seed, device.compute());
-      for (const FlatUnit* flat : {&storage.trainable, &storage.frozen})
-        for (const FlatUnit::Piece& piece : flat->pieces)
-          begins[static_cast<size_t>(piece.parameter->index)] = piece.begin;
-    }
-  }
+// --- who holds what ---
 
-  UnitStorage& storage_of(const Unit& unit) {
-    const size_t index = static_cast<size_t>(unit.index);
-    if (index >= units.size() || units[index].unit != &unit)
-      throw ConfigError("engine: unit '" + unit.name +
-                        "' is not of the store that the engine was made with");
-    return units[index];
+EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicator> alone,
+                         Communicator* ranks, const Device& device, const Config& config)
+    : store(store),
+      device(device),
+      config(config),
+      alone(std::move(alone)),
+      comm(ranks ? *ranks : *this->alone),
+      places(store.parameters().size()),
+      begins(store.parameters().size()),
+      users(store.units().size()),
+      residency(storages, comm, this->config),
+      reducer(comm, device, this->config) {
+  // Small parameters are not worth an exchange of their own: at stage 3 they stay whole, together.
+  const bool shards_values = config.stage == 3 && comm.size() > 1;
+  std::vector<const Parameter*> persistent;
+  const auto add = [&](const std::string& name, std::span<const Parameter* const> parameters,
+                       bool stays_whole) {
+    const Storage& storage = storages.emplace_back(
+        name, parameters,
+        Storage::Place{this->config, comm.rank(), comm.size(), this->device, stays_whole});
+    storages.back().initialise(config.seed, device.compute());
+    for (const Values* values : {&storage.trainable, &storage.frozen})
+      for (const FlatUnit::Piece& piece : values->flat.pieces) {
+        places[static_cast<size_t>(piece.parameter->index)] = storages.size() - 1;
+        begins[static_cast<size_t>(piece.parameter->index)] = piece.begin;
+      }
+  };
+  storages.reserve(store.units().size() + 1);
+  for (const auto& unit : store.units()) {
+    std::vector<const Parameter*> own;
+    for (const Parameter* parameter : unit->parameters)
+      (shards_values && parameter->shape.numel() <= config.param_persistence_threshold ? persistent
+                                                                                       : own)
+          .push_back(parameter);
+    add(unit->name, own, !shards_values);
   }
-
-  UnitStorage& storage_of(const Parameter& parameter) {
-    const size_t index = static_cast<size_t>(parameter.index);
-    if (index >= begins.size() || store.parameters()[index].get() != &parameter)
-      throw ConfigError("engine: parameter '" + parameter.name +
-                        "' is not of the store that the engine was made with");
-    return units[static_cast<size_t>(parameter.unit->index)];
+  if (!persistent.empty()) {
+    add("small parameters", persistent, true);
+    has_persistent = true;
   }
+  residency.resize();
+}
 
-  int64_t begin_of(const Parameter& parameter) const {
-    return begins[static_cast<size_t>(parameter.index)];
-  }
+size_t EngineState::index_of(const Unit& unit) const {
+  const size_t index = static_cast<size_t>(unit.index);
+  if (index >= store.units().size() || store.units()[index].get() != &unit)
+    throw ConfigError("engine: unit '" + unit.name +
+                      "' is not of the store that the engine was made with");
+  return index;
+}
 
-  /// Its elements in one of the unit's flat buffers; absent where the parameter has no such state.
-  Tensor part(const Parameter& parameter, Engine::State state) {
-    UnitStorage& storage = storage_of(parameter);
-    const auto of = [&](const Tensor& flat) {
-      return flat.flat(begin_of(parameter), parameter.shape.numel());
-    };
-    if (!parameter.trainable)
-      return state == Engine::State::master ? of(storage.frozen_values) : Tensor();
-    switch (state) {
-      case Engine::State::master:
-        return of(storage.masters);
-      case Engine::State::moment1:
-        return of(storage.moment1);
-      case Engine::State::moment2:
-        return of(storage.moment2);
-      case Engine::State::gradient:
-        storage.zero_unfolded(device.compute());
-        return of(storage.sums);
-    }
-    return {};
-  }
+Storage& EngineState::storage_of(const Parameter& parameter) {
+  const size_t index = static_cast<size_t>(parameter.index);
+  if (index >= places.size() || store.parameters()[index].get() != &parameter)
+    throw ConfigError("engine: parameter '" + parameter.name +
+                      "' is not of the store that the engine was made with");
+  return storages[places[index]];
+}
 
-  void clear_gradients() {
-    micro_batches = 0;
-    for (UnitStorage& unit : units) unit.clear();
-  }
-
-  const ParameterStore& store;
-  const Device device;
-  const Config config;
-  std::vector<int64_t> begins;  // of each parameter in its flat array
-  std::vector<UnitStorage> units;
-  int64_t micro_batches = 0, taken = 0, skipped = 0;
-};
+void EngineState::clear_gradients() {
+  micro_batches = 0;
+  for (Storage& storage : storages) storage.clear();
+}
 
 Engine::Engine(const ParameterStore& store, const Device& device, const Config& config) {
   validate(config);
-  state_ = std::make_unique<EngineState>(store, device, config);
+  state_ =
+      std::make_unique<EngineState>(store, counting_communicator(0, 1), nullptr, device, config);
 }
+
+Engine::Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
+               const Config& config) {
+  validate(config);
+  state_ = std::make_unique<EngineState>(store, nullptr, &ranks, device, config);
+}
+
 Engine::~Engine() = default;
 
 // --- steps ---
 
-Tape Engine::tape() { return Tape(state_->device, this); }
-Tape Engine::inference_tape() { return Tape(state_->device, this, TapeMode::inference); }
+Tape Engine::tape() {
+  state_->residency.start(TapeMode::record);
+  return Tape(state_->device, this);
+}
+
+Tape Engine::inference_tape() {
+  state_->residency.start(TapeMode::inference);
+  return Tape(state_->device, this, TapeMode::inference);
+}
 
 void Engine::backward(Tape& tape, const Var& loss) {
   const PhaseScope phase(state_->device, "backward");
   tape.backward(loss);
+  state_->residency.finish();
+  state_->reducer.finish();
   ++state_->micro_batches;
 }
 
@@ -105,9 +117,11 @@ StepResult Engine::step(float rate) {
   if (!std::isfinite(rate))
     throw ConfigError("step: rate is " + std::to_string(rate) + "; expected a finite number");
   const PhaseScope phase(s.device, "step");
-  const int64_t parameters = static_cast<int64_t>(s.store.parameters().size());
-  const GradientSummary gradients = summarise(s.units, parameters, s.device);
-  const int64_t micro_batches = s.micro_batches;
+  s.residency.finish();
+  if (s.config.reduce_at_boundary)
+    for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
+  const GradientSummary gradients = summarise(s.storages, s.store, s.device, s.comm);
+  const int64_t micro_batches = s.micro_batches * s.comm.size();
   if (gradients.non_finite) {
     ++s.skipped;
     s.clear_gradients();
@@ -117,13 +131,31 @@ StepResult Engine::step(float rate) {
   }
   const double norm = std::sqrt(gradients.sum_of_squares) / static_cast<double>(micro_batches);
   const OptimizerStep step = {
-      .adam = s.config.adam,
       .gradient_scale = gradient_scale(norm, micro_batches, s.config.clip_norm),
       .rate = rate,
       .step = ++s.taken};
-  for (UnitStorage& unit : s.units) update(unit, step, s.device.compute());
+  update(s.storages, step, s.config, s.device, s.comm);
   s.clear_gradients();
   return {.gradient_norm = norm};
+}
+
+double Engine::mean_loss(std::span<const double> own) {
+  Communicator& comm = state_->comm;
+  const int64_t count = static_cast<int64_t>(own.size()), ranks = comm.size();
+  std::vector<double> all(own.begin(), own.end());
+  if (ranks > 1) {
+    const PurposeScope purpose(state_->device, Purpose::comm);
+    const Tensor shard = Tensor::from(own, {count}, state_->device);
+    const Tensor whole = Tensor::empty({count * ranks}, DType::f64, state_->device);
+    comm.wait(comm.all_gather(shard, whole, "losses"));
+    if (state_->device.type() == Device::Type::meta) return 0.0;
+    all = whole.to_host<double>();
+  }
+  double sum = 0.0;
+  for (int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      sum += all[static_cast<size_t>(rank * count + micro_batch)];
+  return sum / static_cast<double>(count * ranks);
 }
 
 int64_t Engine::steps() const { return state_->taken + state_->skipped; }
@@ -132,48 +164,7 @@ int64_t Engine::micro_batches() const { return state_->micro_batches; }
 const Config& Engine::config() const { return state_->config; }
 const ParameterStore& Engine::store() const { return state_->store; }
 const Device& Engine::device() const { return state_->device; }
-
-// --- state ---
-
-std::string Engine::parameter_hash() const {
-  static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
-  Checksum hash;
-  for (const auto& [name, parameter] : state_->store.by_name())
-    read_floats(state_->part(*parameter, State::master),
-                [&](std::span<const float> values) { hash.update(std::as_bytes(values)); });
-  return hash.hex();
-}
-
-std::vector<float> Engine::read(const Parameter& parameter, State state) const {
-  std::vector<float> values;
-  if (const Tensor part = state_->part(parameter, state)) {
-    values.reserve(static_cast<size_t>(part.numel()));
-    read_floats(part, [&](std::span<const float> chunk) {
-      values.insert(values.end(), chunk.begin(), chunk.end());
-    });
-  }
-  return values;
-}
-
-void Engine::write(const Parameter& parameter, State state, std::span<const float> values) {
-  if (state == State::gradient)
-    throw ConfigError("write: gradients of '" + parameter.name +
-                      "' come from backward; expected master, moment1 or moment2");
-  const Tensor part = state_->part(parameter, state);
-  const size_t numel = part ? static_cast<size_t>(part.numel()) : 0;
-  if (values.size() != numel)
-    throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
-                     " values, got " + std::to_string(values.size()));
-  if (!part) return;
-  write_floats(part, [&](int64_t begin, std::span<float> chunk) {
-    const auto from = values.begin() + begin;
-    std::copy(from, from + static_cast<int64_t>(chunk.size()), chunk.begin());
-  });
-  if (state != State::master || !parameter.trainable) return;
-  const int64_t begin = state_->begin_of(parameter);
-  state_->storage_of(parameter).round_masters(begin, begin + part.numel(),
-                                              state_->device.compute());
-}
+Communicator& Engine::ranks() const { return state_->comm; }
 
 void Engine::set_steps(int64_t taken, int64_t skipped) {
   if (taken < 0 || skipped < 0)
@@ -186,20 +177,40 @@ void Engine::set_steps(int64_t taken, int64_t skipped) {
 
 // --- what the tape asks for ---
 
-void Engine::acquire(const Unit& unit, Stream&) { ++state_->storage_of(unit).users; }
-void Engine::release(const Unit& unit, Stream&) noexcept { --state_->storage_of(unit).users; }
+void Engine::acquire(const Unit& unit, Stream&) {
+  const size_t index = state_->index_of(unit);
+  state_->residency.acquire(index);
+  ++state_->users[index];
+}
+
+void Engine::release(const Unit& unit, Stream&) noexcept {
+  const size_t index = static_cast<size_t>(unit.index);
+  --state_->users[index];
+  state_->residency.release(index);
+}
 
 Tensor Engine::value(const Parameter& parameter) const {
-  const UnitStorage& storage = state_->storage_of(parameter);
-  if (storage.users == 0)
+  const Storage& storage = state_->storage_of(parameter);
+  if (state_->users[static_cast<size_t>(parameter.unit->index)] == 0)
     throw NotResident("value: '" + parameter.name + "' is read outside its unit; expected unit '" +
                       parameter.unit->name +
                       "' to be open; open it with Tape::Use use(tape, unit)");
-  return storage.value(parameter, state_->begin_of(parameter));
+  const Tensor& whole = parameter.trainable ? storage.trainable.whole : storage.frozen.whole;
+  return whole.alias(state_->begin_of(parameter) * size_of(storage.compute), parameter.shape,
+                     storage.compute);
 }
 
-void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) {
-  state_->storage_of(unit).fold(gradients, stream);
+void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
+  EngineState& s = *state_;
+  std::vector<const Parameter*> own, small;
+  std::vector<Tensor> own_gradients, small_gradients;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const bool persistent = s.is_persistent(*unit.parameters[i]);
+    (persistent ? small : own).push_back(unit.parameters[i]);
+    (persistent ? small_gradients : own_gradients).push_back(std::exchange(gradients[i], Tensor()));
+  }
+  s.reducer.reduce(s.storages[s.index_of(unit)], own, own_gradients);
+  if (!small.empty()) s.reducer.reduce(s.storages.back(), small, small_gradients);
 }
 
 }  // namespace zg::zero

@@ -8,6 +8,7 @@
 
 #include "autograd/parameter.h"
 #include "autograd/tape.h"
+#include "runtime/comm.h"
 #include "zero/config.h"
 
 namespace zg::zero {
@@ -19,47 +20,68 @@ struct StepResult {
   std::string bad_tensor;      ///< then: the first parameter with such a gradient
 };
 
-/// Owns the bytes of a store's parameters: values, gradient accumulators, f32 masters and moments.
-/// ZeRO: Rajbhandari et al. 2020, arXiv:1910.02054.
+/// Owns what one rank holds of a store's parameters: values, gradient sums, f32 masters and
+/// moments, shared out between the ranks as Config::stage says. ZeRO: Rajbhandari et al. 2020,
+/// arXiv:1910.02054. One rank is world size 1 of the same code.
 ///
 /// A step: for each micro-batch `Tape tape = engine.tape(); ... engine.backward(tape, loss);`, then
-/// `engine.step(rate)`. Each micro-batch's whole gradient is rounded once to the compute dtype and
-/// added, in order, to an f32 accumulator; the step multiplies by 1 / micro-batches and the clip
-/// factor in one f32 multiply. A parameter that no micro-batch used takes part with a zero
-/// gradient. An engine is driven by one thread at a time; two engines share nothing.
+/// `engine.step(rate)`. Of the M micro-batches of a step, all ranks together, the g-th is rank
+/// g % world's. Each one's whole gradient is rounded once to the compute dtype and added, in rising
+/// g, to its owner's sum; the step multiplies by 1 / M and the clip factor in one f32 multiply. So
+/// every stage and every world size that divides M gives the same bits. A parameter that no
+/// micro-batch used takes part with a zero gradient. An engine is driven by one thread at a time;
+/// two engines share nothing. Calls marked collective must be made by every rank alike.
 class ZG_API Engine final : public ParameterSource {
  public:
-  /// Initialises every parameter from (config.seed, name, element). The store must outlive the
-  /// engine and not grow. Throws ConfigError, Unsupported or OutOfMemory.
+  /// Initialises every parameter from (config.seed, name, element). Store and communicator must
+  /// outlive the engine, and the store must not grow. Throws ConfigError, Unsupported, OutOfMemory.
   Engine(const ParameterStore& store, const Device& device, const Config& config = {});
+  Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
+         const Config& config = {});
   ~Engine() override;
 
   Tape tape();            ///< records, wired to this engine
   Tape inference_tape();  ///< records nothing
 
-  void backward(Tape& tape, const Var& loss);  ///< one micro-batch into the accumulators
+  void backward(Tape& tape, const Var& loss);  ///< one micro-batch into the sums; collective
   /// One AdamW update with the mean over the micro-batches since the last step; ConfigError when
-  /// there were none.
+  /// there were none. Collective.
   StepResult step(float rate);
 
   int64_t steps() const;  ///< attempted so far: taken plus skipped
   int64_t skipped() const;
-  int64_t micro_batches() const;  ///< since the last step
+  int64_t micro_batches() const;  ///< of this rank, since the last step
   const Config& config() const;
   const ParameterStore& store() const;
   const Device& device() const;
+  Communicator& ranks() const;
+
+  /// The mean over all ranks' micro-batches of a step from each rank's own losses, in f64 and in
+  /// rising g: the same for every world size. Collective.
+  double mean_loss(std::span<const double> own);
 
   /// XXH3-128 in hex over the little-endian f32 bytes of all master parameters, in byte order of
-  /// their names.
+  /// their names. Collective.
   std::string parameter_hash() const;
 
   /// The f32 bytes of one parameter: master, first and second moment, or the sum (not the mean) of
   /// the gradients since the last step. A frozen parameter has its value for a master, and empty
-  /// moments and gradient.
+  /// moments and gradient. Collective.
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
-  /// Writes it (not gradient); the compute copy follows. ShapeError when the size is off.
+  /// Writes what this rank holds of it (not gradient); the compute copy follows. Given whole on
+  /// every rank; not collective. ShapeError when the size is off.
   void write(const Parameter& parameter, State state, std::span<const float> values);
+
+  /// What a checkpoint takes from this rank: all ranks' pieces tile every parameter's states.
+  struct Piece {
+    const Parameter* parameter;
+    State state;
+    int64_t offset, numel;  ///< elements of the parameter
+  };
+  std::vector<Piece> pieces() const;
+  std::vector<float> read(const Piece& piece) const;  ///< not collective
+
   /// For resuming: sets the counters and drops the gradients accumulated so far.
   void set_steps(int64_t taken, int64_t skipped);
 

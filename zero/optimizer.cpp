@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/adam.h"
+#include "zero/residency.h"
 
 namespace zg::zero {
 namespace {
@@ -14,56 +15,89 @@ std::vector<int64_t> read_back(const Tensor& counts) {
   return std::vector<int64_t>(static_cast<size_t>(counts.numel()));
 }
 
-}  // namespace
-
-GradientSummary summarise(std::span<const UnitStorage> units, int64_t parameters,
-                          const Device& device) {
-  const PurposeScope purpose(device, Purpose::workspace);
-  const Tensor limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device);
-  const Tensor non_finite = Tensor::zeros({parameters}, DType::i64, device);
-  std::vector<const Parameter*> measured(static_cast<size_t>(parameters));
-  for (const UnitStorage& unit : units)
-    for (size_t i = 0; i < unit.pieces.size(); ++i) {
-      if (!unit.folded[i]) continue;
-      const FlatUnit::Piece& piece = unit.pieces[i];
-      const int index = piece.parameter->index;
-      measured[static_cast<size_t>(index)] = piece.parameter;
-      // With the padding behind it, which is zero: whole granules.
-      kernels::sum_of_squares({.x = unit.sums.flat(piece.begin, FlatUnit::aligned(piece.numel())),
-                               .limbs = limbs,
-                               .non_finite = non_finite.flat(index, 1)},
-                              device.compute());
-    }
-  GradientSummary summary{.sum_of_squares = value_of_limbs(read_back(limbs).data())};
-  const std::vector<int64_t> counts = read_back(non_finite);
-  const auto bad = std::find_if(counts.begin(), counts.end(), [](int64_t n) { return n > 0; });
-  if (bad != counts.end()) summary.non_finite = measured[static_cast<size_t>(bad - counts.begin())];
-  return summary;
+/// The sums that AdamW reads, from element storage.state_begin on: this rank's own, or at stage 0
+/// everybody's.
+Tensor gradients_of(Storage& storage, const Config& config, const Device& device,
+                    Communicator& comm) {
+  storage.zero_unfolded(device.compute());
+  if (config.stage > 0 || comm.size() == 1) return storage.sums;
+  const PurposeScope purpose(device, Purpose::gradient);
+  const Tensor whole = Tensor::empty({storage.state_numel}, storage.sums.dtype(), device);
+  std::vector<Communicator::Ticket> tickets;
+  gather_in_buckets(storage.sums, whole, storage.name + " gradients", config.allgather_bucket_size,
+                    comm, tickets);
+  comm.wait(tickets.back());
+  return whole;
 }
 
-float gradient_scale(double norm, int64_t micro_batches, float clip_norm) {
-  const double clip = clip_norm > 0.0f ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
-  return static_cast<float>(clip / static_cast<double>(micro_batches));
-}
-
-void update(UnitStorage& unit, const OptimizerStep& step, Stream& stream) {
-  unit.zero_unfolded(stream);
-  for (const FlatUnit::Range& range : unit.trainable.ranges(0)) {
+void update(Storage& storage, const Tensor& gradients, const OptimizerStep& step,
+            const AdamOptions& adam, Stream& stream) {
+  const int64_t begin = storage.state_begin, end = begin + storage.state_numel;
+  for (const FlatUnit::Range& range : storage.trainable.flat.ranges(begin, end)) {
     const auto part = [&](const Tensor& tensor) { return tensor.flat(range.begin, range.numel()); };
-    kernels::adam({.parameter = part(unit.masters),
-                   .gradient = part(unit.sums),
-                   .moment1 = part(unit.moment1),
-                   .moment2 = part(unit.moment2),
-                   .low_precision = unit.low_precision(range),
+    kernels::adam({.parameter = part(storage.masters),
+                   .gradient = part(gradients),
+                   .moment1 = part(storage.moment1),
+                   .moment2 = part(storage.moment2),
+                   .low_precision = storage.low_precision(begin + range.begin, range.numel()),
                    .gradient_scale = step.gradient_scale,
                    .rate = step.rate,
-                   .beta1 = step.adam.beta1,
-                   .beta2 = step.adam.beta2,
-                   .epsilon = step.adam.epsilon,
-                   .weight_decay = range.decay ? step.adam.weight_decay : 0.0f,
+                   .beta1 = adam.beta1,
+                   .beta2 = adam.beta2,
+                   .epsilon = adam.epsilon,
+                   .weight_decay = range.decay ? adam.weight_decay : 0.0f,
                    .step = step.step},
                   stream);
   }
+}
+
+}  // namespace
+
+GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
+                          const Device& device, Communicator& comm) {
+  const PurposeScope purpose(device, Purpose::workspace);
+  const int64_t parameters = static_cast<int64_t>(store.parameters().size());
+  constexpr int64_t limb_count = SumOfSquares::limb_count;
+  const Tensor sums = Tensor::zeros({limb_count + parameters}, DType::i64, device);
+  for (const Storage& storage : storages)
+    for (size_t i = 0; i < storage.pieces.size(); ++i) {
+      if (!storage.folded[i]) continue;
+      const FlatUnit::Piece& piece = storage.pieces[i];
+      // With the padding behind it, which is zero: whole granules.
+      const int64_t numel = FlatUnit::aligned(piece.numel());
+      kernels::sum_of_squares({.x = storage.sums.flat(piece.begin, numel),
+                               .limbs = sums.flat(0, limb_count),
+                               .non_finite = sums.flat(limb_count + piece.parameter->index, 1)},
+                              device.compute());
+    }
+  if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
+  const std::vector<int64_t> values = read_back(sums);
+  GradientSummary summary{.sum_of_squares = value_of_limbs(values.data())};
+  const auto counts = values.begin() + limb_count;
+  const auto bad = std::find_if(counts, values.end(), [](int64_t n) { return n > 0; });
+  if (bad != values.end())
+    summary.non_finite = store.parameters()[static_cast<size_t>(bad - counts)].get();
+  return summary;
+}
+
+float gradient_scale(double norm, int64_t micro_batches, float clip_norm, double loss_scale) {
+  const double clip = clip_norm > 0.0f ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
+  return static_cast<float>(clip / (static_cast<double>(micro_batches) * loss_scale));
+}
+
+void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
+            const Device& device, Communicator& comm) {
+  std::vector<Communicator::Ticket> tickets;
+  for (Storage& storage : storages) {
+    if (storage.trainable.empty()) continue;
+    update(storage, gradients_of(storage, config, device, comm), step, config.adam,
+           device.compute());
+    if (config.stage > 0 && storage.stays_whole && comm.size() > 1)
+      gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
+                        config.allgather_bucket_size, comm, tickets);
+    if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
+  }
+  if (!tickets.empty()) comm.wait(tickets.back());
 }
 
 }  // namespace zg::zero

@@ -4,13 +4,13 @@
 
 namespace zg::zero {
 
-FlatUnit FlatUnit::of(const Unit& unit, Part part, int world) {
+FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world) {
   FlatUnit flat;
   flat.world = world;
   int64_t end = 0;
   for (bool decay : {true, false})
-    for (size_t position = 0; position < unit.parameters.size(); ++position) {
-      const Parameter* parameter = unit.parameters[position];
+    for (size_t position = 0; position < parameters.size(); ++position) {
+      const Parameter* parameter = parameters[position];
       if (parameter->decay != decay || parameter->trainable != (part == Part::trainable)) continue;
       const int64_t numel = parameter->shape.numel();
       flat.pieces.push_back(
@@ -23,8 +23,7 @@ FlatUnit FlatUnit::of(const Unit& unit, Part part, int world) {
   return flat;
 }
 
-std::vector<FlatUnit::Piece> FlatUnit::shard(int rank) const {
-  const int64_t first = rank * shard_numel(), last = first + shard_numel();
+std::vector<FlatUnit::Piece> FlatUnit::within(int64_t first, int64_t last) const {
   std::vector<Piece> clipped;
   for (const Piece& piece : pieces) {
     const int64_t begin = std::max(piece.begin, first), end = std::min(piece.end, last);
@@ -38,9 +37,9 @@ std::vector<FlatUnit::Piece> FlatUnit::shard(int rank) const {
   return clipped;
 }
 
-std::vector<FlatUnit::Range> FlatUnit::ranges(int rank) const {
+std::vector<FlatUnit::Range> FlatUnit::ranges(int64_t first, int64_t last) const {
   std::vector<Range> merged;
-  for (const Piece& piece : shard(rank)) {
+  for (const Piece& piece : within(first, last)) {
     const Range range = {piece.begin, aligned(piece.end), piece.parameter->decay};
     if (!merged.empty() && merged.back().decay == range.decay)
       merged.back().end = range.end;

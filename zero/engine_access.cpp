@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/elementwise.h"
+#include "runtime/error.h"
+#include "zero/checksum.h"
+#include "zero/engine_state.h"
+#include "zero/transfer.h"
+
+namespace zg::zero {
+namespace {
+
+using State = Engine::State;
+
+/// What this rank holds of one kind of state: elements [begin, begin + tensor.numel()) of the
+/// storage's flat array.
+struct Local {
+  Tensor tensor;
+  int64_t begin = 0;
+  const FlatUnit* flat = nullptr;
+};
+
+Local local_state(EngineState& s, Storage& storage, bool trainable, State state) {
+  const Values& values = trainable ? storage.trainable : storage.frozen;
+  const FlatUnit* flat = &values.flat;
+  const int64_t shard_begin = flat->shard_begin(s.comm.rank());
+  if (!trainable) {
+    if (state != State::master) return {};
+    return storage.stays_whole ? Local{values.whole, 0, flat}
+                               : Local{values.shard, shard_begin, flat};
+  }
+  switch (state) {
+    case State::master:
+      return {storage.masters, storage.state_begin, flat};
+    case State::moment1:
+      return {storage.moment1, storage.state_begin, flat};
+    case State::moment2:
+      return {storage.moment2, storage.state_begin, flat};
+    case State::gradient:
+      storage.zero_unfolded(s.device.compute());
+      return {storage.sums, storage.sums_begin, flat};
+  }
+  return {};
+}
+
+/// The whole flat array of the state.
+Tensor whole_state(EngineState& s, Storage& storage, bool trainable, State state) {
+  const Local local = local_state(s, storage, trainable, state);
+  if (!local.tensor || local.tensor.numel() == local.flat->padded) return local.tensor;
+  const PurposeScope purpose(s.device, Purpose::workspace);
+  const Tensor whole = Tensor::empty({local.flat->padded}, local.tensor.dtype(), s.device);
+  s.comm.wait(s.comm.all_gather(local.tensor, whole, storage.name + " state"));
+  return whole;
+}
+
+}  // namespace
+
+std::string Engine::parameter_hash() const {
+  static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
+  Checksum hash;
+  // Names in order stay mostly within a unit: its array is gathered once.
+  const Storage* gathered = nullptr;
+  bool gathered_trainable = false;
+  Tensor whole;
+  for (const auto& [name, parameter] : state_->store.by_name()) {
+    Storage& storage = state_->storage_of(*parameter);
+    if (gathered != &storage || gathered_trainable != parameter->trainable) {
+      whole = {};
+      whole = whole_state(*state_, storage, parameter->trainable, State::master);
+      gathered = &storage;
+      gathered_trainable = parameter->trainable;
+    }
+    read_floats(whole.flat(state_->begin_of(*parameter), parameter->shape.numel()),
+                [&](std::span<const float> values) { hash.update(std::as_bytes(values)); });
+  }
+  return hash.hex();
+}
+
+std::vector<float> Engine::read(const Parameter& parameter, State state) const {
+  std::vector<float> values;
+  Storage& storage = state_->storage_of(parameter);
+  if (const Tensor whole = whole_state(*state_, storage, parameter.trainable, state)) {
+    values.reserve(static_cast<size_t>(parameter.shape.numel()));
+    read_floats(whole.flat(state_->begin_of(parameter), parameter.shape.numel()),
+                [&](std::span<const float> chunk) {
+                  values.insert(values.end(), chunk.begin(), chunk.end());
+                });
+  }
+  return values;
+}
+
+std::vector<Engine::Piece> Engine::pieces() const {
+  std::vector<Piece> all;
+  const int rank = state_->comm.rank();
+  for (const Storage& storage : state_->storages) {
+    for (const FlatUnit::Piece& piece : storage.trainable.flat.shard(rank))
+      for (const State state : {State::master, State::moment1, State::moment2})
+        all.push_back({piece.parameter, state, piece.offset, piece.numel()});
+    for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
+      all.push_back({piece.parameter, State::master, piece.offset, piece.numel()});
+  }
+  return all;
+}
+
+std::vector<float> Engine::read(const Piece& piece) const {
+  Storage& storage = state_->storage_of(*piece.parameter);
+  const Local local = local_state(*state_, storage, piece.parameter->trainable, piece.state);
+  const int64_t begin = state_->begin_of(*piece.parameter) + piece.offset - local.begin;
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(piece.numel));
+  read_floats(local.tensor.flat(begin, piece.numel), [&](std::span<const float> chunk) {
+    values.insert(values.end(), chunk.begin(), chunk.end());
+  });
+  return values;
+}
+
+void Engine::write(const Parameter& parameter, State state, std::span<const float> values) {
+  if (state == State::gradient)
+    throw ConfigError("write: gradients of '" + parameter.name +
+                      "' come from backward; expected master, moment1 or moment2");
+  const bool exists = parameter.trainable || state == State::master;
+  const size_t numel = exists ? static_cast<size_t>(parameter.shape.numel()) : 0;
+  if (values.size() != numel)
+    throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
+                     " values, got " + std::to_string(values.size()));
+  Storage& storage = state_->storage_of(parameter);
+  const int64_t start = state_->begin_of(parameter);
+  // The part of the parameter that lies in elements [begin, begin + tensor.numel()) of its array.
+  const auto store = [&](const Tensor& tensor, int64_t begin) {
+    if (!tensor) return;
+    const int64_t first = std::max(start, begin);
+    const int64_t last = std::min(start + static_cast<int64_t>(numel), begin + tensor.numel());
+    if (first >= last) return;
+    write_floats(tensor.flat(first - begin, last - first), [&](int64_t at, std::span<float> chunk) {
+      const auto from = values.begin() + (first - start + at);
+      std::copy(from, from + static_cast<int64_t>(chunk.size()), chunk.begin());
+    });
+  };
+  const Local local = local_state(*state_, storage, parameter.trainable, state);
+  store(local.tensor, local.begin);
+  if (state != State::master) return;
+  const Values& own = parameter.trainable ? storage.trainable : storage.frozen;
+  if (storage.stays_whole)
+    store(own.whole, 0);
+  else
+    store(own.shard, own.flat.shard_begin(state_->comm.rank()));
+}
+
+}  // namespace zg::zero

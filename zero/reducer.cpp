@@ -1,0 +1,120 @@
+#include "zero/reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/elementwise.h"
+#include "kernels/fold_gradient.h"
+
+namespace zg::zero {
+namespace {
+
+// Runs on the communication worker, on a peer's memory: launched without the checks that it has
+// passed already, and without scratch.
+void fold_piece(const Tensor& piece, const Tensor& sums, bool first, Stream& stream) {
+  const FoldGradient args{.leaf = piece, .sum = sums, .rounding = piece.dtype(), .first = first};
+  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+}
+
+const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter) {
+  return *std::find_if(flat.pieces.begin(), flat.pieces.end(),
+                       [&](const FlatUnit::Piece& piece) { return piece.parameter == parameter; });
+}
+
+}  // namespace
+
+Reducer::Reducer(Communicator& comm, const Device& device, const Config& config)
+    : comm_(comm), device_(device), config_(config) {}
+
+void Reducer::reduce(Storage& storage, std::span<const Parameter* const> parameters,
+                     std::span<Tensor> gradients) {
+  if (storage.trainable.empty()) return;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (gradients[i])
+      check_shape("reduce", parameters[i]->name.c_str(), gradients[i], parameters[i]->shape);
+  if (comm_.size() == 1 || config_.reduce_at_boundary)
+    return fold_here(storage, parameters, gradients);
+  Leaf& leaf = leaf_of(storage);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i]->trainable) continue;
+    const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
+    const Tensor place = leaf.flat.flat(piece.begin, piece.numel());
+    if (const Tensor gradient = std::exchange(gradients[i], Tensor()))
+      kernels::cast({.x = gradient.flat(0, gradient.numel()), .y = place}, device_.compute());
+    --leaf.missing;
+  }
+  if (leaf.missing == 0) send(leaf);
+}
+
+void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> parameters,
+                        std::span<Tensor> gradients) {
+  const bool local = config_.reduce_at_boundary;
+  const Tensor& sums = local ? storage.local_sums : storage.sums;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor gradient = std::exchange(gradients[i], Tensor());
+    if (!gradient || gradient.numel() == 0) continue;
+    const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
+    // One rank holds the whole array, so pieces of the array and of its shard are the same.
+    const size_t index = static_cast<size_t>(
+        std::find_if(storage.pieces.begin(), storage.pieces.end(),
+                     [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
+        storage.pieces.begin());
+    kernels::fold_gradient({.leaf = gradient.flat(0, piece.numel()),
+                            .sum = sums.flat(piece.begin, piece.numel()),
+                            .rounding = storage.compute,
+                            .first = !local && !storage.folded[index]},
+                           device_.compute());
+    if (!local) storage.folded[index] = true;
+  }
+}
+
+Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
+  for (Leaf& leaf : filling_)
+    if (leaf.storage == &storage) return leaf;
+  wait_for(1);  // one on its way while the next is filled
+  const PurposeScope purpose(device_, Purpose::gradient);
+  const FlatUnit& flat = storage.trainable.flat;
+  filling_.push_back({.storage = &storage,
+                      .flat = Tensor::zeros({flat.padded}, storage.compute, device_),
+                      .missing = static_cast<int>(flat.pieces.size())});
+  return filling_.back();
+}
+
+void Reducer::send(Leaf& leaf) {
+  Leaf sent = std::move(leaf);
+  std::erase_if(filling_, [&](const Leaf& other) { return &other == &leaf; });
+  Storage& storage = *sent.storage;
+  const bool fresh = storage.folded.empty() || !storage.folded[0];
+  storage.folded.assign(storage.folded.size(), true);
+  const int64_t step = std::max<int64_t>(1, config_.reduce_bucket_size / comm_.size());
+  const int64_t numel = storage.sums.numel();
+  for (int64_t begin = 0; begin < numel; begin += step)
+    sent.last =
+        comm_.reduce_scatter(sent.flat, storage.sums, fresh, fold_piece,
+                             storage.name + " gradients", {begin, std::min(step, numel - begin)});
+  in_flight_.push_back(std::move(sent));
+  if (!config_.overlap_comm) wait_for(0);
+}
+
+void Reducer::wait_for(size_t in_flight) {
+  while (in_flight_.size() > in_flight) {
+    comm_.wait(in_flight_.front().last);
+    in_flight_.pop_front();
+  }
+}
+
+void Reducer::finish() {
+  while (!filling_.empty()) send(filling_.back());
+  wait_for(0);
+}
+
+void Reducer::reduce_local_sums(Storage& storage) {
+  if (!storage.local_sums) return;
+  comm_.wait(comm_.reduce_scatter(storage.local_sums, storage.sums, /*fresh=*/true, fold_piece,
+                                  storage.name + " gradients"));
+  storage.folded.assign(storage.folded.size(), true);
+  fill_zero(storage.local_sums, device_.compute());
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "runtime/comm.h"
+#include "zero/storage.h"
+
+namespace zg::zero {
+
+/// Brings each micro-batch's whole gradients to the owners of their shards, which add them in
+/// rising global micro-batch: the one order that every world size can keep. A leaf is rounded once,
+/// travels in the compute dtype, and is added to sums in Config::grad_accum.
+class Reducer {
+ public:
+  Reducer(Communicator& comm, const Device& device, const Config& config);
+
+  /// `gradients` belong to `parameters`, absent where none arose; taken out of the span one by one.
+  void reduce(Storage& storage, std::span<const Parameter* const> parameters,
+              std::span<Tensor> gradients);
+  /// The end of a micro-batch: what several units share is sent, and everything has arrived.
+  void finish();
+  /// With reduce_at_boundary: the ranks' own sums meet.
+  void reduce_local_sums(Storage& storage);
+
+ private:
+  struct Leaf {
+    Storage* storage;
+    Tensor flat;
+    Communicator::Ticket last = -1;
+    int missing = 0;  // parameters still to come
+  };
+  void fold_here(Storage& storage, std::span<const Parameter* const> parameters,
+                 std::span<Tensor> gradients);
+  Leaf& leaf_of(Storage& storage);
+  void send(Leaf& leaf);
+  void wait_for(size_t in_flight);
+
+  Communicator& comm_;
+  const Device device_;
+  const Config& config_;
+  std::vector<Leaf> filling_;   // leaves that several units write
+  std::deque<Leaf> in_flight_;  // being exchanged
+};
+
+}  // namespace zg::zero

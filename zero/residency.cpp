@@ -1,0 +1,106 @@
+#include "zero/residency.h"
+
+#include <algorithm>
+
+namespace zg::zero {
+
+void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::string& name,
+                       int64_t bucket, Communicator& comm,
+                       std::vector<Communicator::Ticket>& tickets) {
+  const int64_t step = std::max<int64_t>(1, bucket / comm.size());
+  for (int64_t begin = 0; begin < shard.numel(); begin += step)
+    tickets.push_back(
+        comm.all_gather(shard, whole, name, {begin, std::min(step, shard.numel() - begin)}));
+}
+
+std::vector<Communicator::Ticket> gather_values(Storage& storage, Communicator& comm,
+                                                const Config& config) {
+  std::vector<Communicator::Ticket> tickets;
+  for (const Values* values : {&storage.trainable, &storage.frozen})
+    if (!values->empty())
+      gather_in_buckets(values->shard, values->whole, storage.name + " values",
+                        config.allgather_bucket_size, comm, tickets);
+  if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
+  return tickets;
+}
+
+Residency::Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config)
+    : storages_(storages), comm_(comm), config_(config), states_(storages.size()) {}
+
+void Residency::start(TapeMode mode) {
+  finish();
+  mode_ = static_cast<size_t>(mode);
+}
+
+void Residency::finish() noexcept {
+  if (!order_.empty()) orders_[mode_].swap(order_);
+  order_.clear();
+  for (size_t index = 0; index < states_.size(); ++index) {
+    if (states_[index].users > 0) continue;
+    try {
+      if (states_[index].gathering) complete(index);
+    } catch (...) {
+      // The group has failed: its worker is done with the buffer, and the next call says why.
+    }
+    evict(index);
+  }
+}
+
+void Residency::acquire(size_t index) {
+  State& state = states_[index];
+  if (storages_[index].stays_whole) {
+    ++state.users;
+    return;
+  }
+  order_.push_back(index);
+  // What is being gathered ahead is not Evictable: it has not been used yet.
+  for (size_t other = 0; other < states_.size(); ++other)
+    if (other != index && states_[other].users == 0 && !states_[other].gathering) evict(other);
+  if (!storages_[index].trainable.whole && !storages_[index].frozen.whole) gather(index);
+  if (state.gathering) complete(index);
+  ++state.users;
+  prefetch();
+}
+
+void Residency::release(size_t index) noexcept { --states_[index].users; }
+
+void Residency::gather(size_t index) {
+  Storage& storage = storages_[index];
+  for (Values* values : {&storage.trainable, &storage.frozen}) {
+    if (values->empty()) continue;
+    const PurposeScope purpose(values->shard.device(), Purpose::parameter);
+    values->whole =
+        Tensor::empty({values->flat.padded}, values->shard.dtype(), values->shard.device());
+  }
+  states_[index].tickets = gather_values(storage, comm_, config_);
+  states_[index].gathering = true;
+}
+
+void Residency::complete(size_t index) {
+  State& state = states_[index];
+  state.gathering = false;
+  if (!state.tickets.empty()) comm_.wait(state.tickets.back());
+  state.tickets.clear();
+}
+
+void Residency::evict(size_t index) noexcept {
+  Storage& storage = storages_[index];
+  if (storage.stays_whole) return;
+  storage.trainable.whole = {};
+  storage.frozen.whole = {};
+}
+
+void Residency::prefetch() {
+  const std::vector<size_t>& last = orders_[mode_];
+  if (!config_.overlap_comm || last.size() <= order_.size() ||
+      !std::equal(order_.begin(), order_.end(), last.begin()))
+    return;
+  const size_t next = last[order_.size()];
+  const Storage& storage = storages_[next];
+  if (storage.trainable.whole || storage.frozen.whole || states_[next].gathering) return;
+  if (storage.trainable.flat.padded + storage.frozen.flat.padded > config_.prefetch_bucket_size)
+    return;
+  gather(next);
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <deque>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "runtime/comm.h"
+#include "zero/storage.h"
+
+namespace zg::zero {
+
+/// When values are whole. The only state machine of stage 3, for each storage:
+///
+///   Sharded -> Gathering -> Resident(users) -> Evictable -> Sharded
+///
+/// The unit released last stays Evictable until another one is acquired: backward begins with the
+/// unit that forward ended with, and a recomputed block is acquired again at once. The next unit in
+/// the order of the last pass in this mode is gathered ahead. All of it happens at places of the
+/// program that are the same on every rank, and nothing depends on timing.
+class Residency {
+ public:
+  Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config);
+
+  void resize() { states_.resize(storages_.size()); }  ///< once all storages are there
+  /// A pass begins: the last one is over, and its order is followed from the start.
+  void start(TapeMode mode);
+  /// The pass is over: its order is remembered, and everything unused goes back to shards.
+  void finish() noexcept;
+
+  void acquire(size_t storage);  ///< after it, values are whole
+  void release(size_t storage) noexcept;
+
+ private:
+  struct State {
+    int users = 0;
+    bool gathering = false;
+    std::vector<Communicator::Ticket> tickets;
+  };
+  void gather(size_t storage);
+  void complete(size_t storage);
+  void evict(size_t storage) noexcept;
+  void prefetch();
+
+  std::vector<Storage>& storages_;
+  Communicator& comm_;
+  const Config& config_;
+  std::vector<State> states_;
+  size_t mode_ = 0;
+  std::array<std::vector<size_t>, 2> orders_;  // by mode: of the last whole pass
+  std::vector<size_t> order_;                  // of this one, so far
+};
+
+/// The whole of every value array of the storage, gathered from the shards in buckets.
+std::vector<Communicator::Ticket> gather_values(Storage& storage, Communicator& comm,
+                                                const Config& config);
+/// One flat array in buckets of at most `bucket` elements of the whole.
+void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::string& name,
+                       int64_t bucket, Communicator& comm,
+                       std::vector<Communicator::Ticket>& tickets);
+
+}  // namespace zg::zero

@@ -1,0 +1,112 @@
+#include "zero/storage.h"
+
+#include <utility>
+
+#include "kernels/elementwise.h"
+#include "runtime/cpu/team.h"
+#include "zero/transfer.h"
+
+namespace zg::zero {
+namespace {
+
+Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose) {
+  const PurposeScope scope(device, purpose);
+  return Tensor::zeros({numel}, dtype, device);
+}
+
+Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
+                   const Storage::Place& place) {
+  Values values{.flat = FlatUnit::of(parameters, part, place.world)};
+  if (values.empty()) return values;
+  const int64_t shard = values.flat.shard_numel();
+  const DType dtype = place.config.compute;
+  if (place.stays_whole) {
+    values.whole = zeros(values.flat.padded, dtype, place.device, Purpose::parameter);
+    values.shard = values.whole.flat(values.flat.shard_begin(place.rank), shard);
+  } else {
+    values.shard = zeros(shard, dtype, place.device, Purpose::parameter);
+  }
+  return values;
+}
+
+// Long enough to hide its hand-out: an element costs tens of nanoseconds.
+constexpr int64_t initialise_grain = 1 << 14;
+
+void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& flat, uint64_t seed) {
+  const int threads = flat.device().traits().threads;
+  for (const FlatUnit::Piece& piece : pieces) {
+    const Parameter& parameter = *piece.parameter;
+    write_floats(
+        flat.flat(piece.begin, piece.numel()), [&](int64_t first, std::span<float> values) {
+          cpu::parallel_for(
+              threads, static_cast<int64_t>(values.size()), initialise_grain,
+              [&](int64_t begin, int64_t end) {
+                zg::initialise(
+                    parameter.init, seed, parameter.name, piece.offset + first + begin,
+                    values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+              });
+        });
+  }
+}
+
+}  // namespace
+
+Storage::Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place)
+    : name(std::move(name)),
+      compute(place.config.compute),
+      rank(place.rank),
+      stays_whole(place.stays_whole),
+      trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
+      frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
+      pieces(trainable.flat.shard(place.rank)) {
+  clear();
+  if (trainable.empty()) return;
+  const FlatUnit& flat = trainable.flat;
+  const Config& config = place.config;
+  sums_begin = flat.shard_begin(place.rank);
+  state_begin = config.stage == 0 ? 0 : sums_begin;
+  state_numel = config.stage == 0 ? flat.padded : flat.shard_numel();
+  sums = zeros(flat.shard_numel(), config.grad_accum, place.device, Purpose::gradient);
+  if (config.reduce_at_boundary)
+    local_sums = zeros(flat.padded, DType::f32, place.device, Purpose::gradient);
+  masters = compute != DType::f32 ? zeros(state_numel, DType::f32, place.device, Purpose::optimizer)
+            : config.stage == 0   ? trainable.whole
+                                  : trainable.shard;
+  moment1 = zeros(state_numel, DType::f32, place.device, Purpose::optimizer);
+  moment2 = zeros(state_numel, DType::f32, place.device, Purpose::optimizer);
+}
+
+void Storage::initialise(uint64_t seed, Stream& stream) {
+  const auto fill = [&](const Values& values) {
+    if (values.empty()) return;
+    if (values.whole)
+      initialise_pieces(values.flat.pieces, values.whole, seed);
+    else
+      initialise_pieces(values.flat.shard(rank), values.shard, seed);
+  };
+  fill(frozen);
+  fill(trainable);
+  if (!masters || compute == DType::f32) return;
+  initialise_pieces(trainable.flat.within(state_begin, state_begin + state_numel), masters, seed);
+  round_masters(state_begin, state_begin + state_numel, stream);
+}
+
+void Storage::zero_unfolded(Stream& stream) {
+  for (size_t i = 0; i < pieces.size(); ++i)
+    if (!folded[i]) fill_zero(sums.flat(pieces[i].begin, pieces[i].numel()), stream);
+}
+
+void Storage::round_masters(int64_t begin, int64_t end, Stream& stream) {
+  if (compute == DType::f32) return;
+  kernels::cast(
+      {.x = masters.flat(begin - state_begin, end - begin), .y = low_precision(begin, end - begin)},
+      stream);
+}
+
+Tensor Storage::low_precision(int64_t begin, int64_t numel) const {
+  if (compute == DType::f32) return {};
+  return trainable.whole && stays_whole ? trainable.whole.flat(begin, numel)
+                                        : trainable.shard.flat(begin - sums_begin, numel);
+}
+
+}  // namespace zg::zero

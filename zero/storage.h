@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/comm.h"
+#include "zero/config.h"
+#include "zero/partition.h"
+
+namespace zg::zero {
+
+/// One flat array of values: whole, or at rest only this rank's shard of it.
+struct Values {
+  FlatUnit flat;
+  Tensor shard;  ///< a view of `whole` where that stays
+  Tensor whole;  ///< absent while only the shard is held
+
+  bool empty() const { return flat.pieces.empty(); }
+};
+
+/// The bytes that one rank holds of some parameters, a flat buffer per kind: their values, and of
+/// what the stage leaves to this rank, masters, moments and gradient sums. A storage is a unit, or
+/// all small parameters of a store at stage 3.
+struct Storage {
+  struct Place {
+    const Config& config;
+    int rank, world;
+    const Device& device;
+    bool stays_whole;  ///< values are never evicted
+  };
+  Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place);
+
+  /// Values and masters from (seed, name, element) of what this rank holds; moments and sums are
+  /// zero already. Whole values of other ranks' shards are made here too, without an exchange.
+  void initialise(uint64_t seed, Stream& stream);
+
+  /// What is not in `folded` becomes zero: its sum is undefined until then.
+  void zero_unfolded(Stream& stream);
+  void clear() { folded.assign(pieces.size(), false); }
+
+  /// The compute copies of masters [begin, end), places of the trainable flat array inside the
+  /// state's range, follow them; nothing to do where they are the same bytes.
+  void round_masters(int64_t begin, int64_t end, Stream& stream);
+  /// Where AdamW writes the compute copy of a range of the state; absent where masters are values.
+  Tensor low_precision(int64_t begin, int64_t numel) const;
+
+  std::string name;
+  DType compute;
+  int rank;
+  bool stays_whole;
+  Values trainable, frozen;
+  int64_t state_begin = 0, state_numel = 0;  ///< of the trainable flat array: masters and moments
+  int64_t sums_begin = 0;                    ///< of the shard that `sums` covers
+  std::vector<FlatUnit::Piece> pieces;       ///< of the shard
+  Tensor masters;                            ///< f32; a view of the values when they are f32
+  Tensor moment1, moment2;                   ///< f32
+  Tensor sums;                               ///< grad_accum: gradients folded since clear()
+  Tensor local_sums;                         ///< f32, whole: only with reduce_at_boundary
+  std::vector<bool> folded;                  ///< by piece: its sum holds something
+};
+
+}  // namespace zg::zero
