@@ -4,27 +4,33 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-template <bool rounds>
+/// Through memory that stays in the store buffer: this kernel waits for DRAM.
+template <class Rounding>
 inline Vec rounded(Vec x) {
-  return rounds ? widen(narrow(x)) : x;
+  Rounding lanes[Vec::lanes];
+  store(lanes, x);
+  return load(lanes);
+}
+template <>
+inline Vec rounded<float>(Vec x) {
+  return x;
 }
 
-template <class T, bool rounds, bool first>
-void fold(const void* leaf, float* sum, int64_t n) {
-  const T* x = static_cast<const T*>(leaf);
+template <class Leaf, class Rounding, class Sum, bool first>
+void fold(const void* leaf, void* sum, int64_t n) {
+  const Leaf* x = static_cast<const Leaf*>(leaf);
+  Sum* y = static_cast<Sum*>(sum);
   const Vec zero = set1(0.0f);
   int64_t i = 0;
   for (; i + Vec::lanes <= n; i += Vec::lanes)
-    store(sum + i, (first ? zero : load(sum + i)) + rounded<rounds>(load(x + i)));
+    store(y + i, (first ? zero : load(y + i)) + rounded<Rounding>(load(x + i)));
   if (const int64_t rest = n - i)
-    store(sum + i, (first ? zero : load(sum + i, rest)) + rounded<rounds>(load(x + i, rest)), rest);
+    store(y + i, (first ? zero : load(y + i, rest)) + rounded<Rounding>(load(x + i, rest)), rest);
 }
 
 }  // namespace
 
 extern const FoldTable fold_table;
-const FoldTable fold_table = {{{fold<float, false, false>, fold<float, false, true>},
-                               {fold<float, true, false>, fold<float, true, true>},
-                               {fold<bf16, false, false>, fold<bf16, false, true>}}};
+const FoldTable fold_table = ZG_FOLD_TABLE(fold);
 
 }  // namespace zg::cpu::ZG_ISA

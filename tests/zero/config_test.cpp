@@ -14,7 +14,8 @@ TEST_CASE("a config out of range is refused by the name of the field") {
   CHECK_NOTHROW(zero::validate(Config{.compute = DType::bf16, .clip_norm = 0.0f}));
   CHECK_THROWS_WITH_AS(zero::validate(Config{.stage = 4}),
                        "config: stage is 4; expected 0, 1, 2 or 3", ConfigError);
-  CHECK_THROWS_AS(zero::validate(Config{.stage = 2}), Unsupported);
+  CHECK_THROWS_AS(zero::validate(Config{.stage = 2, .reduce_at_boundary = true}), ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.reduce_bucket_size = 0}), ConfigError);
   CHECK_THROWS_AS(zero::validate(Config{.compute = DType::f16}), Unsupported);
   CHECK_THROWS_WITH_AS(zero::validate(Config{.compute = DType::i32}),
                        "config: compute is i32; expected f32 or bf16", ConfigError);

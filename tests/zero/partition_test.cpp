@@ -41,7 +41,7 @@ TEST_CASE("shards of a unit tile its parameters exactly, for any world size") {
     const int world = static_cast<int>(random.integer(1, 17));
     std::set<const Parameter*> seen;
     for (FlatUnit::Part part : {FlatUnit::Part::trainable, FlatUnit::Part::frozen}) {
-      const FlatUnit flat = FlatUnit::of(unit, part, world);
+      const FlatUnit flat = FlatUnit::of(unit.parameters, part, world);
       CHECK(flat.padded % (world * FlatUnit::alignment) == 0);
       CHECK(flat.padded - flat.numel <
             (static_cast<int64_t>(flat.pieces.size()) + world) * FlatUnit::alignment);
@@ -83,10 +83,11 @@ TEST_CASE("ranges of a shard hold its pieces, two at most, and never mix weight 
     ParameterStore store;
     const Unit& unit = store.unit("unit");
     fill(store, unit, random);
-    const FlatUnit flat =
-        FlatUnit::of(unit, FlatUnit::Part::trainable, static_cast<int>(random.integer(1, 5)));
+    const FlatUnit flat = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable,
+                                       static_cast<int>(random.integer(1, 5)));
     for (int rank = 0; rank < flat.world; ++rank) {
-      const std::vector<FlatUnit::Range> ranges = flat.ranges(rank);
+      const std::vector<FlatUnit::Range> ranges =
+          flat.ranges(flat.shard_begin(rank), flat.shard_begin(rank + 1));
       CHECK(ranges.size() <= 2);
       int64_t end = 0;
       for (const FlatUnit::Range& range : ranges) {
@@ -112,10 +113,10 @@ TEST_CASE("a parameter starts at the same place whatever the world size") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   fill(store, unit, random);
-  const FlatUnit one = FlatUnit::of(unit, FlatUnit::Part::trainable);
+  const FlatUnit one = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable);
   REQUIRE(one.pieces.size() > 1);
   for (int world : {2, 3, 8}) {
-    const FlatUnit flat = FlatUnit::of(unit, FlatUnit::Part::trainable, world);
+    const FlatUnit flat = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable, world);
     for (size_t i = 0; i < one.pieces.size(); ++i)
       CHECK(flat.pieces[i].begin == one.pieces[i].begin);
   }

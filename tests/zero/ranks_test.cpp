@@ -1,0 +1,231 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/comm.h"
+#include "runtime/error.h"
+#include "tests/zero/toy.h"
+#include "zero/partition.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using State = zero::Engine::State;
+
+namespace {
+
+struct Outcome {
+  std::string hash;
+  std::vector<double> losses, norms;
+  bool operator==(const Outcome&) const = default;
+};
+
+std::string str(const Config& config, int ranks) {
+  return "stage " + std::to_string(config.stage) + ", " + std::to_string(ranks) + " ranks, " +
+         name_of(config.compute) + ", bucket " + std::to_string(config.reduce_bucket_size) +
+         ", prefetch " + std::to_string(config.prefetch_bucket_size) + ", persistence " +
+         std::to_string(config.param_persistence_threshold) +
+         (config.overlap_comm ? ", overlap" : "");
+}
+
+/// One micro-batch of the toy on `sample`; every unit is used twice, the first one at the end too.
+double micro_batch(Engine& engine, uint64_t sample) {
+  Tape tape = engine.tape();
+  Var loss;
+  for (int round = 0; round < 2; ++round)
+    for (const auto& unit : engine.store().units()) {
+      const Tape::Use use(tape, *unit);
+      for (const Parameter* parameter : unit->parameters)
+        loss = distance(tape, loss, *parameter, sample + 100 * static_cast<uint64_t>(round));
+    }
+  engine.backward(tape, loss);
+  return loss.value().item();
+}
+
+constexpr int micro_batches = 8, steps = 3;
+
+Outcome train(const Config& config, int ranks) {
+  Outcome outcome;
+  std::mutex mutex;
+  run_local(ranks, [&](Communicator& comm, const Device& device) {
+    const Toy toy;
+    Engine engine(toy.store, comm, device, config);
+    std::vector<double> losses, norms;
+    for (int step = 0; step < steps; ++step) {
+      std::vector<double> own;
+      for (int g = comm.rank(); g < micro_batches; g += ranks)
+        own.push_back(micro_batch(engine, static_cast<uint64_t>(step * micro_batches + g)));
+      losses.push_back(engine.mean_loss(own));
+      norms.push_back(engine.step(1e-2f).gradient_norm);
+    }
+    const Outcome here{engine.parameter_hash(), losses, norms};
+    const std::lock_guard lock(mutex);
+    if (outcome.hash.empty()) outcome = here;
+    if (!(outcome == here)) throw ShapeError("ranks ended with different outcomes");
+  });
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("every stage, world size, bucket, prefetch and persistence setting gives the same bits") {
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    const Outcome reference = train({.compute = compute}, 1);
+    for (const int stage : {0, 1, 2, 3})
+      for (const int ranks : {1, 2, 4, 8}) {
+        const bool odd = (stage + ranks) % 3 == 0;
+        const Config config{.stage = stage,
+                            .compute = compute,
+                            .overlap_comm = ranks != 4,
+                            .reduce_bucket_size = odd ? 100 : 500'000'000,
+                            .allgather_bucket_size = odd ? 70 : 500'000'000,
+                            .prefetch_bucket_size = stage == 3 && ranks == 8 ? 0 : 50'000'000,
+                            .param_persistence_threshold = ranks == 2   ? 100'000
+                                                           : ranks == 4 ? 64
+                                                                        : 0};
+        CAPTURE(str(config, ranks));
+        const Outcome outcome = train(config, ranks);
+        CHECK(outcome.hash == reference.hash);
+        CHECK(outcome.losses == reference.losses);
+        CHECK(outcome.norms == reference.norms);
+      }
+  }
+}
+
+TEST_CASE("bf16 gradient sums are one mode of their own, the same at every stage and world size") {
+  const Outcome reference = train({.compute = DType::bf16, .grad_accum = DType::bf16}, 1);
+  CHECK(reference.hash != train({.compute = DType::bf16}, 1).hash);
+  for (const int stage : {0, 1, 3})
+    CHECK(train({.stage = stage, .compute = DType::bf16, .grad_accum = DType::bf16}, 4) ==
+          reference);
+}
+
+TEST_CASE("a rank rests on its share, and values come and go unit by unit") {
+  for (const int ranks : {2, 4}) {
+    int64_t live[4] = {};
+    for (const int stage : {0, 1, 2, 3})
+      run_local(ranks, [&](Communicator& comm, const Device& device) {
+        const Toy toy;
+        Engine engine(toy.store, comm, device,
+                      {.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 0});
+        const int64_t rest = device.memory().live();
+        micro_batch(engine, 1);
+        engine.step(1e-2f);
+        if (device.memory().live() != rest)
+          throw ShapeError("stage " + std::to_string(stage) + " rests on " +
+                           std::to_string(device.memory().live()) + " after a step, before on " +
+                           std::to_string(rest));
+        if (comm.rank() == 0) live[stage] = rest;
+        if (stage == 3) {
+          Tape tape = engine.inference_tape();
+          const int64_t before = device.memory().live();
+          const Tape::Use use(tape, toy.first);
+          if (device.memory().live() <= before) throw ShapeError("nothing was gathered");
+          if (tape.parameter(toy.weight).value().numel() != 5 * 31) throw ShapeError("value");
+        }
+      });
+    CHECK(live[0] > live[1]);
+    CHECK(live[1] == live[2]);
+    CHECK(live[2] > live[3]);
+  }
+}
+
+TEST_CASE("an order that changes between micro-batches is followed, only without prefetch") {
+  const auto hash = [](int ranks) {
+    std::string result;
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      const Toy toy;
+      Engine engine(toy.store, comm, device, {.stage = 3, .param_persistence_threshold = 0});
+      for (int step = 0; step < 4; ++step) {
+        std::vector<const Unit*> order = {&toy.first, &toy.second};
+        if (step % 2 == 1) std::reverse(order.begin(), order.end());
+        for (int g = comm.rank(); g < 2; g += ranks) {
+          Tape tape = engine.tape();
+          Var loss;
+          for (const Unit* unit : order) {
+            const Tape::Use use(tape, *unit);
+            for (const Parameter* parameter : unit->parameters)
+              loss = distance(tape, loss, *parameter, static_cast<uint64_t>(2 * step + g));
+          }
+          engine.backward(tape, loss);
+        }
+        engine.step(1e-2f);
+      }
+      const std::string here = engine.parameter_hash();
+      if (comm.rank() == 0) result = here;
+    });
+    return result;
+  };
+  CHECK(hash(1) == hash(2));
+}
+
+TEST_CASE("an infinite gradient on one rank skips the step on all, and names the tensor") {
+  for (const int stage : {0, 1, 2, 3})
+    run_local(2, [&](Communicator& comm, const Device& device) {
+      const Toy toy;
+      Engine engine(toy.store, comm, device, {.stage = stage});
+      const std::string before = engine.parameter_hash();
+      Gradients gradients = random_gradients(toy.trainable(), 5);
+      if (comm.rank() == 1) gradients[&toy.gain][128] = INFINITY;
+      run_micro_batch(engine, gradients);
+      const auto result = engine.step(1e-2f);
+      if (!result.skipped || result.bad_tensor != "gain") throw ShapeError("not skipped");
+      if (engine.parameter_hash() != before) throw ShapeError("parameters moved");
+      run_micro_batch(engine, random_gradients(toy.trainable(), 6));
+      if (engine.step(1e-2f).skipped) throw ShapeError("a good step was skipped");
+    });
+}
+
+TEST_CASE("elements on the wire follow the formulas") {
+  // P: padded elements. Per step and rank, a micro-batches: reduce-scatter a P (W-1)/W, and one
+  // gather of P (W-1)/W at stages 0 to 2.
+  const int ranks = 4, a = 3;
+  for (const int stage : {0, 1, 2})
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      const Toy toy;
+      Engine engine(toy.store, comm, device, {.stage = stage, .compute = DType::bf16});
+      int64_t padded = 0;
+      for (const auto& unit : toy.store.units())
+        padded +=
+            zero::FlatUnit::of(unit->parameters, zero::FlatUnit::Part::trainable, ranks).padded;
+      for (int i = 0; i < a; ++i) micro_batch(engine, static_cast<uint64_t>(i));
+      engine.step(1e-2f);
+      const WireCounts wire = comm.wire();
+      const auto bytes = [&](Collective op) { return wire[static_cast<size_t>(op)].bytes; };
+      const int64_t part = padded * (ranks - 1) / ranks;
+      if (bytes(Collective::reduce_scatter) != a * part * 2) throw ShapeError("reduce_scatter");
+      // Stage 0 gathers f32 sums, 1 and 2 bf16 values.
+      if (bytes(Collective::all_gather) != part * (stage == 0 ? 4 : 2))
+        throw ShapeError("all_gather");
+    });
+}
+
+TEST_CASE("states read, written and cut into pieces are the same at every stage") {
+  for (const int stage : {0, 1, 3})
+    run_local(3, [&](Communicator& comm, const Device& device) {
+      const Toy toy;
+      Engine engine(toy.store, comm, device,
+                    {.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 20});
+      for (const auto& parameter : toy.store.parameters()) {
+        const std::vector<float> values = random_floats(parameter->shape.numel(), 77);
+        engine.write(*parameter, State::master, values);
+        std::vector<float> expected = values;
+        if (!parameter->trainable)
+          for (float& x : expected) x = static_cast<float>(bf16(x));
+        if (engine.read(*parameter, State::master) != expected) throw ShapeError(parameter->name);
+        Tape tape = engine.inference_tape();
+        const Tape::Use use(tape, *parameter->unit);
+        const std::vector<double> rounded = tape.parameter(*parameter).value().to_doubles();
+        for (size_t i = 0; i < values.size(); ++i)
+          if (rounded[i] != static_cast<double>(bf16(values[i])))
+            throw ShapeError("value of " + parameter->name);
+      }
+      for (const Engine::Piece& piece : engine.pieces())
+        if (engine.read(piece).size() != static_cast<size_t>(piece.numel))
+          throw ShapeError("piece of " + piece.parameter->name);
+    });
+}
