@@ -21,7 +21,9 @@ struct CrossEntropyBackward {
 };
 
 /// The same on logits = x weight^T, which never exist as a whole: the vocabulary is walked in
-/// chunks with an online log-sum-exp, and backward makes each chunk again. Scratch is one chunk.
+/// chunks with an online log-sum-exp, and backward makes each chunk again. Scratch is one chunk of
+/// up to 16 MiB in the accumulator dtype; backward has its gradient in x's dtype, too, and dx of
+/// its rows in the accumulator when several chunks add to a narrower dx.
 struct ProjectionCrossEntropyForward {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
   Tensor weight;   ///< [V, C] same dtype

@@ -23,4 +23,10 @@ struct ElementwiseTable {
                        int64_t n);
 };
 
+/// exp, tanh, sigmoid and silu of f32 and (second index 1) bf16, to a few ulp of f32.
+struct UnaryTable {
+  using Function = void (*)(const void* x, void* y, int64_t n);
+  Function exp[2], tanh[2], sigmoid[2], silu[2];
+};
+
 }  // namespace zg::cpu

@@ -2,9 +2,13 @@
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/level.h"
 #include "runtime/cpu/team.h"
 
 namespace zg::cpu {
+
+ZG_DECLARE_LEVELS(UnaryTable, unary_table)
+
 namespace {
 
 // The costliest of these maps takes some 20 ns an element.
@@ -68,9 +72,38 @@ void visit_op(UnaryOp op, const F& f) {
   }
 }
 
+/// Null where there is plain code only.
+UnaryTable::Function vectorised(const Unary& args, const Stream& stream) {
+  const DType dtype = args.x.dtype();
+  const UnaryTable* table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
+  if (!table || (dtype != DType::f32 && dtype != DType::bf16)) return nullptr;
+  const int narrow = dtype == DType::bf16 ? 1 : 0;
+  switch (args.op) {
+    case UnaryOp::exp:
+      return table->exp[narrow];
+    case UnaryOp::tanh:
+      return table->tanh[narrow];
+    case UnaryOp::sigmoid:
+      return table->sigmoid[narrow];
+    case UnaryOp::silu:
+      return table->silu[narrow];
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 void unary(const Unary& args, Workspace, Stream& stream) {
+  if (const auto function = vectorised(args, stream)) {
+    const int64_t size = size_of(args.x.dtype());
+    const std::byte* x = args.x.raw();
+    std::byte* y = args.y.raw();
+    parallel_for(stream.traits().threads, args.x.numel(), grain, [&](int64_t begin, int64_t end) {
+      function(x + begin * size, y + begin * size, end - begin);
+    });
+    return;
+  }
   visit_floating(args.x.dtype(), [&]<class T>() {
     visit_op(args.op, [&]<UnaryOp op>() {
       const T* x = args.x.data<T>();

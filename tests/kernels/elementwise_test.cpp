@@ -312,8 +312,8 @@ TEST_CASE("binary_backward is dy times the difference quotient") {
           }
           // Differences: h^2 / 6 of third derivatives below 100 and 4 eps / h; then a rounding of
           // f16 subnormals and five of the accumulator on partial results up to 4 |dy|.
-          const double absolute = 2e-9 + (dtype == DType::f16 ? 0x1p-25 : 0.0) +
-                                  20 * unit_roundoff(accumulator(dtype));
+          const double absolute =
+              2e-9 + (dtype == DType::f16 ? 0x1p-25 : 0.0) + 20 * unit_roundoff(accumulator(dtype));
           CHECK(excess(da, expected_a, absolute, unit_roundoff(dtype)) <= 1);
           CHECK(excess(db, expected_b, absolute, unit_roundoff(dtype)) <= 1);
         }
@@ -401,14 +401,24 @@ TEST_CASE("unary ops and their gradients hold for every type and level") {
         }
 }
 
-TEST_CASE("unary ops keep NaN and may work in place") {
-  const Device device = Device::cpu();
-  for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
-    const Tensor x = Tensor::from<double>({not_a_number, 2.0}, {2}, device);
-    const Tensor y = run_unary(UnaryOp(code), x);
-    kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());
-    CHECK(std::isnan(x.to_doubles()[0]));
-    CHECK(x.to_doubles()[1] == y.to_doubles()[1]);
+TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level") {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : floating)
+      for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
+        const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
+        kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());
+        for (double value : x.to_doubles()) CHECK(std::isnan(value));
+      }
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor x =
+        Tensor::from<float>({-float(infinity), -200, -1e-20f, 1e-20f, 200}, {5}, device);
+    auto of = [&](UnaryOp op) { return run_unary(op, x).to_doubles(); };
+    const std::vector<double> xs = x.to_doubles();
+    CHECK(of(UnaryOp::exp) == std::vector<double>{0, 0, 1, 1, infinity});
+    CHECK(of(UnaryOp::tanh) == std::vector<double>{-1, -1, xs[2], xs[3], 1});
+    CHECK(of(UnaryOp::sigmoid) == std::vector<double>{0, 0, 0.5, 0.5, 1});
+    CHECK(of(UnaryOp::relu) == std::vector<double>{0, 0, 0, xs[3], 200});
+    CHECK(of(UnaryOp::silu)[4] == 200);
   }
 }
 
