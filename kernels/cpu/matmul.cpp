@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
 // Packed panels of each operand take up to 16 MiB, or one block's if K is so long.
 constexpr int64_t slab_words = int64_t{4} << 20;
-constexpr int64_t most_columns_in_place = 256;
+constexpr int64_t most_columns_in_place = 256, most_rows_of_dots = 8;
 
 /// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time.
 struct Operand {
@@ -45,6 +45,7 @@ struct Plan {
   const MatmulTable& table;
   const Matmul m;
   int threads;
+  bool dots;  ///< few rows: both operands are read along K, where they are
   int64_t per_word, steps, block_steps, k_blocks;
   int64_t group;  ///< products of the batch worked on together
   Operand a, b;
@@ -54,12 +55,13 @@ struct Plan {
       : table(table),
         m(canonical(args)),
         threads(matmul_threads(m, traits)),
-        per_word(table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
+        dots(m.M <= most_rows_of_dots && !m.transpose_a && m.transpose_b),
+        per_word(!dots && table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
         steps(ceil_div(m.K, per_word)),
         block_steps(steps ? ceil_div(steps, ceil_div(steps, most_steps)) : 1),
         k_blocks(ceil_div(steps, block_steps)),
         a{m.a, m.lda, m.stride_a, !m.transpose_a, m.M, block_rows, table.rows, reads_a_in_place()},
-        b{m.b, m.ldb, m.stride_b, m.transpose_b, m.N, block_columns, table.columns, false},
+        b{m.b, m.ldb, m.stride_b, m.transpose_b, m.N, block_columns, table.columns, dots},
         sums_words(m.c.dtype() == DType::f32 ? 0 : block_rows * block_columns) {
     a.size_slab(steps);
     b.size_slab(steps);
@@ -73,7 +75,7 @@ struct Plan {
   /// without misses. bf16 needs its pairs as they are, or f32.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
-    return m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs);
+    return dots || (m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs));
   }
 
   int64_t words() const { return a.items * a.words + b.items * b.words + threads * sums_words; }
@@ -125,21 +127,19 @@ struct Run {
            ceil_div(plan.b.extent(column), block_columns);
   }
 
-  static MultiplyBlock::Words panels(const Operand& o, const float* slabs, int64_t which,
-                                     int64_t first) {
-    const float* slab = slabs + (o.stride ? which : 0) * o.words;
-    return {.data = reinterpret_cast<const std::byte*>(slab), .first = first, .pitch = o.pitch};
-  }
-
-  MultiplyBlock::Words a_words(int64_t which, int64_t i) const {
-    const Operand& a = plan.a;
-    if (!a.in_place) return panels(a, a_panels, which, i);
+  /// Of an operand's slab that begins at `first`: the block at `offset` in it.
+  MultiplyBlock::Words words(const Operand& o, int64_t first, int64_t which, int64_t offset,
+                             const float* slabs) const {
+    if (!o.in_place) {
+      const float* slab = slabs + (o.stride ? which : 0) * o.words;
+      return {.data = reinterpret_cast<const std::byte*>(slab), .first = offset, .pitch = o.pitch};
+    }
     constexpr int64_t word = sizeof(float);
-    const int64_t distance_bytes = a.distance * size_of(a.tensor.dtype());
-    const int64_t first = (item + which) * a.stride + (row + i) * (a.along_k ? a.distance : 1);
-    return {.data = at(a.tensor, first),
-            .row_bytes = a.along_k ? distance_bytes : word,
-            .step_bytes = a.along_k ? word : distance_bytes};
+    const int64_t distance_bytes = o.distance * size_of(o.tensor.dtype());
+    const int64_t row = (first + offset) * (o.along_k ? o.distance : 1);
+    return {.data = at(o.tensor, (item + which) * o.stride + row),
+            .row_bytes = o.along_k ? distance_bytes : word,
+            .step_bytes = o.along_k ? word : distance_bytes};
   }
 
   void multiply(int64_t task, int worker) const {
@@ -153,8 +153,8 @@ struct Run {
     std::byte* c = at(m.c, first);
     const bool in_place = m.c.dtype() == DType::f32;
     plan.table.multiply(
-        {.a = a_words(which, i),
-         .b = panels(plan.b, b_panels, which, j),
+        {.a = words(plan.a, row, which, i, a_panels),
+         .b = words(plan.b, column, which, j, b_panels),
          .dtype = m.a.dtype(),
          .rows = std::min(block_rows, plan.a.extent(row) - i),
          .columns = std::min(block_columns, plan.b.extent(column) - j),

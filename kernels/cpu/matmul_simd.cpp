@@ -1,4 +1,5 @@
 #include "kernels/cpu/gelu_simd.h"
+#include "kernels/cpu/matmul_dot_simd.h"
 #include "kernels/cpu/matmul_pack_simd.h"
 #include "kernels/cpu/matmul_table.h"
 #include "kernels/cpu/pairs_simd.h"
@@ -167,20 +168,28 @@ void multiply_block(const MultiplyBlock& block) {
   adjacent ? multiply_block<pairs, true>(block) : multiply_block<pairs, false>(block);
 }
 
+#if defined(__AVX512BF16__)
+using Bf16 = Pair;
+#else
+using Bf16 = Single<bf16>;
+#endif
+
+/// Calls f with the Source that reads elements of `dtype`.
+template <class F>
+void with_source(DType dtype, const F& f) {
+  dtype == DType::f32 ? f(Single<float>{}) : f(Bf16{});
+}
+
 void multiply(const MultiplyBlock& block) {
-  if (pairs_of_bf16 && block.dtype == DType::bf16)
-    multiply_block<pairs_of_bf16>(block);
-  else
-    multiply_block<false>(block);
+  with_source(block.dtype, [&]<class Source>(Source) {
+    if (block.b.row_bytes == 0) return multiply_block<Source::per_word == 2>(block);
+    dot_block<Source>(block);
+    if (block.finish) finish(block, 0, 0, block.rows, block.columns);
+  });
 }
 
 void pack(const PackBlock& block) {
-  if (block.dtype == DType::f32) return pack_block<Single<float>>(block);
-#if defined(__AVX512BF16__)
-  pack_block<Pair>(block);
-#else
-  pack_block<Single<bf16>>(block);
-#endif
+  with_source(block.dtype, [&]<class Source>(Source) { pack_block<Source>(block); });
 }
 
 }  // namespace

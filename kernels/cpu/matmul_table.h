@@ -24,11 +24,12 @@ struct PackBlock {
 /// One block of c: the products of some panels of a with some of b.
 struct MultiplyBlock {
   /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
-  /// Or, for a whose words can be read where they are, those of this block: distances in bytes.
+  /// Or, if row_bytes is given, elements of this block that are read where they are: those of a by
+  /// words, or those of both along K (then steps counts elements, and b has row_bytes too).
   struct Words {
     const std::byte* data;
     int64_t first = 0, pitch = 0;  ///< where along M or N the block begins; the slab's padded width
-    int64_t row_bytes = 0, step_bytes = 0;  ///< one of them a word's 4; 0 for panels
+    int64_t row_bytes = 0, step_bytes = 0;  ///< between rows and steps; of words one is 4
   };
   Words a, b;
   DType dtype;  ///< of the operands and the bias

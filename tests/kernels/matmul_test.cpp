@@ -44,10 +44,10 @@ Expected expect(const Matmul& m) {
   return e;
 }
 
-// A sum of K products below 1, each rounded to the accumulator type S, wanders by about
-// u_S sqrt(K) of the sum's size sqrt(K) / 3, so u_S K; 4 times that covers the largest of
-// thousands of elements. Storing adds one rounding of the result. GELU's slope is at most 1.13 and
-// its own error a few u_S of |x| < 2 sqrt(K).
+// Products below 1 add up to partial sums of about sqrt(K) / 3, and each of K additions in the
+// accumulator type S rounds by at most u_S of that: errors of random sign come to u_S K / 3, those
+// of one sign to u_S K^1.5 / 3. 4 u_S K covers the largest of thousands of elements. GELU's slope
+// is at most 1.13 and its own error a few u_S of |x| < 2 sqrt(K). Storing rounds the result once.
 double absolute_tolerance(const Matmul& m) {
   const double sum = unit_roundoff(accumulator(m.a.dtype()));
   return 4.0 * sum * (static_cast<double>(m.K) + 8.0 * std::sqrt(m.K + 1.0) + 1.0);
@@ -83,8 +83,9 @@ constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 }  // namespace
 
 TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dtype and level") {
-  const Size sizes[] = {{1, 1, 1},    {1, 33, 31},    {31, 1, 33},    {33, 31, 1},   {13, 17, 19},
-                        {64, 48, 48}, {121, 257, 63}, {12, 32, 1023}, {127, 65, 511}};
+  const Size sizes[] = {{1, 1, 1},    {1, 33, 31},    {31, 1, 33},    {33, 31, 1},
+                        {13, 17, 19}, {64, 48, 48},   {3, 45, 77},    {6, 19, 64},
+                        {8, 300, 33}, {121, 257, 63}, {12, 32, 1023}, {127, 65, 511}};
   for (const Device& device : devices_at_every_level())
     for (DType dtype : floating)
       for (const Size& size : sizes)
@@ -105,12 +106,13 @@ TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dt
 TEST_CASE("matmul adds to c in the accumulator type") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : floating) {
-      const Matmul base = packed({37, 61, 600}, dtype, accumulator(dtype), device, true, false);
-      Matmul m = base;
-      m.accumulate = true;
-      const Expected e = expect(m);
-      run(m);
-      check_close(m, e);
+      for (Matmul m : {packed({37, 61, 600}, dtype, accumulator(dtype), device, true, false),
+                       packed({3, 61, 600}, dtype, accumulator(dtype), device, false, true)}) {
+        m.accumulate = true;
+        const Expected e = expect(m);
+        run(m);
+        check_close(m, e);
+      }
     }
 }
 
@@ -119,10 +121,10 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies either for
     for (DType dtype : floating)
       for (DType out : {dtype, accumulator(dtype)})
         for (Activation form : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
-          for (int64_t K : {24, 700}) {
-            Matmul m = packed({29, 83, K}, dtype, out, device, false, true);
+          for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24}}) {
+            Matmul m = packed(size, dtype, out, device, false, true);
             m.bias = random_tensor({83}, dtype, device, 4, -3.0, 3.0);
-            m.pre_activation = Tensor::zeros({29, 83}, out, device);
+            m.pre_activation = Tensor::zeros({size.M, 83}, out, device);
             m.activation = form;
             CAPTURE(level_of(device));
             CAPTURE(name_of(dtype));
@@ -161,24 +163,30 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       e = expect(m);
       run(m);
       check_close(m, e);
+
+      m.M = 5, m.transpose_a = false;  // few rows, read where they are
+      e = expect(m);
+      run(m);
+      check_close(m, e);
     }
 }
 
 TEST_CASE("matmul gives the same bits for any number of threads") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating) {
-      std::vector<Tensor> results;
-      for (int threads : {1, 2, 5}) {
-        const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
-        const Matmul m = packed({251, 263, 129}, dtype, dtype, device, false, true);
-        run(m);
-        results.push_back(m.c);
+    for (DType dtype : floating)
+      for (const Size& size : {Size{251, 263, 129}, Size{7, 1501, 256}}) {
+        std::vector<Tensor> results;
+        for (int threads : {1, 2, 5}) {
+          const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
+          const Matmul m = packed(size, dtype, dtype, device, false, true);
+          run(m);
+          results.push_back(m.c);
+        }
+        CAPTURE(name_of(isa));
+        CAPTURE(name_of(dtype));
+        CHECK(same_bits(results[0], results[1]));
+        CHECK(same_bits(results[0], results[2]));
       }
-      CAPTURE(name_of(isa));
-      CAPTURE(name_of(dtype));
-      CHECK(same_bits(results[0], results[1]));
-      CHECK(same_bits(results[0], results[2]));
-    }
 }
 
 TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
