@@ -8,9 +8,9 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-// Two blocks of weights, 48 KiB, and what a block of keys gathers stay close; enough queries that
-// adding to dk and dv costs little beside the products, enough keys that dq does.
-constexpr int64_t key_block = 128;
+// Enough queries that adding to dk and dv costs little beside the products, enough keys that adding
+// to dq does; what a block of keys needs, 440 KiB at head size 64, stays in the second-level cache.
+constexpr int64_t key_block = 256;
 constexpr int64_t query_block = 48;  // a multiple of tile_rows
 
 struct Scratch {
@@ -30,8 +30,10 @@ struct Scratch {
     keys_transposed = carver.take(padded * s.D);
     values_transposed = carver.take(padded * s.D);
     keys = carver.take(n * columns);
-    for (float** block : {&query, &dout, &weights, &dscores})
-      *block = carver.take(rows * row_stride);
+    query = carver.take(rows * row_stride);
+    dout = carver.take(rows * row_stride);
+    weights = carver.take(rows * row_stride);
+    dscores = carver.take(rows * row_stride);
     dk = carver.take(round_up(n, tile_rows) * columns);
     dv = carver.take(round_up(n, tile_rows) * columns);
     dq = carver.take(round_up(s.T, tile_rows) * columns);
