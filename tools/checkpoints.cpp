@@ -1,0 +1,88 @@
+#include "tools/checkpoints.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct StepFolder {
+  int64_t steps;
+  std::string path;
+};
+
+// The step_N of a directory, newest first; one that is not there holds none.
+std::vector<StepFolder> step_folders(const std::string& directory) {
+  std::vector<StepFolder> folders;
+  std::error_code missing;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, missing)) {
+    const std::string name = entry.path().filename().string();
+    int64_t steps = 0;
+    const auto [end, error] = std::from_chars(name.data() + std::min<size_t>(5, name.size()),
+                                              name.data() + name.size(), steps);
+    if (name.starts_with("step_") && error == std::errc() && end == name.data() + name.size())
+      folders.push_back({steps, entry.path().string()});
+  }
+  std::sort(folders.begin(), folders.end(),
+            [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
+  return folders;
+}
+
+}  // namespace
+
+std::string usable_checkpoint(const std::string& path) {
+  const std::vector<StepFolder> folders = step_folders(path);
+  if (folders.empty()) return zero::find_checkpoint(path);
+  for (const StepFolder& folder : folders) {
+    try {
+      zero::verify_checkpoint(folder.path);
+      return folder.path;
+    } catch (const FileError& error) {
+      std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), error.what());
+    }
+  }
+  throw FileError(path + ": none of its " + std::to_string(folders.size()) +
+                  " checkpoints verifies");
+}
+
+std::string checkpoint_to_resume(const std::string& resume, const std::string& save) {
+  if (resume != "auto") return usable_checkpoint(resume);
+  return step_folders(save).empty() ? "" : usable_checkpoint(save);
+}
+
+std::string CheckpointDirectory::save(const zero::Engine& engine, const Settings& settings,
+                                      int64_t micro_batches) const {
+  const zero::CheckpointInfo info = {.steps = engine.steps(),
+                                     .skipped = engine.skipped(),
+                                     .micro_batches = micro_batches,
+                                     .config_json = to_json(settings)};
+  const std::string written = zero::save_checkpoint(path_, engine, info);
+  if (keep_ > 0) remove_worse();
+  return written;
+}
+
+void CheckpointDirectory::remove_worse() const {
+  std::vector<StepFolder> folders = step_folders(path_);
+  if (!folders.empty()) folders.erase(folders.begin());  // the newest stays: resuming needs it
+  std::vector<std::pair<double, std::string>> by_loss;
+  for (const StepFolder& folder : folders) {
+    const zero::CheckpointInfo info = zero::read_checkpoint_info(folder.path);
+    const double loss = settings_from_json(info.config_json, folder.path).loss;
+    // A loss that is no number is worse than any.
+    by_loss.emplace_back(std::isnan(loss) ? INFINITY : loss, folder.path);
+  }
+  std::stable_sort(by_loss.begin(), by_loss.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = static_cast<size_t>(keep_); i < by_loss.size(); ++i)
+    fs::remove_all(by_loss[i].second);
+}
+
+}  // namespace zg::tools

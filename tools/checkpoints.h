@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tools/settings.h"
+#include "zero/checkpoint_file.h"
+#include "zero/engine.h"
+
+namespace zg::tools {
+
+/// `path` when it is a step_N, else the newest of its step_N that verifies; stderr names those that
+/// do not. FileError when there is none.
+std::string usable_checkpoint(const std::string& path);
+
+/// The step_N that --resume names; for "auto", of `save`, or empty when it holds none at all.
+std::string checkpoint_to_resume(const std::string& resume, const std::string& save);
+
+/// Where a run writes its checkpoints and which of them it keeps.
+class CheckpointDirectory {
+ public:
+  /// keep 0: all; otherwise that many with the lowest loss, and the newest.
+  CheckpointDirectory(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {}
+  /// Returns the step_N written.
+  std::string save(const zero::Engine& engine, const Settings& settings,
+                   int64_t micro_batches) const;
+
+ private:
+  void remove_worse() const;
+
+  std::string path_;
+  int64_t keep_;
+};
+
+}  // namespace zg::tools

@@ -1,0 +1,152 @@
+#include "tools/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "runtime/error.h"
+#include "tools/values.h"
+
+namespace zg::tools {
+namespace {
+
+using Known = std::map<std::string, const Flag*>;
+
+Known known_flags(const CommandLine& line) {
+  Known known;
+  for (const FlagGroup& group : line.groups)
+    for (const Flag& flag : group.flags)
+      for (const std::string& name : flag.names) known[name] = &flag;
+  return known;
+}
+
+// Spells flags with dashes and splits --flag=value, so that an empty value stays a value. What
+// follows a flag that takes a value is left as it is.
+std::vector<std::string> normalised(const std::vector<std::string>& arguments, const Known& known) {
+  std::vector<std::string> result;
+  bool value_follows = false;
+  for (const std::string& argument : arguments) {
+    if (value_follows || argument.compare(0, 2, "--") != 0) {
+      const auto found = value_follows ? known.end() : known.find(argument);
+      value_follows = found != known.end() && !found->second->value.empty();
+      result.push_back(argument);
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    std::string name = argument.substr(0, equals);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto found = known.find(name);
+    const bool takes_value = found != known.end() && !found->second->value.empty();
+    if (equals == std::string::npos) {
+      result.push_back(name);
+      value_follows = takes_value;
+    } else if (takes_value) {
+      result.push_back(name);
+      result.push_back(argument.substr(equals + 1));
+    } else {
+      result.push_back(name + argument.substr(equals));
+    }
+  }
+  return result;
+}
+
+[[noreturn]] void refuse_extra(const std::string& extra, const Known& known) {
+  if (extra.compare(0, 1, "-") != 0)
+    throw ConfigError("unexpected argument '" + extra + "'; flags begin with --");
+  const std::string name = extra.substr(0, extra.find('='));
+  std::vector<std::string> names;
+  for (const auto& [candidate, flag] : known)
+    if (!flag->help.empty()) names.push_back(candidate);
+  for (const auto& [candidate, flag] : known)
+    if (flag->help.empty()) names.push_back(candidate);
+  const std::string dashed = name.compare(0, 2, "--") == 0 ? name : "-" + name;
+  throw ConfigError("unknown flag " + name + did_you_mean(dashed, names));
+}
+
+// The flag's own spelling in the left column: "--batch-size N".
+std::string left_column(const Flag& flag) {
+  return flag.names.front() + (flag.value.empty() ? "" : " " + flag.value);
+}
+
+void print_row(const std::string& left, const std::string& right) {
+  constexpr int left_width = 30;
+  std::string indented = right;
+  for (size_t at = 0; (at = indented.find('\n', at)) != std::string::npos; ++at)
+    indented.insert(at + 1, std::string(left_width + 4, ' '));
+  if (left.size() > left_width)
+    std::printf("  %s\n%*s%s\n", left.c_str(), left_width + 4, "", indented.c_str());
+  else
+    std::printf("  %-*s  %s\n", left_width, left.c_str(), indented.c_str());
+}
+
+void print_help(const CommandLine& line) {
+  std::printf("usage: %s\n\n%s\n", line.usage.c_str(), line.summary.c_str());
+  if (!line.positionals.empty()) std::printf("\n");
+  for (const Flag& positional : line.positionals) print_row(positional.value, positional.help);
+  for (const FlagGroup& group : line.groups) {
+    if (std::all_of(group.flags.begin(), group.flags.end(),
+                    [](const Flag& flag) { return flag.help.empty(); }))
+      continue;
+    std::printf("\n%s\n", group.title.c_str());
+    for (const Flag& flag : group.flags)
+      if (!flag.help.empty()) print_row(left_column(flag), flag.help);
+  }
+  if (!line.notes.empty()) std::printf("\n%s\n", line.notes.c_str());
+}
+
+}  // namespace
+
+bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given) {
+  const Known known = known_flags(line);
+  CLI::App app;
+  app.set_help_flag("-h,--help");
+  app.allow_extras();
+
+  std::vector<std::pair<const Flag*, CLI::Option*>> options;
+  std::vector<std::string> values(line.positionals.size());
+  for (size_t i = 0; i < values.size(); ++i)
+    options.emplace_back(&line.positionals[i],
+                         app.add_option(line.positionals[i].value, values[i]));
+  for (const FlagGroup& group : line.groups)
+    for (const Flag& flag : group.flags) {
+      const std::string names = join(flag.names, ",");
+      CLI::Option* option =
+          flag.value.empty()
+              ? app.add_flag(names)
+              : app.add_option(names, CLI::callback_t([](const auto&) { return true; }))
+                    ->expected(1);
+      option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+      options.emplace_back(&flag, option);
+    }
+
+  std::vector<std::string> words = normalised(arguments, known);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    print_help(line);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError(error.what());
+  }
+  if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
+    // A misspelled flag leaves its value behind too: name the flag.
+    const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& word) {
+      return word.compare(0, 1, "-") == 0;
+    });
+    refuse_extra(flag != extras.end() ? *flag : extras.front(), known);
+  }
+  for (const auto& [flag, option] : options) {
+    if (option->count() == 0) {
+      if (flag->names.empty())
+        throw ConfigError("expected " + flag->value + "; usage: " + line.usage);
+      continue;
+    }
+    if (!flag->names.empty()) given.insert(flag->names.front());
+    flag->set(flag->names.empty() ? flag->value : flag->names.front(), option->results().back());
+  }
+  return true;
+}
+
+}  // namespace zg::tools

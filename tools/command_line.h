@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace zg::tools {
+
+/// One flag: how it is spelled, what help says, and what its value does.
+struct Flag {
+  std::vector<std::string>
+      names;          ///< "--batch-size", ...; the first is its own, the others aliases
+  std::string value;  ///< stands for the value in help, "N"; empty for a switch
+  std::string help;   ///< empty: a flag that help does not list
+  /// Called once with the spelling that errors should name and the value; "true" for a bare switch.
+  std::function<void(const std::string& name, const std::string& value)> set;
+};
+
+struct FlagGroup {
+  std::string title;
+  std::vector<Flag> flags;
+};
+
+/// A subcommand's arguments. Positionals come in the order of `positionals`, each required.
+struct CommandLine {
+  std::string usage;    ///< "zerograd eval CHECKPOINT [flags]"
+  std::string summary;  ///< one or more lines
+  std::vector<Flag> positionals;
+  std::vector<FlagGroup> groups;
+  std::string notes;  ///< printed below the flags
+};
+
+/// First names of the flags that were given.
+using Given = std::set<std::string>;
+
+/// Reads `arguments` (without the program's and the subcommand's name) and calls what was given, in
+/// the order of the table. `-` and `_` are equal in names. ConfigError for an unknown flag (with
+/// the nearest known one), a missing value, a flag given twice or a stray word. Returns false after
+/// printing help to stdout.
+bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
+
+}  // namespace zg::tools

@@ -1,0 +1,74 @@
+#include "tools/evaluation.h"
+
+#include <algorithm>
+
+#include "models/generate.h"
+#include "runtime/error.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+using models::Split;
+
+std::string list(const std::vector<int32_t>& numbers) {
+  std::string joined;
+  for (int32_t number : numbers) joined += (joined.empty() ? "" : ", ") + std::to_string(number);
+  return "[" + joined + "]";
+}
+
+double print_score(const Evaluation& evaluation, Split split, const char* name, int64_t samples,
+                   const std::function<void(const std::string&)>& print) {
+  const models::Score score =
+      models::score(evaluation.model, evaluation.make_tape, evaluation.dataset, split, samples);
+  for (const models::Score::Mistake& mistake : score.mistakes)
+    print("GPT claims that " + list(mistake.question) +
+          (evaluation.sorts ? " sorted is " : " adds up to ") + list(mistake.answer) +
+          " but gt is " + list(mistake.expected));
+  const double fraction = static_cast<double>(score.correct) / static_cast<double>(score.total);
+  print(text("%s final score: %lld/%lld = %.2f%% correct", name, (long long)score.correct,
+             (long long)score.total, 100.0 * fraction));
+  return fraction;
+}
+
+}  // namespace
+
+double Evaluation::loss(int64_t batch, int64_t batches) const {
+  const int64_t whole = dataset.epoch_samples(Split::validation);
+  if (whole == 0)
+    throw ConfigError("--val-fraction: expected a validation split, got none; try 0.1");
+  const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
+  double sum = 0.0;
+  for (int64_t first = 0; first < samples; first += batch) {
+    const int64_t count = std::min(batch, samples - first);
+    const models::Batch data = dataset.batch(Split::validation, first, count, device);
+    Tape tape = make_tape();
+    sum += model.loss(tape, data.ids, data.targets, {}).value().item() * static_cast<double>(count);
+  }
+  return sum / static_cast<double>(samples);
+}
+
+Evaluation::Scores Evaluation::scores(int64_t samples,
+                                      const std::function<void(const std::string&)>& print) const {
+  const double train = print_score(*this, Split::train, "train", samples, print);
+  const double test = print_score(*this, Split::validation, "test", samples, print);
+  return {train, test};
+}
+
+void Evaluation::print_example(const std::function<void(const std::string&)>& print) const {
+  const int64_t T = dataset.block_size(), asked = dataset.question_length();
+  std::vector<int32_t> ids(static_cast<size_t>(T)), targets(ids.size());
+  dataset.sample(Split::validation, 0, ids.data(), targets.data());
+  const std::vector<int32_t> question(ids.begin(), ids.begin() + asked);
+  std::vector<int32_t> expected(ids.begin() + asked, ids.end());
+  expected.push_back(targets.back());
+  std::vector<int32_t> answer =
+      models::generate(model, make_tape, {question}, T + 1 - asked, {.temperature = 0.0}).front();
+  answer.erase(answer.begin(), answer.end() - static_cast<int64_t>(expected.size()));
+  print("input sequence  : " + list(question));
+  print("predicted sorted: " + list(answer));
+  print("gt sort         : " + list(expected));
+  print(std::string("matches         : ") + (answer == expected ? "True" : "False"));
+}
+
+}  // namespace zg::tools

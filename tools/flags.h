@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/command_line.h"
+#include "tools/values.h"
+
+// Makers of flags that store into a variable. `help` ends with the default, taken from the variable
+// unless `shown` says otherwise ("" shows none).
+namespace zg::tools {
+
+using Names = std::vector<std::string>;
+
+struct Count {
+  int64_t least = 0;
+  const char* shown = nullptr;
+};
+/// No count needs more, and products of two of them stay far from overflow.
+inline constexpr int64_t largest_count = INT32_MAX;
+
+Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count = {});
+Flag integer_flag(Names names, std::optional<int64_t>& target, const std::string& help,
+                  Count count = {});
+Flag size_flag(Names names, int64_t& target, const std::string& help);
+Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
+                 const char* shown = nullptr);
+Flag number_flag(Names names, float& target, const Range& range, const std::string& help);
+Flag seed_flag(uint64_t& target, const std::string& help);
+Flag text_flag(Names names, const std::string& value, std::string& target, const std::string& help);
+Flag switch_flag(Names names, bool& target, const std::string& help);
+
+/// One of `choices`, the enumerators of E in order.
+template <class E>
+Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices,
+                 const std::string& help) {
+  const std::string shown = choices[static_cast<size_t>(target)];
+  return {std::move(names), join(choices, "|"), help + " [" + shown + "]",
+          [&target, choices](const std::string& name, const std::string& value) {
+            target = static_cast<E>(parse_choice(name, value, choices));
+          }};
+}
+
+// Up to what a float holds.
+inline constexpr Range positive{0.0, 3e38, true, false, "a number above 0"};
+inline constexpr Range not_negative{0.0, 3e38, false, false, "a number of 0 or more"};
+inline constexpr Range below_one{0.0, 1.0, false, true, "a number of 0 or more and below 1"};
+
+}  // namespace zg::tools

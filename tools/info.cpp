@@ -1,0 +1,112 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+#include "kernels/peak.h"
+#include "runtime/cpu/team.h"
+#include "runtime/error.h"
+#include "runtime/tensor.h"
+#include "tools/command_line.h"
+#include "tools/flags.h"
+#include "tools/subcommands.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+void row(const char* what, const std::string& value) {
+  std::printf("%-18s %s\n", what, value.c_str());
+}
+
+std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.compare(0, 10, "model name") == 0)
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+  return "unknown";
+}
+
+double available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.compare(0, 13, "MemAvailable:") == 0) return std::stod(line.substr(13)) * 1024.0;
+  return 0.0;
+}
+
+double physical_memory() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+// Bytes moved per second by all threads: y[i] += x[i] reads two arrays and writes one, each too
+// large for any cache. The best of several passes, as for the matmul peak.
+double memory_bandwidth(const Device& device) {
+  constexpr int64_t numel = int64_t{32} << 20, grain = int64_t{1} << 16;
+  constexpr int passes = 6;
+  const Tensor x = Tensor::full({numel}, 1.0, DType::f32, device);
+  const Tensor y = Tensor::full({numel}, 2.0, DType::f32, device);
+  const float* from = x.data<float>();
+  float* to = y.data<float>();
+  double best = 0.0;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+    });
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, 3.0 * numel * sizeof(float) / seconds);
+  }
+  return best;
+}
+
+std::string matmul_peak(const Device& device, DType dtype) {
+  try {
+    return text("%.1f GFLOP/s", measure_matmul_peak(device, dtype) * 1e-9);
+  } catch (const Unsupported& error) {
+    return std::string("absent: ") + error.what();
+  }
+}
+
+void print_limits(const Device& device) {
+  const std::string threads = text(" on %d threads", device.traits().threads);
+  row("matmul peak f32", matmul_peak(device, DType::f32) + threads);
+  row("matmul peak bf16", matmul_peak(device, DType::bf16) + threads);
+  row("memory bandwidth", text("%.1f GB/s", memory_bandwidth(device) * 1e-9) + threads);
+}
+
+}  // namespace
+
+int info(const std::vector<std::string>& arguments) {
+  bool measure = false;
+  int64_t threads = 0;
+  const CommandLine line = {
+      .usage = "zerograd info [--measure]",
+      .summary = "Says what this build and this machine can do.",
+      .groups = {
+          {"flags",
+           {switch_flag({"--measure"}, measure, "measure matmul peak and memory bandwidth"),
+            integer_flag({"--threads"}, threads, "threads to measure with; 0: every core")}}}};
+  Given given;
+  if (!parse(line, arguments, given)) return 0;
+  const Device device = Device::cpu(0, {.threads = static_cast<int>(threads)});
+  row("version", ZG_VERSION);
+  row("processor", processor());
+  row("instruction set", std::string(name_of(device.traits().isa)) +
+                             " (of portable, avx2, avx512, avx512_bf16; ZG_CPU_ISA lowers it)");
+  row("cores", std::to_string(available_cores()));
+  row("memory", gib(physical_memory()) + ", " + gib(available_memory()) + " available");
+  row("devices", device.name());
+  row("cuda", "absent: this build has no CUDA backend");
+  row("hpu", "absent: this build has no Level Zero backend");
+  row("mpi", "absent: this build runs one rank and links no MPI");
+  row("io_uring", "absent: nothing is offloaded to files, so nothing does asynchronous I/O");
+  if (measure) print_limits(device);
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,149 @@
+#include "tools/later.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/error.h"
+#include "tools/values.h"
+
+namespace zg::tools {
+namespace {
+
+// One row of the table: the values that change nothing, then those that are known and refused;
+// anything else is a mistake. No values at all: the flag itself asks for what is not there.
+struct Later {
+  std::vector<std::string> names;
+  std::string value;  // empty: a switch
+  std::vector<std::string> accepted;
+  std::vector<std::string> refused;  // empty: any other value is refused
+  const char* why;
+};
+
+// 1, 1.0 and 1e0 are one number.
+bool equal(const std::string& a, const std::string& b) {
+  double x = 0.0, y = 0.0;
+  const auto whole = [](const std::string& word, double& number) {
+    const char* last = word.data() + word.size();
+    const auto [end, error] = std::from_chars(word.data(), last, number);
+    return error == std::errc() && end == last;
+  };
+  return a == b || (whole(a, x) && whole(b, y) && x == y);
+}
+
+bool contains(const std::vector<std::string>& values, const std::string& value) {
+  return std::any_of(values.begin(), values.end(),
+                     [&](const std::string& candidate) { return equal(candidate, value); });
+}
+
+void check(const Later& later, const std::string& name, const std::string& value) {
+  if (contains(later.accepted, value)) return;
+  if (later.value.empty() && contains({"false", "off", "0"}, value)) return;
+  if (!later.refused.empty() && !contains(later.refused, value)) {
+    std::vector<std::string> known = later.accepted;
+    known.insert(known.end(), later.refused.begin(), later.refused.end());
+    throw ConfigError(name + ": expected " + join(known, ", ") + ", got '" + value + "'" +
+                      did_you_mean(value, known));
+  }
+  std::string message = name + (later.value.empty() ? "" : " " + value) + ": " + later.why;
+  message += later.accepted.empty() ? "; leave the flag out"
+                                    : "; try " + name + " " + join(later.accepted, " or ");
+  throw Unsupported(message);
+}
+
+FlagGroup refusing(std::vector<Later> rows) {
+  FlagGroup group;
+  for (Later& row : rows)
+    group.flags.push_back(
+        {row.names, row.value, "",
+         [row](const std::string& name, const std::string& value) { check(row, name, value); }});
+  return group;
+}
+
+constexpr const char* one_rank = "this version runs one rank";
+constexpr const char* stays = "this version keeps everything in the device's memory";
+constexpr const char* no_config = "this version reads flags only, no config files";
+constexpr const char* constant_rate = "this version keeps the learning rate constant";
+constexpr const char* no_communication = "one rank communicates with nobody";
+
+std::vector<Later> place_rows() {
+  return {
+      {{"--ranks", "--gpus", "--num-gpus"}, "N", {"1"}, {}, one_rank},
+      {{"--device"}, "D", {"cpu", "cpu:0"}, {}, "this build runs on the cpu only"},
+      {{"--use-hpu"}, "", {}, {}, "this build has no hpu backend"},
+      {{"--local-rank"}, "N", {"0", "-1"}, {}, one_rank},
+  };
+}
+
+}  // namespace
+
+FlagGroup later_place_flags() { return refusing(place_rows()); }
+
+FlagGroup later_train_flags() {
+  const std::vector<std::string> places = {"host", "nvme"};
+  std::vector<Later> rows = place_rows();
+  const std::vector<Later> more = {
+      {{"--tensor-parallel"}, "N", {"1"}, {}, one_rank},
+      {{"--pipeline-parallel"}, "N", {"1"}, {}, one_rank},
+      {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, one_rank},
+      {{"--config", "--deepspeed-config"}, "F", {}, {}, no_config},
+      {{"--compat"}, "V", {}, {}, no_config},
+      {{"--lenient"}, "", {}, {}, no_config},
+      {{"--zero-stage"}, "N", {"0"}, {"1", "2", "3"}, one_rank},
+      {{"--strategy"},
+       "S",
+       {"ddp"},
+       {"deepspeed_stage_1", "deepspeed_stage_1_offload", "deepspeed_stage_2",
+        "deepspeed_stage_2_offload", "deepspeed_stage_3", "deepspeed_stage_3_offload"},
+       one_rank},
+      {{"--offload-optimizer"}, "P", {"none"}, places, stays},
+      {{"--offload-param"}, "P", {"none"}, places, stays},
+      {{"--offload-gradients"}, "P", {"none"}, places, stays},
+      {{"--offload-activations"}, "P", {"none"}, places, stays},
+      {{"--cpu-offload"}, "", {}, {}, stays},
+      {{"--nvme-path"}, "DIR", {}, {}, stays},
+      {{"--reduce-bucket-size"}, "N", {"5e8"}, {}, no_communication},
+      {{"--prefetch-bucket-size"}, "N", {"5e7"}, {}, no_communication},
+      {{"--param-persistence-threshold"}, "N", {"1e5"}, {}, no_communication},
+      {{"--overlap-comm"}, "S", {"on", "off"}, {}, no_communication},
+      {{"--reduce-at-boundary"}, "", {}, {}, no_communication},
+      {{"--comm-timeout"}, "S", {"60"}, {}, no_communication},
+      {{"--dump-collectives"}, "", {}, {}, no_communication},
+      {{"--grad-accum-dtype"}, "T", {"f32"}, {"bf16"}, "this version accumulates gradients in f32"},
+      {{"--initial-scale-power"}, "N", {"16"}, {}, "this version has no f16 and no loss scaling"},
+      {{"--schedule"},
+       "S",
+       {"none"},
+       {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"},
+       constant_rate},
+      {{"--warmup-steps", "--num-warmup-steps"}, "N", {"0"}, {}, constant_rate},
+      {{"--memory-json"}, "F", {}, {}, "this version writes no memory record"},
+      {{"--max-restarts"}, "N", {"0"}, {}, "this version does not restart by itself"},
+      {{"--inject"}, "DRILL", {}, {}, "this version has no drills"},
+      {{"--limit-train-batches"}, "N", {}, {}, "this version counts --steps or --epochs"},
+      {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
+      {{"--from-hf"}, "DIR", {}, {}, "this version reads --init F.safetensors only"},
+  };
+  rows.insert(rows.end(), more.begin(), more.end());
+  FlagGroup group = refusing(std::move(rows));
+  // A switch of the systems that need it to turn DeepSpeed on; here there is nothing to turn on.
+  group.flags.push_back(
+      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
+         parse_switch(name, value);
+       }});
+  return group;
+}
+
+const std::vector<LaterCommand>& later_commands() {
+  static const std::vector<LaterCommand> commands = {
+      {"plan", "this version cannot predict memory without running"},
+      {"consolidate", "this version does not convert checkpoints; generate and eval read them"},
+      {"verify", "this version checks a checkpoint when it loads it"},
+      {"export", "this version writes its own checkpoints only"},
+      {"launch", "this version runs one rank; call train directly"},
+      {"tune", "this version does not tune"},
+      {"bench", "this version has no benchmarks in the command"},
+  };
+  return commands;
+}
+
+}  // namespace zg::tools

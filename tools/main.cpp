@@ -1,0 +1,96 @@
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "runtime/error.h"
+#include "tools/later.h"
+#include "tools/subcommands.h"
+#include "tools/values.h"
+
+namespace zg::tools {
+namespace {
+
+struct Subcommand {
+  const char* name;
+  const char* summary;
+  int (*run)(const std::vector<std::string>& arguments);
+};
+
+constexpr Subcommand subcommands[] = {
+    {"train", "trains a GPT on a task, a text or tokens", train},
+    {"eval", "validation loss and scores of a checkpoint", eval},
+    {"generate", "continues a prompt with a trained model", generate},
+    {"info", "version, instruction set, memory, devices and measured limits", info},
+};
+
+void print_usage(std::FILE* out) {
+  std::fprintf(out,
+               "zerograd %s: trains GPT models with a runtime of its own, from kernels to ZeRO\n\n"
+               "usage: zerograd SUBCOMMAND [flags]\n\n",
+               ZG_VERSION);
+  for (const Subcommand& subcommand : subcommands)
+    std::fprintf(out, "  %-10s %s\n", subcommand.name, subcommand.summary);
+  std::fprintf(out,
+               "\n  zerograd train --data sort         learns to sort six digits\n"
+               "  zerograd train --help              every flag and its default\n\n"
+               "exit status: 0 ok, 2 usage or config, 3 out of memory, 4 communication, 5 file,\n"
+               "6 unsupported, 130 and 143 after SIGINT and SIGTERM, 1 anything else\n");
+}
+
+int run(const std::string& name, const std::vector<std::string>& arguments) {
+  if (name == "--help" || name == "-h" || name == "help") return print_usage(stdout), 0;
+  if (name == "--version") return std::printf("zerograd %s\n", ZG_VERSION), 0;
+  std::vector<std::string> known;
+  for (const Subcommand& subcommand : subcommands) {
+    if (name == subcommand.name) return subcommand.run(arguments);
+    known.push_back(subcommand.name);
+  }
+  for (const LaterCommand& later : later_commands()) {
+    if (name == later.name) throw Unsupported(name + ": " + later.reason);
+    known.push_back(later.name);
+  }
+  throw ConfigError("expected a subcommand (train, eval, generate or info), got '" + name + "'" +
+                    did_you_mean(name, known));
+}
+
+int exit_status(const char* type) {
+  constexpr struct {
+    const char* type;
+    int status;
+  } statuses[] = {{"ConfigError", 2},
+                  {"OutOfMemory", 3},
+                  {"CommError", 4},
+                  {"FileError", 5},
+                  {"Unsupported", 6}};
+  for (const auto& row : statuses)
+    if (std::strcmp(type, row.type) == 0) return row.status;
+  return 1;
+}
+
+int report(const char* type, const char* message) {
+  std::fflush(stdout);
+  const size_t length = std::strlen(message);
+  const bool ended = length > 0 && message[length - 1] == '\n';
+  std::fprintf(stderr, "error: %s: %s%s", type, message, ended ? "" : "\n");
+  return exit_status(type);
+}
+
+}  // namespace
+}  // namespace zg::tools
+
+int main(int count, char** words) {
+  using namespace zg::tools;
+  if (count < 2) return print_usage(stderr), 2;
+  try {
+    return run(words[1], std::vector<std::string>(words + 2, words + count));
+  } catch (const zg::Error& error) {
+    return report(error.type(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report("OutOfMemory", "the system refused memory outside of the counted arenas");
+  } catch (const std::length_error&) {
+    return report("OutOfMemory", "a size beyond what memory can hold was asked for");
+  } catch (const std::exception& error) {
+    return report("Error", error.what());
+  }
+}

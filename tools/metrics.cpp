@@ -1,0 +1,55 @@
+#include "tools/metrics.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/error.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+std::string number(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
+  return text("%.17g", value);
+}
+
+std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path)
+    : path_(path), file_(std::fopen(path.c_str(), "w"), std::fclose) {
+  if (!file_) throw FileError("--metrics: " + path + " cannot be written: " + std::strerror(errno));
+}
+
+void MetricsFile::write_line(const std::string& line) {
+  // Flushed at once: whoever follows the file sees each step as it ends.
+  if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
+    throw FileError("--metrics: writing " + path_ + " failed: " + std::strerror(errno));
+}
+
+void MetricsFile::write(const StepRecord& r) {
+  write_line(text(
+      "{\"step\":%lld,\"micro_steps\":%lld,\"samples\":%lld,\"loss\":%s,\"grad_norm\":%s,"
+      "\"lr\":%s,\"loss_scale\":%s,\"skipped\":%s,\"tokens_per_s\":%s,\"step_s\":%s,"
+      "\"peak_bytes\":%lld,\"host_peak_bytes\":%lld}\n",
+      (long long)r.step, (long long)r.micro_steps, (long long)r.samples, number(r.loss).c_str(),
+      number(r.grad_norm).c_str(), number(r.rate).c_str(), number(r.loss_scale).c_str(),
+      r.skipped ? "true" : "false", number(r.tokens_per_second).c_str(), number(r.seconds).c_str(),
+      (long long)r.peak_bytes, (long long)r.host_peak_bytes));
+}
+
+void MetricsFile::write(const FinalRecord& r) {
+  // One rank sends nothing.
+  write_line(
+      text("{\"final\":true,\"steps\":%lld,\"skipped\":%lld,\"param_hash\":\"%s\","
+           "\"train_score\":%s,\"test_score\":%s,\"wire_bytes\":{\"all_gather\":0,"
+           "\"reduce_scatter\":0,\"all_reduce\":0,\"broadcast\":0,\"other\":0}}\n",
+           (long long)r.steps, (long long)r.skipped, r.param_hash.c_str(),
+           score(r.train_score).c_str(), score(r.test_score).c_str()));
+}
+
+}  // namespace zg::tools

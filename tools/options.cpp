@@ -1,0 +1,315 @@
+#include "tools/options.h"
+
+#include <algorithm>
+
+#include "models/gpt.h"
+#include "runtime/error.h"
+#include "tools/flags.h"
+#include "tools/later.h"
+
+namespace zg::tools {
+namespace {
+
+Flag source_flag(DataOptions& data) {
+  return text_flag({"--data"}, "D", data.source, "sort, adder, a text PATH.txt or tokens PATH.bin");
+}
+
+Flag validation_fraction_flag(DataOptions& data) {
+  return number_flag({"--val-fraction"}, data.validation_fraction, below_one,
+                     "the end of a text or token file that is held out");
+}
+
+Flag model_type_flag(ModelOptions& model) {
+  std::string names;
+  for (const std::string& name : models::GPTConfig::preset_names()) {
+    const size_t line = names.rfind('\n') == std::string::npos ? 0 : names.rfind('\n');
+    names += names.empty() ? "" : names.size() - line > 48 ? ",\n" : ", ";
+    names += name;
+  }
+  return {{"--model-type"},
+          "NAME",
+          names + " [" + model.model_type + "]",
+          [&model](const std::string& name, const std::string& value) {
+            const auto& known = models::GPTConfig::preset_names();
+            model.model_type = known[parse_choice(name, value, known)];
+          }};
+}
+
+Flag heads_flag(ModelOptions& model) {
+  return integer_flag({"--n-head"}, model.heads, "attention heads", {1, ""});
+}
+
+std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
+  return {
+      source_flag(data),
+      choice_flag({"--order"}, data.order, {"random", "sequential"}, "of training samples"),
+      validation_fraction_flag(data),
+      model_type_flag(model),
+      integer_flag({"--n-layer"}, model.layers,
+                   "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
+      heads_flag(model),
+      integer_flag({"--n-embd"}, model.width, "width", {1, ""}),
+      integer_flag({"--block-size"}, model.block_size, "longest sequence",
+                   {1, "sort 11, adder 6, text 128"}),
+      integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
+                   {1, "from the data"}),
+      switch_flag({"--tied"}, model.tied, "the head shares the token embedding's weights"),
+      {{"--untied"},
+       "",
+       "the head has weights of its own [default]",
+       [&model](const std::string& name, const std::string& value) {
+         model.tied = !parse_switch(name, value);
+       }},
+      number_flag({"--dropout"}, model.dropout, below_one,
+                  "on embeddings, attention and residuals"),
+  };
+}
+
+std::vector<Flag> place_flags(PlaceOptions& place) {
+  return {
+      {{"--threads"},
+       "N",
+       "threads for kernels; 0: every core [0]",
+       [&place](const std::string& name, const std::string& value) {
+         place.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
+       }},
+      size_flag({"--device-memory"}, place.device.memory_limit,
+                "cap on the device's bytes; beyond it OutOfMemory (exit 3)"),
+      size_flag({"--host-memory"}, place.device.host_limit,
+                "cap on pinned and host bytes together"),
+  };
+}
+
+std::vector<Flag> size_flags(TrainOptions& options) {
+  return {
+      integer_flag({"--batch-size", "--per-device-train-batch-size", "-b"}, options.batch.micro,
+                   "samples in a micro-batch", {1, "64"}),
+      integer_flag({"--grad-accum", "--gradient-accumulation-steps"}, options.batch.accumulation,
+                   "micro-batches in a step", {1, "1"}),
+      // 0 passes: the solver explains it with the other two.
+      integer_flag({"--train-batch-size"}, options.batch.train,
+                   "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
+      integer_flag({"--steps"}, options.steps,
+                   "optimizer steps, counted from step 0 also when resuming", {0, nullptr}),
+      number_flag({"--epochs", "--num-train-epochs"}, options.epochs,
+                  {0.0, 1e6, true, false, "a number above 0 and at most 1e6"},
+                  "passes over the training data, instead of --steps", ""),
+  };
+}
+
+Flag betas_flag(zero::AdamOptions& adam) {
+  return {{"--betas"},
+          "B1,B2",
+          "AdamW's decay rates [0.9,0.95]",
+          [&adam](const std::string& name, const std::string& value) {
+            const size_t comma = value.find(',');
+            if (comma == std::string::npos)
+              throw ConfigError(name + ": expected two numbers like 0.9,0.95, got '" + value + "'");
+            adam.beta1 = static_cast<float>(parse_number(name, value.substr(0, comma), below_one));
+            adam.beta2 = static_cast<float>(parse_number(name, value.substr(comma + 1), below_one));
+          }};
+}
+
+Flag precision_flag(zero::Config& engine) {
+  return {{"--precision"},
+          "f32|bf16",
+          "of values, activations and gradients; masters stay f32 [f32]",
+          [&engine](const std::string& name, const std::string& value) {
+            static const std::vector<std::string> known = {
+                "f32", "32", "bf16", "f16", "16", "deepspeed", "fsdp-mixed", "fsdp-memory"};
+            const size_t choice = parse_choice(name, value, known);
+            if (choice > 2)
+              throw Unsupported(name + " " + value +
+                                ": this version computes in f32 or bf16; try --precision bf16");
+            engine.compute = choice == 2 ? DType::bf16 : DType::f32;
+          }};
+}
+
+std::vector<Flag> optimisation_flags(TrainOptions& options) {
+  zero::Config& engine = options.optimisation.engine;
+  return {
+      number_flag({"--lr", "--learning-rate"}, options.optimisation.rate, positive,
+                  "learning rate, constant"),
+      number_flag({"--weight-decay"}, engine.adam.weight_decay, not_negative,
+                  "AdamW's, on matrices of linear layers"),
+      betas_flag(engine.adam),
+      number_flag({"--clip"}, engine.clip_norm, not_negative,
+                  "largest gradient norm; 0: no clipping"),
+      precision_flag(engine),
+      switch_flag({"--activation-checkpoint"}, options.activation_checkpoint,
+                  "keep each block's input only and compute the rest again"),
+      text_flag({"--init"}, "F", options.initial_weights,
+                "weights from a safetensors file or a checkpoint"),
+      seed_flag(options.seed, "of initial weights, data and dropout"),
+  };
+}
+
+Flag gradients_flag(TrainOptions& options) {
+  return {{"--dump-gradients"},
+          "F[:STEP]",
+          "gradients of a step as safetensors [step 0]",
+          [&options](const std::string& name, const std::string& value) {
+            const size_t colon = value.rfind(':');
+            const bool has_step =
+                colon != std::string::npos && colon + 1 < value.size() &&
+                value.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+            options.dump_gradients = has_step ? value.substr(0, colon) : value;
+            if (has_step)
+              options.dump_gradients_step = parse_integer(name, value.substr(colon + 1), 0);
+            if (options.dump_gradients.empty())
+              throw ConfigError(name + ": expected a path, got '" + value + "'");
+          }};
+}
+
+std::vector<Flag> output_flags(TrainOptions& options) {
+  return {
+      integer_flag({"--log-interval", "--logging-steps"}, options.log_interval,
+                   "steps between loss lines; 0: none"),
+      integer_flag({"--eval-interval"}, options.eval_interval, "steps between validations",
+                   {0, "none"}),
+      integer_flag({"--eval-batches"}, options.eval_batches,
+                   "micro-batches of a validation; 0: the whole split"),
+      integer_flag({"--sample-interval"}, options.sample_interval,
+                   "steps between samples of text from the model", {0, "none"}),
+      integer_flag({"--score-samples"}, options.score_samples,
+                   "problems per split of sort's and adder's final scores"),
+      text_flag({"--metrics"}, "F", options.metrics, "a JSON line per step"),
+      text_flag({"--trace"}, "F", options.trace,
+                "a Chrome trace (Perfetto opens it) of kernels and memory"),
+      switch_flag({"--dump-memory"}, options.dump_memory,
+                  "a Markdown table of memory per phase and step"),
+      gradients_flag(options),
+      choice_flag({"--progress"}, options.progress, {"auto", "on", "off"},
+                  "one redrawn line on stderr; auto: on a terminal"),
+  };
+}
+
+std::vector<Flag> checkpoint_flags(TrainOptions& options) {
+  return {
+      text_flag({"--save", "--output-dir"}, "DIR", options.save,
+                "write DIR/step_N at the end and when interrupted"),
+      integer_flag({"--save-interval"}, options.save_interval, "and every N steps", {1, ""}),
+      integer_flag({"--save-top-k"}, options.save_top_k,
+                   "keep the N with the lowest loss, and the newest", {1, "all"}),
+      text_flag({"--resume"}, "DIR|auto", options.resume,
+                "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
+                "when it has one. Flags not given are the checkpoint's"),
+  };
+}
+
+constexpr const char* checkpoint_help = "a checkpoint's DIR, one step_N, or a safetensors file";
+
+Flag checkpoint_positional(std::string& target) {
+  return {
+      {}, "CHECKPOINT", checkpoint_help, [&target](const std::string&, const std::string& value) {
+        target = value;
+      }};
+}
+
+void check_model(const ModelOptions& model, const Given& given) {
+  const bool any = model.layers || model.heads || model.width;
+  if (any && given.count("--model-type"))
+    throw ConfigError(
+        "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
+        "one of them, got both");
+}
+
+}  // namespace
+
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
+      .summary = "Trains a GPT. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
+      .groups = {{"data and model", data_and_model_flags(options.data, options.model)},
+                 {"batch and length", size_flags(options)},
+                 {"optimisation", optimisation_flags(options)},
+                 {"place", place_flags(options.place)},
+                 {"output", output_flags(options)},
+                 {"checkpoints", checkpoint_flags(options)},
+                 later_train_flags()},
+      .notes =
+          "Spellings of other systems work too: --n_layer, --learning_rate,\n"
+          "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
+          "--num_train_epochs, --output_dir, --logging_steps, --gpus 1, --precision 32.\n\n"
+          "  zerograd train --data sort\n"
+          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
+  if (!parse(line, arguments, options.given)) return false;
+  const Given& given = options.given;
+  check_model(options.model, given);
+  if (options.data.source.empty() && options.resume.empty())
+    throw ConfigError(
+        "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort");
+  if (given.count("--tied") && given.count("--untied"))
+    throw ConfigError("--tied: expected one of --tied and --untied, got both");
+  if (given.count("--steps") && given.count("--epochs"))
+    throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
+  for (const char* name : {"--save-interval", "--save-top-k"})
+    if (given.count(name) && options.save.empty())
+      throw ConfigError(std::string(name) + ": expected --save DIR with it, got none");
+  if (options.resume == "auto" && options.save.empty())
+    throw ConfigError("--resume auto: expected --save DIR to look in, got none");
+  if (!options.resume.empty() && !options.initial_weights.empty())
+    throw ConfigError("--init: expected one of --init and --resume, got both");
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd eval CHECKPOINT [flags]",
+      .summary = "Prints the validation loss, and for sort and adder the scores on both splits.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"data and model (the checkpoint's own unless given)",
+                  {source_flag(options.data), validation_fraction_flag(options.data),
+                   model_type_flag(options.model), heads_flag(options.model)}},
+                 {"how much",
+                  {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
+                                "samples at a time", {1, nullptr}),
+                   integer_flag({"--eval-batches"}, options.batches,
+                                "batches of the validation split; 0: all of it"),
+                   integer_flag({"--score-samples"}, options.score_samples,
+                                "problems per split of sort's and adder's scores"),
+                   seed_flag(options.seed, "of the data")}},
+                 {"place", place_flags(options.place)},
+                 later_place_flags()},
+      .notes =
+          "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
+          "  zerograd eval checkpoints\n"
+          "  zerograd eval checkpoints/step_300 --data input.txt"};
+  if (!parse(line, arguments, options.given)) return false;
+  check_model(options.model, options.given);
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) {
+  models::SamplingOptions& sampling = options.sampling;
+  const CommandLine line = {
+      .usage = "zerograd generate CHECKPOINT --prompt TEXT [flags]",
+      .summary = "Continues a prompt and prints it as it grows.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"text",
+                  {text_flag({"--prompt"}, "TEXT", options.prompt,
+                             "how the text begins; token numbers for PATH.bin models"),
+                   integer_flag({"--length"}, options.length, "tokens to add"),
+                   number_flag({"--temperature"}, sampling.temperature, not_negative,
+                               "divides the logits; 0: always the likeliest token"),
+                   integer_flag({"--top-k"}, sampling.top_k, "keep the N likeliest; 0: all"),
+                   number_flag({"--top-p"}, sampling.top_p,
+                               {0.0, 1.0, true, false, "a number above 0 and at most 1"},
+                               "keep the likeliest that together have this probability"),
+                   seed_flag(sampling.seed, "of the draws")}},
+                 {"model (the checkpoint's own unless given)",
+                  {source_flag(options.data), model_type_flag(options.model),
+                   heads_flag(options.model)}},
+                 {"place", place_flags(options.place)},
+                 later_place_flags()},
+      .notes =
+          "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
+          "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0"};
+  if (!parse(line, arguments, options.given)) return false;
+  if (options.prompt.empty())
+    throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
+  check_model(options.model, options.given);
+  return true;
+}
+
+}  // namespace zg::tools

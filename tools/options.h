@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "models/data.h"
+#include "models/generate.h"
+#include "runtime/device.h"
+#include "tools/command_line.h"
+#include "zero/config.h"
+
+namespace zg::tools {
+
+struct DataOptions {
+  std::string source;  ///< sort, adder, PATH.txt or PATH.bin; empty: not given
+  models::Order order = models::Order::random;
+  double validation_fraction = 0.1;
+};
+
+/// Sizes of 0 were not given. A model is a name or (layers, heads, width).
+struct ModelOptions {
+  std::string model_type = "gpt-nano";
+  int64_t layers = 0, heads = 0, width = 0;
+  int64_t block_size = 0;  ///< 0: the data's own
+  int64_t vocabulary = 0;  ///< 0: the data's own
+  bool tied = false;
+  double dropout = 0.1;
+};
+
+/// How many samples a step takes, as far as it was given.
+struct BatchOptions {
+  std::optional<int64_t> micro, accumulation, train;
+};
+
+struct PlaceOptions {
+  Device::Options device;
+};
+
+struct OptimisationOptions {
+  double rate = 5e-4;
+  zero::Config engine;
+};
+
+/// Everything `train` can be told.
+struct TrainOptions {
+  Given given;
+  DataOptions data;
+  ModelOptions model;
+  std::string initial_weights;
+  BatchOptions batch;
+  int64_t steps = 2000;
+  double epochs = 0.0;  ///< 0: not given
+  OptimisationOptions optimisation;
+  bool activation_checkpoint = false;
+  uint64_t seed = 3407;
+  PlaceOptions place;
+
+  int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
+  int64_t eval_batches = 20, score_samples = 5000;
+  std::string metrics, trace;
+  bool dump_memory = false;
+  std::string dump_gradients;  ///< a path; empty: no
+  int64_t dump_gradients_step = 0;
+  std::string save;
+  int64_t save_interval = 0, save_top_k = 0;  ///< 0: keep every checkpoint
+  std::string resume;                         ///< a DIR, a step_N or "auto"; empty: start afresh
+  enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
+};
+
+struct EvalOptions {
+  Given given;
+  std::string checkpoint;
+  DataOptions data;
+  ModelOptions model;
+  int64_t batch = 64, batches = 0, score_samples = 5000;
+  uint64_t seed = 3407;
+  PlaceOptions place;
+};
+
+struct GenerateOptions {
+  Given given;
+  std::string checkpoint;
+  std::string prompt;
+  int64_t length = 200;
+  models::SamplingOptions sampling;
+  DataOptions data;
+  ModelOptions model;
+  PlaceOptions place;
+};
+
+/// Each fills its options; false after printing help. ConfigError, or Unsupported for flags that
+/// this version knows and does not do.
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
+bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
+bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
+
+}  // namespace zg::tools

@@ -1,0 +1,121 @@
+#include "tools/settings.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// One list of fields for both directions: `visit(group, name, field)`.
+template <class SettingsType, class Visit>
+void for_each_field(SettingsType& settings, const Visit& visit) {
+  visit("model", "layers", settings.model.layers);
+  visit("model", "heads", settings.model.heads);
+  visit("model", "width", settings.model.width);
+  visit("model", "vocabulary", settings.model.vocabulary);
+  visit("model", "block_size", settings.model.block_size);
+  visit("model", "tied", settings.model.tied);
+  visit("data", "source", settings.data.source);
+  visit("data", "order", settings.data.order);
+  visit("data", "validation_fraction", settings.data.validation_fraction);
+  visit("data", "characters", settings.characters);
+  visit("run", "micro_batch", settings.micro_batch);
+  visit("run", "accumulation", settings.accumulation);
+  visit("run", "dropout", settings.model.dropout);
+  visit("run", "rate", settings.optimisation.rate);
+  visit("run", "weight_decay", settings.optimisation.engine.adam.weight_decay);
+  visit("run", "beta1", settings.optimisation.engine.adam.beta1);
+  visit("run", "beta2", settings.optimisation.engine.adam.beta2);
+  visit("run", "clip_norm", settings.optimisation.engine.clip_norm);
+  visit("run", "compute", settings.optimisation.engine.compute);
+  visit("run", "seed", settings.seed);
+  visit("position", "samples", settings.samples);
+  visit("position", "loss", settings.loss);
+}
+
+const char* order_name(models::Order order) {
+  return order == models::Order::random ? "random" : "sequential";
+}
+
+Json value_of(models::Order order) { return order_name(order); }
+Json value_of(DType dtype) { return name_of(dtype); }
+Json value_of(double number) {
+  // JSON has no infinities: a diverged run still saves.
+  return std::isfinite(number) ? Json(number)
+                               : Json(std::isnan(number) ? "nan"
+                                      : number > 0       ? "inf"
+                                                         : "-inf");
+}
+template <class T>
+Json value_of(const T& value) {
+  return value;
+}
+
+void read(const Json& json, models::Order& order) {
+  order =
+      json.get<std::string>() == "sequential" ? models::Order::sequential : models::Order::random;
+}
+void read(const Json& json, DType& dtype) {
+  dtype = json.get<std::string>() == "bf16" ? DType::bf16 : DType::f32;
+}
+void read(const Json& json, double& number) {
+  number = json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
+}
+template <class T>
+void read(const Json& json, T& value) {
+  json.get_to(value);
+}
+
+Json json_of(const Settings& settings) {
+  Json json;
+  for_each_field(settings, [&](const char* group, const char* name, const auto& field) {
+    json[group][name] = value_of(field);
+  });
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const Settings& settings) { return json_of(settings).dump(); }
+
+Settings settings_from_json(const std::string& text, const std::string& path) {
+  Settings settings;
+  try {
+    const Json json = Json::parse(text);
+    for_each_field(settings, [&](const char* group, const char* name, auto& field) {
+      read(json.at(group).at(name), field);
+    });
+  } catch (const std::exception& error) {
+    throw FileError(path + ": the checkpoint's settings cannot be read: " + error.what() +
+                    "; expected one that zerograd train wrote");
+  }
+  return settings;
+}
+
+std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
+  const Json before = json_of(saved), after = json_of(now);
+  std::vector<std::string> changes;
+  for (const auto& [group, fields] : before.items()) {
+    if (group == "position") continue;
+    for (const auto& [name, value] : fields.items()) {
+      const Json& other = after.at(group).at(name);
+      if (value == other) continue;
+      if (name == "characters")
+        throw ConfigError("--data: " + now.data.source +
+                          " has other characters than the checkpoint's " + saved.data.source);
+      const std::string difference = group + "." + name + ": ";
+      if (group == "model")
+        throw ConfigError("--resume: " + difference + "expected " + value.dump() +
+                          " as in the checkpoint, got " + other.dump() +
+                          "; try without the flags that size the model");
+      changes.push_back(difference + value.dump() + " in the checkpoint, " + other.dump() + " now");
+    }
+  }
+  return changes;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,174 @@
+#include "tools/setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+#include "runtime/error.h"
+#include "tools/checkpoints.h"
+#include "tools/values.h"
+#include "zero/checkpoint_file.h"
+#include "zero/safetensors.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t text_block_size = 128;
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+[[noreturn]] void refuse_block_size(const char* task, const char* form, int64_t block_size) {
+  throw ConfigError(std::string("--block-size: ") + task + " expected " + form + ", got " +
+                    std::to_string(block_size));
+}
+
+// Sizes that a weights file shows by the shapes of minGPT's names.
+models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions& options) {
+  const zero::SafetensorsReader reader(path);
+  const auto shape = [&](const std::string& name) {
+    const auto found = reader.entries().find(name);
+    if (found == reader.entries().end() || found->second.shape.rank() != 2)
+      throw FileError(path + ": expected a matrix '" + name + "' as zerograd's GPT has it");
+    return found->second.shape;
+  };
+  models::GPTConfig config;
+  config.vocabulary = shape("transformer.wte.weight")[0];
+  config.width = shape("transformer.wte.weight")[1];
+  config.block_size = shape("transformer.wpe.weight")[0];
+  config.tied = !reader.contains("lm_head.weight");
+  config.layers = 0;
+  while (reader.contains("transformer.h." + std::to_string(config.layers) + ".attn.c_attn.weight"))
+    ++config.layers;
+  if (options.heads > 0) {
+    config.heads = options.heads;
+  } else {
+    const models::GPTConfig named = models::GPTConfig::preset(options.model_type);
+    if (named.layers != config.layers || named.width != config.width)
+      throw ConfigError("--model-type: " + path + " has " + std::to_string(config.layers) +
+                        " blocks of width " + std::to_string(config.width) + ", which is not " +
+                        options.model_type + "; try --n-head N");
+    config.heads = named.heads;
+  }
+  return config;
+}
+
+Settings settings_of(const std::string& path, const ModelOptions& options) {
+  if (std::filesystem::is_directory(path))
+    return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
+  Settings settings;
+  settings.model = config_from_shapes(path, options);
+  return settings;
+}
+
+}  // namespace
+
+std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
+                                              uint64_t seed) {
+  if (options.source == "sort") {
+    if (block_size == 0) return models::sort_dataset(seed);
+    if (block_size % 2 == 0) refuse_block_size("sort", "2 x length - 1, an odd number", block_size);
+    return models::sort_dataset(seed, (block_size + 1) / 2);
+  }
+  if (options.source == "adder") {
+    if (block_size == 0) return models::adder_dataset(seed);
+    if (block_size % 3 != 0) refuse_block_size("adder", "3 x digits: 3, 6 or 9", block_size);
+    return models::adder_dataset(seed, block_size / 3);
+  }
+  const models::TextOptions text = {.block_size = block_size > 0 ? block_size : text_block_size,
+                                    .validation_fraction = options.validation_fraction,
+                                    .order = options.order,
+                                    .seed = seed};
+  if (ends_with(options.source, ".bin")) return models::token_dataset(options.source, text);
+  if (ends_with(options.source, ".txt") || std::filesystem::is_regular_file(options.source))
+    return models::text_dataset(options.source, text);
+  throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got '" + options.source +
+                    "'" + did_you_mean(options.source, {"sort", "adder"}));
+}
+
+std::string characters_of(const models::Dataset& dataset) {
+  const int64_t V = dataset.vocabulary();
+  std::vector<int32_t> ids(static_cast<size_t>(V));
+  std::iota(ids.begin(), ids.end(), 0);
+  if (dataset.is_text()) return dataset.decode(ids);
+  if (dataset.question_length() == 0 || V > 10) return "";
+  return std::string("0123456789").substr(0, ids.size());
+}
+
+models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
+  models::GPTConfig config;
+  if (options.layers || options.heads || options.width) {
+    if (!options.layers || !options.heads || !options.width)
+      throw ConfigError("--n-layer: expected --n-layer, --n-head and --n-embd together, got " +
+                        std::to_string(options.layers) + ", " + std::to_string(options.heads) +
+                        " and " + std::to_string(options.width) + " (0: not given)");
+    config.layers = options.layers;
+    config.heads = options.heads;
+    config.width = options.width;
+  } else {
+    config = models::GPTConfig::preset(options.model_type);
+  }
+  config.vocabulary = options.vocabulary > 0 ? options.vocabulary : dataset.vocabulary();
+  if (config.vocabulary < dataset.vocabulary())
+    throw ConfigError("--vocab-size: expected at least the " +
+                      std::to_string(dataset.vocabulary()) + " tokens of the data, got " +
+                      std::to_string(config.vocabulary));
+  config.block_size = dataset.block_size();
+  config.tied = options.tied;
+  config.dropout = static_cast<float>(options.dropout);
+  models::validate(config);
+  return config;
+}
+
+void adopt(const Settings& saved, TrainOptions& options) {
+  const auto missing = [&](const char* name) { return options.given.count(name) == 0; };
+  const auto fill = [&](const char* name, auto& option, const auto& value) {
+    if (missing(name)) option = value;
+  };
+  ModelOptions& model = options.model;
+  if (missing("--model-type")) {
+    fill("--n-layer", model.layers, saved.model.layers);
+    fill("--n-head", model.heads, saved.model.heads);
+    fill("--n-embd", model.width, saved.model.width);
+  }
+  fill("--block-size", model.block_size, saved.model.block_size);
+  fill("--vocab-size", model.vocabulary, saved.model.vocabulary);
+  if (missing("--untied")) fill("--tied", model.tied, saved.model.tied);
+  fill("--dropout", model.dropout, saved.model.dropout);
+  fill("--data", options.data.source, saved.data.source);
+  fill("--order", options.data.order, saved.data.order);
+  fill("--val-fraction", options.data.validation_fraction, saved.data.validation_fraction);
+  fill("--seed", options.seed, saved.seed);
+  OptimisationOptions& optimisation = options.optimisation;
+  zero::Config& engine = optimisation.engine;
+  const zero::Config& saved_engine = saved.optimisation.engine;
+  fill("--lr", optimisation.rate, saved.optimisation.rate);
+  fill("--weight-decay", engine.adam.weight_decay, saved_engine.adam.weight_decay);
+  fill("--betas", engine.adam.beta1, saved_engine.adam.beta1);
+  fill("--betas", engine.adam.beta2, saved_engine.adam.beta2);
+  fill("--clip", engine.clip_norm, saved_engine.clip_norm);
+  fill("--precision", engine.compute, saved_engine.compute);
+  BatchOptions& batch = options.batch;
+  if (!batch.micro && !batch.accumulation && !batch.train) {
+    batch.micro = saved.micro_batch;
+    batch.accumulation = saved.accumulation;
+  }
+}
+
+std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
+                                         const PlaceOptions& place) {
+  const bool is_file = std::filesystem::is_regular_file(path);
+  const std::string source = is_file ? path : usable_checkpoint(path);
+  Settings settings = settings_of(source, options);
+  models::validate(settings.model);
+  auto trained = std::make_unique<TrainedModel>(Device::cpu(0, place.device));
+  trained->model = std::make_unique<models::GPT>(trained->store, settings.model);
+  trained->engine =
+      std::make_unique<zero::Engine>(trained->store, trained->device, settings.optimisation.engine);
+  zero::load_weights(source, *trained->engine);
+  trained->settings = std::move(settings);
+  return trained;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+
+#include "models/data.h"
+#include "models/gpt.h"
+#include "tools/options.h"
+#include "tools/settings.h"
+#include "zero/engine.h"
+
+namespace zg::tools {
+
+/// sort, adder, PATH.txt or PATH.bin; block_size 0 takes the data's own. ConfigError for a block
+/// size that the task cannot have, or for a source that is none of these.
+std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
+                                              uint64_t seed);
+
+/// The characters of a dataset's tokens in order of their ids; empty when tokens are numbers.
+std::string characters_of(const models::Dataset& dataset);
+
+/// Name or sizes, filled with the dataset's vocabulary and block size. ConfigError when the data
+/// has more tokens than --vocab-size.
+models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
+
+/// Fills what `given` does not name from the settings of a checkpoint.
+void adopt(const Settings& saved, TrainOptions& options);
+
+/// A trained model that reads: from a checkpoint (its settings) or a safetensors file (sizes from
+/// its shapes, heads from the options).
+struct TrainedModel {
+  Settings settings;
+  Device device;
+  ParameterStore store;
+  std::unique_ptr<models::GPT> model;
+  std::unique_ptr<zero::Engine> engine;
+
+  explicit TrainedModel(Device where) : device(std::move(where)) {}
+};
+std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
+                                         const PlaceOptions& place);
+
+}  // namespace zg::tools

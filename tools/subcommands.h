@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace zg::tools {
+
+// Each takes its arguments without the subcommand's name and returns the exit status; errors are
+// thrown.
+int train(const std::vector<std::string>& arguments);
+int eval(const std::vector<std::string>& arguments);
+int generate(const std::vector<std::string>& arguments);
+int info(const std::vector<std::string>& arguments);
+
+}  // namespace zg::tools
