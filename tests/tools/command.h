@@ -1,0 +1,33 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+// Runs the built zerograd and shows what it printed, wrote and returned.
+namespace zg::testing {
+
+struct Outcome {
+  int status;  ///< as a shell sees it: 128 + N after signal N
+  std::string out, error;
+};
+
+/// `words` are the arguments, not a shell line. Each call has its own process and waits for it.
+Outcome zerograd(const std::vector<std::string>& words);
+
+/// The same from a line of words without quotes: zerograd("train --data sort --steps 3").
+Outcome zerograd(const std::string& line);
+
+/// Starts a run, waits until its stdout contains `text`, sends it the signal, and waits for the
+/// end.
+Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal);
+
+std::string read_file(const std::string& path);
+void write_file(const std::string& path, const std::string& bytes);
+bool contains(const std::string& text, const std::string& part);
+/// What follows `prefix` on the line of `text` that begins with it; "" when none does.
+std::string line_after(const std::string& text, const std::string& prefix);
+/// A JSON value per line; throws where a line is none.
+std::vector<nlohmann::json> json_lines(const std::string& path);
+
+}  // namespace zg::testing

@@ -1,0 +1,218 @@
+#include <doctest/doctest.h>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+struct Refusal {
+  const char* line;
+  int status;
+  const char* part;  ///< of what stderr says
+};
+
+void check_refusals(const std::vector<Refusal>& refusals) {
+  for (const Refusal& refusal : refusals) {
+    CAPTURE(refusal.line);
+    const Outcome outcome = zerograd(refusal.line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == refusal.status);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, refusal.part));
+    CHECK(outcome.error.compare(0, 7, "error: ") == 0);
+  }
+}
+
+// One step of a small model on small data, for flags that must be let through.
+constexpr const char* tiny =
+    "train --data sort --steps 1 --batch-size 2 --score-samples 0 --threads 1 --log-interval 0 "
+    "--n-layer 1 --n-head 1 --n-embd 16 ";
+
+}  // namespace
+
+TEST_CASE("hostile flags end in a usage error that says what to do") {
+  check_refusals({
+      {"train", 2, "ConfigError: --data: expected sort, adder"},
+      {"train --data", 2, "--data"},
+      {"train --data sort --data adder", 2, "--data"},
+      {"train --data srot", 2, "did you mean sort?"},
+      {"train --data sort --stepz 5", 2, "unknown flag --stepz; did you mean --steps?"},
+      {"train --data sort --steps=x", 2, "--steps: expected a whole number of 0 or more, got 'x'"},
+      {"train --data sort --steps -1", 2, "--steps: expected a whole number"},
+      {"train --data sort --steps 1.5", 2, "--steps: expected a whole number"},
+      {"train --data sort --steps 99999999999999999999", 2, "--steps: expected a whole number"},
+      {"train --data sort --steps 1e10", 2, "--steps: expected a whole number from 0 to"},
+      {"train --data sort --lr 1e300", 2, "--lr: expected a number above 0"},
+      {"train --data sort --steps=", 2, "--steps: expected a whole number of 0 or more, got ''"},
+      {"train --data sort --steps 5 --epochs 1", 2, "one of --steps and --epochs"},
+      {"train --data sort --lr 0", 2, "--lr: expected a number above 0"},
+      {"train --data sort --lr nan", 2, "--lr: expected a number above 0, got 'nan'"},
+      {"train --data sort --lr inf", 2, "--lr"},
+      {"train --data sort --learning_rate 1e-4x", 2, "--lr"},
+      {"train --data sort --dropout 1", 2, "--dropout: expected a number of 0 or more and below 1"},
+      {"train --data sort --betas 0.9", 2, "--betas: expected two numbers"},
+      {"train --data sort --betas 0.9,1", 2, "--betas"},
+      {"train --data sort --clip -1", 2, "--clip"},
+      {"train --data sort --device-memory 2GiBB", 2, "--device-memory: expected a size"},
+      {"train --data sort --host-memory -5", 2, "--host-memory: expected a size"},
+      {"train --data sort --threads -2", 2, "--threads"},
+      {"train --data sort --model-type gpt-nanno", 2, "did you mean gpt-nano?"},
+      {"train --data sort --model-type gpt2 --n-layer 2", 2, "--model-type"},
+      {"train --data sort --n-layer 2", 2, "--n-layer, --n-head and --n-embd together"},
+      {"train --data sort --n-layer 2 --n-head 3 --n-embd 16", 2, "heads"},
+      {"train --data sort --block-size 10", 2, "--block-size: sort expected"},
+      {"train --data adder --block-size 7", 2, "--block-size: adder expected"},
+      {"train --data sort --vocab-size 2", 2, "--vocab-size: expected at least the 3 tokens"},
+      {"train --data sort --tied --untied", 2, "--tied"},
+      {"train --data sort --precision f31", 2, "--precision: expected f32"},
+      {"train --data sort --order rnadom", 2, "did you mean random?"},
+      {"train --data sort --progress maybe", 2, "--progress: expected auto, on, off"},
+      {"train --data sort --save-interval 5", 2, "--save-interval: expected --save DIR"},
+      {"train --data sort --resume auto", 2, "--resume auto"},
+      {"train --data sort --sample-interval 5", 2, "--sample-interval: expected data PATH.txt"},
+      {"train --data sort --strategy deepspeed_stage3", 2, "did you mean deepspeed_stage_3?"},
+      {"train --data sort stray", 2, "unexpected argument 'stray'"},
+      {"train --data sort --activation-checkpoint=maybe", 2, "--activation-checkpoint"},
+      {"generate", 2, "CHECKPOINT"},
+      {"generate somewhere", 2, "--prompt"},
+      {"generate somewhere --prompt a --top-p 0", 2, "--top-p"},
+      {"eval", 2, "CHECKPOINT"},
+      {"trian --data sort", 2, "did you mean train?"},
+      {"--data sort", 2, "expected a subcommand"},
+  });
+}
+
+TEST_CASE("files that are not there or not what they claim end in a file error") {
+  const TemporaryFolder folder;
+  const std::string text = folder / "broken.safetensors", tokens = folder / "broken.bin";
+  write_file(text, "not a safetensors file");
+  write_file(tokens, "not tokens");
+  check_refusals({
+      {"train --data /nowhere/text.txt", 5, "FileError: "},
+      {"train --data sort --resume /nowhere", 5, "/nowhere"},
+      {"train --data sort --metrics /nowhere/metrics", 5, "/nowhere/metrics"},
+      {"train --data sort --trace /nowhere/trace", 5, "--trace: /nowhere/trace cannot be written"},
+      {"eval /nowhere", 5, "/nowhere"},
+      {"generate /nowhere --prompt a", 5, "/nowhere"},
+  });
+  CHECK(zerograd({"train", "--data", tokens}).status == 5);
+  CHECK(zerograd({"eval", text, "--data", "sort"}).status == 5);
+  const Outcome outcome = zerograd({"train", "--data", "sort", "--steps", "0", "--init", text});
+  CHECK(outcome.status == 5);
+  CHECK(contains(outcome.error, text));
+}
+
+TEST_CASE("what this version does not do is refused by name and never ignored") {
+  for (const char* flags : {"--ranks 2",
+                            "--gpus 8",
+                            "--num_gpus -1",
+                            "--tensor-parallel 2",
+                            "--pipeline-parallel 2",
+                            "--schedule-pipeline gpipe",
+                            "--config ds.json",
+                            "--deepspeed_config ds.json",
+                            "--compat 0.19",
+                            "--lenient",
+                            "--zero-stage 1",
+                            "--zero-stage 3",
+                            "--precision 16",
+                            "--precision f16",
+                            "--precision deepspeed",
+                            "--precision fsdp-mixed",
+                            "--precision fsdp-memory",
+                            "--offload-optimizer host",
+                            "--offload-param nvme",
+                            "--offload-gradients host",
+                            "--offload-activations host",
+                            "--cpu_offload",
+                            "--nvme-path d",
+                            "--reduce-bucket-size 1e6",
+                            "--prefetch-bucket-size 1e6",
+                            "--param-persistence-threshold 0",
+                            "--reduce-at-boundary",
+                            "--grad-accum-dtype bf16",
+                            "--initial-scale-power 8",
+                            "--schedule WarmupLR",
+                            "--schedule cosine",
+                            "--warmup-steps 10",
+                            "--num_warmup_steps 10",
+                            "--device cuda",
+                            "--device hpu",
+                            "--use_hpu",
+                            "--local_rank 1",
+                            "--comm-timeout 5",
+                            "--dump-collectives",
+                            "--memory-json m.json",
+                            "--max-restarts 1",
+                            "--inject rank=0,step=1,fault=throw",
+                            "--strategy deepspeed_stage_2",
+                            "--limit_train_batches 5",
+                            "--autotuning run",
+                            "--from-hf d"}) {
+    CAPTURE(flags);
+    const Outcome outcome = zerograd(std::string("train --data sort ") + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 6);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, "error: Unsupported: --"));
+    CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
+  }
+  for (const char* name : {"plan", "consolidate", "verify", "export", "launch", "tune", "bench"}) {
+    CAPTURE(name);
+    const Outcome outcome = zerograd(name);
+    CHECK(outcome.status == 6);
+    CHECK(contains(outcome.error, std::string("error: Unsupported: ") + name + ":"));
+  }
+  CHECK(zerograd("eval somewhere --device cuda").status == 6);
+  CHECK(zerograd("generate somewhere --prompt a --ranks 2").status == 6);
+}
+
+TEST_CASE("flags that ask for what happens anyway are accepted, in every spelling") {
+  for (const char* flags :
+       {"--ranks 1 --tensor-parallel 1 --pipeline_parallel 1 --schedule-pipeline 1f1b",
+        "--gpus 1 --local_rank 0 --device cpu --strategy ddp --deepspeed",
+        "--num_gpus 1 --zero-stage 0 --offload-optimizer none --offload_param none",
+        "--schedule none --warmup-steps 0 --overlap-comm on --reduce-bucket-size 500000000",
+        "--precision 32 --grad-accum-dtype f32 --max-restarts 0 --comm-timeout 60",
+        "--n_layer 1 --per_device_train_batch_size=2", "--learning_rate 1e-3 --logging_steps 0",
+        "--gradient_accumulation_steps 1 --train_batch-size 2"}) {
+    CAPTURE(flags);
+    std::string line = tiny;
+    // A flag may be given once.
+    if (contains(flags, "n_layer"))
+      line =
+          "train --data sort --steps 1 --score-samples 0 --n-head 1 "
+          "--n-embd 16 --log-interval 0 ";
+    if (contains(flags, "logging"))
+      line = "train --data sort --steps 1 --score-samples 0 --batch-size 2 ";
+    const Outcome outcome = zerograd(line + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+  }
+}
+
+TEST_CASE("help names every flag with its default and exits with 0") {
+  const Outcome help = zerograd("train --help");
+  CHECK(help.status == 0);
+  for (const char* part : {"--steps N", "[2000]", "--lr X", "[0.0005]", "gpt-nano", "--resume"})
+    CHECK(contains(help.out, part));
+  CHECK(help.error.empty());
+  for (const char* line : {"--help", "eval --help", "generate -h", "info --help", "--version"}) {
+    CAPTURE(line);
+    CHECK(zerograd(line).status == 0);
+  }
+  const Outcome nothing = zerograd("");
+  CHECK(nothing.status == 2);
+  CHECK(contains(nothing.error, "usage: zerograd"));
+}
+
+TEST_CASE("info says what the machine has and why backends are absent") {
+  const Outcome outcome = zerograd("info");
+  CHECK(outcome.status == 0);
+  for (const char* part :
+       {"version", "instruction set", "cores", "memory", "cuda", "hpu", "mpi", "io_uring"})
+    CHECK(contains(outcome.out, part));
+}
+
+}  // namespace zg::testing

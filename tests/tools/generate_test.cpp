@@ -1,0 +1,66 @@
+#include <doctest/doctest.h>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+// Training text of 40 lines, enough for both splits.
+std::string sample_text() {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "the quick brown fox jumps over the lazy dög\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a text model is trained, evaluated and continued from its checkpoint alone") {
+  const TemporaryFolder folder;
+  const std::string text = folder / "text.txt", save = folder / "checkpoints";
+  write_file(text, sample_text());
+  const Outcome trained = zerograd("train --data " + text +
+                                   " --steps 6 --batch-size 4 --block-size 16 --sample-interval 3 "
+                                   "--eval-interval 3 --save " +
+                                   save);
+  REQUIRE(trained.status == 0);
+  CHECK(contains(trained.out, "sample after step 3:\n"));
+  CHECK(line_after(trained.out, "saved ") == save + "/step_6");
+  const std::string loss =
+      line_after(trained.out.substr(trained.out.rfind("val loss")), "val loss ");
+
+  const Outcome evaluated = zerograd("eval " + save);
+  CHECK(evaluated.status == 0);
+  CHECK(line_after(evaluated.out, "val loss ") == loss);
+
+  const std::vector<std::string> words = {"generate", save,       "--prompt",
+                                          "the dög",  "--length", "30"};
+  const Outcome first = zerograd(words), second = zerograd(words);
+  CHECK(first.status == 0);
+  CHECK(first.out.compare(0, 8, "the dög") == 0);
+  CHECK(first.out.back() == '\n');
+  CHECK(first.out == second.out);
+  std::vector<std::string> other = words;
+  other.insert(other.end(), {"--seed", "1"});
+  CHECK(zerograd(other).out != first.out);
+
+  const Outcome unknown = zerograd({"generate", save, "--prompt", "QUICK"});
+  CHECK(unknown.status == 2);
+  CHECK(contains(unknown.error, "the model does not know 'Q'"));
+}
+
+TEST_CASE("a sort model continues digits and reports its scores") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  REQUIRE(zerograd("train --data sort --steps 3 --score-samples 0 --save " + save).status == 0);
+  const Outcome outcome =
+      zerograd("generate " + save + "/step_3 --prompt 210021 --length 6 --temperature 0");
+  CHECK(outcome.status == 0);
+  CHECK(outcome.out.size() == 13);
+  CHECK(outcome.out.compare(0, 6, "210021") == 0);
+  CHECK(outcome.out.find_first_not_of("012\n") == std::string::npos);
+  const Outcome scores = zerograd("eval " + save + " --score-samples 50");
+  CHECK(contains(line_after(scores.out, "test final score: "), "/50 = "));
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,281 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <set>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+// gpt-nano on the sort task, short: what every comparison of parameter hashes starts from.
+const std::string sort_run =
+    "train --data sort --steps 8 --batch-size 16 --score-samples 0 --log-interval 4 --threads 1 ";
+
+std::string hash_of(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  const std::string hash = line_after(outcome.out, "param_hash ");
+  CHECK(hash.size() == 32);
+  return hash;
+}
+
+std::string with(const std::string& flags) { return sort_run + flags; }
+
+}  // namespace
+
+TEST_CASE("a short training prints the lines that scripts read") {
+  const Outcome outcome = zerograd(
+      "train --data sort --steps 5 --batch-size 8 --score-samples 20 --log-interval 2 "
+      "--eval-interval 5 --eval-batches 1");
+  CHECK(outcome.status == 0);
+  CHECK(line_after(outcome.out, "number of parameters: ") == "0.09M");
+  CHECK(contains(outcome.out, "; iter 4: train loss "));
+  CHECK(contains(outcome.out, " tokens/s"));
+  CHECK(contains(line_after(outcome.out, "train final score: "), "/20 = "));
+  CHECK(contains(line_after(outcome.out, "test final score: "), "% correct"));
+  CHECK(line_after(outcome.out, "val loss ").size() == 6);
+  for (const char* line :
+       {"input sequence  : [", "predicted sorted: [", "gt sort         : [", "matches         : "})
+    CHECK(contains(outcome.out, line));
+  CHECK(line_after(outcome.out, "param_hash ").size() == 32);
+  CHECK(contains(outcome.error, "rank 0/1 pid "));
+}
+
+TEST_CASE("metrics are a JSON line per step and a final one") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  const std::string hash = hash_of(with("--grad-accum 2 --metrics " + path));
+  const std::vector<nlohmann::json> lines = json_lines(path);
+  REQUIRE(lines.size() == 9);
+  for (size_t i = 0; i < 8; ++i) {
+    CHECK(lines[i].at("step") == i);
+    CHECK(lines[i].at("micro_steps") == 2);
+    CHECK(lines[i].at("samples") == 32);
+    CHECK(lines[i].at("loss").get<double>() > 0.0);
+    CHECK(lines[i].at("loss").get<double>() < 2.0);  // ln 3 when nothing is known
+    CHECK(lines[i].at("grad_norm").get<double>() > 0.0);
+    CHECK(lines[i].at("lr") == 5e-4);
+    CHECK(lines[i].at("loss_scale") == 1);
+    CHECK(lines[i].at("skipped") == false);
+    CHECK(lines[i].at("tokens_per_s").get<double>() > 0.0);
+    CHECK(lines[i].at("step_s").get<double>() > 0.0);
+    CHECK(lines[i].at("peak_bytes").get<int64_t>() > 0);
+    CHECK(lines[i].at("host_peak_bytes") == 0);
+  }
+  const nlohmann::json& last = lines.back();
+  CHECK(last.at("final") == true);
+  CHECK(last.at("steps") == 8);
+  CHECK(last.at("skipped") == 0);
+  CHECK(last.at("param_hash") == hash);
+  CHECK(last.at("train_score").is_null());
+  CHECK(last.at("wire_bytes").at("all_reduce") == 0);
+}
+
+TEST_CASE("the same run gives the same bits, whatever moves data only") {
+  const std::string hash = hash_of(sort_run);
+  CHECK(hash_of(sort_run) == hash);
+  CHECK(hash_of(with("--activation-checkpoint")) == hash);
+  CHECK(hash_of(with("--eval-interval 3 --dump-memory")) == hash);
+  std::string two_threads = sort_run;
+  two_threads.replace(two_threads.find("--threads 1"), 11, "--threads 2");
+  CHECK(hash_of(two_threads) == hash);
+  CHECK(hash_of(with("--seed 1")) != hash);
+  CHECK(hash_of(with("--lr 1e-3")) != hash);
+}
+
+TEST_CASE("a batch given three ways is the same run") {
+  const std::string run = "train --data sort --steps 4 --score-samples 0 --log-interval 0 ";
+  const std::string hash = hash_of(run + "--batch-size 4 --grad-accum 3");
+  CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3") == hash);
+  CHECK(hash_of(run + "--train_batch_size 12 --batch-size 4") == hash);
+  CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3 --batch-size 4") == hash);
+  // One large micro-batch is the same data in another order of summation.
+  CHECK(hash_of(run + "--train-batch-size 12") != hash);
+}
+
+TEST_CASE("accumulated micro-batches have the loss of one large batch") {
+  const TemporaryFolder folder;
+  const std::string run =
+      "train --data sort --steps 1 --score-samples 0 --log-interval 0 --dropout 0 "
+      "--train-batch-size "
+      "12 --metrics ";
+  zerograd(run + (folder / "one"));
+  zerograd(run + (folder / "many") + " --batch-size 3");
+  const nlohmann::json one = json_lines(folder / "one")[0];
+  const nlohmann::json many = json_lines(folder / "many")[0];
+  CHECK(one.at("micro_steps") == 1);
+  CHECK(many.at("micro_steps") == 4);
+  // Every sample has equally many targets, so both are one mean of 72 losses near 1: the rounding
+  // of f32 sums differs by at most 72 half ulps, the norm's by a few times that through the
+  // backward.
+  CHECK(many.at("loss").get<double>() ==
+        doctest::Approx(one.at("loss").get<double>()).epsilon(1e-5));
+  CHECK(many.at("grad_norm").get<double>() ==
+        doctest::Approx(one.at("grad_norm").get<double>()).epsilon(1e-4));
+}
+
+TEST_CASE("batch sizes that do not fit are explained in DeepSpeed's words") {
+  const Outcome zero = zerograd("train --data sort --train-batch-size 2 --grad-accum 4");
+  CHECK(zero.status == 2);
+  CHECK(contains(zero.error, "Micro batch size per gpu: 0 has to be greater than 0"));
+  const Outcome unequal = zerograd("train --data sort --train-batch-size 10 --batch-size 4");
+  CHECK(unequal.status == 2);
+  CHECK(contains(unequal.error, "10 != 4 * 2 * 1"));
+  CHECK(contains(unequal.error, "try --batch-size 1, 2, 5, 10"));
+  CHECK(zerograd("train --data sort --train-batch-size 0").status == 2);
+  const Outcome large = zerograd("train --data sort --train-batch-size 2 --batch-size 4");
+  CHECK(large.status == 2);
+  CHECK(contains(large.error, "Gradient accumulation steps: 0"));
+}
+
+TEST_CASE("a resumed run continues the bits of the uninterrupted one") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const std::string hash = hash_of(with("--save " + save + " --save-interval 3"));
+  for (const char* step : {"step_3", "step_6", "step_8"})
+    CHECK(std::filesystem::is_directory(save + "/" + step));
+  CHECK(hash_of(with("--resume " + save + "/step_3")) == hash);
+  // Everything but --steps comes from the checkpoint.
+  CHECK(hash_of("train --steps 8 --score-samples 0 --resume " + save + "/step_6") == hash);
+
+  const Outcome done = zerograd(with("--resume " + save));
+  CHECK(done.status == 0);
+  CHECK(line_after(done.out, "param_hash ") == hash);
+  const Outcome contradicted =
+      zerograd(with("--n-layer 2 --n-head 3 --n-embd 48 --resume " + save));
+  CHECK(contradicted.status == 2);
+  CHECK(contains(contradicted.error, "model.layers: expected 3 as in the checkpoint, got 2"));
+  const Outcome changed = zerograd(with("--lr 1e-3 --resume " + save + "/step_6"));
+  CHECK(changed.status == 0);
+  CHECK(contains(changed.error, "changed: run.rate: 0.0005 in the checkpoint, 0.001 now"));
+}
+
+TEST_CASE("metrics of a resumed run go on at its step and its data") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  hash_of(
+      with("--grad-accum 2 --save " + save + " --save-interval 5 --metrics " + (folder / "whole")));
+  hash_of(with("--grad-accum 2 --resume " + save + "/step_5 --metrics " + (folder / "rest")));
+  const auto whole = json_lines(folder / "whole"), rest = json_lines(folder / "rest");
+  REQUIRE(rest.size() == 4);
+  for (size_t i = 0; i < 3; ++i)
+    for (const char* key : {"step", "loss", "grad_norm"})
+      CHECK(rest[i].at(key) == whole[5 + i].at(key));
+}
+
+TEST_CASE("resume auto starts afresh, then goes on") {
+  const TemporaryFolder folder;
+  const std::string save = " --resume auto --save " + (folder / "checkpoints");
+  const std::string run = "train --data sort --batch-size 16 --score-samples 0 --log-interval 0";
+  const Outcome first = zerograd(run + " --steps 2" + save);
+  CHECK(first.status == 0);
+  CHECK(!contains(first.error, "resumed"));
+  const Outcome second = zerograd(run + " --steps 4" + save);
+  CHECK(contains(second.error, "resumed"));
+  CHECK(line_after(second.out, "param_hash ") == hash_of(run + " --steps 4"));
+}
+
+TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints", metrics = folder / "metrics";
+  hash_of(with("--save-interval 1 --save-top-k 2 --save " + save + " --metrics " + metrics));
+  std::vector<std::pair<double, std::string>> by_loss;
+  for (const nlohmann::json& line : json_lines(metrics))
+    if (line.contains("loss") && line.at("step") < 7)  // step_N comes after step N - 1
+      by_loss.emplace_back(line.at("loss").get<double>(),
+                           "step_" + std::to_string(line.at("step").get<int>() + 1));
+  std::sort(by_loss.begin(), by_loss.end());
+  const std::set<std::string> expected = {"step_8", by_loss[0].second, by_loss[1].second};
+  std::set<std::string> kept;
+  for (const auto& entry : std::filesystem::directory_iterator(save))
+    kept.insert(entry.path().filename().string());
+  CHECK(kept == expected);
+}
+
+TEST_CASE("a damaged checkpoint is passed over for the newest that verifies") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const std::string hash = hash_of(with("--save-interval 4 --save " + save));
+  const std::string shard = save + "/step_8/shard_00000.safetensors";
+  std::string bytes = read_file(shard);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(shard, bytes);
+  const Outcome outcome = zerograd(with("--resume " + save));
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "passed over " + save + "/step_8: "));
+  CHECK(line_after(outcome.out, "param_hash ") == hash);
+  CHECK(zerograd(with("--resume " + save + "/step_8")).status == 5);
+}
+
+TEST_CASE("a signal saves and exits with 128 plus its number; resuming gives the same bits") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const std::string run =
+      "train --data sort --batch-size 16 --score-samples 0 --log-interval 1 --steps ";
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove_all(save);
+    const Outcome outcome = zerograd_signalled(run + "1000000 --save " + save, "iter 3:", signal);
+    CHECK(outcome.status == 128 + signal);
+    const std::string saved = line_after(outcome.out, "saved ");
+    REQUIRE(!saved.empty());
+    const int64_t steps = std::stoll(saved.substr(saved.rfind('_') + 1)) + 2;
+    const std::string length = std::to_string(steps);
+    CHECK(hash_of(run + length + " --resume " + save) == hash_of(run + length));
+  }
+}
+
+TEST_CASE("a device cap ends in OutOfMemory with the itemised table") {
+  const Outcome capped = zerograd(
+      "train --data sort --steps 2 --batch-size 512 --score-samples 0 --device-memory 8MiB");
+  CHECK(capped.status == 3);
+  CHECK(contains(capped.error, "error: OutOfMemory: allocate: "));
+  for (const char* purpose : {"parameter ", "gradient ", "optimizer ", "activation "})
+    CHECK(contains(capped.error, purpose));
+  CHECK(contains(capped.error, "expected at most 8.00 MiB"));
+}
+
+TEST_CASE("dump-memory prints the tutorials' columns, a row per step") {
+  const Outcome outcome = zerograd(with("--dump-memory"));
+  CHECK(contains(outcome.out,
+                 "| step | Before forward (M) | After forward (M) | Before backward (M) | After "
+                 "backward (M) | Before step (M) | After step (M) | Max memory (M) |"));
+  for (int step = 0; step < 8; ++step) {
+    const std::string row = line_after(outcome.out, "| " + std::to_string(step) + " |");
+    CHECK(std::count(row.begin(), row.end(), '|') == 7);
+  }
+}
+
+TEST_CASE("a trace is JSON with spans of kernels and counters of memory") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "trace.json";
+  hash_of("train --data sort --steps 2 --batch-size 4 --score-samples 0 --trace " + path);
+  const nlohmann::json trace = nlohmann::json::parse(read_file(path));
+  std::set<std::string> spans;
+  size_t counters = 0;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") spans.insert(event.at("name").get<std::string>());
+    if (event.at("ph") == "C") counters += event.at("args").at("parameter").get<int64_t>() > 0;
+  }
+  for (const char* name : {"step", "forward", "backward", "optimizer", "matmul"}) {
+    CAPTURE(name);
+    CHECK(spans.count(name) == 1);
+  }
+  CHECK(counters > 0);
+}
+
+TEST_CASE("gradients of one step are dumped by name") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "gradients.safetensors";
+  hash_of(with("--dump-gradients " + path + ":2"));
+  const std::string bytes = read_file(path);
+  CHECK(contains(bytes, "transformer.h.0.attn.c_attn.weight"));
+  CHECK(contains(bytes, "lm_head.weight"));
+}
+
+}  // namespace zg::testing
