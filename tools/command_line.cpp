@@ -116,7 +116,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
               ? app.add_flag(names)
               : app.add_option(names, CLI::callback_t([](const auto&) { return true; }))
                     ->expected(1);
-      option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
       options.emplace_back(&flag, option);
     }
 

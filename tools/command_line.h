@@ -36,8 +36,8 @@ using Given = std::set<std::string>;
 
 /// Reads `arguments` (without the program's and the subcommand's name) and calls what was given, in
 /// the order of the table. `-` and `_` are equal in names. ConfigError for an unknown flag (with
-/// the nearest known one), a missing value, a flag given twice or a stray word. Returns false after
-/// printing help to stdout.
+/// the nearest known one), a missing value or a stray word; of a flag given twice the last counts.
+/// Returns false after printing help to stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
 }  // namespace zg::tools

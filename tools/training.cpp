@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "kernels/peak.h"
 #include "models/generate.h"
@@ -75,16 +76,6 @@ Training::Training(const TrainOptions& options)
   }
   prepare_data_and_model();
   prepare_engine();
-}
-
-Training::~Training() {
-  if (!trace_) return;
-  device_.set_trace(nullptr);
-  try {
-    trace_->write(options_.trace);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s: %s\n", error.type(), error.what());
-  }
 }
 
 void Training::check_outputs() const {
@@ -176,18 +167,34 @@ void Training::announce() {
 }
 
 int Training::run() {
+  int status = 0;
   try {
-    while (engine_->steps() < steps_) {
-      report(train_step(engine_->steps()));
-      report_periodic(engine_->steps());
-      if (const int signal = interrupt_.signal()) return interrupted(signal);
-    }
+    status = run_steps();
   } catch (...) {
-    print_memory_table();  // of the steps before: what led to an OutOfMemory
+    // What led to an OutOfMemory, say; the first error is the one to report.
+    print_memory_table();
+    try {
+      write_trace();
+    } catch (const FileError&) {
+    }
     throw;
+  }
+  write_trace();
+  return status;
+}
+
+int Training::run_steps() {
+  while (engine_->steps() < steps_) {
+    report(train_step(engine_->steps()));
+    report_periodic(engine_->steps());
+    if (const int signal = interrupt_.signal()) return interrupted(signal);
   }
   finish();
   return 0;
+}
+
+void Training::write_trace() const {
+  if (trace_) trace_->write(options_.trace);
 }
 
 StepRecord Training::train_step(int64_t step) {
@@ -318,10 +325,10 @@ void Training::print_sample() {
                    dataset_->decode(rows.front()));
 }
 
-// In one piece at the end: lines between its rows would break the table.
+// Once and in one piece: lines between its rows would break the table.
 void Training::print_memory_table() {
   console_->end_progress();
-  if (options_.dump_memory) console_->result(memory_.markdown());
+  if (std::exchange(options_.dump_memory, false)) console_->result(memory_.markdown());
 }
 
 void Training::save() {

@@ -23,8 +23,7 @@ namespace zg::tools {
 class Training {
  public:
   explicit Training(const TrainOptions& options);
-  ~Training();  ///< writes the trace, also when the run ended in an error
-  int run();    ///< the exit status
+  int run();  ///< the exit status; also after an error it writes the trace and the memory table
 
  private:
   struct Resumed {
@@ -38,6 +37,7 @@ class Training {
   void prepare_engine();
   void announce();
   int64_t total_steps() const;
+  int run_steps();
   StepRecord train_step(int64_t step);
   double micro_batch(int64_t step, bool first, bool last);
   void report(const StepRecord& record);
@@ -45,6 +45,7 @@ class Training {
   void validate();
   void print_sample();
   void print_memory_table();
+  void write_trace() const;
   void save();
   int interrupted(int signal);
   void finish();
