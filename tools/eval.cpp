@@ -9,7 +9,7 @@ namespace zg::tools {
 namespace {
 
 // The checkpoint's data, where the flags do not say otherwise.
-std::unique_ptr<models::Dataset> data_of(const Settings& saved, const EvalOptions& options) {
+DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   DataOptions data = saved.data;
   if (options.given.count("--data")) data.source = options.data.source;
   if (options.given.count("--val-fraction"))
@@ -17,16 +17,18 @@ std::unique_ptr<models::Dataset> data_of(const Settings& saved, const EvalOption
   if (data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: " +
                       options.checkpoint + " does not name its data");
-  auto dataset = make_dataset(data, saved.model.block_size,
-                              options.given.count("--seed") ? options.seed : saved.seed);
-  if (!saved.characters.empty() && characters_of(*dataset) != saved.characters)
-    throw ConfigError("--data: " + data.source + " has other characters than the model's " +
+  return data;
+}
+
+void check_vocabulary(const Settings& saved, const models::Dataset& dataset,
+                      const std::string& source) {
+  if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
+    throw ConfigError("--data: " + source + " has other characters than the model's " +
                       saved.data.source);
-  if (dataset->vocabulary() > saved.model.vocabulary)
+  if (dataset.vocabulary() > saved.model.vocabulary)
     throw ConfigError("--data: expected at most the model's " +
                       std::to_string(saved.model.vocabulary) + " tokens, got " +
-                      std::to_string(dataset->vocabulary()) + " in " + data.source);
-  return dataset;
+                      std::to_string(dataset.vocabulary()) + " in " + source);
 }
 
 }  // namespace
@@ -35,12 +37,16 @@ int eval(const std::vector<std::string>& arguments) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
   const auto trained = load_model(options.checkpoint, options.model, options.place);
-  const auto dataset = data_of(trained->settings, options);
+  const Settings& saved = trained->settings;
+  const DataOptions data = data_options(saved, options);
+  const uint64_t seed = options.given.count("--seed") ? options.seed : saved.seed;
+  const auto dataset = make_dataset(data, saved.model.block_size, seed);
+  check_vocabulary(saved, *dataset, data.source);
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,
                                  .device = trained->device,
-                                 .sorts = trained->settings.data.source == "sort"};
+                                 .sorts = data.source == "sort"};
   std::printf("val loss %.4f\n", evaluation.loss(options.batch, options.batches));
   if (dataset->question_length() > 0 && options.score_samples > 0)
     evaluation.scores(options.score_samples,

@@ -63,4 +63,31 @@ TEST_CASE("a sort model continues digits and reports its scores") {
   CHECK(contains(line_after(scores.out, "test final score: "), "/50 = "));
 }
 
+TEST_CASE("a bare weights file tells its sizes; data and heads come from flags") {
+  const TemporaryFolder folder;
+  // Gradients have the parameters' names and shapes, which is all that makes a weights file.
+  const std::string file = folder / "weights.safetensors";
+  REQUIRE(
+      zerograd("train --data sort --steps 1 --score-samples 0 --dump-gradients " + file).status ==
+      0);
+  const Outcome evaluated = zerograd("eval " + file + " --data sort --score-samples 10");
+  CHECK(evaluated.status == 0);
+  CHECK(contains(line_after(evaluated.out, "train final score: "), "/10 = "));
+  const Outcome digits = zerograd("generate " + file + " --data sort --prompt 210021 --length 4");
+  CHECK(digits.out.compare(0, 6, "210021") == 0);
+  CHECK(digits.out.size() == 11);
+  const Outcome numbers = zerograd({"generate", file, "--prompt", "2 1 0", "--length", "1"});
+  CHECK(numbers.out.compare(0, 6, "2 1 0 ") == 0);
+
+  CHECK(zerograd("eval " + file).status == 2);
+  const Outcome unnamed = zerograd("eval " + file + " --data sort --model-type gpt2");
+  CHECK(unnamed.status == 2);
+  CHECK(contains(unnamed.error, "has 3 blocks of width 48, which is not gpt2"));
+  const Outcome initialised =
+      zerograd("train --data sort --steps 0 --score-samples 0 --init " + file);
+  CHECK(initialised.status == 0);
+  CHECK(line_after(initialised.out, "param_hash ") !=
+        line_after(zerograd("train --data sort --steps 0 --score-samples 0").out, "param_hash "));
+}
+
 }  // namespace zg::testing
