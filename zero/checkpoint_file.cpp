@@ -162,6 +162,7 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
     throw Unsupported("save_checkpoint: the engine is on meta, which stores nothing");
   require_step_boundary(engine, info);
   Manifest manifest{.info = info};
+  if (engine.loss_scaler().dynamic()) manifest.loss_scaler = engine.loss_scaler().state();
   manifest_text(manifest);  // refuses a config_json that is none, before anything is written
   make_folder(directory);
   remove_unfinished(directory);
@@ -217,6 +218,7 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
       engine.write(*parameter, saved.state, reader.read(name, saved.name));
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
+  engine.set_loss_scaler(reader.manifest().loss_scaler);
   return info;
 }
 
@@ -241,6 +243,7 @@ void load_weights(const std::string& path, Engine& engine) {
 void dump_gradients(const std::string& path, const Engine& engine) {
   if (engine.micro_batches() == 0)
     throw ConfigError("dump_gradients: no micro-batch since the last step; call backward first");
+  const double divisor = static_cast<double>(engine.micro_batches()) * engine.loss_scaler().scale();
   std::vector<const Parameter*> trainable;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& [name, parameter] : engine.store().by_name()) {
@@ -251,8 +254,7 @@ void dump_gradients(const std::string& path, const Engine& engine) {
   SafetensorsWriter writer(path, entries);
   for (const Parameter* parameter : trainable) {
     std::vector<float> values = engine.read(*parameter, State::gradient);
-    for (float& value : values)
-      value = static_cast<float>(value / static_cast<double>(engine.micro_batches()));
+    for (float& value : values) value = static_cast<float>(value / divisor);
     writer.write_floats(values);
   }
   writer.finish();

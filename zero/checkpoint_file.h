@@ -15,7 +15,8 @@ namespace zg::zero {
 //                             the whole parameter has its shape, a part has one axis.
 //   manifest.json             format, version, the counters and config of CheckpointInfo,
 //                             parameters (name to shape), tensors (name, dtype, shape, file and
-//                             XXH3-128 of the bytes), and a checksum of the manifest itself
+//                             XXH3-128 of the bytes), the state of a dynamic loss scale, and a
+//                             checksum of the manifest itself
 // Several shards may each hold parts of one parameter: whoever loads puts them together by offset.
 
 /// What a checkpoint holds besides tensors.
@@ -40,7 +41,8 @@ ZG_API CheckpointInfo read_checkpoint_info(const std::string& path);
 /// Reads every byte; FileError naming the first tensor that is missing or damaged.
 ZG_API void verify_checkpoint(const std::string& path);
 
-/// Restores masters, moments and counters. The parameters must be the engine's, by name and shape,
+/// Restores masters, moments, counters and a dynamic loss scale (without one in the checkpoint: as
+/// a new run starts). The parameters must be the engine's, by name and shape,
 /// which is checked first; bytes are checked as they come, so after a FileError about a damaged
 /// tensor the engine holds a mixture: make another.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
@@ -50,8 +52,9 @@ ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 /// the file has instead, before anything is written.
 ZG_API void load_weights(const std::string& path, Engine& engine);
 
-/// The gradients accumulated since the last step, divided by the number of micro-batches, by
-/// parameter name, in f32, as safetensors. ConfigError when there were no micro-batches.
+/// The gradients accumulated since the last step, divided by the number of micro-batches and the
+/// loss scale, by parameter name, in f32, as safetensors. ConfigError when there were no
+/// micro-batches.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

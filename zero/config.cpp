@@ -37,11 +37,10 @@ void validate(const Config& config) {
     throw ConfigError("config: prefetch_bucket_size and param_persistence_threshold are " +
                       std::to_string(config.prefetch_bucket_size) + " and " +
                       std::to_string(config.param_persistence_threshold) + "; expected 0 or more");
-  if (config.compute == DType::f16)
-    throw Unsupported("config: compute is f16, which needs loss scaling; try bf16 or f32");
-  if (config.compute != DType::f32 && config.compute != DType::bf16)
+  if (config.compute != DType::f32 && config.compute != DType::bf16 && config.compute != DType::f16)
     throw ConfigError(std::string("config: compute is ") + name_of(config.compute) +
-                      "; expected f32 or bf16");
+                      "; expected f32, bf16 or f16");
+  validate(config.loss_scaling);
   const AdamOptions& adam = config.adam;
   check(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1, "a number in [0, 1)");
   check(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2, "a number in [0, 1)");

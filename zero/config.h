@@ -4,6 +4,7 @@
 
 #include "runtime/api.h"
 #include "runtime/dtype.h"
+#include "zero/loss_scale.h"
 
 namespace zg::zero {
 
@@ -18,11 +19,12 @@ struct Config {
   /// moments. 2: as 1; nothing here keeps whole gradients between micro-batches, so the two differ
   /// only in that reduce_at_boundary needs 0 or 1. 3: also values, gathered unit by unit.
   int stage = 0;
-  DType compute = DType::f32;     ///< f32 | bf16: values, activations and leaf gradients
+  DType compute = DType::f32;     ///< f32 | bf16 | f16: values, activations and leaf gradients
   DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
   AdamOptions adam;
-  float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
-  uint64_t seed = 3407;    ///< of initial values
+  float clip_norm = 1.0f;         ///< of the global gradient norm; 0: no clipping
+  LossScaleOptions loss_scaling;  ///< of f16; the other dtypes need none
+  uint64_t seed = 3407;           ///< of initial values
 
   bool overlap_comm = true;  ///< reduce and gather while computing goes on
   /// Inexact, stages 0 and 1: each rank sums its own micro-batches and reduces once a step, so the

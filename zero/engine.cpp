@@ -9,6 +9,13 @@
 #include "zero/optimizer.h"
 
 namespace zg::zero {
+namespace {
+
+LossScaler scaler_of(const Config& config) {
+  return config.compute == DType::f16 ? LossScaler(config.loss_scaling) : LossScaler();
+}
+
+}  // namespace
 
 // --- who holds what ---
 
@@ -23,7 +30,8 @@ EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicat
       begins(store.parameters().size()),
       users(store.units().size()),
       residency(storages, comm, this->config),
-      reducer(comm, device, this->config) {
+      reducer(comm, device, this->config),
+      scaler(scaler_of(config)) {
   // Small parameters are not worth an exchange of their own: at stage 3 they stay whole, together.
   const bool shards_values = config.stage == 3 && comm.size() > 1;
   std::vector<const Parameter*> persistent;
@@ -104,7 +112,7 @@ Tape Engine::inference_tape() {
 
 void Engine::backward(Tape& tape, const Var& loss) {
   const PhaseScope phase(state_->device, "backward");
-  tape.backward(loss);
+  tape.backward(loss, state_->scaler.scale());
   state_->residency.finish();
   state_->reducer.finish();
   ++state_->micro_batches;
@@ -122,21 +130,26 @@ StepResult Engine::step(float rate) {
     for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
   const GradientSummary gradients = summarise(s.storages, s.store, s.device, s.comm);
   const int64_t micro_batches = s.micro_batches * s.comm.size();
+  StepResult result{.loss_scale = loss_scale()};
+  const double scale = s.scaler.scale();
+  result.scaler_line = s.scaler.update(gradients.non_finite != nullptr);
   if (gradients.non_finite) {
     ++s.skipped;
     s.clear_gradients();
-    return {.gradient_norm = std::numeric_limits<double>::infinity(),
-            .skipped = true,
-            .bad_tensor = gradients.non_finite->name};
+    result.gradient_norm = std::numeric_limits<double>::infinity();
+    result.skipped = true;
+    result.bad_tensor = gradients.non_finite->name;
+    return result;
   }
-  const double norm = std::sqrt(gradients.sum_of_squares) / static_cast<double>(micro_batches);
-  const OptimizerStep step = {
-      .gradient_scale = gradient_scale(norm, micro_batches, s.config.clip_norm),
-      .rate = rate,
-      .step = ++s.taken};
+  result.gradient_norm =
+      std::sqrt(gradients.sum_of_squares) / (static_cast<double>(micro_batches) * scale);
+  const OptimizerStep step = {.gradient_scale = gradient_scale(result.gradient_norm, micro_batches,
+                                                               s.config.clip_norm, scale),
+                              .rate = rate,
+                              .step = ++s.taken};
   update(s.storages, step, s.config, s.device, s.comm);
   s.clear_gradients();
-  return {.gradient_norm = norm};
+  return result;
 }
 
 double Engine::mean_loss(std::span<const double> own) {
@@ -165,6 +178,16 @@ const Config& Engine::config() const { return state_->config; }
 const ParameterStore& Engine::store() const { return state_->store; }
 const Device& Engine::device() const { return state_->device; }
 Communicator& Engine::ranks() const { return state_->comm; }
+
+double Engine::loss_scale() const {
+  return state_->config.compute == DType::bf16 ? 0.0 : state_->scaler.scale();
+}
+const LossScaler& Engine::loss_scaler() const { return state_->scaler; }
+
+void Engine::set_loss_scaler(const std::optional<LossScaler::State>& state) {
+  state_->scaler = scaler_of(state_->config);
+  if (state) state_->scaler.restore(*state);
+}
 
 void Engine::set_steps(int64_t taken, int64_t skipped) {
   if (taken < 0 || skipped < 0)

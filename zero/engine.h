@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct StepResult {
   double gradient_norm = 0.0;  ///< global, of the mean gradient, before clipping; or infinity
   bool skipped = false;        ///< a gradient was infinite or NaN: nothing was changed
   std::string bad_tensor;      ///< then: the first parameter with such a gradient
+  double loss_scale = 1.0;     ///< what Engine::loss_scale() was in this step
+  std::string scaler_line;     ///< f16 with a dynamic scale, skipped: DeepSpeed's line for the log
 };
 
 /// Owns what one rank holds of a store's parameters: values, gradient sums, f32 masters and
@@ -27,8 +30,9 @@ struct StepResult {
 /// A step: for each micro-batch `Tape tape = engine.tape(); ... engine.backward(tape, loss);`, then
 /// `engine.step(rate)`. Of the M micro-batches of a step, all ranks together, the g-th is rank
 /// g % world's. Each one's whole gradient is rounded once to the compute dtype and added, in rising
-/// g, to its owner's sum; the step multiplies by 1 / M and the clip factor in one f32 multiply. So
-/// every stage and every world size that divides M gives the same bits. A parameter that no
+/// g, to its owner's sum; the step multiplies by 1 / M and the clip factor in one f32 multiply. In
+/// f16 the loss is scaled (zero/loss_scale.h) and that multiply takes the scale out again. So every
+/// stage and every world size that divides M gives the same bits. A parameter that no
 /// micro-batch used takes part with a zero gradient. An engine is driven by one thread at a time;
 /// two engines share nothing. Calls marked collective must be made by every rank alike.
 class ZG_API Engine final : public ParameterSource {
@@ -45,8 +49,15 @@ class ZG_API Engine final : public ParameterSource {
 
   void backward(Tape& tape, const Var& loss);  ///< one micro-batch into the sums; collective
   /// One AdamW update with the mean over the micro-batches since the last step; ConfigError when
-  /// there were none. Collective.
+  /// there were none. Skipped on all ranks when any has a gradient that is infinite or NaN; Error
+  /// when in f16 that finds a dynamic loss scale at its minimum. Collective.
   StepResult step(float rate);
+
+  /// As DeepSpeed logs it: f16's scale, 1 in f32, 0 in bf16.
+  double loss_scale() const;
+  const LossScaler& loss_scaler() const;  ///< of f32 and bf16: 1 for ever
+  /// For resuming; absent: as a new run starts. An engine whose scale is static keeps it.
+  void set_loss_scaler(const std::optional<LossScaler::State>& state);
 
   int64_t steps() const;  ///< attempted so far: taken plus skipped
   int64_t skipped() const;
@@ -64,9 +75,9 @@ class ZG_API Engine final : public ParameterSource {
   /// their names. Collective.
   std::string parameter_hash() const;
 
-  /// The f32 bytes of one parameter: master, first and second moment, or the sum (not the mean) of
-  /// the gradients since the last step. A frozen parameter has its value for a master, and empty
-  /// moments and gradient. Collective.
+  /// The f32 bytes of one parameter: master, first and second moment, or the sum (not the mean;
+  /// in f16 with the loss scale) of the gradients since the last step. A frozen parameter has its
+  /// value for a master, and empty moments and gradient. Collective.
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
   /// Writes what this rank holds of it (not gradient); the compute copy follows. Given whole on

@@ -38,6 +38,7 @@ struct EngineState {
   std::vector<Storage> storages;
   Residency residency;
   Reducer reducer;
+  LossScaler scaler;
   int64_t micro_batches = 0, taken = 0, skipped = 0;
 };
 

@@ -59,6 +59,20 @@ Manifest::Piece piece_of(const json& tensor) {
           .checksum = tensor.at("xxh3_128")};
 }
 
+json json_of(const LossScaler::State& state) {
+  return {{"scale", state.scale},
+          {"hysteresis", state.hysteresis},
+          {"iteration", state.iteration},
+          {"last_overflow", state.last_overflow}};
+}
+
+LossScaler::State scaler_of(const json& object) {
+  return {.scale = object.at("scale"),
+          .hysteresis = object.at("hysteresis"),
+          .iteration = object.at("iteration"),
+          .last_overflow = object.at("last_overflow")};
+}
+
 Manifest parse(const std::string& text) {
   json object = json::parse(text);
   if (object.value("format", "") != format)
@@ -74,6 +88,8 @@ Manifest parse(const std::string& text) {
                    .skipped = object.at("skipped"),
                    .micro_batches = object.at("micro_batches"),
                    .config_json = object.at("config").dump()};
+  if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
+    manifest.loss_scaler = scaler_of(*scaler);
   for (const auto& [name, extents] : object.at("parameters").items())
     manifest.parameters.emplace(name, shape_of(extents));
   for (const json& tensor : object.at("tensors")) manifest.pieces.push_back(piece_of(tensor));
@@ -103,6 +119,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"config", config_of(manifest.info)},
                  {"parameters", parameters},
                  {"tensors", tensors}};
+  if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   object["checksum"] = checksum_of(object);
   return object.dump(1) + "\n";
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Manifest {
   };
 
   CheckpointInfo info;
+  std::optional<LossScaler::State> loss_scaler;  ///< of runs with a dynamic scale
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;
 };

@@ -63,9 +63,12 @@ void skip_a_step(Engine& engine, const Toy& toy) {
 
 TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run, to the bit") {
   constexpr int last = 6;
-  for (DType compute : {DType::f32, DType::bf16}) {
+  // In f16 the scale halves at the skipped step and doubles after two good ones.
+  const zero::LossScaleOptions scaling{
+      .initial_scale_power = 6, .window = 2, .hysteresis = 1, .min_loss_scale = 1.0};
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Toy toy;
-    const Config config{.compute = compute};
+    const Config config{.compute = compute, .loss_scaling = scaling};
     std::vector<double> losses;
     Engine whole(toy.store, Device::cpu(), config);
     for (int step = 0; step < last; ++step) {
@@ -85,7 +88,8 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
         path = zero::save_checkpoint(folder.path(), engine, info_of(engine));
         CHECK(path == folder / ("step_" + std::to_string(cut + (cut > 2))));
       }
-      Engine resumed(toy.store, Device::cpu(), {.compute = compute, .seed = 99});
+      Engine resumed(toy.store, Device::cpu(),
+                     {.compute = compute, .loss_scaling = scaling, .seed = 99});
       train_step(resumed, 77);  // what it held before is of no account
       const CheckpointInfo info = zero::load_checkpoint(folder.path(), resumed);
       CHECK(info.steps == resumed.steps());
@@ -98,6 +102,7 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
       }
       CHECK(resumed.parameter_hash() == whole.parameter_hash());
       CHECK(resumed.steps() == whole.steps());
+      CHECK(resumed.loss_scaler().state() == whole.loss_scaler().state());
       for (const Parameter* parameter : toy.trainable())
         for (State state : {State::moment1, State::moment2})
           CHECK(resumed.read(*parameter, state) == whole.read(*parameter, state));

@@ -24,11 +24,12 @@ bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("eight micro-batches are folded in order, each rounded once, as an explicit loop does") {
   for (const Device& device : devices_at_every_level())
-    for (DType compute : {DType::f32, DType::bf16}) {
+    for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
       CAPTURE(level_of(device));
       CAPTURE(name_of(compute));
       const Toy toy;
-      Engine engine(toy.store, device, {.compute = compute});
+      Engine engine(toy.store, device, {.compute = compute, .loss_scaling = low_scale});
+      const float scale = compute == DType::f16 ? 64.0f : 1.0f;
       for (int step = 0; step < 2; ++step) {  // the second starts over what the first left
         std::map<const Parameter*, std::vector<float>> expected;
         for (uint64_t m = 0; m < 8; ++m) {
@@ -37,9 +38,7 @@ TEST_CASE("eight micro-batches are folded in order, each rounded once, as an exp
           for (auto& [parameter, gradient] : gradients) {
             std::vector<float>& sum = expected[parameter];
             sum.resize(gradient.size(), 0.0f);
-            for (size_t i = 0; i < sum.size(); ++i)
-              sum[i] +=
-                  compute == DType::bf16 ? static_cast<float>(bf16(gradient[i])) : gradient[i];
+            for (size_t i = 0; i < sum.size(); ++i) sum[i] += rounded(gradient[i] * scale, compute);
           }
           run_micro_batch(engine, gradients);
         }
@@ -57,9 +56,9 @@ TEST_CASE("eight micro-batches are folded in order, each rounded once, as an exp
 }
 
 TEST_CASE("values are the masters rounded to the compute dtype, from the start and after a step") {
-  for (DType compute : {DType::f32, DType::bf16}) {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Toy toy;
-    Engine engine(toy.store, Device::cpu(), {.compute = compute});
+    Engine engine(toy.store, Device::cpu(), {.compute = compute, .loss_scaling = low_scale});
     for (int step = 0; step < 3; ++step) {
       for (const auto& parameter : toy.store.parameters()) {
         Tape tape = engine.inference_tape();
@@ -71,8 +70,7 @@ TEST_CASE("values are the masters rounded to the compute dtype, from the start a
         const std::vector<float> masters = engine.read(*parameter, State::master);
         const std::vector<double> values = value.to_doubles();
         for (size_t i = 0; i < masters.size(); ++i)
-          CHECK(values[i] ==
-                (compute == DType::f32 ? masters[i] : static_cast<float>(bf16(masters[i]))));
+          CHECK(values[i] == rounded(masters[i], compute));
       }
       train_step(engine, step);
     }
@@ -81,24 +79,24 @@ TEST_CASE("values are the masters rounded to the compute dtype, from the start a
 
 TEST_CASE("masters start from seed, name and element, at any dtype") {
   const Toy toy;
-  for (DType compute : {DType::f32, DType::bf16}) {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Engine engine(toy.store, Device::cpu(), {.compute = compute, .seed = 11});
     for (const auto& parameter : toy.store.parameters()) {
       std::vector<float> expected(static_cast<size_t>(parameter->shape.numel()));
       initialise(parameter->init, 11, parameter->name, 0, expected);
-      if (!parameter->trainable && compute == DType::bf16)  // no master: its value, widened
-        for (float& x : expected) x = static_cast<float>(bf16(x));
+      if (!parameter->trainable)  // no master: its value, widened
+        for (float& x : expected) x = rounded(x, compute);
       CHECK(engine.read(*parameter, State::master) == expected);
     }
   }
 }
 
 TEST_CASE("a step with an infinite or NaN gradient changes nothing and names the tensor") {
-  for (DType compute : {DType::f32, DType::bf16})
+  for (DType compute : {DType::f32, DType::bf16, DType::f16})
     for (float bad : {INFINITY, -INFINITY, NAN}) {
       const Toy toy;
-      Engine engine(toy.store, Device::cpu(), {.compute = compute});
-      Engine untouched(toy.store, Device::cpu(), {.compute = compute});
+      Engine engine(toy.store, Device::cpu(), {.compute = compute, .loss_scaling = low_scale});
+      Engine untouched(toy.store, Device::cpu(), {.compute = compute, .loss_scaling = low_scale});
       train_step(engine, 0);
       train_step(untouched, 0);
       const std::string before = engine.parameter_hash();
@@ -166,9 +164,9 @@ TEST_CASE("a value outside its unit is an error that names the parameter and the
 }
 
 TEST_CASE("write is read back, the compute copy follows, and wrong sizes are refused") {
-  for (DType compute : {DType::f32, DType::bf16}) {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Toy toy;
-    Engine engine(toy.store, Device::cpu(), {.compute = compute});
+    Engine engine(toy.store, Device::cpu(), {.compute = compute, .loss_scaling = low_scale});
     const std::vector<float> before = engine.read(toy.gain, State::master);
     const std::vector<float> values = random_floats(65, 4);
     for (State state : {State::master, State::moment1, State::moment2}) {
@@ -178,8 +176,7 @@ TEST_CASE("write is read back, the compute copy follows, and wrong sizes are ref
     CHECK(engine.read(toy.gain, State::master) == before);
     Tape tape = engine.inference_tape();
     const Tape::Use use(tape, toy.second);
-    CHECK(engine.value(toy.matrix).to_doubles()[64] ==
-          (compute == DType::f32 ? values[64] : static_cast<float>(bf16(values[64]))));
+    CHECK(engine.value(toy.matrix).to_doubles()[64] == rounded(values[64], compute));
     CHECK_THROWS_WITH_AS(engine.write(toy.gain, State::master, values),
                          "write: 'gain' takes 129 values, got 65", ShapeError);
     CHECK_THROWS_AS(engine.write(toy.matrix, State::gradient, values), ConfigError);
@@ -228,12 +225,12 @@ TEST_CASE("two engines in one process do not meet, in turns or in two threads") 
 }
 
 TEST_CASE("training gives the same bits at every level and thread count") {
-  for (DType compute : {DType::f32, DType::bf16}) {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     std::string expected;
     for (int threads : {1, 2})
       for (const Device& device : devices_at_every_level(threads)) {
         const Toy toy;
-        Engine engine(toy.store, device, {.compute = compute});
+        Engine engine(toy.store, device, {.compute = compute, .loss_scaling = low_scale});
         for (int step = 0; step < 3; ++step) train_step(engine, step);
         if (expected.empty()) expected = engine.parameter_hash();
         CHECK(engine.parameter_hash() == expected);

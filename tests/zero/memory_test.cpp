@@ -33,8 +33,8 @@ const int64_t second = padded({129, 65});
 
 }  // namespace
 
-TEST_CASE("resting bytes are values, one f32 sum, two moments and, in bf16, f32 masters") {
-  for (DType compute : {DType::f32, DType::bf16}) {
+TEST_CASE("resting bytes are values, one f32 sum, two moments and, in bf16 and f16, f32 masters") {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const int64_t wide = compute == DType::f32 ? 4 : 2;
     StateBytes expected;
     for (int64_t n : {first, second}) {
@@ -46,7 +46,7 @@ TEST_CASE("resting bytes are values, one f32 sum, two moments and, in bf16, f32 
     for (const Device& device : {Device::cpu(), Device::meta()}) {
       const Toy toy;
       {
-        Engine engine(toy.store, device, {.compute = compute});
+        Engine engine(toy.store, device, {.compute = compute, .loss_scaling = low_scale});
         CHECK((live(device) == expected));
         CHECK(device.memory().live() ==
               expected.parameter + expected.gradient + expected.optimizer);
@@ -64,11 +64,11 @@ TEST_CASE("resting bytes are values, one f32 sum, two moments and, in bf16, f32 
 }
 
 TEST_CASE("meta takes the same bytes as a real run, step by step") {
-  for (DType compute : {DType::f32, DType::bf16}) {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Device real = Device::cpu(), meta = Device::meta();
     const Toy toy;
-    Engine on_real(toy.store, real, {.compute = compute}),
-        on_meta(toy.store, meta, {.compute = compute});
+    Engine on_real(toy.store, real, {.compute = compute, .loss_scaling = low_scale}),
+        on_meta(toy.store, meta, {.compute = compute, .loss_scaling = low_scale});
     CHECK(real.memory().peak() == meta.memory().peak());
     real.memory().reset_peaks();
     meta.memory().reset_peaks();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "kernels/elementwise.h"
 #include "tests/op_case.h"
 #include "zero/engine.h"
 
@@ -29,9 +30,30 @@ struct Toy {
   std::vector<const Parameter*> trainable() const { return {&bias, &weight, &gain, &matrix}; }
 };
 
+/// x as a tensor of the dtype holds it.
+inline float rounded(float x, DType dtype) {
+  return dtype == DType::bf16  ? static_cast<float>(bf16(x))
+         : dtype == DType::f16 ? static_cast<float>(f16(x))
+                               : x;
+}
+
+/// Low enough for every gradient of these tests to fit into f16.
+inline constexpr zero::LossScaleOptions low_scale{.loss_scale = 64.0};
+
 using Gradients = std::map<const Parameter*, std::vector<float>>;
 
 struct Nothing {};
+
+/// The backward function of both: the loss's gradient (1, or the loss scale) and the chosen one
+/// times that.
+inline void pass_on(const Nothing&, const BackwardPass& pass) {
+  const Tensor& scale = pass.gradient_of_output();
+  if (pass.needs(0)) pass.accumulate(0, scale);
+  if (!pass.needs(1)) return;
+  const Tensor gradient = pass.make_gradient(1);
+  kernels::binary({BinaryOp::multiply, pass.saved(0), scale, gradient}, pass.stream());
+  pass.accumulate(1, gradient);
+}
 
 /// loss + 0 * parameter, with a gradient of the test's choice.
 inline Var with_gradient(Tape& tape, const Var& loss, const Parameter& parameter,
@@ -39,10 +61,7 @@ inline Var with_gradient(Tape& tape, const Var& loss, const Parameter& parameter
   const Tensor chosen = Tensor::from(gradient, parameter.shape, tape.device());
   const Tensor sum = loss ? loss.value() : Tensor::zeros({1}, DType::f32, tape.device());
   return record("with_gradient", {loss, tape.parameter(parameter)}, sum, {chosen}, Nothing{},
-                [](const Nothing&, const BackwardPass& pass) {
-                  if (pass.needs(0)) pass.accumulate(0, pass.gradient_of_output());
-                  if (pass.needs(1)) pass.accumulate(1, pass.saved(0));
-                });
+                [](const Nothing& none, const BackwardPass& pass) { pass_on(none, pass); });
 }
 
 /// One micro-batch with these gradients; parameters that are left out are not used.
@@ -87,10 +106,7 @@ inline Var distance(Tape& tape, const Var& loss, const Parameter& parameter, uin
   const Tensor total = Tensor::full({1}, sum, DType::f32, tape.device());
   const Tensor gradient = Tensor::from(difference, parameter.shape, tape.device());
   return record("distance", {loss, tape.parameter(parameter)}, total, {gradient}, Nothing{},
-                [](const Nothing&, const BackwardPass& pass) {
-                  if (pass.needs(0)) pass.accumulate(0, pass.gradient_of_output());
-                  if (pass.needs(1)) pass.accumulate(1, pass.saved(0));
-                });
+                [](const Nothing& none, const BackwardPass& pass) { pass_on(none, pass); });
 }
 
 /// Two micro-batches and a step, as a training loop would; returns the sum of the losses.

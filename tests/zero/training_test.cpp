@@ -63,12 +63,14 @@ struct Perceptron {
 
 TEST_CASE("a perceptron learns, resumes to the bit, and recomputing activations changes no bit") {
   constexpr uint64_t last = 150, cut = 60;
-  for (DType compute : {DType::f32, DType::bf16}) {
+  for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     CAPTURE(name_of(compute));
     const Perceptron model;
     const TemporaryFolder folder;
-    Engine engine(model.store, Device::cpu(), {.compute = compute});
-    Engine recomputing(model.store, Device::cpu(), {.compute = compute});
+    // Low enough to overflow nowhere, in f16.
+    const zero::Config config{.compute = compute, .loss_scaling = {.initial_scale_power = 10}};
+    Engine engine(model.store, Device::cpu(), config);
+    Engine recomputing(model.store, Device::cpu(), config);
     std::vector<double> losses;
     for (uint64_t step = 0; step < last; ++step) {
       if (step == cut) zero::save_checkpoint(folder.path(), engine, {.steps = engine.steps()});
@@ -80,7 +82,8 @@ TEST_CASE("a perceptron learns, resumes to the bit, and recomputing activations 
     CHECK(losses.back() < 0.05);
     CHECK(recomputing.parameter_hash() == engine.parameter_hash());
 
-    Engine resumed(model.store, Device::cpu(), {.compute = compute, .seed = 1});
+    Engine resumed(model.store, Device::cpu(),
+                   {.compute = compute, .loss_scaling = config.loss_scaling, .seed = 1});
     zero::load_checkpoint(folder.path(), resumed);
     for (uint64_t step = cut; step < last; ++step) CHECK(model.step(resumed, step) == losses[step]);
     CHECK(resumed.parameter_hash() == engine.parameter_hash());

@@ -1,0 +1,139 @@
+#include "zero/schedule.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "runtime/error.h"
+
+using namespace zg;
+using zero::Schedule;
+using zero::ScheduleKind;
+using zero::ScheduleOptions;
+using zero::WarmupType;
+
+namespace {
+
+constexpr double pi = 3.14159265358979323846;
+
+/// 20 rates and more: past the end of everything that ends.
+template <class F>
+void check_rates(const ScheduleOptions& options, F expected) {
+  CAPTURE(name_of(options.kind));
+  const Schedule schedule(options);
+  for (int k = 0; k < 26; ++k) {
+    CAPTURE(k);
+    // A few roundings of f64 on values up to rate.
+    CHECK(std::fabs(schedule.rate(k) - expected(k)) <= 1e-15 * options.rate);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("WarmupLR rises from the lowest rate, which the first two steps have, and stays") {
+  check_rates({.kind = ScheduleKind::warmup_lr, .rate = 3e-4, .warmup_num_steps = 10}, [](int k) {
+    if (k == 0) return 0.0;
+    return k - 1 < 10 ? 3e-4 * std::log(k) / std::log(10.0) : 3e-4;
+  });
+  const ScheduleOptions linear{.kind = ScheduleKind::warmup_lr,
+                               .rate = 1.0,
+                               .warmup_num_steps = 8,
+                               .warmup_type = WarmupType::linear,
+                               .warmup_min_lr = 0.25};
+  check_rates(linear, [](int k) {
+    return k == 0 ? 0.25 : k - 1 < 8 ? 0.25 + 0.75 * (k - 1) / 8.0 : 1.0;
+  });
+  const Schedule schedule({.kind = ScheduleKind::warmup_lr, .rate = 1.0, .warmup_num_steps = 4});
+  CHECK(schedule.rate(0) == 0.0);
+  CHECK(schedule.rate(1) == 0.0);
+  CHECK(schedule.rate(2) == doctest::Approx(0.5));  // ln 2 / ln 4
+  CHECK(schedule.rate(4) == doctest::Approx(1.0));
+}
+
+TEST_CASE("one step of warm-up counts as two, where the logarithm is no divisor") {
+  check_rates({.kind = ScheduleKind::warmup_lr, .rate = 0.5, .warmup_num_steps = 1},
+              [](int k) { return k < 2 ? 0.0 : 0.5; });
+}
+
+TEST_CASE("WarmupDecayLR falls linearly to the lowest rate at the total and stays there") {
+  const ScheduleOptions options{.kind = ScheduleKind::warmup_decay_lr,
+                                .rate = 2e-3,
+                                .warmup_num_steps = 5,
+                                .total_num_steps = 17,
+                                .warmup_min_lr = 1e-4};
+  check_rates(options, [](int k) {
+    const int i = k - 1;
+    const double share = i < 0    ? 0.0
+                         : i < 5  ? std::log(i + 1.0) / std::log(5.0)
+                         : i < 17 ? (17.0 - i) / 12.0
+                                  : 0.0;
+    return 1e-4 + (2e-3 - 1e-4) * share;
+  });
+  // Less than the warm-up: it drops at its end.
+  check_rates({.kind = ScheduleKind::warmup_decay_lr,
+               .rate = 1.0,
+               .warmup_num_steps = 6,
+               .total_num_steps = 4,
+               .warmup_type = WarmupType::linear},
+              [](int k) { return k >= 1 && k - 1 < 6 ? (k - 1) / 6.0 : 0.0; });
+}
+
+TEST_CASE("WarmupCosineLR has ratios of the rate and ends at cos_min_ratio") {
+  const ScheduleOptions options{.kind = ScheduleKind::warmup_cosine_lr,
+                                .rate = 6e-4,
+                                .warmup_num_steps = 4,
+                                .total_num_steps = 18};
+  check_rates(options, [](int k) {
+    const int i = k - 1;
+    if (i < 0) return 0.0;
+    if (i < 4) return 6e-4 * std::log(i + 1.0) / std::log(4.0);
+    const double progress = i >= 17 ? 1.0 : (i - 3) / 14.0;
+    return 6e-4 * (1e-4 + (1 - 1e-4) * 0.5 * (1 + std::cos(pi * progress)));
+  });
+  ScheduleOptions linear = options;
+  linear.warmup_type = WarmupType::linear;
+  linear.warmup_min_ratio = 0.1;
+  linear.cos_min_ratio = 0.2;
+  check_rates(linear, [](int k) {
+    const int i = k - 1;
+    if (i < 0) return 0.0;
+    if (i < 4) return 6e-4 * (0.1 + 0.9 * i / 4.0);
+    return 6e-4 * (0.2 + 0.8 * 0.5 * (1 + std::cos(pi * (i >= 17 ? 1.0 : (i - 3) / 14.0))));
+  });
+}
+
+TEST_CASE("cosine warms up from above zero and decays to its minimum at the total") {
+  check_rates({.kind = ScheduleKind::cosine,
+               .rate = 6e-4,
+               .warmup_num_steps = 5,
+               .total_num_steps = 20,
+               .min_rate = 6e-5},
+              [](int k) {
+                if (k < 5) return 6e-4 * (k + 1) / 6.0;
+                const double progress = k > 20 ? 1.0 : (k - 5) / 15.0;
+                return 6e-5 + 0.5 * (1 + std::cos(pi * progress)) * (6e-4 - 6e-5);
+              });
+  check_rates({.kind = ScheduleKind::cosine, .rate = 1.0, .total_num_steps = 10},
+              [](int k) { return 0.5 * (1 + std::cos(pi * (k > 10 ? 10 : k) / 10.0)); });
+}
+
+TEST_CASE("none is the rate itself") {
+  check_rates({.rate = 0.125}, [](int) { return 0.125; });
+}
+
+TEST_CASE("schedules have names, and options out of range are refused by name") {
+  for (const char* name : {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"})
+    CHECK(std::string(name_of(zero::schedule_kind(name))) == name);
+  CHECK_THROWS_WITH_AS(zero::schedule_kind("OneCycle"),
+                       "schedule: no 'OneCycle'; expected one of none, WarmupLR, WarmupDecayLR, "
+                       "WarmupCosineLR, cosine",
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(Schedule({.kind = ScheduleKind::warmup_lr}),
+                       "schedule: warmup_num_steps is 0.000000; expected 1 or more", ConfigError);
+  CHECK_THROWS_AS(Schedule({.kind = ScheduleKind::cosine}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.rate = -1.0}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.rate = NAN}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.cos_min_ratio = 1.5}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.warmup_min_ratio = -0.5}), ConfigError);
+}
