@@ -17,7 +17,9 @@ namespace {
 constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
 // Packed panels of each operand take up to 16 MiB, or one block's if K is so long.
 constexpr int64_t slab_words = int64_t{4} << 20;
-constexpr int64_t most_columns_in_place = 256, most_rows_of_dots = 8;
+// Panels are read without misses, but packing an operand costs as much as multiplying it with some
+// 16 to 32 columns or rows, so for few of them (measured) it is read where it is.
+constexpr int64_t most_columns_in_place = 256, most_rows_in_place = 256, most_rows_of_dots = 8;
 
 /// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time.
 struct Operand {
@@ -60,8 +62,10 @@ struct Plan {
         steps(ceil_div(m.K, per_word)),
         block_steps(steps ? ceil_div(steps, ceil_div(steps, most_steps)) : 1),
         k_blocks(ceil_div(steps, block_steps)),
-        a{m.a, m.lda, m.stride_a, !m.transpose_a, m.M, block_rows, table.rows, reads_a_in_place()},
-        b{m.b, m.ldb, m.stride_b, m.transpose_b, m.N, block_columns, table.columns, dots},
+        a{m.a, m.lda,      m.stride_a, !m.transpose_a,
+          m.M, block_rows, table.rows, dots || reads_a_in_place()},
+        b{m.b, m.ldb,         m.stride_b,    m.transpose_b,
+          m.N, block_columns, table.columns, dots || reads_b_in_place()},
         sums_words(m.c.dtype() == DType::f32 ? 0 : block_rows * block_columns) {
     a.size_slab(steps);
     b.size_slab(steps);
@@ -71,11 +75,16 @@ struct Plan {
     if (b.stride) b.items = group;
   }
 
-  /// Packing a costs about as much as multiplying it with 16 columns; from panels it is then read
-  /// without misses. bf16 needs its pairs as they are, or f32.
+  /// bf16 needs its pairs as they are, or f32.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
-    return dots || (m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs));
+    return m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs);
+  }
+
+  bool reads_b_in_place() const {
+    const bool whole_vectors = m.N % (table.columns / 2) == 0;
+    return m.M <= most_rows_in_place && m.a.dtype() == DType::f32 && !m.transpose_b &&
+           whole_vectors;
   }
 
   int64_t words() const { return a.items * a.words + b.items * b.words + threads * sums_words; }
@@ -138,6 +147,7 @@ struct Run {
     const int64_t distance_bytes = o.distance * size_of(o.tensor.dtype());
     const int64_t row = (first + offset) * (o.along_k ? o.distance : 1);
     return {.data = at(o.tensor, (item + which) * o.stride + row),
+            .in_place = true,
             .row_bytes = o.along_k ? distance_bytes : word,
             .step_bytes = o.along_k ? word : distance_bytes};
   }
@@ -155,6 +165,7 @@ struct Run {
     plan.table.multiply(
         {.a = words(plan.a, row, which, i, a_panels),
          .b = words(plan.b, column, which, j, b_panels),
+         .dots = plan.dots,
          .dtype = m.a.dtype(),
          .rows = std::min(block_rows, plan.a.extent(row) - i),
          .columns = std::min(block_columns, plan.b.extent(column) - j),

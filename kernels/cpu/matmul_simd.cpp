@@ -15,11 +15,15 @@ constexpr int tile_vectors = 2;
 constexpr int tile_columns = tile_vectors * Vec::lanes;
 constexpr int steps_ahead = 14;  // of prefetching: 170 cycles, the L2 cache and most of the L3's
 
-/// Some rows of a against a panel of b, and where the sums go.
+/// Words of an operand, from a row (column) and a step on.
+struct View {
+  const std::byte* data;
+  int64_t row_bytes, step_bytes;
+};
+
+/// Some rows of a against a few vectors of b, and where the sums go.
 struct Tile {
-  const std::byte* a;
-  int64_t row_bytes, step_bytes;  ///< between words of a
-  const float* b;
+  View a, b;
   int64_t steps, columns;
   float* sums;
   int64_t distance;
@@ -55,21 +59,22 @@ inline Vec broadcast(const std::byte* word) {
 template <bool pairs, bool adjacent, int rows, int vectors>
 void multiply_tile(const Tile& tile) {
   constexpr int64_t word = sizeof(float);
-  const int64_t row_bytes = adjacent ? word : tile.row_bytes;
-  const int64_t step_bytes = adjacent ? tile.step_bytes : word;
+  const int64_t row_bytes = adjacent ? word : tile.a.row_bytes;
+  const int64_t step_bytes = adjacent ? tile.a.step_bytes : word;
   Vec sum[rows][vectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)
     for (int v = 0; v < vectors; ++v) sum[i][v] = set1(0.0f);
   // A pointer to every third row: with row_bytes in a register x86 addresses the two between.
   const std::byte* a[(rows + 2) / 3];
-  for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a + i * row_bytes;
+  for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a.data + i * row_bytes;
   for (int i = 0; i < rows; ++i) prefetch<vectors>(tile.sums + i * tile.distance);
-  const float* b = tile.b;
-  for (int64_t step = 0; step < tile.steps; ++step, b += tile_columns) {
+  const std::byte* b = tile.b.data;
+  for (int64_t step = 0; step < tile.steps; ++step, b += tile.b.step_bytes) {
     Vec right[vectors];
-    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * Vec::lanes);
-    prefetch<vectors>(b + steps_ahead * tile_columns);
+    for (int v = 0; v < vectors; ++v)
+      right[v] = load(reinterpret_cast<const float*>(b) + v * Vec::lanes);
+    prefetch<vectors>(b + steps_ahead * tile.b.step_bytes);
     if (adjacent) prefetch<1>(a[0] + steps_ahead * step_bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
@@ -130,33 +135,37 @@ void finish(const MultiplyBlock& block, int64_t row, int64_t column, int64_t row
     finish<bf16, bf16>(block, row, column, rows, columns);
 }
 
+/// The operand's words from step k on, where `steps` of them are a block.
+inline View view(const MultiplyBlock::Words& words, int64_t k, int64_t steps, int64_t panel) {
+  constexpr int64_t word = sizeof(float);
+  if (words.in_place) return {words.data + k * words.step_bytes, words.row_bytes, words.step_bytes};
+  return {words.data + (k * words.pitch + words.first * steps) * word, word, panel * word};
+}
+
+/// Where a row (column) of the view begins; in panels, which hold `steps` each, the first of one.
+inline View from(const View& view, const MultiplyBlock::Words& words, int64_t row, int64_t steps) {
+  const int64_t row_bytes = words.in_place ? view.row_bytes : steps * view.row_bytes;
+  return {view.data + row * row_bytes, view.row_bytes, view.step_bytes};
+}
+
 /// A panel of b stays in the L1 cache while the block's rows of a pass by in the L2 cache.
 template <bool pairs, bool adjacent>
 void multiply_block(const MultiplyBlock& block) {
-  constexpr int64_t word = sizeof(float);
-  const bool in_place = block.a.row_bytes != 0;
   for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {
     const int64_t steps = smaller(block.block_steps, block.steps - k);
     const bool last = k + steps == block.steps;
-    const auto panels = [&](const MultiplyBlock::Words& words) {
-      return words.data + (k * words.pitch + words.first * steps) * word;
-    };
-    const std::byte* a = in_place ? block.a.data + k * block.a.step_bytes : panels(block.a);
-    const auto* b = reinterpret_cast<const float*>(panels(block.b));
+    const View a = view(block.a, k, steps, tile_rows), b = view(block.b, k, steps, tile_columns);
     for (int64_t j = 0; j < block.columns; j += tile_columns)
       for (int64_t i = 0; i < block.rows; i += tile_rows) {
         const int64_t rows = smaller(tile_rows, block.rows - i);
         const int64_t columns = smaller(tile_columns, block.columns - j);
-        multiply_rows<pairs, adjacent>(
-            rows, {.a = a + i * (in_place ? block.a.row_bytes : steps * word),
-                   .row_bytes = block.a.row_bytes,
-                   .step_bytes = in_place ? block.a.step_bytes : tile_rows * word,
-                   .b = b + j * steps,
-                   .steps = steps,
-                   .columns = columns,
-                   .sums = block.sums + i * block.sums_distance + j,
-                   .distance = block.sums_distance,
-                   .add = block.add || k > 0});
+        multiply_rows<pairs, adjacent>(rows, {.a = from(a, block.a, i, steps),
+                                              .b = from(b, block.b, j, steps),
+                                              .steps = steps,
+                                              .columns = columns,
+                                              .sums = block.sums + i * block.sums_distance + j,
+                                              .distance = block.sums_distance,
+                                              .add = block.add || k > 0});
         if (last && block.finish) finish(block, i, j, rows, columns);
       }
   }
@@ -164,7 +173,7 @@ void multiply_block(const MultiplyBlock& block) {
 
 template <bool pairs>
 void multiply_block(const MultiplyBlock& block) {
-  const bool adjacent = block.a.row_bytes == 0 || block.a.row_bytes == sizeof(float);
+  const bool adjacent = !block.a.in_place || block.a.row_bytes == sizeof(float);
   adjacent ? multiply_block<pairs, true>(block) : multiply_block<pairs, false>(block);
 }
 
@@ -182,7 +191,7 @@ void with_source(DType dtype, const F& f) {
 
 void multiply(const MultiplyBlock& block) {
   with_source(block.dtype, [&]<class Source>(Source) {
-    if (block.b.row_bytes == 0) return multiply_block<Source::per_word == 2>(block);
+    if (!block.dots) return multiply_block<Source::per_word == 2>(block);
     dot_block<Source>(block);
     if (block.finish) finish(block, 0, 0, block.rows, block.columns);
   });

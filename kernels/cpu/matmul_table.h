@@ -24,14 +24,16 @@ struct PackBlock {
 /// One block of c: the products of some panels of a with some of b.
 struct MultiplyBlock {
   /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
-  /// Or, if row_bytes is given, elements of this block that are read where they are: those of a by
-  /// words, or those of both along K (then steps counts elements, and b has row_bytes too).
+  /// Or in place: this block of the operand as it is stored.
   struct Words {
     const std::byte* data;
     int64_t first = 0, pitch = 0;  ///< where along M or N the block begins; the slab's padded width
-    int64_t row_bytes = 0, step_bytes = 0;  ///< between rows and steps; of words one is 4
+    bool in_place = false;
+    int64_t row_bytes = 0, step_bytes = 0;  ///< in place: from row to row and from step to step
   };
-  Words a, b;
+  Words a;      ///< in place: one of the distances is a word
+  Words b;      ///< in place: row_bytes is a word, and columns fill whole vectors; or dots
+  bool dots;    ///< few rows: a and b in place, both stored along K, of which a step is one element
   DType dtype;  ///< of the operands and the bias
   int64_t rows, columns, steps, block_steps;
   float* sums;  ///< [rows, columns] f32, sums_distance apart; may be c
