@@ -44,7 +44,8 @@ std::vector<double> measure(const std::function<void()>& run) {
 
 void print_table(std::ostream& out, const std::vector<Case>& cases,
                  const std::vector<int>& threads) {
-  out << "| case | dtype | threads | median ms | p10 - p90 | at median | best | % of peak | best |\n"
+  out << "| case | dtype | threads | median ms | p10 - p90 | at median | best | % of peak | best "
+         "|\n"
          "|---|---|---|---|---|---|---|---|---|\n";
   for (int count : threads) {
     const Device device = Device::cpu(0, {.threads = count});
