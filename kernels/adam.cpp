@@ -24,16 +24,19 @@ void check_number(bool within, const char* name, double value, const char* range
 
 void validate(const Adam& a) {
   const char* op = "adam";
-  check_dtype(op, "parameter", a.parameter, DType::f32);
+  check_dtype(op, "parameter", a.parameter, {DType::f32, DType::bf16});
   check_dtype(op, "gradient", a.gradient, {DType::f32, DType::bf16});
   check_shape(op, "gradient", a.gradient, a.parameter.shape());
   for (const auto& [name, moment] : {std::pair{"moment1", &a.moment1}, {"moment2", &a.moment2}}) {
-    check_dtype(op, name, *moment, DType::f32);
+    check_dtype(op, name, *moment, a.parameter.dtype());
     check_shape(op, name, *moment, a.parameter.shape());
   }
   if (a.low_precision) {
     check_dtype(op, "low_precision", a.low_precision, {DType::bf16, DType::f16});
     check_shape(op, "low_precision", a.low_precision, a.parameter.shape());
+    if (a.parameter.dtype() == DType::bf16)
+      throw DTypeError(std::string(op) +
+                       ": low_precision is given beside a bf16 parameter; expected it absent");
   }
   check_device(op, {&a.parameter, &a.gradient, &a.moment1, &a.moment2, &a.low_precision});
   check_number(a.step >= 1, "step", static_cast<double>(a.step), "a count from 1");

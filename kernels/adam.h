@@ -8,12 +8,15 @@ namespace zg {
 /// One AdamW step over a flat range. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled
 /// weight decay: Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. The
 /// same list of IEEE f32 operations on every backend and instruction set (kernels/README.md), so
-/// an update has the same bits wherever it runs and however the range is cut.
+/// an update has the same bits wherever it runs and however the range is cut. With parameter and
+/// moments in bf16 the list is the same, and its three results are rounded to nearest even: what
+/// moves a parameter by less than 2^-9 of it is lost.
 struct Adam {
-  Tensor parameter;             ///< [n] f32 master weights, in and out
+  Tensor parameter;             ///< [n] f32 master weights | bf16, in and out
   Tensor gradient;              ///< [n] f32 | bf16
-  Tensor moment1, moment2;      ///< [n] f32, in and out
-  Tensor low_precision;         ///< [n] bf16 | f16 out: the rounded parameter; or absent
+  Tensor moment1, moment2;      ///< [n] like parameter, in and out
+  Tensor low_precision;         ///< [n] bf16 | f16 out: the rounded parameter; or absent,
+                                ///< as it must be beside a bf16 parameter
   float gradient_scale = 1.0f;  ///< multiplies the gradient first: 1/M, loss scale and clipping
   float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
   int64_t step = 1;       ///< counts from 1; for the bias corrections

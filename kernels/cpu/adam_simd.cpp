@@ -8,13 +8,13 @@ struct AdamVectors {
   Vec gradient_scale, l2, beta1, new1, beta2, new2, unbias2, epsilon, keep, move;
 };
 
-struct State {
+struct Element {
   Vec parameter, moment1, moment2;
 };
 
 // Line by line the plain update of kernels/cpu/adam.cpp, for the same bits.
 template <bool has_l2>
-inline State step(const State& s, Vec gradient, const AdamVectors& c) {
+inline Element step(const Element& s, Vec gradient, const AdamVectors& c) {
   Vec g = gradient * c.gradient_scale;
   if (has_l2) g = fma(c.l2, s.parameter, g);
   const Vec m = fma(c.beta1, s.moment1, c.new1 * g);
@@ -23,36 +23,41 @@ inline State step(const State& s, Vec gradient, const AdamVectors& c) {
   return {fnma(c.move, m / denominator, c.keep * s.parameter), m, v};
 }
 
-template <class Gradient, class Low, bool has_l2>
+template <class State, class Gradient, class Low, bool has_l2>
 void update_range(const AdamRange& range, const AdamVectors& c) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
+  State* parameter = static_cast<State*>(range.parameter);
+  State* moment1 = static_cast<State*>(range.moment1);
+  State* moment2 = static_cast<State*>(range.moment2);
   Low* low_precision = static_cast<Low*>(range.low_precision);
   for_vectors(range.n, [&](int64_t i, auto count) {
-    const State s = step<has_l2>({load(range.parameter + i, count), load(range.moment1 + i, count),
-                                  load(range.moment2 + i, count)},
-                                 load(gradient + i, count), c);
-    store(range.parameter + i, s.parameter, count);
-    store(range.moment1 + i, s.moment1, count);
-    store(range.moment2 + i, s.moment2, count);
+    const Element s = step<has_l2>(
+        {load(parameter + i, count), load(moment1 + i, count), load(moment2 + i, count)},
+        load(gradient + i, count), c);
+    store(parameter + i, s.parameter, count);
+    store(moment1 + i, s.moment1, count);
+    store(moment2 + i, s.moment2, count);
     if (low_precision) store(low_precision + i, s.parameter, count);
   });
 }
 
-template <class Gradient, class Low>
+template <class State, class Gradient, class Low>
 void update(const AdamRange& range, const AdamConstants& c) {
   const AdamVectors vectors = {
       set1(c.gradient_scale), set1(c.l2),      set1(c.beta1),   set1(c.new1), set1(c.beta2),
       set1(c.new2),           set1(c.unbias2), set1(c.epsilon), set1(c.keep), set1(c.move)};
   if (c.l2 != 0.0f)
-    update_range<Gradient, Low, true>(range, vectors);
+    update_range<State, Gradient, Low, true>(range, vectors);
   else
-    update_range<Gradient, Low, false>(range, vectors);
+    update_range<State, Gradient, Low, false>(range, vectors);
 }
 
 }  // namespace
 
 extern const AdamTable adam_table;
-const AdamTable adam_table = {{{update<float, bf16>, update<float, bf16>, update<float, f16>},
-                               {update<bf16, bf16>, update<bf16, bf16>, update<bf16, f16>}}};
+const AdamTable adam_table = {
+    {{update<float, float, bf16>, update<float, float, bf16>, update<float, float, f16>},
+     {update<float, bf16, bf16>, update<float, bf16, bf16>, update<float, bf16, f16>}},
+    {update<bf16, float, bf16>, update<bf16, bf16, bf16>}};
 
 }  // namespace zg::cpu::ZG_ISA

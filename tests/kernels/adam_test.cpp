@@ -18,11 +18,11 @@ struct Optimizer {
 };
 
 Optimizer random_optimizer(int64_t n, DType gradient, std::optional<DType> low,
-                           const Device& device) {
-  return {.parameter = random_tensor({n}, DType::f32, device, 1),
+                           const Device& device, DType state = DType::f32) {
+  return {.parameter = random_tensor({n}, state, device, 1),
           .gradient = random_tensor({n}, gradient, device, 2, -3.0, 3.0),
-          .moment1 = random_tensor({n}, DType::f32, device, 3, -0.1, 0.1),
-          .moment2 = random_tensor({n}, DType::f32, device, 4, 0.0, 0.1),
+          .moment1 = random_tensor({n}, state, device, 3, -0.1, 0.1),
+          .moment2 = random_tensor({n}, state, device, 4, 0.0, 0.1),
           .low_precision = low ? Tensor::zeros({n}, *low, device) : Tensor()};
 }
 
@@ -129,6 +129,40 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
         }
 }
 
+TEST_CASE("adam on bf16 state is adam on f32 state, each of the three results rounded once") {
+  for (const Device& device : devices_at_every_level())
+    for (DType gradient : {DType::f32, DType::bf16})
+      for (bool decoupled : {true, false})
+        for (int64_t n : {1, 15, 31, 1023, 16417}) {
+          CAPTURE(level_of(device));
+          CAPTURE(n);
+          const Optimizer narrow = random_optimizer(n, gradient, {}, device, DType::bf16);
+          const auto values = [](const Tensor& x) {  // exact in f32
+            const std::vector<double> wide = x.to_doubles();
+            return std::vector<float>(wide.begin(), wide.end());
+          };
+          const auto widened = [&](const Tensor& x) {
+            return Tensor::from(values(x), {n}, device);
+          };
+          const Optimizer wide{.parameter = widened(narrow.parameter),
+                               .gradient = narrow.gradient,
+                               .moment1 = widened(narrow.moment1),
+                               .moment2 = widened(narrow.moment2)};
+          kernels::adam(part(wide, 0, n, decoupled), device.compute());
+          const int64_t cut = n * 3 / 7;
+          kernels::adam(part(narrow, cut, n - cut, decoupled), device.compute());
+          kernels::adam(part(narrow, 0, cut, decoupled), device.compute());
+          const auto is_rounded = [&](const Tensor& x, const Tensor& exact) {
+            std::vector<float> expected = values(exact);
+            for (float& value : expected) value = static_cast<float>(bf16(value));
+            return values(x) == expected;
+          };
+          CHECK(is_rounded(narrow.parameter, wide.parameter));
+          CHECK(is_rounded(narrow.moment1, wide.moment1));
+          CHECK(is_rounded(narrow.moment2, wide.moment2));
+        }
+}
+
 TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) and f16(float) do") {
   std::vector<float> values;
   // Every exponent with mantissas at and beside ties, both signs; then infinity and NaN.
@@ -174,7 +208,10 @@ TEST_CASE("adam refuses what does not fit, before any work") {
   CHECK_THROWS_WITH_AS(refused([](Adam& a) { a.moment2 = Tensor(); }),
                        "adam: moment2 is absent; expected a tensor", ShapeError);
   CHECK_THROWS_WITH_AS(refused([](Adam& a) { a.parameter = a.low_precision; }),
-                       "adam: parameter holds bf16; expected f32", DTypeError);
+                       "adam: moment1 holds f32; expected bf16", DTypeError);
+  CHECK_THROWS_WITH_AS(
+      refused([](Adam& a) { a.parameter = a.moment1 = a.moment2 = a.low_precision; }),
+      "adam: low_precision is given beside a bf16 parameter; expected it absent", DTypeError);
   CHECK_THROWS_WITH_AS(refused([](Adam& a) { a.low_precision = a.gradient; }),
                        "adam: low_precision holds f32; expected bf16 or f16", DTypeError);
   CHECK_THROWS_WITH_AS(refused([](Adam& a) { a.step = 0; }),
