@@ -9,6 +9,7 @@
 #include "runtime/file_io.h"
 #include "zero/checkpoint_reader.h"
 #include "zero/checksum.h"
+#include "zero/transfer.h"
 
 namespace zg::zero {
 namespace {
@@ -150,8 +151,11 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
 using ReadByName = std::function<std::vector<float>(const std::string& name)>;
 
 void write_masters(Engine& engine, const ReadByName& read) {
-  for (const auto& [name, parameter] : engine.store().by_name())
-    engine.write(*parameter, State::master, read(name));
+  for (const auto& [name, parameter] : engine.store().by_name()) {
+    std::vector<float> values = read(name);
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write(*parameter, State::master, values);
+  }
 }
 
 }  // namespace

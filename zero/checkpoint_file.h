@@ -47,7 +47,8 @@ ZG_API void verify_checkpoint(const std::string& path);
 /// tensor the engine holds a mixture: make another.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 
-/// Weights only, by parameter name, from a plain safetensors file or a checkpoint (its masters);
+/// Weights only, by parameter name, from a plain safetensors file or a checkpoint (its masters),
+/// rounded to Config::load;
 /// other tensors in it are ignored. FileError naming what is missing or has another shape, and what
 /// the file has instead, before anything is written.
 ZG_API void load_weights(const std::string& path, Engine& engine);

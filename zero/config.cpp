@@ -23,9 +23,6 @@ void validate(const Config& config) {
   if (config.reduce_at_boundary && config.stage > 1)
     throw ConfigError("config: reduce_at_boundary keeps whole gradients, stage is " +
                       std::to_string(config.stage) + "; expected stage 0 or 1");
-  if (config.grad_accum != DType::f32 && config.grad_accum != DType::bf16)
-    throw ConfigError(std::string("config: grad_accum is ") + name_of(config.grad_accum) +
-                      "; expected f32 or bf16");
   const auto positive = [](const char* field, int64_t value) {
     if (value < 1)
       throw ConfigError(std::string("config: ") + field + " is " + std::to_string(value) +
@@ -40,6 +37,17 @@ void validate(const Config& config) {
   if (config.compute != DType::f32 && config.compute != DType::bf16 && config.compute != DType::f16)
     throw ConfigError(std::string("config: compute is ") + name_of(config.compute) +
                       "; expected f32, bf16 or f16");
+  const auto f32_or_bf16 = [](const char* field, DType dtype) {
+    if (dtype != DType::f32 && dtype != DType::bf16)
+      throw ConfigError(std::string("config: ") + field + " is " + name_of(dtype) +
+                        "; expected f32 or bf16");
+  };
+  f32_or_bf16("grad_accum", config.grad_accum);
+  f32_or_bf16("load", config.load);
+  f32_or_bf16("optimizer", config.optimizer);
+  if (config.optimizer == DType::bf16 && config.compute != DType::bf16)
+    throw ConfigError(std::string("config: optimizer is bf16, compute is ") +
+                      name_of(config.compute) + "; expected bf16 for both, or optimizer f32");
   validate(config.loss_scaling);
   const AdamOptions& adam = config.adam;
   check(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1, "a number in [0, 1)");

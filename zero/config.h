@@ -20,6 +20,9 @@ struct Config {
   /// only in that reduce_at_boundary needs 0 or 1. 3: also values, gathered unit by unit.
   int stage = 0;
   DType compute = DType::f32;     ///< f32 | bf16 | f16: values, activations and leaf gradients
+  DType optimizer = DType::f32;   ///< f32 | bf16: masters and moments. bf16, of bf16 compute only:
+                                  ///< values are the masters, and small updates are lost in them
+  DType load = DType::f32;        ///< f32 | bf16: masters start, and are loaded, rounded to it
   DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
   AdamOptions adam;
   float clip_norm = 1.0f;         ///< of the global gradient norm; 0: no clipping

@@ -32,19 +32,21 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
 // Long enough to hide its hand-out: an element costs tens of nanoseconds.
 constexpr int64_t initialise_grain = 1 << 14;
 
-void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& flat, uint64_t seed) {
+void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& flat, uint64_t seed,
+                       DType load) {
   const int threads = flat.device().traits().threads;
   for (const FlatUnit::Piece& piece : pieces) {
     const Parameter& parameter = *piece.parameter;
     write_floats(
         flat.flat(piece.begin, piece.numel()), [&](int64_t first, std::span<float> values) {
-          cpu::parallel_for(
-              threads, static_cast<int64_t>(values.size()), initialise_grain,
-              [&](int64_t begin, int64_t end) {
-                zg::initialise(
-                    parameter.init, seed, parameter.name, piece.offset + first + begin,
-                    values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
-              });
+          cpu::parallel_for(threads, static_cast<int64_t>(values.size()), initialise_grain,
+                            [&](int64_t begin, int64_t end) {
+                              const std::span<float> part = values.subspan(
+                                  static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+                              zg::initialise(parameter.init, seed, parameter.name,
+                                             piece.offset + first + begin, part);
+                              if (load == DType::bf16) round_to_bf16(part);
+                            });
         });
   }
 }
@@ -56,6 +58,7 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
       compute(place.config.compute),
       rank(place.rank),
       stays_whole(place.stays_whole),
+      values_are_masters(place.config.compute == place.config.optimizer),
       trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
       frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
       pieces(trainable.flat.shard(place.rank)) {
@@ -69,25 +72,27 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   sums = zeros(flat.shard_numel(), config.grad_accum, place.device, Purpose::gradient);
   if (config.reduce_at_boundary)
     local_sums = zeros(flat.padded, DType::f32, place.device, Purpose::gradient);
-  masters = compute != DType::f32 ? zeros(state_numel, DType::f32, place.device, Purpose::optimizer)
-            : config.stage == 0   ? trainable.whole
-                                  : trainable.shard;
-  moment1 = zeros(state_numel, DType::f32, place.device, Purpose::optimizer);
-  moment2 = zeros(state_numel, DType::f32, place.device, Purpose::optimizer);
+  const auto state = [&] {
+    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer);
+  };
+  masters = !values_are_masters ? state() : config.stage == 0 ? trainable.whole : trainable.shard;
+  moment1 = state();
+  moment2 = state();
 }
 
-void Storage::initialise(uint64_t seed, Stream& stream) {
+void Storage::initialise(uint64_t seed, DType load, Stream& stream) {
   const auto fill = [&](const Values& values) {
     if (values.empty()) return;
     if (values.whole)
-      initialise_pieces(values.flat.pieces, values.whole, seed);
+      initialise_pieces(values.flat.pieces, values.whole, seed, load);
     else
-      initialise_pieces(values.flat.shard(rank), values.shard, seed);
+      initialise_pieces(values.flat.shard(rank), values.shard, seed, load);
   };
   fill(frozen);
   fill(trainable);
-  if (!masters || compute == DType::f32) return;
-  initialise_pieces(trainable.flat.within(state_begin, state_begin + state_numel), masters, seed);
+  if (!masters || values_are_masters) return;
+  initialise_pieces(trainable.flat.within(state_begin, state_begin + state_numel), masters, seed,
+                    load);
   round_masters(state_begin, state_begin + state_numel, stream);
 }
 
@@ -97,14 +102,14 @@ void Storage::zero_unfolded(Stream& stream) {
 }
 
 void Storage::round_masters(int64_t begin, int64_t end, Stream& stream) {
-  if (compute == DType::f32) return;
+  if (values_are_masters) return;
   kernels::cast(
       {.x = masters.flat(begin - state_begin, end - begin), .y = low_precision(begin, end - begin)},
       stream);
 }
 
 Tensor Storage::low_precision(int64_t begin, int64_t numel) const {
-  if (compute == DType::f32) return {};
+  if (values_are_masters) return {};
   return trainable.whole && stays_whole ? trainable.whole.flat(begin, numel)
                                         : trainable.shard.flat(begin - sums_begin, numel);
 }

@@ -32,9 +32,10 @@ struct Storage {
   };
   Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place);
 
-  /// Values and masters from (seed, name, element) of what this rank holds; moments and sums are
-  /// zero already. Whole values of other ranks' shards are made here too, without an exchange.
-  void initialise(uint64_t seed, Stream& stream);
+  /// Values and masters from (seed, name, element), rounded to `load`, of what this rank holds;
+  /// moments and sums are zero already. Whole values of other ranks' shards are made here too,
+  /// without an exchange.
+  void initialise(uint64_t seed, DType load, Stream& stream);
 
   /// What is not in `folded` becomes zero: its sum is undefined until then.
   void zero_unfolded(Stream& stream);
@@ -50,12 +51,13 @@ struct Storage {
   DType compute;
   int rank;
   bool stays_whole;
+  bool values_are_masters;  ///< compute and optimizer dtypes are the same
   Values trainable, frozen;
   int64_t state_begin = 0, state_numel = 0;  ///< of the trainable flat array: masters and moments
   int64_t sums_begin = 0;                    ///< of the shard that `sums` covers
   std::vector<FlatUnit::Piece> pieces;       ///< of the shard
-  Tensor masters;                            ///< f32; a view of the values when they are f32
-  Tensor moment1, moment2;                   ///< f32
+  Tensor masters;                            ///< optimizer dtype
+  Tensor moment1, moment2;                   ///< optimizer dtype
   Tensor sums;                               ///< grad_accum: gradients folded since clear()
   Tensor local_sums;                         ///< f32, whole: only with reduce_at_boundary
   std::vector<bool> folded;                  ///< by piece: its sum holds something

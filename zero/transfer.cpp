@@ -33,6 +33,10 @@ void write_floats(const Tensor& to,
   });
 }
 
+void round_to_bf16(std::span<float> values) {
+  for (float& value : values) value = static_cast<float>(bf16(value));
+}
+
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume) {
   for_each_chunk(from, [&](int64_t, Tensor chunk) {
     if (chunk.dtype() != DType::f32) {

@@ -18,4 +18,7 @@ void write_floats(const Tensor& to,
 /// Unsupported on a meta device.
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
 
+/// To nearest even; for what is loaded in half precision and kept in f32.
+void round_to_bf16(std::span<float> values);
+
 }  // namespace zg::zero
