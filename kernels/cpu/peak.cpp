@@ -24,8 +24,8 @@ double measure_matmul_peak(const Device& device, DType dtype) {
                       std::string(name_of(dtype)) + " on " + device.name() + " (" +
                       name_of(traits.isa) + ")");
   const cpu::PeakLoop& loop = dtype == DType::f32 ? table->f32 : table->bf16;
-  constexpr int runs = 10;
-  constexpr int64_t steps = 1 << 20;  // some 2 ms at 3 GHz
+  constexpr int runs = 50;
+  constexpr int64_t steps = 1 << 17;  // 0.3 to 1 ms: most runs fit in a slice of a busy machine
   std::vector<float> results(static_cast<size_t>(traits.threads));
   double best = 0.0;
   for (int run = 0; run < runs; ++run) {
