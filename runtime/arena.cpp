@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "runtime/error.h"
 
@@ -47,19 +48,9 @@ Arena::~Arena() {
   if (base_) munmap(base_, static_cast<size_t>(capacity_));
 }
 
-int64_t Arena::top_after(int64_t bytes) const {
-  if (free_by_size_.lower_bound({bytes, 0}) != free_by_size_.end()) return top_;
-  int64_t start = top_;
-  if (!free_by_offset_.empty()) {
-    const auto last = std::prev(free_by_offset_.end());
-    if (last->first + last->second == top_) start = last->first;
-  }
-  return start + bytes;
-}
-
 int64_t Arena::reserved_after(int64_t bytes) const {
-  const int64_t top = top_after(bytes);
-  return std::max(reserved_, (top + grow_bytes - 1) / grow_bytes * grow_bytes);
+  const bool fits = free_by_size_.lower_bound({bytes, 0}) != free_by_size_.end();
+  return in_steps(fits ? top_ : top_ + bytes);
 }
 
 int64_t Arena::allocate(int64_t bytes) {
@@ -70,18 +61,14 @@ int64_t Arena::allocate(int64_t bytes) {
     if (size > bytes) insert_free(offset + bytes, size - bytes);
     return offset;
   }
-  const int64_t reserved = reserved_after(bytes), top = top_after(bytes), offset = top - bytes;
-  if (base_ && reserved > reserved_) {
-    if (reserved > capacity_ ||
-        mprotect(base_ + reserved_, static_cast<size_t>(reserved - reserved_),
-                 PROT_READ | PROT_WRITE) != 0)
-      throw OutOfMemory("arena: the system refused to grow from " + std::to_string(reserved_) +
-                        " to " + std::to_string(reserved) + " bytes");
+  if (const int64_t needed = in_steps(top_ + bytes); needed > held_) {
+    if (base_ && (needed > capacity_ || mprotect(base_ + held_, static_cast<size_t>(needed - held_),
+                                                 PROT_READ | PROT_WRITE) != 0))
+      throw OutOfMemory("arena: the system refused to grow from " + std::to_string(held_) + " to " +
+                        std::to_string(needed) + " bytes");
+    held_ = needed;
   }
-  reserved_ = reserved;
-  if (offset < top_) erase_free(offset, top_ - offset);
-  top_ = top;
-  return offset;
+  return std::exchange(top_, top_ + bytes);
 }
 
 void Arena::release(int64_t offset, int64_t bytes) {
@@ -99,7 +86,10 @@ void Arena::release(int64_t offset, int64_t bytes) {
       erase_free(previous->first, previous->second);
     }
   }
-  insert_free(offset, bytes);
+  if (offset + bytes == top_)
+    top_ = offset;  // no hole ever touches the top
+  else
+    insert_free(offset, bytes);
 }
 
 void Arena::insert_free(int64_t offset, int64_t bytes) {

@@ -9,8 +9,9 @@
 namespace zg {
 
 /// Hands out ranges of one contiguous address range, best fit by (size, offset), so the layout is
-/// a function of the calls alone. It grows at the top in steps of `grow_bytes` and keeps what it
-/// has: no page is faulted twice. An unbacked arena does the same arithmetic without storage.
+/// a function of the calls alone. What no hole fits goes to the top, which sinks again when the
+/// last block is freed. Memory is taken from the system in steps of `grow_bytes` and kept: no page
+/// is faulted twice. An unbacked arena does the same arithmetic without storage.
 class Arena {
  public:
   static constexpr int64_t grow_bytes = int64_t{2} << 20;  // a huge page
@@ -27,15 +28,18 @@ class Arena {
   void release(int64_t offset, int64_t bytes);
 
   std::byte* base() const { return base_; }  ///< null when unbacked
-  int64_t reserved() const { return reserved_; }
+  /// Up to the highest end of a live block, in steps of grow_bytes: what a card must have for now.
+  int64_t reserved() const { return in_steps(top_); }
 
  private:
-  int64_t top_after(int64_t bytes) const;
+  static int64_t in_steps(int64_t bytes) {
+    return (bytes + grow_bytes - 1) / grow_bytes * grow_bytes;
+  }
   void insert_free(int64_t offset, int64_t bytes);
   void erase_free(int64_t offset, int64_t bytes);
 
   std::byte* base_ = nullptr;
-  int64_t capacity_ = 0, reserved_ = 0, top_ = 0;
+  int64_t capacity_ = 0, held_ = 0, top_ = 0;           // held_: taken from the system
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (bytes, offset)
   std::map<int64_t, int64_t> free_by_offset_;           // offset -> bytes
 };

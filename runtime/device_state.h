@@ -20,6 +20,8 @@ class Ledger final : public MemoryTracker {
   BytesByPurpose live_by_purpose(Space space) const override;
   int64_t peak(Space space) const override;
   int64_t reserved(Space space) const override;
+  int64_t peak_reserved(Space space) const override;
+  std::string peak_phase(Space space) const override;
   std::vector<Row> rows() const override;
   void reset_peaks() override;
   int64_t limit(Space space) const override;
@@ -39,7 +41,10 @@ class Ledger final : public MemoryTracker {
   struct Account {
     std::unique_ptr<Arena> arena;  // made at first use
     BytesByPurpose live{};
-    int64_t total = 0, peak = 0;
+    int64_t total = 0, peak = 0, peak_reserved = 0;
+    std::string peak_phase = "outside";  // that took peak_reserved first
+
+    int64_t reserved() const { return arena ? arena->reserved() : 0; }
     int row = -1;  // of the current phase
   };
   Account& account(Space space) { return accounts_[static_cast<size_t>(space)]; }

@@ -1,5 +1,6 @@
 #include "runtime/memory.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <ostream>
 #include <sstream>
@@ -62,7 +63,7 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
     int64_t others = 0;
     if (space != Space::device) {
       const Space other = space == Space::host ? Space::pinned : Space::host;
-      if (this->account(other).arena) others = this->account(other).arena->reserved();
+      others = this->account(other).reserved();
     }
     if (account.arena->reserved_after(bytes) + others > limit)
       refuse(bytes, space, limit, account.arena->reserved() + others);
@@ -70,7 +71,11 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   const int64_t offset = account.arena->allocate(bytes);
   account.live[static_cast<size_t>(purpose_)] += bytes;
   account.total += bytes;
-  if (account.total > account.peak) account.peak = account.total;
+  account.peak = std::max(account.peak, account.total);
+  if (account.reserved() > account.peak_reserved) {
+    account.peak_reserved = account.reserved();
+    account.peak_phase = phase_;
+  }
   update_row(space);
   std::byte* base = account.arena->base();
   return {offset, base ? base + offset : nullptr, purpose_};
@@ -95,7 +100,7 @@ void Ledger::update_row(Space space) {
     }
   }
   Row& row = rows_[static_cast<size_t>(account.row)];
-  row.reserved = account.arena->reserved();
+  row.reserved = std::max(row.reserved, account.reserved());
   if (account.total >= row.peak) {
     row.peak = account.total;
     row.live = account.live;
@@ -119,7 +124,17 @@ int64_t Ledger::peak(Space space) const {
 
 int64_t Ledger::reserved(Space space) const {
   std::lock_guard lock(mutex_);
-  return account(space).arena ? account(space).arena->reserved() : 0;
+  return account(space).reserved();
+}
+
+int64_t Ledger::peak_reserved(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).peak_reserved;
+}
+
+std::string Ledger::peak_phase(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).peak_phase;
 }
 
 std::vector<MemoryTracker::Row> Ledger::rows() const {
@@ -132,6 +147,8 @@ void Ledger::reset_peaks() {
   rows_.clear();
   for (Account& account : accounts_) {
     account.peak = account.total;
+    account.peak_reserved = account.reserved();
+    account.peak_phase = phase_;
     account.row = -1;
   }
 }

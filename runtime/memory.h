@@ -94,14 +94,19 @@ class ZG_API MemoryTracker {
     Space space;
     BytesByPurpose live;  ///< when the phase's peak was reached
     int64_t peak;         ///< the most that was live during the phase
-    int64_t reserved;     ///< held from the system at the phase's end, free blocks included
+    int64_t reserved;     ///< the most that was reserved during the phase
   };
 
   virtual ~MemoryTracker() = default;
   virtual int64_t live(Space space = Space::device) const = 0;
   virtual BytesByPurpose live_by_purpose(Space space = Space::device) const = 0;
   virtual int64_t peak(Space space = Space::device) const = 0;  ///< since the last reset_peaks()
+  /// What a card must have for what is live: up to the highest live byte of the arena, holes
+  /// included, in steps of 2 MiB. It sinks when the highest block is freed.
   virtual int64_t reserved(Space space = Space::device) const = 0;
+  /// The most that was reserved since the last reset_peaks(), and the phase that first took it.
+  virtual int64_t peak_reserved(Space space = Space::device) const = 0;
+  virtual std::string peak_phase(Space space = Space::device) const = 0;
   virtual std::vector<Row> rows() const = 0;  ///< a row per phase and space, in order of first use
   virtual void reset_peaks() = 0;             ///< forgets the rows; peaks restart from live
   virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none

@@ -58,3 +58,37 @@ TEST_CASE("freed neighbours merge and the best fit is reused at the lowest offse
   CHECK(Tensor::empty({2 << 20}, DType::u8, device).raw() == second);
   CHECK(device.memory().reserved() == 8 << 20);
 }
+
+TEST_CASE("what is reserved reaches to the highest live byte, and its peak restarts there") {
+  constexpr int64_t mebibyte = 1 << 20;
+  const auto bytes = [](const Device& device, int64_t mebibytes) {
+    return Tensor::empty({mebibytes * mebibyte}, DType::u8, device);
+  };
+  for (const Device& device : {Device::cpu(), Device::meta()}) {
+    CAPTURE(device.name());
+    const MemoryTracker& memory = device.memory();
+    Tensor low = bytes(device, 3), middle = bytes(device, 4), high;
+    {
+      PhaseScope phase(device, "forward");
+      high = bytes(device, 6);
+    }
+    CHECK(memory.reserved() == 14 * mebibyte);  // 13, in steps of 2
+    middle = {};
+    CHECK(memory.reserved() == 14 * mebibyte);  // the hole is below what is live
+    {
+      PhaseScope phase(device, "backward");
+      const Tensor in_the_hole = bytes(device, 4);
+      CHECK(memory.reserved() == 14 * mebibyte);
+    }
+    high = {};
+    CHECK(memory.reserved() == 4 * mebibyte);
+    CHECK(memory.peak_reserved() == 14 * mebibyte);
+    CHECK(memory.peak_phase() == "forward");
+    device.memory().reset_peaks();
+    CHECK(memory.peak_reserved() == 4 * mebibyte);
+    // The top sank below the hole, so nothing is left of it.
+    middle = bytes(device, 5);
+    CHECK(memory.peak_reserved() == 8 * mebibyte);
+    CHECK(memory.peak_phase() == "outside");
+  }
+}
