@@ -35,25 +35,27 @@ std::string bar(double fraction, int width) {
 
 }  // namespace
 
-Console::Console(TrainOptions::Progress progress, int64_t first_step, int64_t steps)
-    : first_(first_step), steps_(steps) {
+Console::Console(TrainOptions::Progress progress, int64_t first_step, int64_t steps, bool silent)
+    : first_(first_step), steps_(steps), silent_(silent) {
   using Progress = TrainOptions::Progress;
   const bool terminal = isatty(STDERR_FILENO) != 0;
-  mode_ = progress == Progress::off  ? Mode::none
-          : terminal                 ? Mode::redrawn
-          : progress == Progress::on ? Mode::plain
-                                     : Mode::none;
+  mode_ = silent || progress == Progress::off ? Mode::none
+          : terminal                          ? Mode::redrawn
+          : progress == Progress::on          ? Mode::plain
+                                              : Mode::none;
 }
 
 Console::~Console() { clear(); }
 
 void Console::result(const std::string& line) {
+  if (silent_) return;
   clear();
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
 
 void Console::log(const std::string& line) {
+  if (silent_) return;
   clear();
   std::fprintf(stderr, "%s\n", line.c_str());
 }

@@ -12,8 +12,9 @@ namespace zg::tools {
 /// in place (on a terminal) never mixes with either.
 class Console {
  public:
-  /// `on` where stderr is no terminal prints a plain line per tenth of the way.
-  Console(TrainOptions::Progress progress, int64_t first_step, int64_t steps);
+  /// `on` where stderr is no terminal prints a plain line per tenth of the way. A silent one prints
+  /// nothing at all.
+  Console(TrainOptions::Progress progress, int64_t first_step, int64_t steps, bool silent = false);
   ~Console();
 
   void result(const std::string& line);  ///< stdout, flushed
@@ -33,6 +34,7 @@ class Console {
 
   enum class Mode : uint8_t { none, redrawn, plain } mode_;
   int64_t first_, steps_, last_tenth_ = -1;
+  bool silent_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now(), drawn_at_{};
 };

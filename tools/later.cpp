@@ -59,56 +59,44 @@ FlagGroup refusing(std::vector<Later> rows) {
   return group;
 }
 
-constexpr const char* one_rank = "this version runs one rank";
+constexpr const char* data_only = "this version's ranks share the data, not the model";
 constexpr const char* stays = "this version keeps everything in the device's memory";
 constexpr const char* no_config = "this version reads flags only, no config files";
 constexpr const char* constant_rate = "this version keeps the learning rate constant";
-constexpr const char* no_communication = "one rank communicates with nobody";
 
 std::vector<Later> place_rows() {
   return {
-      {{"--ranks", "--gpus", "--num-gpus"}, "N", {"1"}, {}, one_rank},
       {{"--device"}, "D", {"cpu", "cpu:0"}, {}, "this build runs on the cpu only"},
       {{"--use-hpu"}, "", {}, {}, "this build has no hpu backend"},
-      {{"--local-rank"}, "N", {"0", "-1"}, {}, one_rank},
+      {{"--local-rank"}, "N", {"0", "-1"}, {}, "this version's ranks are threads of one process"},
   };
 }
 
 }  // namespace
 
-FlagGroup later_place_flags() { return refusing(place_rows()); }
+FlagGroup later_place_flags() {
+  std::vector<Later> rows = place_rows();
+  rows.push_back({{"--ranks", "--gpus", "--num-gpus"}, "N", {"1"}, {}, "this runs on one rank"});
+  return refusing(std::move(rows));
+}
 
 FlagGroup later_train_flags() {
   const std::vector<std::string> places = {"host", "nvme"};
   std::vector<Later> rows = place_rows();
   const std::vector<Later> more = {
-      {{"--tensor-parallel"}, "N", {"1"}, {}, one_rank},
-      {{"--pipeline-parallel"}, "N", {"1"}, {}, one_rank},
-      {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, one_rank},
+      {{"--tensor-parallel"}, "N", {"1"}, {}, data_only},
+      {{"--pipeline-parallel"}, "N", {"1"}, {}, data_only},
+      {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
       {{"--config", "--deepspeed-config"}, "F", {}, {}, no_config},
       {{"--compat"}, "V", {}, {}, no_config},
       {{"--lenient"}, "", {}, {}, no_config},
-      {{"--zero-stage"}, "N", {"0"}, {"1", "2", "3"}, one_rank},
-      {{"--strategy"},
-       "S",
-       {"ddp"},
-       {"deepspeed_stage_1", "deepspeed_stage_1_offload", "deepspeed_stage_2",
-        "deepspeed_stage_2_offload", "deepspeed_stage_3", "deepspeed_stage_3_offload"},
-       one_rank},
       {{"--offload-optimizer"}, "P", {"none"}, places, stays},
       {{"--offload-param"}, "P", {"none"}, places, stays},
       {{"--offload-gradients"}, "P", {"none"}, places, stays},
       {{"--offload-activations"}, "P", {"none"}, places, stays},
       {{"--cpu-offload"}, "", {}, {}, stays},
       {{"--nvme-path"}, "DIR", {}, {}, stays},
-      {{"--reduce-bucket-size"}, "N", {"5e8"}, {}, no_communication},
-      {{"--prefetch-bucket-size"}, "N", {"5e7"}, {}, no_communication},
-      {{"--param-persistence-threshold"}, "N", {"1e5"}, {}, no_communication},
-      {{"--overlap-comm"}, "S", {"on", "off"}, {}, no_communication},
-      {{"--reduce-at-boundary"}, "", {}, {}, no_communication},
-      {{"--comm-timeout"}, "S", {"60"}, {}, no_communication},
-      {{"--dump-collectives"}, "", {}, {}, no_communication},
-      {{"--grad-accum-dtype"}, "T", {"f32"}, {"bf16"}, "this version accumulates gradients in f32"},
+      {{"--dump-collectives"}, "", {}, {}, "this version lists no collectives"},
       {{"--initial-scale-power"}, "N", {"16"}, {}, "this version has no f16 and no loss scaling"},
       {{"--schedule"},
        "S",
@@ -139,7 +127,7 @@ const std::vector<LaterCommand>& later_commands() {
       {"consolidate", "this version does not convert checkpoints; generate and eval read them"},
       {"verify", "this version checks a checkpoint when it loads it"},
       {"export", "this version writes its own checkpoints only"},
-      {"launch", "this version runs one rank; call train directly"},
+      {"launch", "this version's ranks are threads of one process; call train --ranks N"},
       {"tune", "this version does not tune"},
       {"bench", "this version has no benchmarks in the command"},
   };

@@ -43,13 +43,16 @@ void MetricsFile::write(const StepRecord& r) {
 }
 
 void MetricsFile::write(const FinalRecord& r) {
-  // One rank sends nothing.
-  write_line(
-      text("{\"final\":true,\"steps\":%lld,\"skipped\":%lld,\"param_hash\":\"%s\","
-           "\"train_score\":%s,\"test_score\":%s,\"wire_bytes\":{\"all_gather\":0,"
-           "\"reduce_scatter\":0,\"all_reduce\":0,\"broadcast\":0,\"other\":0}}\n",
-           (long long)r.steps, (long long)r.skipped, r.param_hash.c_str(),
-           score(r.train_score).c_str(), score(r.test_score).c_str()));
+  const auto bytes = [&](Collective collective) {
+    return static_cast<long long>(r.wire[static_cast<size_t>(collective)].bytes);
+  };
+  write_line(text(
+      "{\"final\":true,\"steps\":%lld,\"skipped\":%lld,\"param_hash\":\"%s\","
+      "\"train_score\":%s,\"test_score\":%s,\"wire_bytes\":{\"all_gather\":%lld,"
+      "\"reduce_scatter\":%lld,\"all_reduce\":%lld,\"broadcast\":0,\"other\":%lld}}\n",
+      (long long)r.steps, (long long)r.skipped, r.param_hash.c_str(), score(r.train_score).c_str(),
+      score(r.test_score).c_str(), bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
+      bytes(Collective::all_reduce), bytes(Collective::barrier)));
 }
 
 }  // namespace zg::tools

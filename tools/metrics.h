@@ -6,13 +6,16 @@
 #include <optional>
 #include <string>
 
+#include "runtime/comm.h"
+
 namespace zg::tools {
 
 /// What one attempted optimizer step did.
 struct StepRecord {
-  int64_t step;                  ///< from 0
-  int64_t micro_steps, samples;  ///< of this step, over all ranks
-  double loss;  ///< mean over micro-batches, folded in order, of the mean over targets
+  int64_t step;         ///< from 0
+  int64_t micro_steps;  ///< of this step, on each rank
+  int64_t samples;      ///< of this step, on all ranks
+  double loss;          ///< mean over micro-batches, folded in order, of the mean over targets
   double grad_norm, rate;
   double loss_scale;  ///< 1 for f32, 0 for bf16
   bool skipped;
@@ -24,6 +27,7 @@ struct FinalRecord {
   int64_t steps, skipped;
   std::string param_hash;
   std::optional<double> train_score, test_score;  ///< of 1; absent for texts
+  WireCounts wire;                                ///< of rank 0
 };
 
 /// JSON lines, one per step as it ends, then the final one. Numbers are %.17g, which reads back to

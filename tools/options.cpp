@@ -69,14 +69,14 @@ std::vector<Flag> place_flags(PlaceOptions& place) {
   return {
       {{"--threads"},
        "N",
-       "threads for kernels; 0: every core [0]",
+       "threads for kernels, of each rank; 0: its share of the cores [0]",
        [&place](const std::string& name, const std::string& value) {
          place.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
        }},
       size_flag({"--device-memory"}, place.device.memory_limit,
-                "cap on the device's bytes; beyond it OutOfMemory (exit 3)"),
+                "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
       size_flag({"--host-memory"}, place.device.host_limit,
-                "cap on pinned and host bytes together"),
+                "cap on each rank's pinned and host bytes together"),
   };
 }
 
@@ -141,6 +141,66 @@ std::vector<Flag> optimisation_flags(TrainOptions& options) {
       text_flag({"--init"}, "F", options.initial_weights,
                 "weights from a safetensors file or a checkpoint"),
       seed_flag(options.seed, "of initial weights, data and dropout"),
+  };
+}
+
+Flag stage_flag(zero::Config& engine) {
+  return {{"--zero-stage"},
+          "0|1|2|3",
+          "what the ranks share out: 0 gradient sums, 1 and 2 also masters\nand moments, 3 also "
+          "values [0]",
+          [&engine](const std::string& name, const std::string& value) {
+            engine.stage = static_cast<int>(parse_choice(name, value, {"0", "1", "2", "3"}));
+          }};
+}
+
+// Of Lightning: the stage by another name. Listed in help as a spelling only.
+Flag strategy_flag(zero::Config& engine) {
+  return {{"--strategy"}, "S", "", [&engine](const std::string& name, const std::string& value) {
+            const std::string stage = "deepspeed_stage_";
+            const size_t choice =
+                parse_choice(name, value,
+                             {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
+                              stage + "2_offload", stage + "3_offload"});
+            if (choice > 3)
+              throw Unsupported(name + " " + value +
+                                ": this version keeps everything in the device's memory; try " +
+                                name + " " + stage + value.substr(stage.size(), 1));
+            engine.stage = static_cast<int>(choice);
+          }};
+}
+
+std::vector<Flag> rank_flags(TrainOptions& options) {
+  zero::Config& engine = options.optimisation.engine;
+  return {
+      integer_flag({"--ranks", "--gpus", "--num-gpus"}, options.ranks,
+                   "data-parallel ranks, threads of this process", {1, nullptr}),
+      stage_flag(engine),
+      strategy_flag(engine),
+      integer_flag({"--reduce-bucket-size"}, engine.reduce_bucket_size,
+                   "largest reduction of gradients, elements", {1, nullptr}),
+      integer_flag({"--prefetch-bucket-size"}, engine.prefetch_bucket_size,
+                   "largest unit that is gathered ahead, elements"),
+      integer_flag({"--param-persistence-threshold"}, engine.param_persistence_threshold,
+                   "stage 3: parameters of at most so many elements stay whole"),
+      {{"--overlap-comm"},
+       "on|off",
+       "communicate while computing [on]",
+       [&engine](const std::string& name, const std::string& value) {
+         engine.overlap_comm = parse_switch(name, value);
+       }},
+      switch_flag({"--reduce-at-boundary"}, engine.reduce_at_boundary,
+                  "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
+      {{"--grad-accum-dtype"},
+       "f32|bf16",
+       "of gradient sums [f32]",
+       [&engine](const std::string& name, const std::string& value) {
+         engine.grad_accum =
+             parse_choice(name, value, {"f32", "bf16"}) == 0 ? DType::f32 : DType::bf16;
+       }},
+      number_flag({"--comm-timeout"}, options.comm_timeout_s,
+                  {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
+                  "seconds until a rank that stays away ends the run (exit 4)"),
   };
 }
 
@@ -223,6 +283,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
       .groups = {{"data and model", data_and_model_flags(options.data, options.model)},
                  {"batch and length", size_flags(options)},
                  {"optimisation", optimisation_flags(options)},
+                 {"ranks", rank_flags(options)},
                  {"place", place_flags(options.place)},
                  {"output", output_flags(options)},
                  {"checkpoints", checkpoint_flags(options)},
@@ -230,8 +291,9 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
       .notes =
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
           "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
-          "--num_train_epochs, --output_dir, --logging_steps, --gpus 1, --precision 32.\n\n"
-          "  zerograd train --data sort\n"
+          "--num_train_epochs, --output_dir, --logging_steps, --gpus 2, --precision 32,\n"
+          "--strategy ddp|deepspeed_stage_N.\n\n"
+          "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
   if (!parse(line, arguments, options.given)) return false;
   const Given& given = options.given;
@@ -241,6 +303,8 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
         "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort");
   if (given.count("--tied") && given.count("--untied"))
     throw ConfigError("--tied: expected one of --tied and --untied, got both");
+  if (given.count("--zero-stage") && given.count("--strategy"))
+    throw ConfigError("--strategy: expected one of --zero-stage and --strategy, got both");
   if (given.count("--steps") && given.count("--epochs"))
     throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
   for (const char* name : {"--save-interval", "--save-top-k"})

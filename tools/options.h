@@ -55,6 +55,8 @@ struct TrainOptions {
   bool activation_checkpoint = false;
   uint64_t seed = 3407;
   PlaceOptions place;
+  int64_t ranks = 1;
+  double comm_timeout_s = 60.0;
 
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;

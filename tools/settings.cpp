@@ -25,6 +25,7 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "characters", settings.characters);
   visit("run", "micro_batch", settings.micro_batch);
   visit("run", "accumulation", settings.accumulation);
+  visit("run", "ranks", settings.ranks);
   visit("run", "dropout", settings.model.dropout);
   visit("run", "rate", settings.optimisation.rate);
   visit("run", "weight_decay", settings.optimisation.engine.adam.weight_decay);
@@ -32,6 +33,9 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "beta2", settings.optimisation.engine.adam.beta2);
   visit("run", "clip_norm", settings.optimisation.engine.clip_norm);
   visit("run", "compute", settings.optimisation.engine.compute);
+  visit("run", "stage", settings.optimisation.engine.stage);
+  visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
+  visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
   visit("run", "seed", settings.seed);
   visit("position", "samples", settings.samples);
   visit("position", "loss", settings.loss);

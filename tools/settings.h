@@ -16,13 +16,15 @@ struct Settings {
   models::GPTConfig model;
   DataOptions data;
   std::string characters;  ///< of the data, in order of token ids; empty when tokens are numbers
-  int64_t micro_batch = 0, accumulation = 1;
+  int64_t micro_batch = 0, accumulation = 1, ranks = 1;
   OptimisationOptions optimisation;
   uint64_t seed = 3407;
   int64_t samples = 0;  ///< consumed so far: where the data goes on
   /// What --save-top-k compares: the last validation's loss when there are any, else the last
   /// step's. NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
+
+  int64_t samples_per_step() const { return micro_batch * accumulation * ranks; }
 };
 
 std::string to_json(const Settings& settings);

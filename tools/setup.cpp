@@ -149,10 +149,14 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--betas", engine.adam.beta2, saved_engine.adam.beta2);
   fill("--clip", engine.clip_norm, saved_engine.clip_norm);
   fill("--precision", engine.compute, saved_engine.compute);
+  if (missing("--strategy")) fill("--zero-stage", engine.stage, saved_engine.stage);
+  fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
+  fill("--reduce-at-boundary", engine.reduce_at_boundary, saved_engine.reduce_at_boundary);
+  // Another number of ranks takes the same batch in other turns.
   BatchOptions& batch = options.batch;
   if (!batch.micro && !batch.accumulation && !batch.train) {
     batch.micro = saved.micro_batch;
-    batch.accumulation = saved.accumulation;
+    batch.train = saved.samples_per_step();
   }
 }
 

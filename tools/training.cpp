@@ -3,19 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstring>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "kernels/peak.h"
 #include "models/generate.h"
 #include "runtime/error.h"
-#include "tools/batch_size.h"
-#include "tools/setup.h"
+#include "tools/checkpoints.h"
 #include "tools/text.h"
 
 namespace zg::tools {
@@ -33,16 +31,6 @@ double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
 
 bool due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-// What cannot be written should be known before hours of training, not after.
-void check_writable(const char* flag, const std::string& path) {
-  if (path.empty()) return;
-  std::FILE* file = std::fopen(path.c_str(), "a");
-  if (!file)
-    throw FileError(std::string(flag) + ": " + path +
-                    " cannot be written: " + std::strerror(errno));
-  std::fclose(file);
-}
-
 double measured_peak(const Device& device, DType dtype) {
   try {
     return measure_matmul_peak(device, dtype);
@@ -53,158 +41,101 @@ double measured_peak(const Device& device, DType dtype) {
 
 }  // namespace
 
-Training::Resumed Training::find_resumed(TrainOptions& options) {
-  Resumed resumed;
-  if (!options.resume.empty()) resumed.path = checkpoint_to_resume(options.resume, options.save);
-  if (!resumed.path.empty()) {
-    const zero::CheckpointInfo info = zero::read_checkpoint_info(resumed.path);
-    resumed.settings = settings_from_json(info.config_json, resumed.path);
-    adopt(*resumed.settings, options);
-  }
-  return resumed;
-}
-
-Training::Training(const TrainOptions& options)
-    : options_(options),
-      resumed_(find_resumed(options_)),
-      device_(Device::cpu(0, options_.place.device)),
+Training::Training(const Run& run, Communicator& ranks, const Device& device)
+    : run_(run),
+      options_(run.options),
+      dataset_(*run.dataset),
+      ranks_(ranks),
+      device_(device),
+      settings_(run.settings),
+      model_(std::make_unique<models::GPT>(store_, settings_.model)),
       memory_(device_) {
-  check_outputs();
-  if (!options_.trace.empty()) {
-    trace_ = std::make_shared<Trace>();
-    device_.set_trace(trace_);
-  }
-  prepare_data_and_model();
+  device_.set_trace(run.trace);
   prepare_engine();
 }
 
-void Training::check_outputs() const {
-  check_writable("--trace", options_.trace);
-  check_writable("--dump-gradients", options_.dump_gradients);
-  if (options_.save.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(options_.save, error);
-  if (error) throw FileError("--save: " + options_.save + " cannot be made: " + error.message());
-}
-
-void Training::prepare_data_and_model() {
-  if (options_.data.source.empty())
-    throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
-                      options_.save + " has no checkpoint to resume");
-  dataset_ = make_dataset(options_.data, options_.model.block_size, options_.seed);
-  if (options_.sample_interval > 0 && !dataset_->is_text())
-    throw ConfigError("--sample-interval: expected data PATH.txt, got " + options_.data.source);
-  if (options_.eval_interval > 0 && dataset_->epoch_samples(Split::validation) == 0)
-    throw ConfigError("--eval-interval: expected a --val-fraction above 0, got 0");
-
-  const BatchSize size = solve_batch_size({.micro = options_.batch.micro,
-                                           .accumulation = options_.batch.accumulation,
-                                           .train = options_.batch.train});
-  settings_ = {.model = model_config(options_.model, *dataset_),
-               .data = options_.data,
-               .characters = characters_of(*dataset_),
-               .micro_batch = size.micro,
-               .accumulation = size.accumulation,
-               .optimisation = options_.optimisation,
-               .seed = options_.seed};
-  settings_.optimisation.engine.seed = options_.seed;
-  zero::validate(settings_.optimisation.engine);
-  steps_ = total_steps();
-  model_ = std::make_unique<models::GPT>(store_, settings_.model);
-}
-
 void Training::prepare_engine() {
-  std::vector<std::string> changes;
-  if (resumed_.settings) changes = check_resumed(*resumed_.settings, settings_);
-  engine_ = std::make_unique<zero::Engine>(store_, device_, settings_.optimisation.engine);
-  if (resumed_.settings) {
-    micro_batches_ = zero::load_checkpoint(resumed_.path, *engine_).micro_batches;
-    settings_.samples = resumed_.settings->samples;
-    settings_.loss = resumed_.settings->loss;
+  engine_ = std::make_unique<zero::Engine>(store_, ranks_, device_, settings_.optimisation.engine);
+  if (!run_.resumed.empty()) {
+    micro_batches_ = zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
     std::error_code ignored;  // two paths that cannot be compared are not one
-    if (std::filesystem::equivalent(std::filesystem::path(resumed_.path).parent_path(),
+    if (std::filesystem::equivalent(std::filesystem::path(run_.resumed).parent_path(),
                                     options_.save, ignored))
       saved_at_ = engine_->steps();
   } else if (!options_.initial_weights.empty()) {
     zero::load_weights(options_.initial_weights, *engine_);
   }
-  if (!options_.metrics.empty()) metrics_.emplace(options_.metrics);
-  console_.emplace(options_.progress, engine_->steps(), steps_);
+  if (is_first() && !options_.metrics.empty()) metrics_.emplace(options_.metrics);
+  console_.emplace(options_.progress, engine_->steps(), run_.steps, !is_first());
   announce();
-  for (const std::string& change : changes) console_->log("changed: " + change);
-  if (options_.log_interval > 0)
-    peak_flops_ = measured_peak(device_, settings_.optimisation.engine.compute);
-}
-
-int64_t Training::total_steps() const {
-  if (options_.epochs <= 0.0) return options_.steps;
-  const double samples =
-      options_.epochs * static_cast<double>(dataset_->epoch_samples(Split::train));
-  const double per_step = static_cast<double>(settings_.micro_batch * settings_.accumulation);
-  return std::max<int64_t>(1, static_cast<int64_t>(samples / per_step));
+  if (is_first() && options_.log_interval > 0)
+    peak_flops_ = measured_peak(device_, settings_.optimisation.engine.compute) *
+                  std::min(ranks_.size(), available_cores() / device_.traits().threads);
+  ranks_.wait(ranks_.barrier("start"));
 }
 
 void Training::announce() {
   const Device::Traits& traits = device_.traits();
-  console_->log(text("rank 0/1 pid %d %s", static_cast<int>(getpid()), device_.name().c_str()));
-  console_->log(text("%s, %d thread%s, %s", name_of(traits.isa), traits.threads,
-                     traits.threads == 1 ? "" : "s",
-                     name_of(settings_.optimisation.engine.compute)));
-  console_->log(text(
-      "data %s: %lld training and %lld validation samples of %lld tokens",
-      settings_.data.source.c_str(), (long long)dataset_->epoch_samples(Split::train),
-      (long long)dataset_->epoch_samples(Split::validation), (long long)dataset_->block_size()));
-  console_->log(text("batch %lld = %lld x %lld micro-batch%s; steps %lld to %lld",
-                     (long long)(settings_.micro_batch * settings_.accumulation),
-                     (long long)settings_.micro_batch, (long long)settings_.accumulation,
-                     settings_.accumulation == 1 ? "" : "es", (long long)engine_->steps(),
-                     (long long)steps_));
-  if (resumed_.settings)
+  std::fprintf(stderr, "rank %d/%d pid %d %s\n", ranks_.rank(), ranks_.size(),
+               static_cast<int>(getpid()), device_.name().c_str());
+  console_->log(text("%s, %d thread%s%s, %s, ZeRO stage %d", name_of(traits.isa), traits.threads,
+                     traits.threads == 1 ? "" : "s", ranks_.size() == 1 ? "" : " per rank",
+                     name_of(settings_.optimisation.engine.compute),
+                     settings_.optimisation.engine.stage));
+  console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
+                     settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
+                     (long long)dataset_.epoch_samples(Split::validation),
+                     (long long)dataset_.block_size()));
+  console_->log(text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
+                     (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
+                     (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
+                     ranks_.size() == 1 ? "" : text(" x %d ranks", ranks_.size()).c_str(),
+                     (long long)engine_->steps(), (long long)run_.steps));
+  if (!run_.resumed.empty())
     console_->log(
-        text("resumed %s: %lld samples seen", resumed_.path.c_str(), (long long)settings_.samples));
+        text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
+  for (const std::string& change : run_.changes) console_->log("changed: " + change);
   console_->result(text("number of parameters: %.2fM",
                         static_cast<double>(model_->transformer_parameters()) / 1e6));
 }
 
-int Training::run() {
-  int status = 0;
+int Training::run(const std::function<int()>& signal) {
   try {
-    status = run_steps();
+    return run_steps(signal);
   } catch (...) {
-    // What led to an OutOfMemory, say; the first error is the one to report.
-    print_memory_table();
-    try {
-      write_trace();
-    } catch (const FileError&) {
-    }
+    print_memory_table();  // what led to an OutOfMemory, say
     throw;
   }
-  write_trace();
-  return status;
 }
 
-int Training::run_steps() {
-  while (engine_->steps() < steps_) {
+int Training::run_steps(const std::function<int()>& signal) {
+  while (engine_->steps() < run_.steps) {
     report(train_step(engine_->steps()));
     report_periodic(engine_->steps());
-    if (const int signal = interrupt_.signal()) return interrupted(signal);
+    if (const int number = agreed(signal())) return interrupted(number);
   }
   finish();
   return 0;
 }
 
-void Training::write_trace() const {
-  if (trace_) trace_->write(options_.trace);
+// A signal finds the ranks at different places: all stop after the step in which rank 0 saw it.
+int Training::agreed(int signal) {
+  const PurposeScope purpose(device_, Purpose::comm);
+  const Tensor sum = Tensor::full({1}, is_first() ? signal : 0, DType::i64, device_);
+  ranks_.wait(ranks_.all_reduce(sum, "signal"));
+  return device_.type() == Device::Type::meta ? 0 : static_cast<int>(sum.item());
 }
 
 StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
   const TraceSpan span(device_.compute(), "step");
+  ranks_.set_step(step);
   memory_.begin_step(step);
-  double loss = 0.0;
-  for (int64_t j = 0; j < settings_.accumulation; ++j)
-    loss += micro_batch(step, j == 0, j + 1 == settings_.accumulation);
-  loss /= static_cast<double>(settings_.accumulation);
+  std::vector<double> losses;
+  for (int64_t j = 0; j < settings_.accumulation; ++j) losses.push_back(micro_batch(step, j));
+  settings_.samples += settings_.samples_per_step();
+  micro_batches_ += settings_.accumulation * ranks_.size();
+  const double loss = engine_->mean_loss(losses);
   if (!options_.dump_gradients.empty() && step == options_.dump_gradients_step)
     zero::dump_gradients(options_.dump_gradients, *engine_);
   memory_.cell();  // before step
@@ -220,7 +151,7 @@ StepRecord Training::train_step(int64_t step) {
     console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step,
                        result.bad_tensor.c_str()));
 
-  const int64_t samples = settings_.micro_batch * settings_.accumulation;
+  const int64_t samples = settings_.samples_per_step();
   const double seconds = seconds_since(start);
   return {.step = step,
           .micro_steps = settings_.accumulation,
@@ -230,25 +161,29 @@ StepRecord Training::train_step(int64_t step) {
           .rate = settings_.optimisation.rate,
           .loss_scale = settings_.optimisation.engine.compute == DType::f32 ? 1.0 : 0.0,
           .skipped = result.skipped,
-          .tokens_per_second = static_cast<double>(samples * dataset_->block_size()) / seconds,
+          .tokens_per_second = static_cast<double>(samples * dataset_.block_size()) / seconds,
           .seconds = seconds,
           .peak_bytes = memory_.step_peak(),
           .host_peak_bytes = memory_.host_step_peak()};
 }
 
-// A step with several micro-batches has one row of memory: its first cell is the first's, the
-// others are the last's, and no peak between them is lost.
-double Training::micro_batch(int64_t step, bool first, bool last) {
+// Of the micro-batches of a step, the ranks take turns. A step with several of them has one row of
+// memory: its first cell is the first's, the others are the last's, and no peak between them is
+// lost.
+double Training::micro_batch(int64_t step, int64_t index) {
+  const bool last = index + 1 == settings_.accumulation;
+  const int64_t first_sample =
+      settings_.samples + (index * ranks_.size() + ranks_.rank()) * settings_.micro_batch;
   const models::Batch batch =
-      dataset_->batch(Split::train, settings_.samples, settings_.micro_batch, device_);
-  if (first) memory_.cell();  // before forward
+      dataset_.batch(Split::train, first_sample, settings_.micro_batch, device_);
+  if (index == 0) memory_.cell();  // before forward
   Tape tape = engine_->tape();
   Var loss;
   {
     const PhaseScope phase(device_, "forward");
     const TraceSpan span(device_.compute(), "forward");
     loss = model_->loss(tape, batch.ids, batch.targets,
-                        {.seed = settings_.seed, .step = step, .first_sample = settings_.samples},
+                        {.seed = settings_.seed, .step = step, .first_sample = first_sample},
                         options_.activation_checkpoint);
   }
   const double value = loss.value().item();
@@ -260,8 +195,6 @@ double Training::micro_batch(int64_t step, bool first, bool last) {
     engine_->backward(tape, loss);
   }
   if (last) memory_.cell();  // after backward
-  settings_.samples += settings_.micro_batch;
-  ++micro_batches_;
   return value;
 }
 
@@ -299,7 +232,7 @@ double Training::matmul_flops_per_token() const {
 Evaluation Training::evaluation() {
   return {.model = *model_,
           .make_tape = [this] { return engine_->inference_tape(); },
-          .dataset = *dataset_,
+          .dataset = dataset_,
           .device = device_,
           .sorts = settings_.data.source == "sort"};
 }
@@ -315,20 +248,21 @@ void Training::validate() {
 void Training::print_sample() {
   constexpr int64_t prompt_tokens = 16, sample_tokens = 200;
   const Split split =
-      dataset_->epoch_samples(Split::validation) > 0 ? Split::validation : Split::train;
-  std::vector<int32_t> ids(static_cast<size_t>(dataset_->block_size())), targets(ids.size());
-  dataset_->sample(split, 0, ids.data(), targets.data());
+      dataset_.epoch_samples(Split::validation) > 0 ? Split::validation : Split::train;
+  std::vector<int32_t> ids(static_cast<size_t>(dataset_.block_size())), targets(ids.size());
+  dataset_.sample(split, 0, ids.data(), targets.data());
   ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
   const auto rows = models::generate(*model_, [this] { return engine_->inference_tape(); }, {ids},
                                      sample_tokens, {.top_k = 10, .seed = settings_.seed});
   console_->result(text("sample after step %lld:\n", (long long)engine_->steps()) +
-                   dataset_->decode(rows.front()));
+                   dataset_.decode(rows.front()));
 }
 
 // Once and in one piece: lines between its rows would break the table.
 void Training::print_memory_table() {
   console_->end_progress();
-  if (std::exchange(options_.dump_memory, false)) console_->result(memory_.markdown());
+  if (options_.dump_memory && !std::exchange(table_printed_, true))
+    console_->result(memory_.markdown());
 }
 
 void Training::save() {
@@ -351,10 +285,11 @@ int Training::interrupted(int signal) {
 }
 
 void Training::finish() {
+  const WireCounts wire = ranks_.wire();  // without what scores and the hash take
   print_memory_table();
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
-  if (dataset_->question_length() > 0 && options_.score_samples > 0) {
+  if (dataset_.question_length() > 0 && options_.score_samples > 0) {
     console_->log("Evaluating the trained model ...");
     try {
       scores = evaluation().scores(options_.score_samples, print);
@@ -362,7 +297,7 @@ void Training::finish() {
     } catch (const ConfigError& error) {  // a run that diverged still saves and reports
       console_->log(std::string("no scores: ") + error.what());
     }
-  } else if (dataset_->question_length() == 0 && dataset_->epoch_samples(Split::validation) > 0) {
+  } else if (dataset_.question_length() == 0 && dataset_.epoch_samples(Split::validation) > 0) {
     validate();
   }
   if (!options_.save.empty()) save();
@@ -370,7 +305,7 @@ void Training::finish() {
   console_->result("param_hash " + hash);
   if (!metrics_) return;
   FinalRecord record = {
-      .steps = engine_->steps(), .skipped = engine_->skipped(), .param_hash = hash};
+      .steps = engine_->steps(), .skipped = engine_->skipped(), .param_hash = hash, .wire = wire};
   if (scores) {
     record.train_score = scores->train;
     record.test_score = scores->test;

@@ -1,74 +1,66 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
-#include "models/data.h"
 #include "models/gpt.h"
-#include "runtime/trace.h"
-#include "tools/checkpoints.h"
+#include "runtime/comm.h"
 #include "tools/console.h"
 #include "tools/evaluation.h"
-#include "tools/interrupt.h"
 #include "tools/memory_table.h"
 #include "tools/metrics.h"
-#include "tools/options.h"
-#include "tools/settings.h"
+#include "tools/run.h"
 #include "zero/engine.h"
 
 namespace zg::tools {
 
-/// One run of `zerograd train` on one rank.
+/// One rank of `zerograd train`. Every rank computes the same steps, validations, samples and
+/// scores, each on its own micro-batches of a step; rank 0 is the one that prints and writes.
 class Training {
  public:
-  explicit Training(const TrainOptions& options);
-  int run();  ///< the exit status; also after an error it writes the trace and the memory table
+  /// Run, communicator and device's owner must outlive it. Announces the run.
+  Training(const Run& run, Communicator& ranks, const Device& device);
+  /// The exit status; also after an error rank 0 prints the memory table. `signal`: of the process,
+  /// 0 while none has come; rank 0's answer counts for all.
+  int run(const std::function<int()>& signal);
 
  private:
-  struct Resumed {
-    std::string path;  ///< empty: a fresh start
-    std::optional<Settings> settings;
-  };
-  static Resumed find_resumed(TrainOptions& options);
-
-  void check_outputs() const;
-  void prepare_data_and_model();
   void prepare_engine();
   void announce();
-  int64_t total_steps() const;
-  int run_steps();
+  int run_steps(const std::function<int()>& signal);
+  int agreed(int signal);
   StepRecord train_step(int64_t step);
-  double micro_batch(int64_t step, bool first, bool last);
+  double micro_batch(int64_t step, int64_t index);
   void report(const StepRecord& record);
   void report_periodic(int64_t step);
   void validate();
   void print_sample();
   void print_memory_table();
-  void write_trace() const;
   void save();
   int interrupted(int signal);
   void finish();
   Evaluation evaluation();
   double matmul_flops_per_token() const;
 
-  TrainOptions options_;
-  Resumed resumed_;
-  Settings settings_;
+  bool is_first() const { return ranks_.rank() == 0; }
+
+  const Run& run_;
+  const TrainOptions& options_;
+  const models::Dataset& dataset_;
+  Communicator& ranks_;
   Device device_;
-  std::shared_ptr<Trace> trace_;
-  std::unique_ptr<models::Dataset> dataset_;
+  Settings settings_;  ///< position and loss move on
   ParameterStore store_;
   std::unique_ptr<models::GPT> model_;
   std::unique_ptr<zero::Engine> engine_;
   std::optional<MetricsFile> metrics_;
   std::optional<Console> console_;
   MemoryTable memory_;
-  InterruptScope interrupt_;
-  int64_t steps_ = 0;          ///< where the run ends
-  int64_t micro_batches_ = 0;  ///< consumed since step 0
+  int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
-  double peak_flops_ = 0.0;  ///< 0: unknown
+  double peak_flops_ = 0.0;  ///< of all ranks; 0: unknown
+  bool table_printed_ = false;
 };
 
 }  // namespace zg::tools

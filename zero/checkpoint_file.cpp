@@ -164,6 +164,9 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
                             const CheckpointInfo& info) {
   if (engine.device().type() == Device::Type::meta)
     throw Unsupported("save_checkpoint: the engine is on meta, which stores nothing");
+  if (engine.ranks().size() > 1)
+    throw Unsupported("save_checkpoint: " + std::to_string(engine.ranks().size()) +
+                      " ranks; this version saves from one");
   require_step_boundary(engine, info);
   Manifest manifest{.info = info};
   if (engine.loss_scaler().dynamic()) manifest.loss_scaler = engine.loss_scaler().state();
@@ -247,7 +250,8 @@ void load_weights(const std::string& path, Engine& engine) {
 void dump_gradients(const std::string& path, const Engine& engine) {
   if (engine.micro_batches() == 0)
     throw ConfigError("dump_gradients: no micro-batch since the last step; call backward first");
-  const double divisor = static_cast<double>(engine.micro_batches()) * engine.loss_scaler().scale();
+  const double divisor = static_cast<double>(engine.micro_batches() * engine.ranks().size()) *
+                         engine.loss_scaler().scale();
   std::vector<const Parameter*> trainable;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& [name, parameter] : engine.store().by_name()) {
@@ -255,13 +259,14 @@ void dump_gradients(const std::string& path, const Engine& engine) {
     trainable.push_back(parameter);
     entries.push_back({name, DType::f32, parameter->shape});
   }
-  SafetensorsWriter writer(path, entries);
+  std::optional<SafetensorsWriter> writer;
+  if (engine.ranks().rank() == 0) writer.emplace(path, entries);
   for (const Parameter* parameter : trainable) {
     std::vector<float> values = engine.read(*parameter, State::gradient);
     for (float& value : values) value = static_cast<float>(value / divisor);
-    writer.write_floats(values);
+    if (writer) writer->write_floats(values);
   }
-  writer.finish();
+  if (writer) writer->finish();
 }
 
 }  // namespace zg::zero

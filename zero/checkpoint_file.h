@@ -53,9 +53,9 @@ ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 /// the file has instead, before anything is written.
 ZG_API void load_weights(const std::string& path, Engine& engine);
 
-/// The gradients accumulated since the last step, divided by the number of micro-batches and the
-/// loss scale, by parameter name, in f32, as safetensors. ConfigError when there were no
-/// micro-batches.
+/// The gradients accumulated since the last step, divided by the number of all ranks' micro-batches
+/// and the loss scale, by parameter name, in f32, as safetensors. ConfigError when there were no
+/// micro-batches. Collective; rank 0 writes.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+/// What a run computed, whoever computed it.
+struct Curve {
+  std::string hash;
+  std::vector<nlohmann::json> losses, norms;
+  nlohmann::json last;
+
+  bool operator==(const Curve& other) const {
+    return hash == other.hash && losses == other.losses && norms == other.norms;
+  }
+};
+
+Curve curve_of(const std::string& line) {
+  const TemporaryFolder folder;
+  const std::string metrics = folder / "metrics";
+  const Outcome outcome = zerograd(line + " --metrics " + metrics);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  Curve curve{.hash = line_after(outcome.out, "param_hash ")};
+  for (const nlohmann::json& record : json_lines(metrics)) {
+    if (record.contains("final")) {
+      curve.last = record;
+    } else {
+      curve.losses.push_back(record.at("loss"));
+      curve.norms.push_back(record.at("grad_norm"));
+    }
+  }
+  return curve;
+}
+
+// A step is 8 micro-batches of 2, whatever the ranks make of them.
+const std::string sort_run =
+    "train --data sort --steps 3 --train-batch-size 16 --batch-size 2 --score-samples 0 "
+    "--log-interval 0 --threads 1 ";
+
+}  // namespace
+
+TEST_CASE("any ranks and stage give the parameters, losses and norms of one rank") {
+  for (const std::string precision : {"f32", "bf16"}) {
+    const std::string run = sort_run + "--precision " + precision + " ";
+    const Curve one = curve_of(run);
+    CHECK(one.losses.size() == 3);
+    for (const char* flags :
+         {"--zero-stage 3", "--ranks 2 --zero-stage 0", "--gpus 2 --strategy deepspeed_stage_1",
+          "--ranks 2 --zero-stage 3 --activation-checkpoint", "--num_gpus 4 --zero-stage 2",
+          "--ranks 4 --zero-stage 1 --overlap-comm off",
+          "--ranks 4 --zero-stage 3 --param-persistence-threshold 0 --reduce-bucket-size 999",
+          "--ranks 8 --zero-stage 0",
+          "--ranks 8 --zero-stage 3 --param-persistence-threshold 0 --prefetch-bucket-size 0"}) {
+      CAPTURE(flags);
+      CHECK(curve_of(run + flags) == one);
+    }
+  }
+}
+
+TEST_CASE("each rank says where it runs, and rank 0 alone prints results") {
+  const Outcome outcome = zerograd(sort_run + "--ranks 4 --log-interval 1 --eval-interval 1");
+  CHECK(outcome.status == 0);
+  for (const char* rank : {"0", "1", "2", "3"}) {
+    const std::string line = line_after(outcome.error, "rank " + std::string(rank) + "/4 pid ");
+    CHECK(line.substr(line.find(' ')) == " cpu:" + std::string(rank));
+  }
+  CHECK(contains(outcome.error, "batch 16 = 2 x 2 micro-batches x 4 ranks; steps 0 to 3"));
+  for (const char* once : {"number of parameters:", "iter 2:", "param_hash"})
+    CHECK(outcome.out.find(once) == outcome.out.rfind(once));
+}
+
+TEST_CASE("modes that say so change the bits") {
+  // Sums of a few bf16 leaves are mostly exact in f32; those of f32 leaves show their order.
+  CHECK(!(curve_of(sort_run + "--ranks 2 --reduce-at-boundary") == curve_of(sort_run)));
+  const std::string run = sort_run + "--ranks 4 --precision bf16 ";
+  const Curve exact = curve_of(run);
+  const Curve bf16 = curve_of(run + "--grad-accum-dtype bf16 --zero-stage 2");
+  CHECK(!(bf16 == exact));
+  CHECK(curve_of(sort_run + "--precision bf16 --grad-accum-dtype bf16") == bf16);
+}
+
+TEST_CASE("gradients dumped from ranks are those of one rank") {
+  const TemporaryFolder folder;
+  const std::string one = folder / "one", four = folder / "four";
+  REQUIRE(zerograd(sort_run + "--dump-gradients " + one + ":1").status == 0);
+  REQUIRE(zerograd(sort_run + "--ranks 4 --zero-stage 3 --dump-gradients " + four + ":1").status ==
+          0);
+  CHECK(read_file(one) == read_file(four));
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/data.h"
+#include "runtime/trace.h"
+#include "tools/options.h"
+#include "tools/settings.h"
+
+namespace zg::tools {
+
+/// What the ranks of one run share: read, checked and solved once, before any of them starts.
+struct Run {
+  TrainOptions options;  ///< with what a resumed checkpoint says
+  std::string resumed;   ///< its step_N; empty: a fresh start
+  std::unique_ptr<const models::Dataset> dataset;
+  Settings settings;                 ///< where the run begins
+  std::vector<std::string> changes;  ///< since the checkpoint, a line each
+  int64_t steps = 0;                 ///< where the run ends
+  std::shared_ptr<Trace> trace;      ///< null: not asked for
+};
+
+/// Reads data and checkpoint, solves the batch and sees that outputs can be written. ConfigError,
+/// FileError, Unsupported.
+Run prepare_run(const TrainOptions& options);
+
+}  // namespace zg::tools
