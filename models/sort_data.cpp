@@ -42,7 +42,7 @@ class SortDataset final : public Dataset {
   int64_t question_length() const override { return length_; }
 
   void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const override {
-    RandomStream random(seed_, "sort", static_cast<uint64_t>(index));
+    RandomStream random(seed_, "sort.sample", static_cast<uint64_t>(index));
     std::vector<int32_t> tokens(static_cast<size_t>(2 * length_));
     const std::span<int32_t> question = std::span(tokens).first(static_cast<size_t>(length_));
     bool accepted = false;
