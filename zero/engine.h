@@ -11,6 +11,7 @@
 #include "autograd/tape.h"
 #include "runtime/comm.h"
 #include "zero/config.h"
+#include "zero/model_states.h"
 
 namespace zg::zero {
 
@@ -66,6 +67,8 @@ class ZG_API Engine final : public ParameterSource {
   const ParameterStore& store() const;
   const Device& device() const;
   Communicator& ranks() const;
+
+  RestingBytes resting_bytes() const;  ///< of what this rank keeps from step to step
 
   /// The mean over all ranks' micro-batches of a step from each rank's own losses, in f64 and in
   /// rising g: the same for every world size. Collective.

@@ -55,6 +55,38 @@ Tensor whole_state(EngineState& s, Storage& storage, bool trainable, State state
 
 }  // namespace
 
+RestingBytes Engine::resting_bytes() const {
+  RestingBytes rest;
+  int64_t held = 0;  // by the arena
+  const auto numel_of = [](std::span<const FlatUnit::Piece> pieces) {
+    int64_t sum = 0;
+    for (const FlatUnit::Piece& piece : pieces) sum += piece.numel();
+    return sum;
+  };
+  const auto add = [&](int64_t& kind, const Tensor& tensor, int64_t numel) {
+    if (!tensor) return;
+    kind += numel * size_of(tensor.dtype());
+    held += arena_bytes(tensor.bytes());
+  };
+  for (const Storage& storage : state_->storages) {
+    for (const Values* values : {&storage.trainable, &storage.frozen})
+      if (storage.stays_whole)
+        add(rest.parameter, values->whole, values->flat.numel);
+      else
+        add(rest.parameter, values->shard, numel_of(values->flat.shard(storage.rank)));
+    const FlatUnit& flat = storage.trainable.flat;
+    add(rest.gradient, storage.sums, numel_of(storage.pieces));
+    add(rest.gradient, storage.local_sums, flat.numel);
+    const int64_t states =
+        numel_of(flat.within(storage.state_begin, storage.state_begin + storage.state_numel));
+    if (!storage.values_are_masters) add(rest.optimizer, storage.masters, states);
+    add(rest.optimizer, storage.moment1, states);
+    add(rest.optimizer, storage.moment2, states);
+  }
+  rest.padding = held - rest.parameter - rest.gradient - rest.optimizer;
+  return rest;
+}
+
 std::string Engine::parameter_hash() const {
   static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
   Checksum hash;

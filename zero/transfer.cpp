@@ -24,11 +24,10 @@ void for_each_chunk(const Tensor& tensor, const F& f) {
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce) {
   const Device device = to.device();
-  std::vector<float> values;
   for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
-    values.resize(static_cast<size_t>(chunk.numel()));
-    if (device.type() != Device::Type::meta) produce(begin, values);
-    const Tensor staging = Tensor::from(values, chunk.shape(), device);
+    const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device);
+    if (float* values = staging.data<float>())
+      produce(begin, {values, static_cast<size_t>(chunk.numel())});
     kernels::cast({.x = staging, .y = chunk}, device.compute());
   });
 }

@@ -96,3 +96,32 @@ TEST_CASE("an engine over its cap is refused before anything is computed") {
   const Toy toy;
   CHECK_THROWS_AS(Engine(toy.store, Device::cpu(0, {.memory_limit = 4096})), OutOfMemory);
 }
+
+TEST_CASE("resting bytes are the elements that a rank owns; all ranks' add up to the formula") {
+  const Toy toy;
+  int64_t trainable = 0, frozen = 0;
+  for (const auto& parameter : toy.store.parameters())
+    (parameter->trainable ? trainable : frozen) += parameter->shape.numel();
+  for (int stage = 0; stage <= 3; ++stage)
+    for (int world : {1, 2, 3}) {
+      CAPTURE(stage);
+      CAPTURE(world);
+      zero::RestingBytes sum;
+      for (int rank = 0; rank < world; ++rank) {
+        const Device device = Device::meta(rank);
+        const auto ranks = counting_communicator(rank, world);
+        const Engine engine(
+            toy.store, *ranks, device,
+            {.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 0});
+        const zero::RestingBytes rest = engine.resting_bytes();
+        CHECK(rest.total() == device.memory().live());
+        CHECK(rest.padding > 0);
+        sum.parameter += rest.parameter;
+        sum.gradient += rest.gradient;
+        sum.optimizer += rest.optimizer;
+      }
+      CHECK(sum.parameter == 2 * (trainable + frozen) * (stage == 3 ? 1 : world));
+      CHECK(sum.gradient == 4 * trainable);
+      CHECK(sum.optimizer == 12 * trainable * (stage == 0 ? world : 1));
+    }
+}
