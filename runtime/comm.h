@@ -78,6 +78,9 @@ struct LocalOptions {
   DeviceOptions device;     ///< threads 0: this rank's share of the cores
 };
 
+/// A rank's share of this process's cores, at least one.
+ZG_API int threads_per_rank(int ranks);
+
 /// Runs f(communicator, device) on `ranks` threads of this process, device cpu:rank. Returns when
 /// all have; rethrows the first cause. A rank that stalls in its own code cannot be ended: when its
 /// peers have given up on it, the report goes to stderr and the process ends with status 4.

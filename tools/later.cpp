@@ -104,7 +104,6 @@ FlagGroup later_train_flags() {
        {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"},
        constant_rate},
       {{"--warmup-steps", "--num-warmup-steps"}, "N", {"0"}, {}, constant_rate},
-      {{"--memory-json"}, "F", {}, {}, "this version writes no memory record"},
       {{"--max-restarts"}, "N", {"0"}, {}, "this version does not restart by itself"},
       {{"--inject"}, "DRILL", {}, {}, "this version has no drills"},
       {{"--limit-train-batches"}, "N", {}, {}, "this version counts --steps or --epochs"},
@@ -123,7 +122,6 @@ FlagGroup later_train_flags() {
 
 const std::vector<LaterCommand>& later_commands() {
   static const std::vector<LaterCommand> commands = {
-      {"plan", "this version cannot predict memory without running"},
       {"consolidate", "this version does not convert checkpoints; generate and eval read them"},
       {"verify", "this version checks a checkpoint when it loads it"},
       {"export", "this version writes its own checkpoints only"},

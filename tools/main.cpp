@@ -22,6 +22,7 @@ struct Subcommand {
 
 constexpr Subcommand subcommands[] = {
     {"train", "trains a GPT on a task, a text or tokens", train},
+    {"plan", "the bytes that train will take, without taking them", plan},
     {"eval", "validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
     {"info", "version, instruction set, memory, devices and measured limits", info},
@@ -53,8 +54,8 @@ int run(const std::string& name, const std::vector<std::string>& arguments) {
     if (name == later.name) throw Unsupported(name + ": " + later.reason);
     known.push_back(later.name);
   }
-  throw ConfigError("expected a subcommand (train, eval, generate or info), got '" + name + "'" +
-                    did_you_mean(name, known));
+  throw ConfigError("expected a subcommand (train, plan, eval, generate or info), got '" + name +
+                    "'" + did_you_mean(name, known));
 }
 
 int exit_status(const char* type) {

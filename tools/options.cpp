@@ -238,6 +238,8 @@ std::vector<Flag> output_flags(TrainOptions& options) {
                 "a Chrome trace (Perfetto opens it) of kernels and memory"),
       switch_flag({"--dump-memory"}, options.dump_memory,
                   "a Markdown table of memory per phase and step"),
+      text_flag({"--memory-json"}, "F", options.memory_json,
+                "the same of all ranks in bytes, as plan predicts it"),
       gradients_flag(options),
       choice_flag({"--progress"}, options.progress, {"auto", "on", "off"},
                   "one redrawn line on stderr; auto: on a terminal"),
@@ -274,33 +276,20 @@ void check_model(const ModelOptions& model, const Given& given) {
         "one of them, got both");
 }
 
-}  // namespace
+std::vector<FlagGroup> train_groups(TrainOptions& options) {
+  return {{"data and model", data_and_model_flags(options.data, options.model)},
+          {"batch and length", size_flags(options)},
+          {"optimisation", optimisation_flags(options)},
+          {"ranks", rank_flags(options)},
+          {"place", place_flags(options.place)},
+          {"output", output_flags(options)},
+          {"checkpoints", checkpoint_flags(options)},
+          later_train_flags()};
+}
 
-bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
-  const CommandLine line = {
-      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
-      .summary = "Trains a GPT. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
-      .groups = {{"data and model", data_and_model_flags(options.data, options.model)},
-                 {"batch and length", size_flags(options)},
-                 {"optimisation", optimisation_flags(options)},
-                 {"ranks", rank_flags(options)},
-                 {"place", place_flags(options.place)},
-                 {"output", output_flags(options)},
-                 {"checkpoints", checkpoint_flags(options)},
-                 later_train_flags()},
-      .notes =
-          "Spellings of other systems work too: --n_layer, --learning_rate,\n"
-          "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
-          "--num_train_epochs, --output_dir, --logging_steps, --gpus 2, --precision 32,\n"
-          "--strategy ddp|deepspeed_stage_N.\n\n"
-          "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
-          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
-  if (!parse(line, arguments, options.given)) return false;
+void check_train(const TrainOptions& options) {
   const Given& given = options.given;
   check_model(options.model, given);
-  if (options.data.source.empty() && options.resume.empty())
-    throw ConfigError(
-        "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort");
   if (given.count("--tied") && given.count("--untied"))
     throw ConfigError("--tied: expected one of --tied and --untied, got both");
   if (given.count("--zero-stage") && given.count("--strategy"))
@@ -314,6 +303,51 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
     throw ConfigError("--resume auto: expected --save DIR to look in, got none");
   if (!options.resume.empty() && !options.initial_weights.empty())
     throw ConfigError("--init: expected one of --init and --resume, got both");
+}
+
+constexpr const char* data_expected =
+    "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort";
+
+}  // namespace
+
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
+      .summary = "Trains a GPT. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
+      .groups = train_groups(options),
+      .notes =
+          "Spellings of other systems work too: --n_layer, --learning_rate,\n"
+          "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
+          "--num_train_epochs, --output_dir, --logging_steps, --gpus 2, --precision 32,\n"
+          "--strategy ddp|deepspeed_stage_N.\n\n"
+          "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
+          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
+  if (!parse(line, arguments, options.given)) return false;
+  if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
+  check_train(options);
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
+  TrainOptions& train = options.train;
+  train.steps = 3;
+  CommandLine line = {
+      .usage = "zerograd plan --data sort|adder|PATH.txt|PATH.bin [flags of train]",
+      .summary =
+          "Walks the training steps on devices without memory and prints the bytes that train\n"
+          "will take, on each rank and on the wire. Exit status 3 when they exceed "
+          "--device-memory.",
+      .groups = {{"plan",
+                  {switch_flag({"--explain"}, options.explain,
+                               "ZeRO's formulas beside ours, and the precisions")}}},
+      .notes =
+          "  zerograd plan --data sort --model-type gpt2-xl --device-memory 12GiB\n"
+          "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16"};
+  for (FlagGroup& group : train_groups(train)) line.groups.push_back(std::move(group));
+  if (!parse(line, arguments, train.given)) return false;
+  if (train.data.source.empty() && train.resume.empty() && !options.explain)
+    throw ConfigError(data_expected);
+  check_train(train);
   return true;
 }
 

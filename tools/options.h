@@ -62,12 +62,19 @@ struct TrainOptions {
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, trace;
   bool dump_memory = false;
+  std::string memory_json;
   std::string dump_gradients;  ///< a path; empty: no
   int64_t dump_gradients_step = 0;
   std::string save;
   int64_t save_interval = 0, save_top_k = 0;  ///< 0: keep every checkpoint
   std::string resume;                         ///< a DIR, a step_N or "auto"; empty: start afresh
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
+};
+
+/// `plan` takes train's flags; what they write is not written.
+struct PlanOptions {
+  TrainOptions train;
+  bool explain = false;  ///< then --data may be absent
 };
 
 struct EvalOptions {
@@ -94,6 +101,7 @@ struct GenerateOptions {
 /// Each fills its options; false after printing help. ConfigError, or Unsupported for flags that
 /// this version knows and does not do.
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
+bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
 

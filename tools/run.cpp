@@ -30,6 +30,7 @@ void check_writable(const char* flag, const std::string& path) {
 void check_outputs(const TrainOptions& options) {
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
+  check_writable("--memory-json", options.memory_json);
   if (options.save.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.save, error);
@@ -81,6 +82,8 @@ Run prepare_run(const TrainOptions& given) {
     adopt(*saved, options);
   }
   check_outputs(options);
+  if (options.place.device.threads == 0)
+    options.place.device.threads = threads_per_rank(static_cast<int>(options.ranks));
   if (!options.trace.empty()) run.trace = std::make_shared<Trace>();
   if (options.data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +

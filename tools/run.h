@@ -16,7 +16,7 @@ namespace zg::tools {
 struct Run {
   TrainOptions options;  ///< with what a resumed checkpoint says
   std::string resumed;   ///< its step_N; empty: a fresh start
-  std::unique_ptr<const models::Dataset> dataset;
+  std::shared_ptr<const models::Dataset> dataset;
   Settings settings;                 ///< where the run begins
   std::vector<std::string> changes;  ///< since the checkpoint, a line each
   int64_t steps = 0;                 ///< where the run ends

@@ -8,6 +8,7 @@ namespace zg::tools {
 // Each takes its arguments without the subcommand's name and returns the exit status; errors are
 // thrown.
 int train(const std::vector<std::string>& arguments);
+int plan(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
 int info(const std::vector<std::string>& arguments);

@@ -1,6 +1,7 @@
 #include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tools/interrupt.h"
+#include "tools/planner.h"
 #include "tools/subcommands.h"
 #include "tools/training.h"
 
@@ -10,17 +11,31 @@ namespace {
 int train_on_ranks(const Run& run) {
   const InterruptScope interrupt;
   int status = 0;
+  std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
             [&](Communicator& ranks, const Device& device) {
-              const int own = Training(run, ranks, device).run([&] { return interrupt.signal(); });
+              Training training(run, ranks, device);
+              const int own = training.run([&] { return interrupt.signal(); });
+              memory[static_cast<size_t>(ranks.rank())] = training.memory();
               if (ranks.rank() == 0) status = own;
             },
             {.timeout_s = run.options.comm_timeout_s, .device = run.options.place.device});
+  if (status == 0 && !run.options.memory_json.empty())
+    write_memory_json(run.options.memory_json, memory_record(run, std::move(memory)));
   return status;
 }
 
 void write_trace(const Run& run) {
   if (run.trace) run.trace->write(run.options.trace);
+}
+
+// The plan answers what an error alone cannot.
+[[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
+  const std::optional<std::string> smallest = smallest_fitting(run);
+  throw OutOfMemory(error.what() +
+                    (smallest ? "try " + *smallest + ": the smallest setting that fits\n"
+                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
+                                "a smaller --batch-size or more --ranks\n"));
 }
 
 }  // namespace
@@ -37,7 +52,11 @@ int train(const std::vector<std::string>& arguments) {
       write_trace(run);
     } catch (const FileError&) {  // the first error is the one to report
     }
-    throw;
+    try {
+      throw;
+    } catch (const OutOfMemory& error) {
+      explain(run, error);
+    }
   }
   write_trace(run);
   return status;

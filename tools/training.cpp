@@ -47,26 +47,26 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
       dataset_(*run.dataset),
       ranks_(ranks),
       device_(device),
-      settings_(run.settings),
-      model_(std::make_unique<models::GPT>(store_, settings_.model)),
-      memory_(device_) {
-  device_.set_trace(run.trace);
+      stepper_(run, ranks, device,
+               options_.dump_memory || !options_.memory_json.empty() ? MemoryRows::Keep::all_steps
+                                                                     : MemoryRows::Keep::one_step),
+      settings_(stepper_.settings()),
+      engine_(stepper_.engine()) {
   prepare_engine();
 }
 
 void Training::prepare_engine() {
-  engine_ = std::make_unique<zero::Engine>(store_, ranks_, device_, settings_.optimisation.engine);
   if (!run_.resumed.empty()) {
-    micro_batches_ = zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
+    micro_batches_ = zero::load_checkpoint(run_.resumed, engine_).micro_batches;
     std::error_code ignored;  // two paths that cannot be compared are not one
     if (std::filesystem::equivalent(std::filesystem::path(run_.resumed).parent_path(),
                                     options_.save, ignored))
-      saved_at_ = engine_->steps();
+      saved_at_ = engine_.steps();
   } else if (!options_.initial_weights.empty()) {
-    zero::load_weights(options_.initial_weights, *engine_);
+    zero::load_weights(options_.initial_weights, engine_);
   }
   if (is_first() && !options_.metrics.empty()) metrics_.emplace(options_.metrics);
-  console_.emplace(options_.progress, engine_->steps(), run_.steps, !is_first());
+  console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   announce();
   if (is_first() && options_.log_interval > 0)
     peak_flops_ = measured_peak(device_, settings_.optimisation.engine.compute) *
@@ -90,13 +90,13 @@ void Training::announce() {
                      (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
                      (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
                      ranks_.size() == 1 ? "" : text(" x %d ranks", ranks_.size()).c_str(),
-                     (long long)engine_->steps(), (long long)run_.steps));
+                     (long long)engine_.steps(), (long long)run_.steps));
   if (!run_.resumed.empty())
     console_->log(
         text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
   console_->result(text("number of parameters: %.2fM",
-                        static_cast<double>(model_->transformer_parameters()) / 1e6));
+                        static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
 
 int Training::run(const std::function<int()>& signal) {
@@ -109,43 +109,23 @@ int Training::run(const std::function<int()>& signal) {
 }
 
 int Training::run_steps(const std::function<int()>& signal) {
-  while (engine_->steps() < run_.steps) {
-    report(train_step(engine_->steps()));
-    report_periodic(engine_->steps());
-    if (const int number = agreed(signal())) return interrupted(number);
+  while (engine_.steps() < run_.steps) {
+    report(train_step(engine_.steps()));
+    report_periodic(engine_.steps());
+    if (const int number = stepper_.agreed(signal())) return interrupted(number);
   }
+  memory_ = stepper_.rank_memory();  // without what scores and the hash take
   finish();
   return 0;
 }
 
-// A signal finds the ranks at different places: all stop after the step in which rank 0 saw it.
-int Training::agreed(int signal) {
-  const PurposeScope purpose(device_, Purpose::comm);
-  const Tensor sum = Tensor::full({1}, is_first() ? signal : 0, DType::i64, device_);
-  ranks_.wait(ranks_.all_reduce(sum, "signal"));
-  return device_.type() == Device::Type::meta ? 0 : static_cast<int>(sum.item());
-}
-
 StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
-  const TraceSpan span(device_.compute(), "step");
-  ranks_.set_step(step);
-  memory_.begin_step(step);
-  std::vector<double> losses;
-  for (int64_t j = 0; j < settings_.accumulation; ++j) losses.push_back(micro_batch(step, j));
-  settings_.samples += settings_.samples_per_step();
+  const auto [loss, result] = stepper_.step(static_cast<float>(settings_.optimisation.rate), [&] {
+    if (!options_.dump_gradients.empty() && step == options_.dump_gradients_step)
+      zero::dump_gradients(options_.dump_gradients, engine_);
+  });
   micro_batches_ += settings_.accumulation * ranks_.size();
-  const double loss = engine_->mean_loss(losses);
-  if (!options_.dump_gradients.empty() && step == options_.dump_gradients_step)
-    zero::dump_gradients(options_.dump_gradients, *engine_);
-  memory_.cell();  // before step
-  zero::StepResult result;
-  {
-    const PhaseScope phase(device_, "step");
-    const TraceSpan optimizer(device_.compute(), "optimizer");
-    result = engine_->step(static_cast<float>(settings_.optimisation.rate));
-  }
-  memory_.cell();  // after step
   if (options_.eval_interval == 0) settings_.loss = loss;
   if (result.skipped)
     console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step,
@@ -163,44 +143,12 @@ StepRecord Training::train_step(int64_t step) {
           .skipped = result.skipped,
           .tokens_per_second = static_cast<double>(samples * dataset_.block_size()) / seconds,
           .seconds = seconds,
-          .peak_bytes = memory_.step_peak(),
-          .host_peak_bytes = memory_.host_step_peak()};
-}
-
-// Of the micro-batches of a step, the ranks take turns. A step with several of them has one row of
-// memory: its first cell is the first's, the others are the last's, and no peak between them is
-// lost.
-double Training::micro_batch(int64_t step, int64_t index) {
-  const bool last = index + 1 == settings_.accumulation;
-  const int64_t first_sample =
-      settings_.samples + (index * ranks_.size() + ranks_.rank()) * settings_.micro_batch;
-  const models::Batch batch =
-      dataset_.batch(Split::train, first_sample, settings_.micro_batch, device_);
-  if (index == 0) memory_.cell();  // before forward
-  Tape tape = engine_->tape();
-  Var loss;
-  {
-    const PhaseScope phase(device_, "forward");
-    const TraceSpan span(device_.compute(), "forward");
-    loss = model_->loss(tape, batch.ids, batch.targets,
-                        {.seed = settings_.seed, .step = step, .first_sample = first_sample},
-                        options_.activation_checkpoint);
-  }
-  const double value = loss.value().item();
-  if (last) memory_.cell();  // after forward
-  if (last) memory_.cell();  // before backward
-  {
-    const PhaseScope phase(device_, "backward");
-    const TraceSpan span(device_.compute(), "backward");
-    engine_->backward(tape, loss);
-  }
-  if (last) memory_.cell();  // after backward
-  return value;
+          .peak_bytes = stepper_.memory().step_peak(),
+          .host_peak_bytes = stepper_.memory().host_step_peak()};
 }
 
 void Training::report(const StepRecord& record) {
   if (metrics_) metrics_->write(record);
-  memory_.end_step();
   if (due(record.step, options_.log_interval)) {
     std::string line =
         text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
@@ -230,16 +178,16 @@ double Training::matmul_flops_per_token() const {
 }
 
 Evaluation Training::evaluation() {
-  return {.model = *model_,
-          .make_tape = [this] { return engine_->inference_tape(); },
+  return {.model = stepper_.model(),
+          .make_tape = [this] { return engine_.inference_tape(); },
           .dataset = dataset_,
           .device = device_,
           .sorts = settings_.data.source == "sort"};
 }
 
 void Training::validate() {
-  if (validated_at_ == engine_->steps()) return;
-  validated_at_ = engine_->steps();
+  if (validated_at_ == engine_.steps()) return;
+  validated_at_ = engine_.steps();
   const double loss = evaluation().loss(settings_.micro_batch, options_.eval_batches);
   if (options_.eval_interval > 0) settings_.loss = loss;
   console_->result(text("val loss %.4f", shown(loss)));
@@ -252,9 +200,9 @@ void Training::print_sample() {
   std::vector<int32_t> ids(static_cast<size_t>(dataset_.block_size())), targets(ids.size());
   dataset_.sample(split, 0, ids.data(), targets.data());
   ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
-  const auto rows = models::generate(*model_, [this] { return engine_->inference_tape(); }, {ids},
-                                     sample_tokens, {.top_k = 10, .seed = settings_.seed});
-  console_->result(text("sample after step %lld:\n", (long long)engine_->steps()) +
+  const auto rows = models::generate(stepper_.model(), [this] { return engine_.inference_tape(); },
+                                     {ids}, sample_tokens, {.top_k = 10, .seed = settings_.seed});
+  console_->result(text("sample after step %lld:\n", (long long)engine_.steps()) +
                    dataset_.decode(rows.front()));
 }
 
@@ -262,21 +210,21 @@ void Training::print_sample() {
 void Training::print_memory_table() {
   console_->end_progress();
   if (options_.dump_memory && !std::exchange(table_printed_, true))
-    console_->result(memory_.markdown());
+    console_->result(memory_table(stepper_.memory().rows()));
 }
 
 void Training::save() {
-  if (saved_at_ == engine_->steps()) return;
+  if (saved_at_ == engine_.steps()) return;
   const CheckpointDirectory directory(options_.save, options_.save_top_k);
-  const std::string path = directory.save(*engine_, settings_, micro_batches_);
-  saved_at_ = engine_->steps();
+  const std::string path = directory.save(engine_, settings_, micro_batches_);
+  saved_at_ = engine_.steps();
   console_->result("saved " + path);
 }
 
 int Training::interrupted(int signal) {
   print_memory_table();
   console_->log(text("interrupted by %s after %lld steps", signal == SIGINT ? "SIGINT" : "SIGTERM",
-                     (long long)engine_->steps()));
+                     (long long)engine_.steps()));
   if (!options_.save.empty()) {
     save();
     console_->log("go on with: --resume " + options_.save);
@@ -285,7 +233,6 @@ int Training::interrupted(int signal) {
 }
 
 void Training::finish() {
-  const WireCounts wire = ranks_.wire();  // without what scores and the hash take
   print_memory_table();
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
@@ -301,11 +248,13 @@ void Training::finish() {
     validate();
   }
   if (!options_.save.empty()) save();
-  const std::string hash = engine_->parameter_hash();
+  const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
   if (!metrics_) return;
-  FinalRecord record = {
-      .steps = engine_->steps(), .skipped = engine_->skipped(), .param_hash = hash, .wire = wire};
+  FinalRecord record = {.steps = engine_.steps(),
+                        .skipped = engine_.skipped(),
+                        .param_hash = hash,
+                        .wire = memory_.wire};
   if (scores) {
     record.train_score = scores->train;
     record.test_score = scores->test;

@@ -4,14 +4,11 @@
 #include <memory>
 #include <optional>
 
-#include "models/gpt.h"
 #include "runtime/comm.h"
 #include "tools/console.h"
 #include "tools/evaluation.h"
-#include "tools/memory_table.h"
 #include "tools/metrics.h"
-#include "tools/run.h"
-#include "zero/engine.h"
+#include "tools/stepper.h"
 
 namespace zg::tools {
 
@@ -24,14 +21,13 @@ class Training {
   /// The exit status; also after an error rank 0 prints the memory table. `signal`: of the process,
   /// 0 while none has come; rank 0's answer counts for all.
   int run(const std::function<int()>& signal);
+  const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
 
  private:
   void prepare_engine();
   void announce();
   int run_steps(const std::function<int()>& signal);
-  int agreed(int signal);
   StepRecord train_step(int64_t step);
-  double micro_batch(int64_t step, int64_t index);
   void report(const StepRecord& record);
   void report_periodic(int64_t step);
   void validate();
@@ -50,13 +46,12 @@ class Training {
   const models::Dataset& dataset_;
   Communicator& ranks_;
   Device device_;
-  Settings settings_;  ///< position and loss move on
-  ParameterStore store_;
-  std::unique_ptr<models::GPT> model_;
-  std::unique_ptr<zero::Engine> engine_;
+  Stepper stepper_;
+  Settings& settings_;  ///< position and loss move on
+  zero::Engine& engine_;
+  RankMemory memory_;
   std::optional<MetricsFile> metrics_;
   std::optional<Console> console_;
-  MemoryTable memory_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
   double peak_flops_ = 0.0;  ///< of all ranks; 0: unknown

@@ -222,11 +222,13 @@ class LocalCommunicator final : public Communicator {
 }  // namespace
 }  // namespace cpu
 
+int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks); }
+
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
   DeviceOptions device_options = options.device;
-  if (device_options.threads == 0) device_options.threads = std::max(1, available_cores() / ranks);
+  if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
   // Shared with the threads: a stalled one may outlive this call's frame until the process ends.
   struct Shared {

@@ -142,7 +142,6 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
                             "--use_hpu",
                             "--local_rank 1",
                             "--dump-collectives",
-                            "--memory-json m.json",
                             "--max-restarts 1",
                             "--inject rank=0,step=1,fault=throw",
                             "--limit_train_batches 5",
@@ -156,7 +155,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"plan", "consolidate", "verify", "export", "launch", "tune", "bench"}) {
+  for (const char* name : {"consolidate", "verify", "export", "launch", "tune", "bench"}) {
     CAPTURE(name);
     const Outcome outcome = zerograd(name);
     CHECK(outcome.status == 6);

@@ -1,0 +1,186 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+std::string memory_json(const std::string& command, const std::string& path) {
+  const Outcome outcome = zerograd(command + " --steps 3 --memory-json " + path);
+  CAPTURE(command);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  return read_file(path);
+}
+
+void check_plan_is_run(const std::string& flags) {
+  const TemporaryFolder folder;
+  CAPTURE(flags);
+  const std::string plan = memory_json("plan " + flags, folder / "plan.json");
+  const std::string run =
+      memory_json("train --score-samples 0 --log-interval 0 " + flags, folder / "train.json");
+  CHECK(plan.size() > 1000);
+  CHECK(plan == run);
+}
+
+/// The same draws with every standard library: no distributions.
+struct Draw {
+  std::mt19937 engine;
+  uint32_t below(size_t n) { return engine() % static_cast<uint32_t>(n); }
+  std::string one_of(std::initializer_list<const char*> values) {
+    return values.begin()[below(values.size())];
+  }
+};
+
+std::string random_setting(uint32_t seed) {
+  Draw draw{std::mt19937(seed)};
+  const uint32_t stage = draw.below(4), heads = 1 + draw.below(3);
+  const int width = static_cast<int>(heads) * std::stoi(draw.one_of({"8", "16", "20", "32"}));
+  std::string flags = "--data " + draw.one_of({"sort", "adder"});
+  flags += " --n-layer " + draw.one_of({"1", "2", "3"}) + " --n-head " + std::to_string(heads);
+  flags += " --n-embd " + std::to_string(width) + draw.one_of({" --tied", " --untied"});
+  flags +=
+      " --ranks " + draw.one_of({"1", "2", "3", "4"}) + " --zero-stage " + std::to_string(stage);
+  flags += " --precision " + draw.one_of({"f32", "bf16"});
+  flags += " --grad-accum-dtype " + draw.one_of({"f32", "bf16"});
+  flags += " --batch-size " + draw.one_of({"1", "2", "5", "16"});
+  flags += " --grad-accum " + draw.one_of({"1", "2", "3"});
+  flags += " --reduce-bucket-size " + draw.one_of({"500", "10000", "5e8"});
+  flags += " --prefetch-bucket-size " + draw.one_of({"0", "5000", "5e7"});
+  flags += " --param-persistence-threshold " + draw.one_of({"0", "100", "1e5"});
+  flags += " --overlap-comm " + draw.one_of({"on", "off"});
+  flags += " --threads " + draw.one_of({"0", "1", "2", "3"});
+  flags += " --dropout " + draw.one_of({"0", "0.1"});
+  flags += draw.one_of({"", " --activation-checkpoint"});
+  if (stage < 2) flags += draw.one_of({"", " --reduce-at-boundary"});
+  return flags;
+}
+
+std::string plan_of(const std::string& flags) { return zerograd("plan " + flags).out; }
+
+}  // namespace
+
+TEST_CASE("plan predicts what train measures, to the byte") {
+  const std::string small = "--data sort --batch-size 8 --precision ";
+  for (const char* flags :
+       {"f32", "bf16 --activation-checkpoint", "f32 --ranks 2 --zero-stage 1 --grad-accum 2",
+        "bf16 --ranks 2 --zero-stage 3 --param-persistence-threshold 0",
+        "f32 --ranks 4 --zero-stage 2 --reduce-bucket-size 1000 --model-type gpt-micro",
+        "bf16 --ranks 4 --zero-stage 3 --activation-checkpoint --grad-accum 3 --batch-size 2",
+        "bf16 --ranks 4 --zero-stage 0 --reduce-at-boundary --overlap-comm off"})
+    check_plan_is_run(small + flags);
+}
+
+TEST_CASE("plan predicts what train measures in settings drawn at random") {
+  for (uint32_t seed = 1; seed <= 20; ++seed) check_plan_is_run(random_setting(seed));
+}
+
+TEST_CASE("a plan follows the instruction set and the threads that it is told") {
+  check_plan_is_run("--data sort --threads 3");
+  setenv("ZG_CPU_ISA", "portable", 1);
+  check_plan_is_run("--data sort --model-type gpt-nano --batch-size 2");
+  unsetenv("ZG_CPU_ISA");
+}
+
+TEST_CASE("the rows of a record add up") {
+  const TemporaryFolder folder;
+  memory_json("plan --data sort --ranks 4 --zero-stage 2 --precision bf16", folder / "m.json");
+  const nlohmann::json record = json_lines(folder / "m.json")[0];
+  CHECK(record.at("schema") == 1);
+  CHECK(record.at("world") == 4);
+  CHECK(record.at("stage") == 2);
+  CHECK(record.at("precision") == "bf16");
+  CHECK(record.at("steps") == 3);
+  const int64_t parameters = record.at("parameters");
+  int64_t sums = 0, states = 0;
+  REQUIRE(record.at("ranks").size() == 4);
+  for (const nlohmann::json& rank : record.at("ranks")) {
+    const nlohmann::json& rest = rank.at("rest");
+    CHECK(rest.at("parameter") == 2 * parameters);
+    sums += rest.at("gradient").get<int64_t>();
+    states += rest.at("optimizer").get<int64_t>();
+    int64_t most = 0;
+    REQUIRE(rank.at("rows").size() == 18);
+    for (const nlohmann::json& row : rank.at("rows")) {
+      int64_t live = 0;
+      for (const auto& [purpose, bytes] : row.at("device").items()) live += bytes.get<int64_t>();
+      CHECK(live == row.at("live"));
+      CHECK(row.at("max") >= row.at("live"));
+      CHECK(row.at("reserved") >= row.at("max"));
+      most = std::max(most, row.at("reserved").get<int64_t>());
+    }
+    CHECK(rank.at("peak").at("reserved") == most);
+    CHECK(rank.at("peak").at("phase") == "backward");
+    const int64_t resting = rest.at("parameter").get<int64_t>() +
+                            rest.at("gradient").get<int64_t>() +
+                            rest.at("optimizer").get<int64_t>() + rest.at("padding").get<int64_t>();
+    CHECK(rank.at("rows")[5].at("live") == resting);
+  }
+  CHECK(sums == 4 * parameters);
+  CHECK(states == 12 * parameters);
+}
+
+TEST_CASE("a plan prints its peak, the wire and whether it fits") {
+  const std::string large = "--data sort --model-type gpt2-xl --device-memory 12GiB ";
+  const Outcome zero = zerograd("plan " + large + "--ranks 8");
+  CHECK(zero.status == 3);
+  CHECK(line_after(zero.out, "number of parameters: ") == "1475588800");
+  CHECK(line_after(zero.out, "fits 12GiB: ") == "no; smallest setting that fits: --zero-stage 1");
+  // 22 GiB of states: 16 bytes for each of 1475588800 parameters; sums are shared out.
+  CHECK(std::stod(line_after(zero.out, "peak ")) > 12.5 * 1475588800 / (1 << 20));
+  CHECK(contains(line_after(zero.out, "peak "), " MiB (rank 0, step 0, backward)"));
+  const Outcome one = zerograd("plan " + large + "--ranks 8 --zero-stage 1");
+  CHECK(one.status == 0);
+  CHECK(line_after(one.out, "fits 12GiB: ") == "yes; smallest setting that fits: --zero-stage 1");
+  // A reduction and a gather of bf16 from 7 of 8 owners, and some scalars: 283.9 and little more.
+  const double wire = std::stod(line_after(
+      plan_of("--data sort --model-type gpt2 --ranks 8 --zero-stage 1 --precision bf16"), "wire "));
+  CHECK(wire >= 283.9);
+  CHECK(wire < 284.5);
+  CHECK(zerograd("plan --data sort --device-memory 1MiB").status == 3);
+}
+
+TEST_CASE("a plan writes nothing but its record") {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      zerograd("plan --data sort --steps 1 --save " + (folder / "save") + " --metrics " +
+               (folder / "metrics") + " --trace " + (folder / "trace"));
+  CHECK(outcome.status == 0);
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("plan explains ZeRO's formulas beside ours") {
+  const Outcome outcome = zerograd("plan --explain");
+  CHECK(outcome.status == 0);
+  CHECK(line_after(outcome.out, "| 0 | ") == "120.0 | 1x | 105.5 | 15.0 | 0.5 | 90.0 | 1x |");
+  CHECK(contains(line_after(outcome.out, "| 1 | "), "31.4 | 1x | "));
+  CHECK(contains(line_after(outcome.out, "| 2 | "), "16.6 | 1x | "));
+  CHECK(line_after(outcome.out, "| 3 | ") == "1.9 | 1.5x | 2.1 | 0.2 | 0.5 | 1.4 | 1.5x |");
+  CHECK(line_after(outcome.out, "| deepspeed | ") == "bf16 | bf16 | f32 | bf16 | f32 |");
+  CHECK(contains(zerograd("plan --data sort --explain").out, "resting bytes of rank 0 at stage 0"));
+}
+
+TEST_CASE("a run without memory names a setting that fits, and that one trains") {
+  const std::string run =
+      "train --data sort --model-type gpt-mini --batch-size 8 --ranks 2 --steps 3 --score-samples "
+      "0 --log-interval 0 --device-memory 40MiB ";
+  const Outcome full = zerograd(run);
+  CHECK(full.status == 3);
+  CHECK(contains(full.error, "on cpu:"));
+  CHECK(contains(full.error, "in phase "));
+  CHECK(contains(full.error, "\n  optimizer 20.40 MiB\n"));
+  const std::string setting = line_after(full.error, "try ");
+  CHECK(setting == "--zero-stage 1: the smallest setting that fits");
+  CHECK(zerograd(run + setting.substr(0, setting.find(':'))).status == 0);
+  const Outcome never = zerograd("train --data sort --device-memory 1MiB");
+  CHECK(never.status == 3);
+  CHECK(contains(never.error, "no ZeRO stage fits"));
+}
+
+}  // namespace zg::testing

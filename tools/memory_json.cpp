@@ -1,0 +1,92 @@
+#include "tools/memory_json.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const BytesByPurpose& bytes) {
+  Json json;
+  for (int p = 0; p < purpose_count; ++p)
+    json[zg::name_of(static_cast<Purpose>(p))] = bytes[static_cast<size_t>(p)];
+  return json;
+}
+
+Json json_of(const MemoryRow& row) {
+  Json json = {{"step", row.step},
+               {"at", name_of(row.at)},
+               {"live", row.live},
+               {"max", row.max},
+               {"reserved", row.reserved}};
+  for (int s = 0; s < space_count; ++s)
+    json[zg::name_of(static_cast<Space>(s))] = json_of(row.spaces[static_cast<size_t>(s)]);
+  return json;
+}
+
+Json peak_json(const std::vector<MemoryRow>& rows) {
+  const MemoryRow* peak = peak_of(rows);
+  if (!peak) return nullptr;
+  int64_t live = 0;
+  for (const MemoryRow& row : rows) live = std::max(live, row.max);
+  return {
+      {"live", live}, {"reserved", peak->reserved}, {"step", peak->step}, {"phase", peak->phase}};
+}
+
+Json json_of(const WireCounts& wire) {
+  Json json;
+  for (Collective c :
+       {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+    const WireCount& count = wire[static_cast<size_t>(c)];
+    json[zg::name_of(c)] = {{"calls", count.calls}, {"bytes", count.bytes}};
+  }
+  return json;
+}
+
+Json json_of(const RankMemory& rank) {
+  Json rows = Json::array();
+  for (const MemoryRow& row : rank.rows) rows.push_back(json_of(row));
+  return {{"rank", rank.rank},
+          {"rest",
+           {{"parameter", rank.rest.parameter},
+            {"gradient", rank.rest.gradient},
+            {"optimizer", rank.rest.optimizer},
+            {"padding", rank.rest.padding}}},
+          {"peak", peak_json(rank.rows)},
+          {"rows", rows},
+          {"wire", json_of(rank.wire)}};
+}
+
+}  // namespace
+
+std::string to_json(const MemoryRecord& record) {
+  Json ranks = Json::array();
+  for (const RankMemory& rank : record.ranks) ranks.push_back(json_of(rank));
+  const Json json = {{"schema", 1},
+                     {"parameters", record.parameters},
+                     {"world", record.world},
+                     {"stage", record.stage},
+                     {"precision", record.precision},
+                     {"steps", record.steps},
+                     {"machine",
+                      {{"backend", "cpu"},
+                       {"isa", zg::name_of(record.machine.isa)},
+                       {"threads", record.machine.threads},
+                       {"granule", arena_granule}}},
+                     {"ranks", ranks}};
+  return json.dump();
+}
+
+void write_memory_json(const std::string& path, const MemoryRecord& record) {
+  std::ofstream file(path, std::ios::binary);
+  file << to_json(record) << "\n";
+  file.close();
+  if (!file) throw FileError("--memory-json: " + path + " cannot be written");
+}
+
+}  // namespace zg::tools

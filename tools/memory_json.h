@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/comm.h"
+#include "tools/memory_rows.h"
+#include "zero/model_states.h"
+
+namespace zg::tools {
+
+/// What one rank's memory did in a run, or will do.
+struct RankMemory {
+  int rank = 0;
+  zero::RestingBytes rest;
+  std::vector<MemoryRow> rows;
+  WireCounts wire{};  ///< received in the steps of the rows
+};
+
+/// A run's or a plan's memory: the same bytes of JSON when they are the same.
+struct MemoryRecord {
+  int64_t parameters = 0;
+  int world = 1, stage = 0;
+  std::string precision;
+  int64_t steps = 0;
+  Device::Traits machine;
+  std::vector<RankMemory> ranks;
+};
+
+/// One line, keys in a fixed order, integers in bytes; no times, paths or names of hosts.
+std::string to_json(const MemoryRecord& record);
+/// to_json() into a file. FileError.
+void write_memory_json(const std::string& path, const MemoryRecord& record);
+
+}  // namespace zg::tools

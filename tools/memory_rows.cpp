@@ -1,0 +1,84 @@
+#include "tools/memory_rows.h"
+
+#include <algorithm>
+
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+// Whole MiB as in the tutorials' tables; a tenth where that would hide a small model.
+std::string mib(int64_t bytes) {
+  const double value = static_cast<double>(bytes) / (1 << 20);
+  return text(value < 100.0 ? "%.1f" : "%.0f", value);
+}
+
+}  // namespace
+
+const char* name_of(Cell cell) {
+  constexpr const char* names[] = {"before_forward", "after_forward", "before_backward",
+                                   "after_backward", "before_step",   "after_step"};
+  return names[static_cast<size_t>(cell)];
+}
+
+void MemoryRows::begin_step(int64_t step) {
+  step_ = step;
+  if (keep_ == Keep::one_step) rows_.clear();
+  first_ = rows_.size();
+}
+
+void MemoryRows::note(Cell cell) {
+  MemoryTracker& memory = device_.memory();
+  MemoryRow row = {.step = step_,
+                   .at = cell,
+                   .live = memory.live(),
+                   .max = memory.peak(),
+                   .reserved = memory.peak_reserved(),
+                   .host_max = memory.peak(Space::pinned) + memory.peak(Space::host),
+                   .phase = memory.peak_phase()};
+  for (size_t space = 0; space < row.spaces.size(); ++space)
+    row.spaces[space] = memory.live_by_purpose(static_cast<Space>(space));
+  memory.reset_peaks();
+  rows_.push_back(std::move(row));
+}
+
+int64_t MemoryRows::step_peak() const {
+  int64_t most = 0;
+  for (size_t i = first_; i < rows_.size(); ++i) most = std::max(most, rows_[i].reserved);
+  return most;
+}
+
+int64_t MemoryRows::host_step_peak() const {
+  int64_t most = 0;
+  for (size_t i = first_; i < rows_.size(); ++i) most = std::max(most, rows_[i].host_max);
+  return most;
+}
+
+const MemoryRow* peak_of(const std::vector<MemoryRow>& rows) {
+  const auto most = std::max_element(
+      rows.begin(), rows.end(),
+      [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
+  return most == rows.end() ? nullptr : &*most;
+}
+
+std::string memory_table(const std::vector<MemoryRow>& rows) {
+  std::string table =
+      "| step | Before forward (M) | After forward (M) | Before backward (M) "
+      "| After backward (M) | Before step (M) | After step (M) | Max memory (M) |\n"
+      "| ---- | ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
+  int64_t most = 0;
+  for (const MemoryRow& row : rows) {
+    if (row.at == Cell::before_forward) {
+      table += text("\n| %lld |", static_cast<long long>(row.step));
+      most = 0;
+    }
+    most = std::max(most, row.reserved);
+    const std::string live = mib(row.live), peak = mib(row.reserved);
+    table +=
+        " " + live + (row.reserved > row.live && live != peak ? " (max " + peak + ") |" : " |");
+    if (row.at == Cell::after_step) table += " " + mib(most) + " |";
+  }
+  return table;
+}
+
+}  // namespace zg::tools

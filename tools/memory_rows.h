@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/memory.h"
+
+namespace zg::tools {
+
+/// Where in a step its memory is looked at.
+enum class Cell : uint8_t {
+  before_forward,
+  after_forward,
+  before_backward,
+  after_backward,
+  before_step,
+  after_step
+};
+inline constexpr int cell_count = 6;
+const char* name_of(Cell cell);
+
+/// What one device held at one place of a step. Bytes.
+struct MemoryRow {
+  int64_t step;
+  Cell at;
+  int64_t live;                                    ///< device
+  int64_t max;                                     ///< the most that was live since the row before
+  int64_t reserved;                                ///< the most that was reserved since then
+  int64_t host_max;                                ///< as max, of pinned and host together
+  std::string phase;                               ///< that first reserved so much
+  std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
+};
+
+/// Notes a device's memory at six places of every step. Peaks restart at each note, so every byte
+/// that was ever taken is in the row after it; those of the first row include initialisation.
+class MemoryRows {
+ public:
+  enum class Keep : uint8_t { one_step, all_steps };
+  MemoryRows(const Device& device, Keep keep) : device_(device), keep_(keep) {}
+
+  void begin_step(int64_t step);
+  void note(Cell cell);
+  const std::vector<MemoryRow>& rows() const { return rows_; }
+  int64_t step_peak() const;  ///< the most that was reserved in this step's rows
+  int64_t host_step_peak() const;
+
+ private:
+  Device device_;
+  Keep keep_;
+  int64_t step_ = 0;
+  size_t first_ = 0;  // of this step
+  std::vector<MemoryRow> rows_;
+};
+
+/// The row that needs the most of a card: the first with the largest `reserved`. Null of none.
+const MemoryRow* peak_of(const std::vector<MemoryRow>& rows);
+
+/// Markdown in MiB, a line per step: six cells, each what is live and, where more was reserved
+/// since the cell before, "(max ...)"; the last column is the most of the step.
+std::string memory_table(const std::vector<MemoryRow>& rows);
+
+}  // namespace zg::tools

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "tools/explain.h"
+#include "tools/planner.h"
+#include "tools/subcommands.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+// What a walk must not write; --save is where `--resume auto` looks.
+void silence(TrainOptions& options) {
+  options.metrics.clear();
+  options.trace.clear();
+  options.dump_gradients.clear();
+  if (options.resume != "auto") options.save.clear();
+  options.eval_interval = options.sample_interval = 0;
+  options.epochs = 0.0;
+}
+
+void print(const std::string& line) { std::printf("%s\n", line.c_str()); }
+
+std::string mib(int64_t bytes) {
+  const double value = static_cast<double>(bytes) / (1 << 20);
+  return text(value < 100.0 ? "%.1f MiB" : "%.0f MiB", value);
+}
+
+std::string gib(int64_t bytes) {
+  return text("%gGiB", static_cast<double>(bytes) / (int64_t{1} << 30));
+}
+
+int64_t wire_bytes(const RankMemory& memory) {
+  int64_t bytes = 0;
+  for (const WireCount& count : memory.wire) bytes += count.bytes;
+  return bytes;
+}
+
+void print_summary(const Run& run, const RankMemory& memory) {
+  const DeviceOptions& device = run.options.place.device;
+  print(text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
+             zg::name_of(device.isa.value_or(best_isa())), device.threads,
+             device.threads == 1 ? "" : "s"));
+  print(memory_table(memory.rows));
+  const MemoryRow* peak = peak_of(memory.rows);
+  if (!peak) return;
+  int64_t host = 0, file = 0;
+  for (const MemoryRow& row : memory.rows) {
+    host = std::max(host, row.host_max);
+    for (int64_t bytes : row.spaces[static_cast<size_t>(Space::file)]) file = std::max(file, bytes);
+  }
+  print(text("peak %s (rank %d, step %lld, %s)", mib(peak->reserved).c_str(), memory.rank,
+             (long long)peak->step, peak->phase.c_str()));
+  print(text("wire %.1f MiB per step",
+             static_cast<double>(wire_bytes(memory)) / (1 << 20) / static_cast<double>(run.steps)));
+  print("host " + mib(host));
+  print("disk " + mib(file));
+}
+
+// The exit status.
+int print_verdict(const Run& run, const RankMemory& memory) {
+  const DeviceOptions& limits = run.options.place.device;
+  if (!limits.memory_limit && !limits.host_limit) return 0;
+  const bool yes = fits(run, memory);
+  const std::optional<std::string> smallest = smallest_fitting(run);
+  std::string line = "fits " + gib(limits.memory_limit ? limits.memory_limit : limits.host_limit) +
+                     ": " + (yes ? "yes" : "no") + "; smallest setting that fits: ";
+  line += smallest ? *smallest : "none; try a smaller --batch-size or more --ranks";
+  print(line);
+  return yes ? 0 : 3;
+}
+
+}  // namespace
+
+int plan(const std::vector<std::string>& arguments) {
+  PlanOptions options;
+  if (!parse(arguments, options)) return 0;
+  if (options.explain) print(explain_formulas() + "\n");
+  if (options.train.data.source.empty() && options.train.resume.empty()) return 0;
+  silence(options.train);
+  const Run run = prepare_run(options.train);
+  std::vector<RankMemory> ranks = {walk(run, 0)};
+  if (!run.options.memory_json.empty())
+    for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(walk(run, rank));
+  const MemoryRecord record = memory_record(run, std::move(ranks));
+  const RankMemory& first = record.ranks.front();
+  print(text("number of parameters: %lld", (long long)record.parameters));
+  if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
+  print_summary(run, first);
+  if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, record);
+  return print_verdict(run, first);
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/memory_json.h"
+#include "tools/run.h"
+
+namespace zg::tools {
+
+/// Walks the run's steps as rank `rank` on a device without memory: the same code, so the same
+/// bytes as a real run's. Limits are not applied.
+RankMemory walk(const Run& run, int rank);
+
+/// What --memory-json says of a run beside its ranks.
+MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
+
+/// Whether the run's --device-memory and --host-memory suffice for what a walk took.
+bool fits(const Run& run, const RankMemory& memory);
+
+/// Among the ZeRO stages, and then with --activation-checkpoint, the first setting of the run that
+/// fits its limits: flags for train. Absent: none does.
+std::optional<std::string> smallest_fitting(const Run& run);
+
+}  // namespace zg::tools

@@ -1,0 +1,89 @@
+#include "tools/stepper.h"
+
+#include "runtime/trace.h"
+
+namespace zg::tools {
+namespace {
+
+double read_back(const Tensor& value) {
+  return value.device().type() == Device::Type::meta ? 0.0 : value.item();
+}
+
+}  // namespace
+
+Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep)
+    : run_(run),
+      ranks_(ranks),
+      device_(device),
+      settings_(run.settings),
+      model_(std::make_unique<models::GPT>(store_, settings_.model)),
+      memory_(device_, keep) {
+  device_.set_trace(run.trace);
+  const PhaseScope phase(device_, "initialise");
+  engine_ = std::make_unique<zero::Engine>(store_, ranks_, device_, settings_.optimisation.engine);
+}
+
+Stepper::Step Stepper::step(float rate, const std::function<void()>& before_update) {
+  const TraceSpan span(device_.compute(), "step");
+  ranks_.set_step(engine_->steps());
+  memory_.begin_step(engine_->steps());
+  std::vector<double> losses;
+  for (int64_t j = 0; j < settings_.accumulation; ++j) losses.push_back(micro_batch(j));
+  settings_.samples += settings_.samples_per_step();
+  Step done{.loss = engine_->mean_loss(losses)};
+  if (before_update) before_update();
+  memory_.note(Cell::before_step);
+  {
+    const PhaseScope phase(device_, "step");
+    const TraceSpan optimizer(device_.compute(), "optimizer");
+    done.result = engine_->step(rate);
+  }
+  memory_.note(Cell::after_step);
+  return done;
+}
+
+// Of the micro-batches of a step, the ranks take turns. A step with several of them has one row per
+// cell: the first is the first's, the others are the last's, and no peak between them is lost.
+double Stepper::micro_batch(int64_t index) {
+  const bool last = index + 1 == settings_.accumulation;
+  const int64_t first_sample =
+      settings_.samples + (index * ranks_.size() + ranks_.rank()) * settings_.micro_batch;
+  const models::Batch batch =
+      run_.dataset->batch(models::Split::train, first_sample, settings_.micro_batch, device_);
+  if (index == 0) memory_.note(Cell::before_forward);
+  Tape tape = engine_->tape();
+  Var loss;
+  {
+    const PhaseScope phase(device_, "forward");
+    const TraceSpan span(device_.compute(), "forward");
+    loss = model_->loss(
+        tape, batch.ids, batch.targets,
+        {.seed = settings_.seed, .step = engine_->steps(), .first_sample = first_sample},
+        run_.options.activation_checkpoint);
+  }
+  const double value = read_back(loss.value());
+  if (last) memory_.note(Cell::after_forward);
+  if (last) memory_.note(Cell::before_backward);
+  {
+    const TraceSpan span(device_.compute(), "backward");
+    engine_->backward(tape, loss);
+  }
+  if (last) memory_.note(Cell::after_backward);
+  return value;
+}
+
+int Stepper::agreed(int signal) {
+  const PurposeScope purpose(device_, Purpose::comm);
+  const Tensor sum = Tensor::full({1}, ranks_.rank() == 0 ? signal : 0, DType::i64, device_);
+  ranks_.wait(ranks_.all_reduce(sum, "signal"));
+  return static_cast<int>(read_back(sum));
+}
+
+RankMemory Stepper::rank_memory() const {
+  return {.rank = ranks_.rank(),
+          .rest = engine_->resting_bytes(),
+          .rows = memory_.rows(),
+          .wire = ranks_.wire()};
+}
+
+}  // namespace zg::tools
