@@ -15,7 +15,7 @@ TEST_CASE("Philox4x32-10 gives the known answers of the Random123 distribution")
         Philox::Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("uniform words fill [0, 1) evenly") {
+TEST_CASE("uniform words fill the unit interval evenly") {
   CHECK(uniform(0) == 0.0f);
   CHECK(uniform(0xffffffff) < 1.0f);
   double sum = 0;

@@ -190,5 +190,6 @@ TEST_CASE(
   CHECK(f16.skipped == 0);
   CHECK(f16.losses.back() < 0.5 * f16.losses.front());
   CHECK(distance(f16) < distance(bf16));
-  CHECK(distance(bf16) < 0.02);
+  // Losses are about 1 and bf16 rounds by 2^-8: sixteen roundings that happen to agree.
+  CHECK(distance(bf16) < 16 * 0x1p-8);
 }
