@@ -10,7 +10,7 @@
 namespace zg {
 namespace {
 
-constexpr int64_t max_head_size = 256;
+constexpr int64_t max_head_size = 1024;
 
 [[noreturn]] void refuse(const char* op, const std::string& what, const std::string& expected) {
   throw ShapeError(std::string(op) + ": " + what + "; expected " + expected);
@@ -29,7 +29,7 @@ void check_extents(const char* op, const AttentionShape& s) {
   check_at_least(op, "shape.keys", s.keys, 1);
   check_at_least(op, "shape.offset", s.offset, 0);
   if (s.D < 1 || s.D > max_head_size)
-    refuse(op, "shape.D is " + std::to_string(s.D), "a head size from 1 to 256");
+    refuse(op, "shape.D is " + std::to_string(s.D), "a head size from 1 to 1024");
   check_dropout(op, s.dropout, s.H * s.T * s.keys);
 }
 

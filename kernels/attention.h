@@ -17,7 +17,7 @@ struct HeadLayout {
 struct AttentionShape {
   int64_t B = 0, H = 0, T = 0;  ///< batch, heads, queries
   int64_t keys = 0, offset = 0;
-  int64_t D = 0;  ///< head size, 1 to 256
+  int64_t D = 0;  ///< head size, 1 to 1024; on the cpu above 256 without vectors
   bool causal = true;
   float scale = 0.0f;  ///< of the scores; 0: 1 / sqrt(D)
   HeadLayout q, k, v, out;

@@ -23,7 +23,7 @@ struct GPTConfig {
   ZG_API static const std::vector<std::string>& preset_names();
 };
 /// Throws ConfigError naming the field: extents positive, heads a divisor of width that leaves a
-/// head size of at most 256, dropout in [0, 1).
+/// head size of at most 1024, dropout in [0, 1).
 ZG_API void validate(const GPTConfig& config);
 
 /// Where a forward pass stands, so that dropout masks depend on place alone.

@@ -16,7 +16,7 @@ constexpr Preset presets[] = {
 
 // Together they keep every parameter count below 2^63.
 constexpr int64_t most_layers = 1 << 16, widest = 1 << 20, most_rows = INT32_MAX;
-constexpr int64_t largest_head = 256;  // of the attention kernels
+constexpr int64_t largest_head = 1024;  // of the attention kernels
 
 void check_extent(const char* field, int64_t value, int64_t most) {
   if (value < 1 || value > most)
@@ -58,7 +58,8 @@ void validate(const GPTConfig& config) {
     throw ConfigError("gpt: heads: expected at least " +
                       std::to_string((config.width + largest_head - 1) / largest_head) +
                       " for a width of " + std::to_string(config.width) +
-                      " (a head size of at most 256), got " + std::to_string(config.heads));
+                      " (a head size of at most " + std::to_string(largest_head) + "), got " +
+                      std::to_string(config.heads));
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
     throw ConfigError("gpt: dropout: expected a probability in [0, 1), got " +
                       std::to_string(config.dropout));

@@ -14,19 +14,22 @@ ZG_DECLARE_LEVELS(AttentionTable, attention_backward_table)
 
 namespace {
 
-/// The vector code of a level where there is some (there is none for f64), else the plain one.
+/// The vector code of a level where there is some (there is none for f64, nor for heads that are
+/// too large for its tiles), else the plain one.
+template <class Args>
 const AttentionCode& choose(const AttentionTable* vectors, const AttentionTable& plain,
-                            const Tensor& q) {
-  const int type = static_cast<int>(q.dtype());
-  return vectors && vectors->type[type].run ? vectors->type[type] : plain.type[type];
+                            const Args& a) {
+  const int type = static_cast<int>(a.q.dtype());
+  const bool tiled = vectors && vectors->type[type].run && a.shape.D <= largest_tiled_head;
+  return tiled ? vectors->type[type] : plain.type[type];
 }
 
 const AttentionCode& code_of(const AttentionForward& a, Isa isa) {
-  return choose(ZG_AT_LEVEL(isa, attention_forward_table), plain_attention_forward, a.q);
+  return choose(ZG_AT_LEVEL(isa, attention_forward_table), plain_attention_forward, a);
 }
 
 const AttentionCode& code_of(const AttentionBackward& a, Isa isa) {
-  return choose(ZG_AT_LEVEL(isa, attention_backward_table), plain_attention_backward, a.q);
+  return choose(ZG_AT_LEVEL(isa, attention_backward_table), plain_attention_backward, a);
 }
 
 template <class Args>

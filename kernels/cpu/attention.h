@@ -32,6 +32,9 @@ struct AttentionCode {
   void (*run)(const AttentionCall&, int64_t task, std::byte* scratch);
 };
 
+/// Rows of the vector code's tiles are so long.
+inline constexpr int64_t largest_tiled_head = 256;
+
 /// By dtype: f64, f32, bf16, f16.
 struct AttentionTable {
   AttentionCode type[4];

@@ -22,7 +22,7 @@ constexpr int64_t tile_rows = 12;
 constexpr int64_t tile_rows = 6;
 #endif
 constexpr int64_t panel_columns = 2 * Vec::lanes;
-constexpr int64_t row_stride = 256 + 16;
+constexpr int64_t row_stride = largest_tiled_head + 16;
 
 inline int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;

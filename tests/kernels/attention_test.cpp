@@ -306,6 +306,7 @@ TEST_CASE("attention over several blocks of keys and queries follows the definit
     check_against_naive(
         {.B = 1, .H = 1, .T = 270, .keys = 523, .offset = 253, .D = 256, .form = Form::cache},
         dtype, devices);
+    check_against_naive({.B = 1, .H = 2, .T = 33, .keys = 33, .D = 512}, dtype, devices);
   }
 }
 
@@ -452,8 +453,8 @@ TEST_CASE("attention refuses what its contract excludes, by name") {
   };
   CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.keys = 0; }),
                        "attention_forward: shape.keys is 0; expected at least 1", ShapeError);
-  CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.D = 257; }),
-                       "attention_forward: shape.D is 257; expected a head size from 1 to 256",
+  CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.D = 1025; }),
+                       "attention_forward: shape.D is 1025; expected a head size from 1 to 1024",
                        ShapeError);
   CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.k.offset += 17; }),
                        "attention_forward: k has 384 elements, shape [2, 4, 48]; expected at least "

@@ -137,7 +137,7 @@ TEST_CASE("a config out of range is refused, naming the field") {
   refused("width", [](GPTConfig& c) { c.width = int64_t{1} << 40; });
   refused("heads", [](GPTConfig& c) { c.heads = 0; });
   refused("heads", [](GPTConfig& c) { c.heads = 3; });
-  refused("heads", [](GPTConfig& c) { c.width = 1024, c.heads = 2; });
+  refused("heads", [](GPTConfig& c) { c.width = 4096, c.heads = 2; });
   refused("vocabulary", [](GPTConfig& c) { c.vocabulary = 0; });
   refused("block_size", [](GPTConfig& c) { c.block_size = 0; });
   refused("dropout", [](GPTConfig& c) { c.dropout = 1.0f; });
