@@ -7,8 +7,8 @@
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
-#include "zero/checksum.h"
 #include "zero/transfer.h"
 
 namespace zg::zero {
@@ -16,94 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using State = Engine::State;
-
-constexpr const char* shard_file = "shard_00000.safetensors";
-constexpr const char* step_prefix = "step_";
-constexpr const char* unfinished_prefix = ".unfinished_";
-
-struct NamedState {
-  State state;
-  const char* name;
-};
-constexpr NamedState saved_states[] = {
-    {State::master, "master"}, {State::moment1, "moment1"}, {State::moment2, "moment2"}};
-
-/// What is saved of a parameter: frozen ones have a value and nothing else.
-std::span<const NamedState> states_of(const Parameter& parameter) {
-  return std::span(saved_states).first(parameter.trainable ? 3 : 1);
-}
-
-/// A folder that goes with the scope, whatever it holds by then.
-struct TemporaryFolder {
-  explicit TemporaryFolder(std::string path) : path(std::move(path)) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  const std::string path;
-};
-
-void check(const std::error_code& error, const char* operation, const std::string& path) {
-  if (error) throw FileError(std::string(operation) + ": " + path + ": " + error.message());
-}
-
-std::vector<fs::path> entries_of(const std::string& directory) {
-  std::error_code error;
-  std::vector<fs::path> entries;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    entries.push_back(it->path());
-  check(error, "list", directory);
-  return entries;
-}
-
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  check(error, "create", path);
-}
-
-void remove_unfinished(const std::string& directory) {
-  for (const fs::path& entry : entries_of(directory)) {
-    std::error_code error;
-    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, error);
-    check(error, "remove", entry.string());
-  }
-}
-
-void write_shard(const std::string& folder, const Engine& engine, Manifest& manifest) {
-  std::vector<SafetensorsWriter::Entry> entries;
-  for (const auto& [name, parameter] : engine.store().by_name()) {
-    manifest.parameters.emplace(name, parameter->shape);
-    for (const NamedState& saved : states_of(*parameter)) {
-      manifest.pieces.push_back({.parameter = name,
-                                 .state = saved.name,
-                                 .shape = parameter->shape,
-                                 .file = shard_file,
-                                 .checksum = {}});
-      entries.push_back({manifest.pieces.back().name(), DType::f32, parameter->shape});
-    }
-  }
-  SafetensorsWriter writer(folder + "/" + shard_file, entries);
-  size_t next = 0;
-  for (const auto& [name, parameter] : engine.store().by_name())
-    for (const NamedState& saved : states_of(*parameter)) {
-      const std::vector<float> values = engine.read(*parameter, saved.state);
-      manifest.pieces[next++].checksum = checksum(std::as_bytes(std::span(values)));
-      writer.write_floats(values);
-    }
-  writer.finish();
-}
-
-void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
-  if (info.steps != engine.steps() || info.skipped != engine.skipped())
-    throw ConfigError("save_checkpoint: info has " + std::to_string(info.steps) + " steps and " +
-                      std::to_string(info.skipped) + " skipped; expected the engine's " +
-                      std::to_string(engine.steps()) + " and " + std::to_string(engine.skipped()));
-  if (engine.micro_batches() != 0)
-    throw ConfigError("save_checkpoint: " + std::to_string(engine.micro_batches()) +
-                      " micro-batches wait for a step and would be lost; call step first");
-}
 
 /// N of a name step_N.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -159,31 +71,6 @@ void write_masters(Engine& engine, const ReadByName& read) {
 }
 
 }  // namespace
-
-std::string save_checkpoint(const std::string& directory, const Engine& engine,
-                            const CheckpointInfo& info) {
-  if (engine.device().type() == Device::Type::meta)
-    throw Unsupported("save_checkpoint: the engine is on meta, which stores nothing");
-  if (engine.ranks().size() > 1)
-    throw Unsupported("save_checkpoint: " + std::to_string(engine.ranks().size()) +
-                      " ranks; this version saves from one");
-  require_step_boundary(engine, info);
-  Manifest manifest{.info = info};
-  if (engine.loss_scaler().dynamic()) manifest.loss_scaler = engine.loss_scaler().state();
-  manifest_text(manifest);  // refuses a config_json that is none, before anything is written
-  make_folder(directory);
-  remove_unfinished(directory);
-  const std::string name = step_prefix + std::to_string(info.steps);
-  const std::string path = directory + "/" + name;
-  const TemporaryFolder folder(directory + "/" + unfinished_prefix + name);
-  make_folder(folder.path);
-  write_shard(folder.path, engine, manifest);
-  write_text(folder.path + "/" + manifest_name, manifest_text(manifest));
-  sync_directory(folder.path);
-  rename_over(folder.path, path);
-  sync_directory(directory);
-  return path;
-}
 
 std::string find_checkpoint(const std::string& path) {
   if (exists(path + "/" + manifest_name)) return path;

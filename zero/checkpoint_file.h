@@ -9,15 +9,16 @@
 namespace zg::zero {
 
 // DIR/step_N, N attempted steps, holds
-//   shard_00000.safetensors   f32 tensors named PARAMETER:STATE@OFFSET, where STATE is master,
-//                             moment1 or moment2 (a frozen parameter has its value as master) and
-//                             OFFSET the parameter's element that it begins with. One that holds
-//                             the whole parameter has its shape, a part has one axis.
+//   shard_RRRRR.safetensors   of each rank: f32 tensors named PARAMETER:STATE@OFFSET, where STATE
+//                             is master, moment1 or moment2 (a frozen parameter has its value as
+//                             master) and OFFSET the parameter's element that it begins with. One
+//                             that holds the whole parameter has its shape, a part has one axis.
 //   manifest.json             format, version, the counters and config of CheckpointInfo,
 //                             parameters (name to shape), tensors (name, dtype, shape, file and
 //                             XXH3-128 of the bytes), the state of a dynamic loss scale, and a
 //                             checksum of the manifest itself
-// Several shards may each hold parts of one parameter: whoever loads puts them together by offset.
+// Shards hold parts of parameters, cut where the ranks' were: whoever loads puts them together by
+// offset, at any number of ranks and any stage.
 
 /// What a checkpoint holds besides tensors.
 struct CheckpointInfo {
@@ -30,7 +31,9 @@ struct CheckpointInfo {
 /// Writes DIR/step_N (N: info.steps) in a temporary folder, fsyncs and renames it, so a step_N that
 /// exists is complete; one that existed before is replaced in one step. One process at a time
 /// writes to a DIR: what a killed one left unfinished is removed. Returns the path. FileError;
-/// ConfigError when counters differ from the engine's or gradients wait for a step.
+/// ConfigError when counters differ from the engine's or gradients wait for a step. Collective:
+/// each rank writes its shard, rank 0 the rest once all are on the disk; the folder is there when
+/// any rank returns.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 

@@ -59,6 +59,23 @@ Manifest::Piece piece_of(const json& tensor) {
           .checksum = tensor.at("xxh3_128")};
 }
 
+json tensors_of(const std::vector<Manifest::Piece>& pieces) {
+  json tensors = json::array();
+  for (const Manifest::Piece& piece : pieces)
+    tensors.push_back({{"name", piece.name()},
+                       {"dtype", "F32"},
+                       {"shape", extents_of(piece.shape)},
+                       {"file", piece.file},
+                       {"xxh3_128", piece.checksum}});
+  return tensors;
+}
+
+std::vector<Manifest::Piece> pieces_of(const json& tensors) {
+  std::vector<Manifest::Piece> pieces;
+  for (const json& tensor : tensors) pieces.push_back(piece_of(tensor));
+  return pieces;
+}
+
 json json_of(const LossScaler::State& state) {
   return {{"scale", state.scale},
           {"hysteresis", state.hysteresis},
@@ -92,7 +109,7 @@ Manifest parse(const std::string& text) {
     manifest.loss_scaler = scaler_of(*scaler);
   for (const auto& [name, extents] : object.at("parameters").items())
     manifest.parameters.emplace(name, shape_of(extents));
-  for (const json& tensor : object.at("tensors")) manifest.pieces.push_back(piece_of(tensor));
+  manifest.pieces = pieces_of(object.at("tensors"));
   return manifest;
 }
 
@@ -102,15 +119,17 @@ std::string Manifest::Piece::name() const {
   return parameter + ":" + state + "@" + std::to_string(offset);
 }
 
+std::string pieces_text(const std::vector<Manifest::Piece>& pieces) {
+  return tensors_of(pieces).dump();
+}
+
+std::vector<Manifest::Piece> pieces_from(const std::string& text) {
+  return pieces_of(json::parse(text));
+}
+
 std::string manifest_text(const Manifest& manifest) {
-  json parameters = json::object(), tensors = json::array();
+  json parameters = json::object();
   for (const auto& [name, shape] : manifest.parameters) parameters[name] = extents_of(shape);
-  for (const Manifest::Piece& piece : manifest.pieces)
-    tensors.push_back({{"name", piece.name()},
-                       {"dtype", "F32"},
-                       {"shape", extents_of(piece.shape)},
-                       {"file", piece.file},
-                       {"xxh3_128", piece.checksum}});
   json object = {{"format", format},
                  {"version", version},
                  {"steps", manifest.info.steps},
@@ -118,7 +137,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"micro_batches", manifest.info.micro_batches},
                  {"config", config_of(manifest.info)},
                  {"parameters", parameters},
-                 {"tensors", tensors}};
+                 {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   object["checksum"] = checksum_of(object);
   return object.dump(1) + "\n";

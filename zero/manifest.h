@@ -30,6 +30,9 @@ struct Manifest {
 
 /// ConfigError when info.config_json is not a JSON object.
 std::string manifest_text(const Manifest& manifest);
+/// What one rank tells another about its shard.
+std::string pieces_text(const std::vector<Manifest::Piece>& pieces);
+std::vector<Manifest::Piece> pieces_from(const std::string& text);
 /// Of `path`/manifest.json. FileError when it is missing, damaged or of another format.
 Manifest read_manifest(const std::string& path);
 inline constexpr const char* manifest_name = "manifest.json";

@@ -83,6 +83,24 @@ TEST_CASE("modes that say so change the bits") {
   CHECK(curve_of(sort_run + "--precision bf16 --grad-accum-dtype bf16") == bf16);
 }
 
+TEST_CASE("a run goes on with other ranks and another stage as if nothing had happened") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Curve whole = curve_of(sort_run);
+  CHECK(zerograd(sort_run + "--steps 1 --ranks 4 --zero-stage 3 --save " + save).status == 0);
+  const std::string flags = " --score-samples 0 --log-interval 0 --resume " + save;
+  // Whatever is not named comes from the checkpoint, the batch too; --save moves it on by a step.
+  CHECK(zerograd("train --steps 2 --ranks 2 --zero-stage 1 --save " + save + flags).status == 0);
+  const Curve rest = curve_of("train --steps 3" + flags);
+  CHECK(rest.hash == whole.hash);
+  REQUIRE(rest.losses.size() == 1);
+  CHECK(rest.losses[0] == whole.losses[2]);
+  CHECK(rest.norms[0] == whole.norms[2]);
+  const Outcome eight = zerograd("train --steps 3 --ranks 3" + flags);
+  CHECK(eight.status == 2);
+  CHECK(contains(eight.error, "16 != 2 * 2 * 3"));
+}
+
 TEST_CASE("gradients dumped from ranks are those of one rank") {
   const TemporaryFolder folder;
   const std::string one = folder / "one", four = folder / "four";

@@ -109,20 +109,24 @@ inline Var distance(Tape& tape, const Var& loss, const Parameter& parameter, uin
                 [](const Nothing& none, const BackwardPass& pass) { pass_on(none, pass); });
 }
 
+/// One micro-batch of `distance`s to sample's targets; returns its loss.
+inline double train_micro_batch(zero::Engine& engine, uint64_t sample) {
+  Tape tape = engine.tape();
+  Var loss;
+  for (const auto& unit : engine.store().units()) {
+    const Tape::Use use(tape, *unit);
+    for (const Parameter* parameter : unit->parameters)
+      loss = distance(tape, loss, *parameter, sample);
+  }
+  engine.backward(tape, loss);
+  return loss.value().item();
+}
+
 /// Two micro-batches and a step, as a training loop would; returns the sum of the losses.
 inline double train_step(zero::Engine& engine, int64_t step, float rate = 1e-2f) {
   double losses = 0.0;
-  for (uint64_t sample : {2 * static_cast<uint64_t>(step), 2 * static_cast<uint64_t>(step) + 1}) {
-    Tape tape = engine.tape();
-    Var loss;
-    for (const auto& unit : engine.store().units()) {
-      const Tape::Use use(tape, *unit);
-      for (const Parameter* parameter : unit->parameters)
-        loss = distance(tape, loss, *parameter, sample);
-    }
-    losses += loss.value().item();
-    engine.backward(tape, loss);
-  }
+  for (uint64_t sample : {2 * static_cast<uint64_t>(step), 2 * static_cast<uint64_t>(step) + 1})
+    losses += train_micro_batch(engine, sample);
   engine.step(rate);
   return losses;
 }

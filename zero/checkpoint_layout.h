@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zero/engine.h"
+
+// How files and tensors of a checkpoint are called; checkpoint_file.h says what they hold.
+namespace zg::zero {
+
+inline constexpr const char* step_prefix = "step_";
+inline constexpr const char* unfinished_prefix = ".unfinished_";
+std::string shard_name(int rank);  ///< "shard_00003.safetensors"
+
+struct NamedState {
+  Engine::State state;
+  const char* name;
+};
+/// What is saved of a parameter: frozen ones have a value and nothing else.
+std::span<const NamedState> states_of(const Parameter& parameter);
+
+std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< FileError
+/// FileError "operation: path: reason" when there is an error.
+void check(const std::error_code& error, const char* operation, const std::string& path);
+
+}  // namespace zg::zero

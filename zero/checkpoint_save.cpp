@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <tuple>
+
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "zero/checkpoint_file.h"
+#include "zero/checkpoint_layout.h"
+#include "zero/checksum.h"
+#include "zero/manifest.h"
+#include "zero/safetensors.h"
+
+namespace zg::zero {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder that goes with the scope, whatever it holds by then.
+struct TemporaryFolder {
+  explicit TemporaryFolder(std::string path) : path(std::move(path)) {}
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  const std::string path;
+};
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(error, "create", path);
+}
+
+void remove_unfinished(const std::string& directory) {
+  for (const fs::path& entry : entries_of(directory)) {
+    std::error_code error;
+    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, error);
+    check(error, "remove", entry.string());
+  }
+}
+
+void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
+  if (info.steps != engine.steps() || info.skipped != engine.skipped())
+    throw ConfigError("save_checkpoint: info has " + std::to_string(info.steps) + " steps and " +
+                      std::to_string(info.skipped) + " skipped; expected the engine's " +
+                      std::to_string(engine.steps()) + " and " + std::to_string(engine.skipped()));
+  if (engine.micro_batches() != 0)
+    throw ConfigError("save_checkpoint: " + std::to_string(engine.micro_batches()) +
+                      " micro-batches wait for a step and would be lost; call step first");
+}
+
+/// What this rank writes, in the order of names, states and offsets. An empty parameter lies in no
+/// shard: rank 0 has its name.
+std::vector<Engine::Piece> sorted_pieces(const Engine& engine) {
+  std::vector<Engine::Piece> pieces = engine.pieces();
+  if (engine.ranks().rank() == 0)
+    for (const auto& parameter : engine.store().parameters())
+      if (parameter->shape.numel() == 0)
+        for (const NamedState& saved : states_of(*parameter))
+          pieces.push_back({parameter.get(), saved.state, 0, 0});
+  std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.parameter->name, a.state, a.offset) <
+           std::tie(b.parameter->name, b.state, b.offset);
+  });
+  return pieces;
+}
+
+Manifest::Piece described(const Engine::Piece& piece, const std::string& file) {
+  const Parameter& parameter = *piece.parameter;
+  const bool whole = piece.numel == parameter.shape.numel();
+  const auto states = states_of(parameter);
+  const auto saved = std::find_if(states.begin(), states.end(),
+                                  [&](const NamedState& s) { return s.state == piece.state; });
+  return {.parameter = parameter.name,
+          .state = saved->name,
+          .offset = piece.offset,
+          .shape = whole ? parameter.shape : Shape{piece.numel},
+          .file = file,
+          .checksum = {}};
+}
+
+/// This rank's pieces into its file, on the disk when it returns.
+std::vector<Manifest::Piece> write_shard(const std::string& folder, const Engine& engine) {
+  const std::string file = shard_name(engine.ranks().rank());
+  const std::vector<Engine::Piece> pieces = sorted_pieces(engine);
+  std::vector<Manifest::Piece> written;
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const Engine::Piece& piece : pieces) {
+    written.push_back(described(piece, file));
+    entries.push_back({written.back().name(), DType::f32, written.back().shape});
+  }
+  SafetensorsWriter writer(folder + "/" + file, entries);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::vector<float> values =
+        pieces[i].numel > 0 ? engine.read(pieces[i]) : std::vector<float>();
+    written[i].checksum = checksum(std::as_bytes(std::span(values)));
+    writer.write_floats(values);
+  }
+  writer.finish();
+  return written;
+}
+
+/// Every rank's text in rank order: lengths first, then all of them padded to the longest.
+std::vector<std::string> gather_texts(const Engine& engine, const std::string& own,
+                                      const std::string& name) {
+  Communicator& ranks = engine.ranks();
+  const Device& device = engine.device();
+  const int64_t world = ranks.size();
+  const PurposeScope purpose(device, Purpose::comm);
+  const Tensor length =
+      Tensor::from(std::vector<int64_t>{static_cast<int64_t>(own.size())}, {1}, device);
+  const Tensor lengths = Tensor::empty({world}, DType::i64, device);
+  ranks.wait(ranks.all_gather(length, lengths, name + " lengths"));
+  const std::vector<int64_t> sizes = lengths.to_host<int64_t>();
+  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  std::vector<uint8_t> bytes(own.begin(), own.end());
+  bytes.resize(static_cast<size_t>(longest));
+  const Tensor padded = Tensor::from(bytes, {longest}, device);
+  const Tensor all = Tensor::empty({longest * world}, DType::u8, device);
+  ranks.wait(ranks.all_gather(padded, all, name));
+  bytes = all.to_host<uint8_t>();
+  std::vector<std::string> texts;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    const auto first = bytes.begin() + rank * longest;
+    texts.emplace_back(first, first + sizes[static_cast<size_t>(rank)]);
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& directory, const Engine& engine,
+                            const CheckpointInfo& info) {
+  if (engine.device().type() == Device::Type::meta)
+    throw Unsupported("save_checkpoint: the engine is on meta, which stores nothing");
+  require_step_boundary(engine, info);
+  Manifest manifest{.info = info};
+  if (engine.loss_scaler().dynamic()) manifest.loss_scaler = engine.loss_scaler().state();
+  for (const auto& [name, parameter] : engine.store().by_name())
+    manifest.parameters.emplace(name, parameter->shape);
+  manifest_text(manifest);  // refuses a config_json that is none, before anything is written
+
+  Communicator& ranks = engine.ranks();
+  const bool first = ranks.rank() == 0;
+  const std::string name = step_prefix + std::to_string(info.steps);
+  const std::string path = directory + "/" + name;
+  const std::string unfinished = directory + "/" + unfinished_prefix + name;
+  std::optional<TemporaryFolder> folder;
+  if (first) {
+    make_folder(directory);
+    remove_unfinished(directory);
+    folder.emplace(unfinished);
+    make_folder(unfinished);
+  }
+  ranks.wait(ranks.barrier("checkpoint folder"));
+  const std::vector<Manifest::Piece> written = write_shard(unfinished, engine);
+  // Whoever says what it wrote has it on the disk.
+  for (const std::string& text : gather_texts(engine, pieces_text(written), "checkpoint pieces"))
+    for (Manifest::Piece& piece : pieces_from(text)) manifest.pieces.push_back(std::move(piece));
+  if (first) {
+    write_text(unfinished + "/" + manifest_name, manifest_text(manifest));
+    sync_directory(unfinished);
+    rename_over(unfinished, path);
+    sync_directory(directory);
+  }
+  ranks.wait(ranks.barrier("checkpoint saved"));
+  return path;
+}
+
+}  // namespace zg::zero
