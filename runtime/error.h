@@ -25,7 +25,7 @@ class ZG_API Error : public std::runtime_error {
 ZG_ERROR_TYPE(ShapeError);   ///< extents that do not fit together
 ZG_ERROR_TYPE(DTypeError);   ///< an element type that the operation does not take
 ZG_ERROR_TYPE(ConfigError);  ///< flags, configs and arguments out of range; exit status 2
-ZG_ERROR_TYPE(Unsupported);  ///< a combination that is not built or not implemented; exit status 6
+ZG_ERROR_TYPE(Unsupported);  ///< a combination that this build does not offer; exit status 6
 ZG_ERROR_TYPE(OutOfMemory);  ///< a device or host cap, itemised; exit status 3
 ZG_ERROR_TYPE(DeviceError);  ///< a device or driver failed
 ZG_ERROR_TYPE(CommError);    ///< a peer failed, stalled or diverged; exit status 4
