@@ -105,7 +105,6 @@ FlagGroup later_train_flags() {
        constant_rate},
       {{"--warmup-steps", "--num-warmup-steps"}, "N", {"0"}, {}, constant_rate},
       {{"--max-restarts"}, "N", {"0"}, {}, "this version does not restart by itself"},
-      {{"--inject"}, "DRILL", {}, {}, "this version has no drills"},
       {{"--limit-train-batches"}, "N", {}, {}, "this version counts --steps or --epochs"},
       {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
       {{"--from-hf"}, "DIR", {}, {}, "this version reads --init F.safetensors only"},

@@ -201,6 +201,7 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
       number_flag({"--comm-timeout"}, options.comm_timeout_s,
                   {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
                   "seconds until a rank that stays away ends the run (exit 4)"),
+      drill_flag(options.drill),
   };
 }
 
@@ -294,6 +295,9 @@ void check_train(const TrainOptions& options) {
     throw ConfigError("--tied: expected one of --tied and --untied, got both");
   if (given.count("--zero-stage") && given.count("--strategy"))
     throw ConfigError("--strategy: expected one of --zero-stage and --strategy, got both");
+  if (options.drill.fault != Drill::Fault::none && options.drill.rank >= options.ranks)
+    throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
+                      ", got " + std::to_string(options.drill.rank));
   if (given.count("--steps") && given.count("--epochs"))
     throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
   for (const char* name : {"--save-interval", "--save-top-k"})

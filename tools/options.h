@@ -8,6 +8,7 @@
 #include "models/generate.h"
 #include "runtime/device.h"
 #include "tools/command_line.h"
+#include "tools/drill.h"
 #include "zero/config.h"
 
 namespace zg::tools {
@@ -57,6 +58,7 @@ struct TrainOptions {
   PlaceOptions place;
   int64_t ranks = 1;
   double comm_timeout_s = 60.0;
+  Drill drill;
 
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;

@@ -1,5 +1,8 @@
 #include "tools/stepper.h"
 
+#include <limits>
+
+#include "autograd/ops.h"
 #include "runtime/trace.h"
 
 namespace zg::tools {
@@ -62,6 +65,9 @@ double Stepper::micro_batch(int64_t index) {
         run_.options.activation_checkpoint);
   }
   const double value = read_back(loss.value());
+  if (index == 0 &&
+      run_.options.drill.strikes(ranks_.rank(), engine_->steps(), Drill::Fault::infinity))
+    loss = mul(loss, std::numeric_limits<double>::infinity());
   if (last) memory_.note(Cell::after_forward);
   if (last) memory_.note(Cell::before_backward);
   {

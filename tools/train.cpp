@@ -1,3 +1,5 @@
+#include <cstdio>
+
 #include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tools/interrupt.h"
@@ -8,15 +10,29 @@
 namespace zg::tools {
 namespace {
 
+// Every rank that a failure reached says so; the first cause is the command's own error.
+int train_rank(const Run& run, Communicator& ranks, const Device& device,
+               const InterruptScope& interrupt, RankMemory& memory) {
+  try {
+    Training training(run, ranks, device);
+    const int status = training.run([&] { return interrupt.signal(); });
+    memory = training.memory();
+    return status;
+  } catch (const CommError& error) {
+    std::fprintf(stderr, "rank %d/%d ends: CommError: %s\n", ranks.rank(), ranks.size(),
+                 error.what());
+    throw;
+  }
+}
+
 int train_on_ranks(const Run& run) {
   const InterruptScope interrupt;
   int status = 0;
   std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
             [&](Communicator& ranks, const Device& device) {
-              Training training(run, ranks, device);
-              const int own = training.run([&] { return interrupt.signal(); });
-              memory[static_cast<size_t>(ranks.rank())] = training.memory();
+              const int own = train_rank(run, ranks, device, interrupt,
+                                         memory[static_cast<size_t>(ranks.rank())]);
               if (ranks.rank() == 0) status = own;
             },
             {.timeout_s = run.options.comm_timeout_s, .device = run.options.place.device});

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "kernels/peak.h"
@@ -69,8 +70,9 @@ void Training::prepare_engine() {
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   announce();
   if (is_first() && options_.log_interval > 0)
-    peak_flops_ = measured_peak(device_, settings_.optimisation.engine.compute) *
-                  std::min(ranks_.size(), available_cores() / device_.traits().threads);
+    peak_flops_ =
+        measured_peak(device_, settings_.optimisation.engine.compute) *
+        std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
   ranks_.wait(ranks_.barrier("start"));
 }
 
@@ -108,8 +110,27 @@ int Training::run(const std::function<int()>& signal) {
   }
 }
 
+// What --inject asks of this rank at the beginning of a step; whether it shall leave.
+bool Training::drill_ends(int64_t step) const {
+  using Fault = Drill::Fault;
+  const auto strikes = [&](Fault fault) {
+    return options_.drill.strikes(ranks_.rank(), step, fault);
+  };
+  const std::string where = text("rank %d in step %lld", ranks_.rank(), (long long)step);
+  if (strikes(Fault::error)) throw ShapeError("inject: a drill on " + where);
+  if (strikes(Fault::stall)) {
+    const std::chrono::duration<double> timeout(options_.comm_timeout_s);
+    std::this_thread::sleep_for(timeout);
+    if (ranks_.size() == 1) throw CommError("inject: a drill stalled " + where);
+    for (;;) std::this_thread::sleep_for(timeout);  // until its peers have given up on it
+  }
+  return strikes(Fault::leave);
+}
+
 int Training::run_steps(const std::function<int()>& signal) {
   while (engine_.steps() < run_.steps) {
+    ranks_.set_step(engine_.steps());
+    if (drill_ends(engine_.steps())) return 0;
     report(train_step(engine_.steps()));
     report_periodic(engine_.steps());
     if (const int number = stepper_.agreed(signal())) return interrupted(number);

@@ -27,6 +27,7 @@ class Training {
   void prepare_engine();
   void announce();
   int run_steps(const std::function<int()>& signal);
+  bool drill_ends(int64_t step) const;
   StepRecord train_step(int64_t step);
   void report(const StepRecord& record);
   void report_periodic(int64_t step);

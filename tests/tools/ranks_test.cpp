@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
+
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
@@ -99,6 +101,60 @@ TEST_CASE("a run goes on with other ranks and another stage as if nothing had ha
   const Outcome eight = zerograd("train --steps 3 --ranks 3" + flags);
   CHECK(eight.status == 2);
   CHECK(contains(eight.error, "16 != 2 * 2 * 3"));
+}
+
+TEST_CASE("a rank that fails ends the run on every rank, which says who, where and in which step") {
+  struct Case {
+    const char* fault;
+    int ranks, status;
+    const char* part;
+  };
+  const std::string where = ", all_gather of 'embedding values' (f32, ";
+  const Case cases[] = {
+      {"throw", 1, 1, "error: ShapeError: inject: a drill on rank 0 in step 1\n"},
+      {"throw", 4, 1, "error: ShapeError: inject: a drill on rank 3 in step 1\n"},
+      {"return", 2, 4, "error: CommError: rank 1 returned early, in step 1"},
+      {"return", 4, 4, "error: CommError: rank 3 returned early, in step 1"},
+      {"stall", 1, 4, "error: CommError: inject: a drill stalled rank 0 in step 1"},
+      {"stall", 2, 4, "error: CommError: rank 1 did not arrive within 1 s"},
+      {"stall", 4, 4, "error: CommError: rank 3 did not arrive within 1 s"},
+  };
+  for (const Case& drill : cases) {
+    const std::string last = std::to_string(drill.ranks - 1);
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome outcome = zerograd(
+        sort_run + "--zero-stage 3 --param-persistence-threshold 0 --comm-timeout 1 " + "--ranks " +
+        std::to_string(drill.ranks) + " --inject rank=" + last + ",step=1,fault=" + drill.fault);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    CAPTURE(drill.fault);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == drill.status);
+    CHECK(contains(outcome.error, drill.part));
+    CHECK(took.count() < 1 + 2 + 5);  // the timeout, what is promised after it, and a slow start
+    for (int peer = 0; peer + 1 < drill.ranks; ++peer) {
+      const std::string line =
+          line_after(outcome.error, "rank " + std::to_string(peer) + "/" +
+                                        std::to_string(drill.ranks) + " ends: CommError: rank ");
+      CHECK(line.substr(0, 2) == last + " ");
+      CHECK(contains(line, "in step 1"));
+      CHECK(contains(line, "collective #"));
+      // Those that wait name the exchange they wait in, the others the last one there was.
+      CHECK(contains(line, drill.status == 4 ? where : ", all_reduce of 'signal' (i64, "));
+    }
+  }
+}
+
+TEST_CASE("an infinite gradient on one rank skips the step on all of them alike") {
+  std::string hash;
+  for (const char* flags : {"--ranks 2 --zero-stage 0 --inject rank=1,step=1,fault=inf",
+                            "--ranks 4 --zero-stage 3 --inject rank=0,step=1,fault=inf"}) {
+    const Curve curve = curve_of(sort_run + flags);
+    CHECK(curve.norms[1] == "inf");
+    CHECK(curve.last.at("steps") == 3);
+    CHECK(curve.last.at("skipped") == 1);
+    CHECK((hash.empty() || hash == curve.hash));
+    hash = curve.hash;
+  }
 }
 
 TEST_CASE("gradients dumped from ranks are those of one rank") {

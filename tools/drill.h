@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tools/command_line.h"
+
+namespace zg::tools {
+
+/// A fault on purpose, to see a run end as it should: on one rank, at the beginning of one step.
+struct Drill {
+  enum class Fault : uint8_t {
+    none,
+    error,    ///< "throw": a ShapeError, as a mistaken shape would
+    leave,    ///< "return": the rank ends early as if it were done
+    stall,    ///< the rank stays in its own code
+    infinity  ///< "inf": an infinite gradient; the step is skipped on all ranks
+  };
+  Fault fault = Fault::none;
+  int64_t rank = 0, step = 0;
+
+  bool strikes(int at_rank, int64_t at_step, Fault which) const {
+    return fault == which && rank == at_rank && step == at_step;
+  }
+};
+
+/// --inject rank=R,step=S,fault=throw|return|stall|inf
+Flag drill_flag(Drill& drill);
+
+}  // namespace zg::tools
