@@ -2,8 +2,11 @@
 
 #include <chrono>
 
+#include "models/data.h"
+#include "models/gpt.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zero/partition.h"
 
 namespace zg::testing {
 namespace {
@@ -155,6 +158,59 @@ TEST_CASE("an infinite gradient on one rank skips the step on all of them alike"
     CHECK((hash.empty() || hash == curve.hash));
     hash = curve.hash;
   }
+}
+
+TEST_CASE("bytes on the wire are the formulas' at every stage") {
+  const auto data = models::sort_dataset(3407);
+  models::GPTConfig config = models::GPTConfig::preset("gpt-nano");
+  config.vocabulary = data->vocabulary();
+  config.block_size = data->block_size();
+  ParameterStore store;
+  const models::GPT model(store, config);
+  const int64_t steps = 3, ranks = 4, a = 2;
+  std::vector<int64_t> padded;  // of each unit
+  int64_t P = 0;
+  for (const auto& unit : store.units()) {
+    padded.push_back(
+        zero::FlatUnit::of(unit->parameters, zero::FlatUnit::Part::trainable, ranks).padded);
+    P += padded.back();
+  }
+  const auto received = [&](int64_t elements) { return elements * (ranks - 1) / ranks; };
+  // Each micro-batch's loss is an f64 for every rank.
+  const int64_t losses = a * 8 * (ranks - 1);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    const nlohmann::json wire =
+        curve_of(sort_run + "--precision bf16 --ranks 4 --param-persistence-threshold 0 " +
+                 "--zero-stage " + std::to_string(stage))
+            .last.at("wire_bytes");
+    CHECK(wire.at("reduce_scatter") == steps * a * received(P) * 2);
+    // Stage 0 gathers f32 sums, stages 1 and 2 bf16 values, stage 3 every unit in forward and again
+    // in backward, but for the head, which is still there, and the embedding, which backward does
+    // not read.
+    const int64_t gathered = stage == 0  ? received(P) * 4
+                             : stage < 3 ? received(P) * 2
+                                         : a * received(2 * P - padded.front() - padded.back()) * 2;
+    CHECK(wire.at("all_gather") == steps * (gathered + losses));
+    CHECK(wire.at("broadcast") == 0);
+    CHECK(wire.at("other") == 0);
+  }
+}
+
+TEST_CASE("what a rank needs at most falls with the stage") {
+  int64_t peaks[4] = {};
+  for (const int stage : {0, 1, 2, 3}) {
+    const TemporaryFolder folder;
+    REQUIRE(
+        zerograd(sort_run +
+                 "--model-type gpt-micro --ranks 8 --param-persistence-threshold 0 --zero-stage " +
+                 std::to_string(stage) + " --metrics " + (folder / "metrics"))
+            .status == 0);
+    peaks[stage] = json_lines(folder / "metrics")[2].at("peak_bytes").get<int64_t>();
+  }
+  CHECK(peaks[0] > peaks[1]);
+  CHECK(peaks[1] == peaks[2]);
+  CHECK(peaks[2] > peaks[3]);
 }
 
 TEST_CASE("gradients dumped from ranks are those of one rank") {
