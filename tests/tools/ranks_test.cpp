@@ -197,20 +197,26 @@ TEST_CASE("bytes on the wire are the formulas' at every stage") {
   }
 }
 
-TEST_CASE("what a rank needs at most falls with the stage") {
-  int64_t peaks[4] = {};
+TEST_CASE("what a rank keeps from step to step falls with the stage, on every rank") {
+  const int ranks = 2;
+  int64_t rest[ranks][4] = {};
   for (const int stage : {0, 1, 2, 3}) {
     const TemporaryFolder folder;
-    REQUIRE(
-        zerograd(sort_run +
-                 "--model-type gpt-micro --ranks 8 --param-persistence-threshold 0 --zero-stage " +
-                 std::to_string(stage) + " --metrics " + (folder / "metrics"))
-            .status == 0);
-    peaks[stage] = json_lines(folder / "metrics")[2].at("peak_bytes").get<int64_t>();
+    const std::string path = folder / "memory";
+    REQUIRE(zerograd(sort_run + "--ranks 2 --param-persistence-threshold 0 --zero-stage " +
+                     std::to_string(stage) + " --memory-json " + path)
+                .status == 0);
+    const nlohmann::json record = nlohmann::json::parse(read_file(path));
+    REQUIRE(record.at("ranks").size() == ranks);
+    for (int rank = 0; rank < ranks; ++rank)
+      for (const auto& [purpose, bytes] : record.at("ranks")[rank].at("rest").items())
+        rest[rank][stage] += bytes.get<int64_t>();
   }
-  CHECK(peaks[0] > peaks[1]);
-  CHECK(peaks[1] == peaks[2]);
-  CHECK(peaks[2] > peaks[3]);
+  for (const auto& at : rest) {
+    CHECK(at[0] > at[1]);
+    CHECK(at[1] == at[2]);
+    CHECK(at[2] > at[3]);
+  }
 }
 
 TEST_CASE("gradients dumped from ranks are those of one rank") {
