@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,7 +61,9 @@ Outcome finish(const Process& process, const Seen& seen) {
     }
   }
   int status = 0;
-  waitpid(process.pid, &status, 0);
+  rusage usage{};
+  wait4(process.pid, &status, 0, &usage);
+  outcome.resident_bytes = int64_t{usage.ru_maxrss} * 1024;
   outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return outcome;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@ namespace zg::testing {
 struct Outcome {
   int status;  ///< as a shell sees it: 128 + N after signal N
   std::string out, error;
+  int64_t resident_bytes;  ///< the most physical memory it held
 };
 
 /// `words` are the arguments, not a shell line. Each call has its own process and waits for it.
