@@ -66,6 +66,36 @@ TEST_CASE("gradients of shared inputs add up and do not write into each other") 
   CHECK(tape.gradient(y).item() == 16);
 }
 
+TEST_CASE("a gradient that two inputs share is not added to in place") {
+  const Device device = Device::cpu();
+  Tape tape(device);
+  const Var x = tape.variable(scalar(3, device)), y = tape.variable(scalar(5, device));
+  const Var square = times(x, x);           // adds to x's gradient after
+  tape.backward(plus(square, plus(x, y)));  // this one went to x and y
+  CHECK(tape.gradient(x).item() == 7);
+  CHECK(tape.gradient(y).item() == 1);
+}
+
+TEST_CASE("a saved part of a parameter is reread at its place") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  const Parameter& w = store.add(unit, "w", {3}, Init::normal(1.0f));
+  FakeSource source(store, device);
+  Tape tape(device, &source);
+  const Var x = tape.variable(scalar(2, device));
+  Var y;
+  double third = 0;
+  {
+    Tape::Use use(tape, unit);
+    const Tensor part = tape.parameter(w).value().slice(2, 3);
+    third = part.item();
+    y = times(x, Var(part));
+  }
+  tape.backward(y);
+  CHECK(tape.gradient(x).item() == third);
+}
+
 TEST_CASE("a loss scale multiplies every gradient") {
   const Device device = Device::cpu();
   Tape tape(device);

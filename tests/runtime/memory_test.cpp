@@ -92,3 +92,13 @@ TEST_CASE("what is reserved reaches to the highest live byte, and its peak resta
     CHECK(memory.peak_phase() == "outside");
   }
 }
+
+TEST_CASE("what is live when a phase begins belongs to its peak") {
+  const Device device = Device::cpu();
+  Tensor held = Tensor::empty({1 << 20}, DType::u8, device);
+  const PhaseScope phase(device, "step");
+  held = {};
+  const Tensor small = Tensor::empty({1 << 10}, DType::u8, device);
+  CHECK(device.memory().rows().back().phase == "step");
+  CHECK(device.memory().rows().back().peak == 1 << 20);
+}

@@ -39,6 +39,16 @@ TEST_CASE("f16 rounds to nearest even, also into subnormals and infinity") {
   CHECK(f16_from_float(-0x1.8p-24f) == 0x8002);
 }
 
+TEST_CASE("f16 subnormals round at every halfway point") {
+  for (uint32_t bits = 0; bits < 0x400; ++bits) {
+    CAPTURE(bits);
+    const float tie = (static_cast<float>(bits) + 0.5f) * 0x1p-24f;
+    CHECK(f16_from_float(tie) == bits + bits % 2);
+    CHECK(f16_from_float(std::nextafter(tie, 0.0f)) == bits);
+    CHECK(f16_from_float(std::nextafter(tie, 1.0f)) == bits + 1);
+  }
+}
+
 TEST_CASE("shapes index from both ends, broadcast, and refuse what does not fit") {
   const Shape shape{2, 3, 4};
   CHECK(shape[-1] == 4);
