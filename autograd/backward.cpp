@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "autograd/tape_state.h"
@@ -63,6 +64,8 @@ Tensor converted(const Tensor& tensor, DType dtype, Stream& stream) {
 Tensor TapeState::make_gradient(int index) const {
   const Slot& slot = slots.at(static_cast<size_t>(index));
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
+  std::optional<NameScope> name;
+  if (slot.parameter) name.emplace(device, slot.parameter->name + " gradient");
   return Tensor::empty(slot.shape, slot.parameter ? accumulator(slot.dtype) : slot.dtype, device);
 }
 
@@ -134,6 +137,7 @@ void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
     pass.tape_ = this;
     pass.entry_ = entry_index;
     TraceSpan span(device.compute(), entry.op);
+    NameScope name(device, entry.op);
     entry.backward(numbers.data() + entry.numbers, pass);
   }
 }

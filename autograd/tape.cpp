@@ -215,6 +215,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
 
 Tape::Use::Use(Tape& tape, const Unit& unit)
     : tape_(tape.state_),
+      name_(tape.state_->device, unit.name),
       exceptions_(std::uncaught_exceptions()),
       index_(tape.state_->open_use(unit)) {}
 

@@ -110,6 +110,7 @@ class ZG_API Tape {
 
    private:
     std::shared_ptr<TapeState> tape_;
+    NameScope name_;
     int exceptions_;
     size_t index_;
   };

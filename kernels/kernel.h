@@ -43,6 +43,7 @@ struct Kernel {
     if (workspace.bytes > 0) {
       const Device device = stream.device();
       PurposeScope purpose(device, Purpose::workspace);
+      NameScope scratch_of(device, name);
       scratch = Tensor::empty({workspace.bytes}, DType::u8, device);
       workspace.data = scratch.raw();
       workspace.tensor = &scratch;

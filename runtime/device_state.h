@@ -36,6 +36,7 @@ class Ledger final : public MemoryTracker {
   void release(int64_t offset, int64_t bytes, Space space, Purpose purpose);
   Purpose exchange_purpose(Purpose purpose);
   std::string exchange_phase(std::string phase);
+  std::string exchange_name(std::string name);
 
  private:
   struct Account {
@@ -58,7 +59,7 @@ class Ledger final : public MemoryTracker {
   mutable std::mutex mutex_;  // buffers may be freed while another thread reads the books
   std::array<Account, space_count> accounts_;
   Purpose purpose_ = Purpose::activation;
-  std::string phase_ = "outside";
+  std::string phase_ = "outside", name_;
   std::vector<Row> rows_;
 };
 

@@ -43,9 +43,10 @@ int64_t Ledger::limit(Space space) const {
 void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) const {
   std::ostringstream message;
   message << "allocate: " << mib(bytes) << " MiB (" << bytes << " bytes) of " << name_of(purpose_)
-          << " on " << device_name_ << " (" << name_of(space) << ") in phase " << phase_
-          << "; expected at most " << mib(limit) << " MiB in all, of which " << mib(held)
-          << " MiB are reserved and " << mib(account(space).total)
+          << (name_.empty() ? "" : " for " + name_) << " on " << device_name_ << " ("
+          << name_of(space) << ") in phase " << phase_ << "; expected at most " << mib(limit)
+          << " MiB in all, of which " << mib(held) << " MiB are reserved and "
+          << mib(account(space).total)
           << " MiB live; try a smaller batch, --activation-checkpoint, or a larger limit\n";
   for (int p = 0; p < purpose_count; ++p)
     message << "  " << name_of(static_cast<Purpose>(p)) << " "
@@ -163,6 +164,11 @@ Purpose Ledger::exchange_purpose(Purpose purpose) {
   return std::exchange(purpose_, purpose);
 }
 
+std::string Ledger::exchange_name(std::string name) {
+  std::lock_guard lock(mutex_);
+  return std::exchange(name_, std::move(name));
+}
+
 std::string Ledger::exchange_phase(std::string phase) {
   std::lock_guard lock(mutex_);
   std::string before = std::exchange(phase_, std::move(phase));
@@ -215,6 +221,14 @@ PhaseScope::PhaseScope(const Device& device, std::string_view phase)
 
 PhaseScope::~PhaseScope() {
   static_cast<Ledger&>(device_.memory()).exchange_phase(std::move(before_));
+}
+
+NameScope::NameScope(const Device& device, std::string name)
+    : device_(device),
+      before_(static_cast<Ledger&>(device.memory()).exchange_name(std::move(name))) {}
+
+NameScope::~NameScope() {
+  static_cast<Ledger&>(device_.memory()).exchange_name(std::move(before_));
 }
 
 }  // namespace zg

@@ -85,6 +85,20 @@ class ZG_API PhaseScope {
   std::string before_;
 };
 
+/// RAII: what allocations on the device are for until scope exit, "block.3 moments": named when one
+/// is refused. Scopes nest, the innermost counts.
+class ZG_API NameScope {
+ public:
+  NameScope(const Device& device, std::string name);
+  ~NameScope();
+  NameScope(const NameScope&) = delete;
+  NameScope& operator=(const NameScope&) = delete;
+
+ private:
+  Device device_;
+  std::string before_;
+};
+
 /// The books of one device. Bytes are counted rounded to arena_granule, in program order, on the
 /// thread that drives the device, so they never depend on timing.
 class ZG_API MemoryTracker {

@@ -37,6 +37,7 @@ EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicat
   std::vector<const Parameter*> persistent;
   const auto add = [&](const std::string& name, std::span<const Parameter* const> parameters,
                        bool stays_whole) {
+    const NameScope states_of(this->device, name);
     const Storage& storage = storages.emplace_back(
         name, parameters,
         Storage::Place{this->config, comm.rank(), comm.size(), this->device, stays_whole});

@@ -22,6 +22,7 @@ Tensor gradients_of(Storage& storage, const Config& config, const Device& device
   storage.zero_unfolded(device.compute());
   if (config.stage > 0 || comm.size() == 1) return storage.sums;
   const PurposeScope purpose(device, Purpose::gradient);
+  const NameScope name(device, storage.name + " gradients");
   const Tensor whole = Tensor::empty({storage.state_numel}, storage.sums.dtype(), device);
   std::vector<Communicator::Ticket> tickets;
   gather_in_buckets(storage.sums, whole, storage.name + " gradients", config.allgather_bucket_size,

@@ -74,6 +74,7 @@ Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
     if (leaf.storage == &storage) return leaf;
   wait_for(1);  // one on its way while the next is filled
   const PurposeScope purpose(device_, Purpose::gradient);
+  const NameScope name(device_, storage.name + " gradients");
   const FlatUnit& flat = storage.trainable.flat;
   filling_.push_back({.storage = &storage,
                       .flat = Tensor::zeros({flat.padded}, storage.compute, device_),

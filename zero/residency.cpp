@@ -69,6 +69,7 @@ void Residency::gather(size_t index) {
   for (Values* values : {&storage.trainable, &storage.frozen}) {
     if (values->empty()) continue;
     const PurposeScope purpose(values->shard.device(), Purpose::parameter);
+    const NameScope name(values->shard.device(), storage.name + " values");
     values->whole =
         Tensor::empty({values->flat.padded}, values->shard.dtype(), values->shard.device());
   }

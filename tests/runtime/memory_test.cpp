@@ -36,11 +36,15 @@ TEST_CASE("a cap refuses with the itemised table and leaves the books as they we
   const Device device = Device::cpu(0, {.memory_limit = int64_t{8} << 20});
   const Tensor held = Tensor::empty({6 << 20}, DType::u8, device);
   try {
+    const PhaseScope phase(device, "forward");
+    const NameScope outer(device, "block.1"), inner(device, "block.1 values");
+    { const NameScope ended(device, "block.0"); }
     Tensor::empty({3 << 20}, DType::u8, device);
     FAIL("expected OutOfMemory");
   } catch (const OutOfMemory& error) {
     const std::string message = error.what();
-    CHECK(message.find("3.00 MiB") != std::string::npos);
+    CHECK(message.find("3.00 MiB (3145728 bytes) of activation for block.1 values on cpu:0 "
+                       "(device) in phase forward") != std::string::npos);
     CHECK(message.find("activation 6.00 MiB") != std::string::npos);
     CHECK(message.find("cpu:0") != std::string::npos);
   }

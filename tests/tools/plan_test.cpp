@@ -172,8 +172,10 @@ TEST_CASE("a run without memory names a setting that fits, and that one trains")
       "0 --log-interval 0 --device-memory 40MiB ";
   const Outcome full = zerograd(run);
   CHECK(full.status == 3);
-  CHECK(contains(full.error, "on cpu:"));
-  CHECK(contains(full.error, "in phase "));
+  CHECK(contains(full.error, " bytes) of "));
+  CHECK(contains(full.error, " for "));
+  CHECK(contains(full.error, " on cpu:"));
+  CHECK(contains(full.error, " in phase "));
   CHECK(contains(full.error, "\n  optimizer 20.40 MiB\n"));
   const std::string setting = line_after(full.error, "try ");
   CHECK(setting == "--zero-stage 1: the smallest setting that fits");
