@@ -20,8 +20,8 @@ std::string score(const std::optional<double>& value) { return value ? number(*v
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path)
-    : path_(path), file_(std::fopen(path.c_str(), "w"), std::fclose) {
+MetricsFile::MetricsFile(const std::string& path, bool append)
+    : path_(path), file_(std::fopen(path.c_str(), append ? "a" : "w"), std::fclose) {
   if (!file_) throw FileError("--metrics: " + path + " cannot be written: " + std::strerror(errno));
 }
 

@@ -34,7 +34,7 @@ struct FinalRecord {
 /// the same bits; NaN and infinities are strings, for JSON has none.
 class MetricsFile {
  public:
-  explicit MetricsFile(const std::string& path);  ///< starts it anew; FileError
+  MetricsFile(const std::string& path, bool append);  ///< or starts anew; FileError
   void write(const StepRecord& record);
   void write(const FinalRecord& record);
 

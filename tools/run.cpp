@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
+#include <utility>
 
 #include "runtime/error.h"
 #include "tools/batch_size.h"
@@ -17,6 +19,25 @@ namespace {
 
 using models::Split;
 
+// Two flags that name one file would leave one of them, or nothing of the data.
+void check_apart(const TrainOptions& options) {
+  const std::pair<const char*, const std::string*> files[] = {
+      {"--data", &options.data.source},
+      {"--init", &options.initial_weights},
+      {"--metrics", &options.metrics},
+      {"--trace", &options.trace},
+      {"--dump-gradients", &options.dump_gradients},
+      {"--memory-json", &options.memory_json}};
+  for (const auto& [flag, path] : files)
+    for (const auto& [other_flag, other_path] : files) {
+      if (flag == other_flag || path->empty() || other_path->empty()) continue;
+      std::error_code ignored;  // two paths that cannot be compared are not one
+      if (*path == *other_path || std::filesystem::equivalent(*path, *other_path, ignored))
+        throw ConfigError(std::string(flag) + " and " + other_flag + ": both name " + *path +
+                          "; expected two files");
+    }
+}
+
 // What cannot be written should be known before hours of training, not after.
 void check_writable(const char* flag, const std::string& path) {
   if (path.empty()) return;
@@ -28,6 +49,7 @@ void check_writable(const char* flag, const std::string& path) {
 }
 
 void check_outputs(const TrainOptions& options) {
+  check_apart(options);
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
@@ -76,9 +98,12 @@ Run prepare_run(const TrainOptions& given) {
   Run run{.options = given};
   TrainOptions& options = run.options;
   std::optional<Settings> saved;
+  int64_t steps_done = 0;
   if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
   if (!run.resumed.empty()) {
-    saved = settings_from_json(zero::read_checkpoint_info(run.resumed).config_json, run.resumed);
+    const zero::CheckpointInfo info = zero::read_checkpoint_info(run.resumed);
+    steps_done = info.steps;
+    saved = settings_from_json(info.config_json, run.resumed);
     adopt(*saved, options);
   }
   check_outputs(options);
@@ -92,6 +117,10 @@ Run prepare_run(const TrainOptions& given) {
   check_data(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);
   run.steps = total_steps(options, *run.dataset, run.settings);
+  if (run.steps < steps_done)
+    throw ConfigError("--steps: " + run.resumed + " is already at step " +
+                      std::to_string(steps_done) + ", got " + std::to_string(run.steps) +
+                      "; --steps counts from step 0, also after --resume");
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);
     run.settings.samples = saved->samples;

@@ -66,7 +66,8 @@ void Training::prepare_engine() {
   } else if (!options_.initial_weights.empty()) {
     zero::load_weights(options_.initial_weights, engine_);
   }
-  if (is_first() && !options_.metrics.empty()) metrics_.emplace(options_.metrics);
+  if (is_first() && !options_.metrics.empty())
+    metrics_.emplace(options_.metrics, !run_.resumed.empty());
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   announce();
   if (is_first() && options_.log_interval > 0)
@@ -97,6 +98,8 @@ void Training::announce() {
     console_->log(
         text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
+  if (!run_.resumed.empty() && options_.save.empty())
+    console_->log("without --save DIR nothing of this run will be saved");
   console_->result(text("number of parameters: %.2fM",
                         static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
@@ -248,7 +251,8 @@ int Training::interrupted(int signal) {
                      (long long)engine_.steps()));
   if (!options_.save.empty()) {
     save();
-    console_->log("go on with: --resume " + options_.save);
+    console_->log(text("go on with: --resume %s --save %s --steps %lld", options_.save.c_str(),
+                       options_.save.c_str(), (long long)run_.steps));
   }
   return 128 + signal;
 }
