@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
-#include <utility>
 
 #include "runtime/error.h"
 #include "tools/batch_size.h"
