@@ -279,3 +279,46 @@ TEST_CASE("an exception through an open unit releases it and poisons the tape") 
   CHECK(source.log == std::vector<std::string>{"acquire block.0", "release block.0"});
   CHECK(contains(message_of<TapeError>([&] { tape.backward(x); }), "an exception passed"));
 }
+
+TEST_CASE("a unit whose results do not reach the loss is handed over all the same") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit& unit = store.unit("aside");
+  const Parameter& w = store.add(unit, "w", {1}, Init::ones());
+  FakeSource source(store, device);
+  Tape tape(device, &source);
+  const Var x = tape.variable(scalar(2, device));
+  const auto segment = [&](Tape& inner, std::span<const Var> inputs) {
+    const Tape::Use use(inner, unit);
+    return times(inputs[0], inner.parameter(w));
+  };
+  const Var inputs[] = {x};
+  const Var aside = checkpoint(tape, inputs, segment);
+  tape.backward(times(x, x));
+  CHECK(aside.value().item() == 2);
+  CHECK(std::count(source.log.begin(), source.log.end(), "reduce aside") == 1);
+}
+
+TEST_CASE("a checkpointed segment reads a unit that is open around it") {
+  const Device device = Device::cpu();
+  ParameterStore store;
+  const Unit& unit = store.unit("around");
+  const Parameter& w = store.add(unit, "w", {1}, Init::normal(1.0f));
+  FakeSource source(store, device);
+  Tape tape(device, &source);
+  const Var x = tape.variable(scalar(2, device));
+  Var y;
+  double weight = 0;
+  {
+    const Tape::Use use(tape, unit);
+    weight = tape.parameter(w).value().item();
+    const Var inputs[] = {x};
+    y = checkpoint(tape, inputs, [&](Tape& inner, std::span<const Var> in) {
+      return times(in[0], inner.parameter(w));
+    });
+  }
+  tape.backward(y);
+  CHECK(tape.gradient(x).item() == weight);
+  CHECK(source.gradients[&w] == std::vector<double>{2});
+  CHECK(std::count(source.log.begin(), source.log.end(), "acquire around") == 2);
+}

@@ -238,3 +238,30 @@ TEST_CASE("states read, written and cut into pieces are the same at every stage"
           throw ShapeError("piece of " + piece.parameter->name);
     });
 }
+
+TEST_CASE("a unit in use stays while another comes and goes, and an unused one leaves") {
+  run_local(2, [&](Communicator& comm, const Device& device) {
+    const Toy toy;
+    Engine engine(toy.store, comm, device,
+                  {.stage = 3, .overlap_comm = false, .param_persistence_threshold = 0});
+    const std::vector<float> values = random_floats(5 * 31, 9);
+    engine.write(toy.weight, State::master, values);
+    const int64_t rest = device.memory().live();
+    int64_t second_alone = 0;
+    {
+      Tape tape = engine.inference_tape();
+      const Tape::Use outer(tape, toy.first);
+      const int64_t before = device.memory().live();
+      {
+        const Tape::Use inner(tape, toy.second);
+        second_alone = device.memory().live() - before;
+      }
+      const std::vector<double> read = tape.parameter(toy.weight).value().to_doubles();
+      if (read != std::vector<double>(values.begin(), values.end())) throw ShapeError("evicted");
+    }
+    Tape tape = engine.inference_tape();
+    { const Tape::Use use(tape, toy.first); }
+    const Tape::Use use(tape, toy.second);
+    if (device.memory().live() - rest != second_alone) throw ShapeError("the first unit stayed");
+  });
+}
