@@ -30,8 +30,9 @@ struct Chunk {
 /// The ranks of one group, seen from one of them. Collectives are asynchronous: they run in order
 /// on this rank's communication worker, and each carries a sequence number, op, dtype, count and a
 /// name that must be equal on every rank. A mismatch, a rank that throws, returns early or stays
-/// away longer than the timeout becomes a CommError on every rank that says who and where. Tensors
-/// must stay alive and unchanged until wait(); workers never allocate or free.
+/// away longer than the timeout becomes a CommError on every rank that says who, where and in which
+/// step; what all ranks have done by then succeeds on all. Tensors must stay alive and unchanged
+/// until wait(); workers never allocate or free.
 class ZG_API Communicator {
  public:
   using Ticket = int64_t;  ///< sequence number of a collective

@@ -9,6 +9,14 @@ std::string Call::text() const {
          std::to_string(count) + " elements)";
 }
 
+namespace {
+
+std::string named(const Call& call, int64_t sequence) {
+  return "collective #" + std::to_string(sequence) + ", " + call.text();
+}
+
+}  // namespace
+
 bool Call::agrees(const Call& other) const {
   return op == other.op && dtype == other.dtype && count == other.count && name == other.name;
 }
@@ -17,8 +25,7 @@ LocalGroup::LocalGroup(int size, double timeout_s)
     : size_(size), timeout_(timeout_s), members_(static_cast<size_t>(size)) {}
 
 std::string LocalGroup::where(const Member& member, int64_t sequence) const {
-  return "collective #" + std::to_string(sequence) + ", " + member.call.text() + ", in step " +
-         std::to_string(member.step);
+  return named(member.call, sequence) + ", in step " + std::to_string(member.step);
 }
 
 void LocalGroup::fail(const std::string& cause) {
@@ -37,9 +44,13 @@ void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*
     return -1;
   };
   for (;;) {
-    if (!failure_.empty()) throw CommError(failure_);
+    // First, so that what every rank has done succeeds on all of them, whatever failed since.
     const int peer = missing();
     if (peer < 0) return;
+    if (!failure_.empty())
+      throw CommError(failure_ + (aborted_ ? "; rank " + std::to_string(rank) + " waits in " +
+                                                 where(self, sequence)
+                                           : ""));
     const Member& late = members_[static_cast<size_t>(peer)];
     if (late.left && late.arrived < sequence) {
       fail("rank " + std::to_string(peer) + " returned early, in step " +
@@ -90,8 +101,10 @@ void LocalGroup::abort(int rank, const std::string& cause) noexcept {
   try {
     Lock lock(mutex_);
     const Member& self = members_[static_cast<size_t>(rank)];
+    aborted_ = aborted_ || failure_.empty();
     fail("rank " + std::to_string(rank) + " failed in step " + std::to_string(self.step) +
-         (self.arrived >= 0 ? ", after " + where(self, self.arrived) : ", before any collective") +
+         (self.arrived >= 0 ? ", after " + named(self.call, self.arrived)
+                            : ", before any collective") +
          ": " + cause);
   } catch (...) {
     changed_.notify_all();

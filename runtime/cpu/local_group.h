@@ -59,6 +59,7 @@ class LocalGroup {
   std::condition_variable changed_;
   std::vector<Member> members_;
   std::string failure_;
+  bool aborted_ = false;  // the failure says nothing of where the others are: each adds its place
 };
 
 }  // namespace zg::cpu
