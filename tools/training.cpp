@@ -127,6 +127,8 @@ bool Training::drill_ends(int64_t step) const {
     if (ranks_.size() == 1) throw CommError("inject: a drill stalled " + where);
     for (;;) std::this_thread::sleep_for(timeout);  // until its peers have given up on it
   }
+  if (strikes(Fault::leave) && ranks_.size() == 1)
+    throw CommError("inject: a drill ended " + where);  // nobody else would notice
   return strikes(Fault::leave);
 }
 
