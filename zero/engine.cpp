@@ -15,6 +15,16 @@ LossScaler scaler_of(const Config& config) {
   return config.compute == DType::f16 ? LossScaler(config.loss_scaling) : LossScaler();
 }
 
+// Whoever reads that the scale is at its minimum needs to know what overflowed.
+std::string update_scale(LossScaler& scaler, const Parameter* non_finite) {
+  try {
+    return scaler.update(non_finite != nullptr);
+  } catch (const Error& error) {
+    throw Error(std::string(error.what()) + " The gradient of " + non_finite->name +
+                " is not finite; try bf16, which has the range of f32.");
+  }
+}
+
 }  // namespace
 
 // --- who holds what ---
@@ -131,24 +141,25 @@ StepResult Engine::step(float rate) {
     for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
   const GradientSummary gradients = summarise(s.storages, s.store, s.device, s.comm);
   const int64_t micro_batches = s.micro_batches * s.comm.size();
-  StepResult result{.loss_scale = loss_scale()};
+  StepResult result{.skipped = gradients.non_finite != nullptr, .loss_scale = loss_scale()};
   const double scale = s.scaler.scale();
-  result.scaler_line = s.scaler.update(gradients.non_finite != nullptr);
-  if (gradients.non_finite) {
+  result.scaler_line = update_scale(s.scaler, gradients.non_finite);
+  if (result.skipped) {
     ++s.skipped;
-    s.clear_gradients();
     result.gradient_norm = std::numeric_limits<double>::infinity();
-    result.skipped = true;
     result.bad_tensor = gradients.non_finite->name;
-    return result;
+  } else {
+    ++s.taken;
+    result.gradient_norm =
+        std::sqrt(gradients.sum_of_squares) / (static_cast<double>(micro_batches) * scale);
   }
-  result.gradient_norm =
-      std::sqrt(gradients.sum_of_squares) / (static_cast<double>(micro_batches) * scale);
-  const OptimizerStep step = {.gradient_scale = gradient_scale(result.gradient_norm, micro_batches,
-                                                               s.config.clip_norm, scale),
-                              .rate = rate,
-                              .step = ++s.taken};
-  update(s.storages, step, s.config, s.device, s.comm);
+  update(s.storages,
+         {.gradient_scale =
+              gradient_scale(result.gradient_norm, micro_batches, s.config.clip_norm, scale),
+          .rate = rate,
+          .step = s.taken,
+          .skipped = result.skipped},
+         s.config, s.device, s.comm);
   s.clear_gradients();
   return result;
 }

@@ -50,8 +50,9 @@ class ZG_API Engine final : public ParameterSource {
 
   void backward(Tape& tape, const Var& loss);  ///< one micro-batch into the sums; collective
   /// One AdamW update with the mean over the micro-batches since the last step; ConfigError when
-  /// there were none. Skipped on all ranks when any has a gradient that is infinite or NaN; Error
-  /// when in f16 that finds a dynamic loss scale at its minimum. Collective.
+  /// there were none. Skipped on all ranks when any has a gradient that is infinite or NaN: its
+  /// exchanges are made as ever, so that memory and wire follow from sizes alone. Error when in f16
+  /// that finds a dynamic loss scale at its minimum. Collective.
   StepResult step(float rate);
 
   /// As DeepSpeed logs it: f16's scale, 1 in f32, 0 in bf16.

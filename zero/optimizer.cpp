@@ -91,8 +91,8 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
-    update(storage, gradients_of(storage, config, device, comm), step, config.adam,
-           device.compute());
+    const Tensor gradients = gradients_of(storage, config, device, comm);
+    if (!step.skipped) update(storage, gradients, step, config.adam, device.compute());
     if (config.stage > 0 && storage.stays_whole && comm.size() > 1)
       gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);

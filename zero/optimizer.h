@@ -28,9 +28,11 @@ struct OptimizerStep {
   float gradient_scale;
   float rate;
   int64_t step;  ///< counts from 1, skipped ones not included
+  bool skipped = false;
 };
 /// AdamW over what the stage leaves to this rank; then whole values are gathered from their owners.
-/// A parameter without a gradient takes part with a zero one.
+/// A parameter without a gradient takes part with a zero one. A skipped step changes nothing, but
+/// makes the same exchanges: memory and wire do not depend on what the gradients hold.
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
             const Device& device, Communicator& comm);
 

@@ -33,7 +33,8 @@ StepResult step(Engine& engine, const Gradients& gradients) {
 
 struct Trained {
   std::string hash;
-  std::vector<double> losses;
+  std::vector<double> losses, scales;
+  std::vector<std::string> bad_tensors;  ///< of each step; empty where it was taken
   int64_t skipped = 0;
   bool operator==(const Trained&) const = default;
 };
@@ -65,7 +66,9 @@ Trained train_gpt(const Config& config, int ranks) {
         engine.backward(tape, loss);
       }
       here.losses.push_back(engine.mean_loss(own));
-      engine.step(3e-3f);
+      const StepResult result = engine.step(3e-3f);
+      here.scales.push_back(result.loss_scale);
+      here.bad_tensors.push_back(result.bad_tensor);
     }
     here.hash = engine.parameter_hash();
     here.skipped = engine.skipped();
@@ -142,7 +145,11 @@ TEST_CASE("f16: at the minimal scale an overflow is an error") {
       {.compute = DType::f16,
        .loss_scaling = {.initial_scale_power = 15, .hysteresis = 1, .min_loss_scale = 0x1p15}});
   run_micro_batch(engine, gradients_of(toy, 1));
-  CHECK_THROWS_AS(engine.step(1e-2f), Error);
+  CHECK_THROWS_WITH_AS(engine.step(1e-2f),
+                       "Current loss scale already at minimum - cannot decrease scale anymore. "
+                       "Exiting run. The gradient of z.bias is not finite; try bf16, which has the "
+                       "range of f32.",
+                       Error);
 }
 
 TEST_CASE("f32 and bf16 scale nothing, and are logged as 1 and 0") {
