@@ -6,11 +6,24 @@
 #include "tools/values.h"
 
 namespace zg::tools {
+namespace {
+
+std::vector<int64_t> parse_steps(const std::string& flag, const std::string& value) {
+  std::vector<int64_t> steps;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = value.find('+', begin);
+    steps.push_back(parse_integer(flag, value.substr(begin, end - begin), 0));
+  }
+  return steps;
+}
+
+}  // namespace
 
 Flag drill_flag(Drill& drill) {
   return {{"--inject"},
           "DRILL",
-          "a fault on purpose: rank=R,step=S,fault=throw|return|stall|inf",
+          "a fault on purpose: rank=R,step=S[+S...],\n"
+          "fault=throw|return|stall|inf",
           [&drill](const std::string& name, const std::string& value) {
             Given given;
             std::istringstream parts(value);
@@ -23,7 +36,7 @@ Flag drill_flag(Drill& drill) {
               if (key == "rank") {
                 drill.rank = parse_integer(path, what, 0);
               } else if (key == "step") {
-                drill.step = parse_integer(path, what, 0);
+                drill.steps = parse_steps(path, what);
               } else if (key == "fault") {
                 const size_t choice = parse_choice(path, what, {"throw", "return", "stall", "inf"});
                 drill.fault = static_cast<Drill::Fault>(choice + 1);

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <string>
+#include <vector>
 
 #include "tools/command_line.h"
 
 namespace zg::tools {
 
-/// A fault on purpose, to see a run end as it should: on one rank, at the beginning of one step.
+/// A fault on purpose, to see a run end as it should: on one rank, at the beginning of a step
+/// or of several.
 struct Drill {
   enum class Fault : uint8_t {
     none,
@@ -17,14 +19,16 @@ struct Drill {
     infinity  ///< "inf": an infinite gradient; the step is skipped on all ranks
   };
   Fault fault = Fault::none;
-  int64_t rank = 0, step = 0;
+  int64_t rank = 0;
+  std::vector<int64_t> steps;
 
   bool strikes(int at_rank, int64_t at_step, Fault which) const {
-    return fault == which && rank == at_rank && step == at_step;
+    return fault == which && rank == at_rank &&
+           std::find(steps.begin(), steps.end(), at_step) != steps.end();
   }
 };
 
-/// --inject rank=R,step=S,fault=throw|return|stall|inf
+/// --inject rank=R,step=S[+S...],fault=throw|return|stall|inf
 Flag drill_flag(Drill& drill);
 
 }  // namespace zg::tools

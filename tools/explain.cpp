@@ -28,17 +28,24 @@ std::string states_table(double parameters, int ranks, zero::Config config) {
   return table;
 }
 
+constexpr const char* precision_columns =
+    "| precision | load | mixed | local | compute | optimizer |\n|---|---|---|---|---|---|";
+
+std::string precision_row(const std::string& name, const zero::Precision& precision) {
+  return text("\n| %s | %s | %s | %s | %s | %s |", name.c_str(), zg::name_of(precision.load),
+              precision.mixed ? zg::name_of(*precision.mixed) : "none",
+              zg::name_of(precision.local), zg::name_of(precision.compute),
+              zg::name_of(precision.optimizer));
+}
+
 std::string precision_table() {
-  std::string table =
-      "| precision | load | mixed | local | compute | optimizer |\n|---|---|---|---|---|---|";
+  std::string table = precision_columns;
+  for (DType compute : {DType::f32, DType::bf16, DType::f16})
+    table +=
+        precision_row(zg::name_of(compute), zero::precision_of(zero::Config{.compute = compute}));
   for (auto preset : {zero::PrecisionPreset::fsdp_memory, zero::PrecisionPreset::fsdp_mixed,
-                      zero::PrecisionPreset::deepspeed}) {
-    const zero::Precision precision = zero::precision_of(preset);
-    table += text(
-        "\n| %s | %s | %s | %s | %s | %s |", zero::name_of(preset), zg::name_of(precision.load),
-        precision.mixed ? zg::name_of(*precision.mixed) : "none", zg::name_of(precision.local),
-        zg::name_of(precision.compute), zg::name_of(precision.optimizer));
-  }
+                      zero::PrecisionPreset::deepspeed})
+    table += precision_row(zero::name_of(preset), zero::precision_of(preset));
   return table;
 }
 
@@ -57,7 +64,9 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
   const zero::RestingBytes& rest = memory.rest;
   zero::Config stages = config;
   stages.reduce_at_boundary = false;  // of stages 0 and 1 only
-  return "This run: " + states_table(static_cast<double>(parameters), ranks, stages) +
+  return "This run: " + states_table(static_cast<double>(parameters), ranks, stages) + "\n\n" +
+         precision_columns +
+         precision_row(run.settings.optimisation.precision(), zero::precision_of(config)) +
          text(
              "\n\nresting bytes of rank %d at stage %d: %lld = values %lld + sums %lld + "
              "optimizer %lld + padding %lld",

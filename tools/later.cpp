@@ -62,7 +62,6 @@ FlagGroup refusing(std::vector<Later> rows) {
 constexpr const char* data_only = "this version's ranks share the data, not the model";
 constexpr const char* stays = "this version keeps everything in the device's memory";
 constexpr const char* no_config = "this version reads flags only, no config files";
-constexpr const char* constant_rate = "this version keeps the learning rate constant";
 
 std::vector<Later> place_rows() {
   return {
@@ -97,13 +96,6 @@ FlagGroup later_train_flags() {
       {{"--cpu-offload"}, "", {}, {}, stays},
       {{"--nvme-path"}, "DIR", {}, {}, stays},
       {{"--dump-collectives"}, "", {}, {}, "this version lists no collectives"},
-      {{"--initial-scale-power"}, "N", {"16"}, {}, "this version has no f16 and no loss scaling"},
-      {{"--schedule"},
-       "S",
-       {"none"},
-       {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"},
-       constant_rate},
-      {{"--warmup-steps", "--num-warmup-steps"}, "N", {"0"}, {}, constant_rate},
       {{"--max-restarts"}, "N", {"0"}, {}, "this version does not restart by itself"},
       {{"--limit-train-batches"}, "N", {}, {}, "this version counts --steps or --epochs"},
       {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},

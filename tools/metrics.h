@@ -17,7 +17,7 @@ struct StepRecord {
   int64_t samples;      ///< of this step, on all ranks
   double loss;          ///< mean over micro-batches, folded in order, of the mean over targets
   double grad_norm, rate;
-  double loss_scale;  ///< 1 for f32, 0 for bf16
+  double loss_scale;  ///< of f16 in this step; 1 for f32, 0 for bf16
   bool skipped;
   double tokens_per_second, seconds;
   int64_t peak_bytes, host_peak_bytes;  ///< live arena bytes at their most during the step

@@ -145,7 +145,7 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
                   "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
       {{"--grad-accum-dtype"},
        "f32|bf16",
-       "of gradient sums [f32]",
+       "of gradient sums [f32; of fsdp-memory bf16]",
        [&engine](const std::string& name, const std::string& value) {
          engine.grad_accum =
              parse_choice(name, value, {"f32", "bf16"}) == 0 ? DType::f32 : DType::bf16;
@@ -274,8 +274,8 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
       .notes =
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
           "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
-          "--num_train_epochs, --output_dir, --logging_steps, --gpus 2, --precision 32,\n"
-          "--strategy ddp|deepspeed_stage_N.\n\n"
+          "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
+          "--precision 16, --strategy ddp|deepspeed_stage_N.\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
   if (!parse(line, arguments, options.given)) return false;

@@ -10,6 +10,7 @@
 #include "tools/command_line.h"
 #include "tools/drill.h"
 #include "zero/config.h"
+#include "zero/schedule.h"
 
 namespace zg::tools {
 
@@ -39,8 +40,14 @@ struct PlaceOptions {
 };
 
 struct OptimisationOptions {
-  double rate = 5e-4;
+  /// total_num_steps: the run's, where the schedule decays.
+  zero::ScheduleOptions schedule{.rate = 5e-4};
+  /// deepspeed, fsdp-mixed or fsdp-memory, which give the engine its dtypes; empty: its compute
+  /// dtype says it all.
+  std::string preset;
   zero::Config engine;
+
+  std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
 };
 
 /// Everything `train` can be told.

@@ -15,7 +15,7 @@ RankMemory walk(const Run& run, int rank) {
   const auto ranks = counting_communicator(rank, static_cast<int>(run.options.ranks));
   Stepper stepper(run, *ranks, Device::meta(rank, options), MemoryRows::Keep::all_steps);
   for (int64_t step = 0; step < run.steps; ++step) {
-    stepper.step(static_cast<float>(run.settings.optimisation.rate));
+    stepper.step();
     stepper.agreed(0);
   }
   return stepper.rank_memory();
@@ -29,7 +29,7 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
   return {.parameters = store.numel(),
           .world = static_cast<int>(run.options.ranks),
           .stage = engine.stage,
-          .precision = zg::name_of(engine.compute),
+          .precision = run.settings.optimisation.precision(),
           .steps = run.steps,
           .machine = {.isa = device.isa.value_or(best_isa()), .threads = device.threads},
           .ranks = std::move(ranks)};

@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
+#include "tools/optimisation_flags.h"
 #include "tools/setup.h"
 #include "zero/checkpoint_file.h"
 
@@ -96,6 +97,7 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
 Run prepare_run(const TrainOptions& given) {
   Run run{.options = given};
   TrainOptions& options = run.options;
+  settle_precision(options);
   std::optional<Settings> saved;
   int64_t steps_done = 0;
   if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
@@ -105,6 +107,7 @@ Run prepare_run(const TrainOptions& given) {
     saved = settings_from_json(info.config_json, run.resumed);
     adopt(*saved, options);
   }
+  settle_schedule(options);
   check_outputs(options);
   if (options.place.device.threads == 0)
     options.place.device.threads = threads_per_rank(static_cast<int>(options.ranks));
@@ -116,6 +119,9 @@ Run prepare_run(const TrainOptions& given) {
   check_data(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);
   run.steps = total_steps(options, *run.dataset, run.settings);
+  zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
+  if (zero::decays(schedule.kind)) schedule.total_num_steps = std::max<int64_t>(1, run.steps);
+  zero::validate(schedule);
   if (run.steps < steps_done)
     throw ConfigError("--steps: " + run.resumed + " is already at step " +
                       std::to_string(steps_done) + ", got " + std::to_string(run.steps) +

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "zero/schedule.h"
 
 namespace zg::tools {
 namespace {
@@ -27,12 +28,20 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "accumulation", settings.accumulation);
   visit("run", "ranks", settings.ranks);
   visit("run", "dropout", settings.model.dropout);
-  visit("run", "rate", settings.optimisation.rate);
+  visit("run", "rate", settings.optimisation.schedule.rate);
+  visit("run", "schedule", settings.optimisation.schedule.kind);
+  visit("run", "warmup_steps", settings.optimisation.schedule.warmup_num_steps);
+  visit("run", "schedule_steps", settings.optimisation.schedule.total_num_steps);
   visit("run", "weight_decay", settings.optimisation.engine.adam.weight_decay);
   visit("run", "beta1", settings.optimisation.engine.adam.beta1);
   visit("run", "beta2", settings.optimisation.engine.adam.beta2);
   visit("run", "clip_norm", settings.optimisation.engine.clip_norm);
+  visit("run", "preset", settings.optimisation.preset);
   visit("run", "compute", settings.optimisation.engine.compute);
+  visit("run", "load", settings.optimisation.engine.load);
+  visit("run", "optimizer", settings.optimisation.engine.optimizer);
+  visit("run", "initial_scale_power",
+        settings.optimisation.engine.loss_scaling.initial_scale_power);
   visit("run", "stage", settings.optimisation.engine.stage);
   visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
   visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
@@ -47,6 +56,7 @@ const char* order_name(models::Order order) {
 
 Json value_of(models::Order order) { return order_name(order); }
 Json value_of(DType dtype) { return name_of(dtype); }
+Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
 Json value_of(double number) {
   // JSON has no infinities: a diverged run still saves.
   return std::isfinite(number) ? Json(number)
@@ -64,7 +74,13 @@ void read(const Json& json, models::Order& order) {
       json.get<std::string>() == "sequential" ? models::Order::sequential : models::Order::random;
 }
 void read(const Json& json, DType& dtype) {
-  dtype = json.get<std::string>() == "bf16" ? DType::bf16 : DType::f32;
+  const std::string name = json.get<std::string>();
+  for (DType known : {DType::f32, DType::bf16, DType::f16})
+    if (name == name_of(known)) return void(dtype = known);
+  throw ConfigError("dtype " + name + "; expected f32, bf16 or f16");
+}
+void read(const Json& json, zero::ScheduleKind& kind) {
+  kind = zero::schedule_kind(json.get<std::string>());
 }
 void read(const Json& json, double& number) {
   number = json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
@@ -91,7 +107,9 @@ Settings settings_from_json(const std::string& text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
     for_each_field(settings, [&](const char* group, const char* name, auto& field) {
-      read(json.at(group).at(name), field);
+      const Json& fields = json.at(group);
+      // What an older version did not know it did as the default says.
+      if (fields.contains(name) || std::string(group) != "run") read(fields.at(name), field);
     });
   } catch (const std::exception& error) {
     throw FileError(path + ": the checkpoint's settings cannot be read: " + error.what() +
@@ -111,6 +129,12 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
       if (name == "characters")
         throw ConfigError("--data: " + now.data.source +
                           " has other characters than the checkpoint's " + saved.data.source);
+      const auto scaled = [](const Json& run) { return run.at("compute") == "f16"; };
+      if (name == "initial_scale_power" && scaled(fields) && scaled(after.at(group)))
+        throw ConfigError(
+            "--initial-scale-power: the scale goes on where the checkpoint left it; "
+            "expected " +
+            value.dump() + " as in the checkpoint, got " + other.dump());
       const std::string difference = group + "." + name + ": ";
       if (group == "model")
         throw ConfigError("--resume: " + difference + "expected " + value.dump() +

@@ -31,7 +31,7 @@ std::string to_json(const Settings& settings);
 Settings settings_from_json(const std::string& json, const std::string& path);  ///< FileError
 
 /// Compares a resumed run with its checkpoint: ConfigError when model or characters differ; what
-/// else differs comes back as lines "optimisation.rate: 0.0005 in the checkpoint, 0.001 now".
+/// else differs comes back as lines "run.rate: 0.0005 in the checkpoint, 0.001 now".
 std::vector<std::string> check_resumed(const Settings& saved, const Settings& now);
 
 }  // namespace zg::tools

@@ -143,14 +143,26 @@ void adopt(const Settings& saved, TrainOptions& options) {
   OptimisationOptions& optimisation = options.optimisation;
   zero::Config& engine = optimisation.engine;
   const zero::Config& saved_engine = saved.optimisation.engine;
-  fill("--lr", optimisation.rate, saved.optimisation.rate);
+  zero::ScheduleOptions& schedule = optimisation.schedule;
+  const zero::ScheduleOptions& saved_schedule = saved.optimisation.schedule;
+  fill("--lr", schedule.rate, saved_schedule.rate);
+  fill("--schedule", schedule.kind, saved_schedule.kind);
+  if (schedule.kind == saved_schedule.kind)
+    fill("--warmup-steps", schedule.warmup_num_steps, saved_schedule.warmup_num_steps);
   fill("--weight-decay", engine.adam.weight_decay, saved_engine.adam.weight_decay);
   fill("--betas", engine.adam.beta1, saved_engine.adam.beta1);
   fill("--betas", engine.adam.beta2, saved_engine.adam.beta2);
   fill("--clip", engine.clip_norm, saved_engine.clip_norm);
+  fill("--precision", optimisation.preset, saved.optimisation.preset);
   fill("--precision", engine.compute, saved_engine.compute);
+  fill("--precision", engine.load, saved_engine.load);
+  fill("--precision", engine.optimizer, saved_engine.optimizer);
+  fill("--initial-scale-power", engine.loss_scaling.initial_scale_power,
+       saved_engine.loss_scaling.initial_scale_power);
   if (missing("--strategy")) fill("--zero-stage", engine.stage, saved_engine.stage);
-  fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
+  // Another precision sums in a dtype of its own.
+  if (optimisation.precision() == saved.optimisation.precision())
+    fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
   fill("--reduce-at-boundary", engine.reduce_at_boundary, saved_engine.reduce_at_boundary);
   // Another number of ranks takes the same batch in other turns.
   BatchOptions& batch = options.batch;

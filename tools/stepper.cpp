@@ -20,26 +20,28 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
       device_(device),
       settings_(run.settings),
       model_(std::make_unique<models::GPT>(store_, settings_.model)),
+      schedule_(settings_.optimisation.schedule),
       memory_(device_, keep) {
   device_.set_trace(run.trace);
   const PhaseScope phase(device_, "initialise");
   engine_ = std::make_unique<zero::Engine>(store_, ranks_, device_, settings_.optimisation.engine);
 }
 
-Stepper::Step Stepper::step(float rate, const std::function<void()>& before_update) {
+Stepper::Step Stepper::step(const std::function<void()>& before_update) {
   const TraceSpan span(device_.compute(), "step");
   ranks_.set_step(engine_->steps());
   memory_.begin_step(engine_->steps());
   std::vector<double> losses;
   for (int64_t j = 0; j < settings_.accumulation; ++j) losses.push_back(micro_batch(j));
   settings_.samples += settings_.samples_per_step();
-  Step done{.loss = engine_->mean_loss(losses)};
+  Step done{.loss = engine_->mean_loss(losses),
+            .rate = schedule_.rate(engine_->steps() - engine_->skipped())};
   if (before_update) before_update();
   memory_.note(Cell::before_step);
   {
     const PhaseScope phase(device_, "step");
     const TraceSpan optimizer(device_.compute(), "optimizer");
-    done.result = engine_->step(rate);
+    done.result = engine_->step(static_cast<float>(done.rate));
   }
   memory_.note(Cell::after_step);
   return done;

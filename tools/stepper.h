@@ -7,6 +7,7 @@
 #include "tools/memory_json.h"
 #include "tools/run.h"
 #include "zero/engine.h"
+#include "zero/schedule.h"
 
 namespace zg::tools {
 
@@ -19,10 +20,12 @@ class Stepper {
 
   struct Step {
     double loss;  ///< mean over all micro-batches of all ranks
+    double rate;
     zero::StepResult result;
   };
-  /// One optimizer step on the next samples; `before_update` sees its gradients. Collective.
-  Step step(float rate, const std::function<void()>& before_update = {});
+  /// One optimizer step on the next samples, at the schedule's rate for the steps taken so far;
+  /// `before_update` sees its gradients. Collective.
+  Step step(const std::function<void()>& before_update = {});
   /// A signal finds the ranks at different places: rank 0's counts, after a step. Collective.
   int agreed(int signal);
 
@@ -42,6 +45,7 @@ class Stepper {
   ParameterStore store_;
   std::unique_ptr<models::GPT> model_;
   std::unique_ptr<zero::Engine> engine_;
+  zero::Schedule schedule_;
   MemoryRows memory_;
 };
 

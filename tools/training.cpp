@@ -40,6 +40,21 @@ double measured_peak(const Device& device, DType dtype) {
   }
 }
 
+// DeepSpeed's first two steps have rate 0, which surprises in a short run, and its warmup goes on
+// beyond a run that is shorter.
+std::string described(const zero::ScheduleOptions& schedule) {
+  std::string line =
+      text("learning rate: %s, %g after %lld steps of warmup", zero::name_of(schedule.kind),
+           schedule.rate, (long long)schedule.warmup_num_steps);
+  if (zero::decays(schedule.kind))
+    line += text(", decaying until step %lld", (long long)schedule.total_num_steps);
+  if (zero::is_deepspeed(schedule.kind)) line += "; 0 in the first two";
+  if (zero::decays(schedule.kind) && schedule.total_num_steps < schedule.warmup_num_steps)
+    line += text("; total_num_steps %lld is less than warmup_num_steps %lld",
+                 (long long)schedule.total_num_steps, (long long)schedule.warmup_num_steps);
+  return line;
+}
+
 }  // namespace
 
 Training::Training(const Run& run, Communicator& ranks, const Device& device)
@@ -83,7 +98,7 @@ void Training::announce() {
                static_cast<int>(getpid()), device_.name().c_str());
   console_->log(text("%s, %d thread%s%s, %s, ZeRO stage %d", name_of(traits.isa), traits.threads,
                      traits.threads == 1 ? "" : "s", ranks_.size() == 1 ? "" : " per rank",
-                     name_of(settings_.optimisation.engine.compute),
+                     settings_.optimisation.precision().c_str(),
                      settings_.optimisation.engine.stage));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
                      settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
@@ -94,6 +109,8 @@ void Training::announce() {
                      (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
                      ranks_.size() == 1 ? "" : text(" x %d ranks", ranks_.size()).c_str(),
                      (long long)engine_.steps(), (long long)run_.steps));
+  if (settings_.optimisation.schedule.kind != zero::ScheduleKind::none)
+    console_->log(described(settings_.optimisation.schedule));
   if (!run_.resumed.empty())
     console_->log(
         text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
@@ -147,12 +164,13 @@ int Training::run_steps(const std::function<int()>& signal) {
 
 StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
-  const auto [loss, result] = stepper_.step(static_cast<float>(settings_.optimisation.rate), [&] {
+  const auto [loss, rate, result] = stepper_.step([&] {
     if (!options_.dump_gradients.empty() && step == options_.dump_gradients_step)
       zero::dump_gradients(options_.dump_gradients, engine_);
   });
   micro_batches_ += settings_.accumulation * ranks_.size();
   if (options_.eval_interval == 0) settings_.loss = loss;
+  if (!result.scaler_line.empty()) console_->log(result.scaler_line);
   if (result.skipped)
     console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step,
                        result.bad_tensor.c_str()));
@@ -164,8 +182,8 @@ StepRecord Training::train_step(int64_t step) {
           .samples = samples,
           .loss = loss,
           .grad_norm = result.gradient_norm,
-          .rate = settings_.optimisation.rate,
-          .loss_scale = settings_.optimisation.engine.compute == DType::f32 ? 1.0 : 0.0,
+          .rate = rate,
+          .loss_scale = result.loss_scale,
           .skipped = result.skipped,
           .tokens_per_second = static_cast<double>(samples * dataset_.block_size()) / seconds,
           .seconds = seconds,

@@ -28,6 +28,15 @@ PrecisionPreset precision_preset(const std::string& name) {
 
 Precision precision_of(PrecisionPreset preset) { return presets[static_cast<size_t>(preset)]; }
 
+Precision precision_of(const Config& config) {
+  const bool mixed = config.compute != config.optimizer;
+  return {.load = config.load,
+          .mixed = mixed ? std::optional(config.compute) : std::nullopt,
+          .local = config.optimizer,
+          .compute = config.compute,
+          .optimizer = config.optimizer};
+}
+
 Config with_precision(Config config, const Precision& precision) {
   if (precision.local != precision.optimizer)
     throw ConfigError(std::string("precision: local is ") + name_of(precision.local) +

@@ -27,6 +27,7 @@ struct Precision {
   bool operator==(const Precision&) const = default;
 };
 ZG_API Precision precision_of(PrecisionPreset preset);
+ZG_API Precision precision_of(const Config& config);  ///< what it says, by a preset or not
 
 /// `config` with this precision. Gradients are summed in the optimizer's dtype. ConfigError when
 /// local and optimizer differ, or compute is not what a mixed wrapper, or else `local`, says.

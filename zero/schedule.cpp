@@ -11,10 +11,6 @@ namespace {
 
 constexpr const char* names[] = {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"};
 
-bool is_deepspeed(ScheduleKind kind) {
-  return kind != ScheduleKind::none && kind != ScheduleKind::cosine;
-}
-
 void check(bool within, const char* field, double value, const char* expected) {
   if (!within)
     throw ConfigError(std::string("schedule: ") + field + " is " + std::to_string(value) +
@@ -44,6 +40,14 @@ ScheduleKind schedule_kind(const std::string& name) {
   return static_cast<ScheduleKind>(found - std::begin(names));
 }
 
+bool is_deepspeed(ScheduleKind kind) {
+  return kind != ScheduleKind::none && kind != ScheduleKind::cosine;
+}
+
+bool decays(ScheduleKind kind) {
+  return kind != ScheduleKind::none && kind != ScheduleKind::warmup_lr;
+}
+
 void validate(const ScheduleOptions& o) {
   const auto from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
   const auto fraction = [](double x) { return x >= 0.0 && x <= 1.0; };
@@ -54,8 +58,7 @@ void validate(const ScheduleOptions& o) {
   check(fraction(o.cos_min_ratio), "cos_min_ratio", o.cos_min_ratio, "0 to 1");
   check(o.warmup_num_steps >= (is_deepspeed(o.kind) ? 1 : 0), "warmup_num_steps",
         static_cast<double>(o.warmup_num_steps), is_deepspeed(o.kind) ? "1 or more" : "0 or more");
-  const bool decays = o.kind != ScheduleKind::none && o.kind != ScheduleKind::warmup_lr;
-  check(!decays || o.total_num_steps >= 1, "total_num_steps",
+  check(!decays(o.kind) || o.total_num_steps >= 1, "total_num_steps",
         static_cast<double>(o.total_num_steps), "1 or more");
 }
 

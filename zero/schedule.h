@@ -18,6 +18,8 @@ enum class ScheduleKind : uint8_t {
 /// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine".
 ZG_API const char* name_of(ScheduleKind kind);
 ZG_API ScheduleKind schedule_kind(const std::string& name);  ///< throws ConfigError: lists them
+ZG_API bool is_deepspeed(ScheduleKind kind);                 ///< one of DeepSpeed's three
+ZG_API bool decays(ScheduleKind kind);                       ///< ends at total_num_steps
 
 enum class WarmupType : uint8_t {
   log,    ///< ln(i + 1) / ln(warmup_num_steps)

@@ -47,7 +47,7 @@ std::string random_setting(uint32_t seed) {
   flags += " --n-embd " + std::to_string(width) + draw.one_of({" --tied", " --untied"});
   flags +=
       " --ranks " + draw.one_of({"1", "2", "3", "4"}) + " --zero-stage " + std::to_string(stage);
-  flags += " --precision " + draw.one_of({"f32", "bf16"});
+  flags += " --precision " + draw.one_of({"f32", "bf16", "f16", "deepspeed", "fsdp-memory"});
   flags += " --grad-accum-dtype " + draw.one_of({"f32", "bf16"});
   flags += " --batch-size " + draw.one_of({"1", "2", "5", "16"});
   flags += " --grad-accum " + draw.one_of({"1", "2", "3"});
@@ -73,8 +73,22 @@ TEST_CASE("plan predicts what train measures, to the byte") {
         "bf16 --ranks 2 --zero-stage 3 --param-persistence-threshold 0",
         "f32 --ranks 4 --zero-stage 2 --reduce-bucket-size 1000 --model-type gpt-micro",
         "bf16 --ranks 4 --zero-stage 3 --activation-checkpoint --grad-accum 3 --batch-size 2",
-        "bf16 --ranks 4 --zero-stage 0 --reduce-at-boundary --overlap-comm off"})
+        "bf16 --ranks 4 --zero-stage 0 --reduce-at-boundary --overlap-comm off",
+        "f16 --ranks 2 --zero-stage 2", "deepspeed --ranks 2 --zero-stage 3",
+        "fsdp-mixed --ranks 2 --zero-stage 1", "fsdp-memory --ranks 4 --zero-stage 3",
+        "fsdp-memory --zero-stage 0 --ranks 2 --grad-accum-dtype f32"})
     check_plan_is_run(small + flags);
+}
+
+TEST_CASE("plan predicts what train measures also where steps are skipped") {
+  // In f16 from 2^30 all three overflow.
+  for (const char* flags : {"f32 --ranks 2 --inject rank=1,step=1,fault=inf",
+                            "bf16 --ranks 2 --zero-stage 2 --inject rank=0,step=0+2,fault=inf",
+                            "f16 --ranks 2 --zero-stage 0 --initial-scale-power 30",
+                            "f16 --ranks 2 --zero-stage 1 --initial-scale-power 30",
+                            "f16 --ranks 2 --zero-stage 3 --initial-scale-power 30",
+                            "f16 --zero-stage 0 --initial-scale-power 30"})
+    check_plan_is_run("--data sort --batch-size 8 --precision " + std::string(flags));
 }
 
 TEST_CASE("plan predicts what train measures in settings drawn at random") {
@@ -163,7 +177,15 @@ TEST_CASE("plan explains ZeRO's formulas beside ours") {
   CHECK(contains(line_after(outcome.out, "| 2 | "), "16.6 | 1x | "));
   CHECK(line_after(outcome.out, "| 3 | ") == "1.9 | 1.5x | 2.1 | 0.2 | 0.5 | 1.4 | 1.5x |");
   CHECK(line_after(outcome.out, "| deepspeed | ") == "bf16 | bf16 | f32 | bf16 | f32 |");
-  CHECK(contains(zerograd("plan --data sort --explain").out, "resting bytes of rank 0 at stage 0"));
+  CHECK(line_after(outcome.out, "| fsdp-mixed | ") == "bf16 | bf16 | f32 | bf16 | f32 |");
+  CHECK(line_after(outcome.out, "| fsdp-memory | ") == "bf16 | none | bf16 | bf16 | bf16 |");
+  CHECK(line_after(outcome.out, "| f16 | ") == "f32 | f16 | f32 | f16 | f32 |");
+  const std::string run = zerograd("plan --data sort --precision fsdp-memory --explain").out;
+  CHECK(contains(run, "resting bytes of rank 0 at stage 0"));
+  // Once in the table of presets, once of this run.
+  const std::string row = "| fsdp-memory | bf16 | none | bf16 | bf16 | bf16 |";
+  CHECK(run.find(row) < run.find("This run: "));
+  CHECK(run.rfind(row) > run.find("This run: "));
 }
 
 TEST_CASE("a run without memory names a setting that fits, and that one trains") {

@@ -43,6 +43,12 @@ TEST_CASE("the presets are the published table of load, mixed, local, compute, o
   CHECK(row(PrecisionPreset::fsdp_memory) == "bf16 none bf16 bf16 bf16");
   for (const PrecisionPreset preset : presets)
     CHECK(zero::precision_preset(name_of(preset)) == preset);
+  for (const PrecisionPreset preset : presets)
+    CHECK(zero::precision_of(config_of(preset)) == zero::precision_of(preset));
+  CHECK(zero::precision_of(Config{.compute = DType::f16}) ==
+        Precision{DType::f32, DType::f16, DType::f32, DType::f16, DType::f32});
+  CHECK(zero::precision_of(Config{}) ==
+        Precision{DType::f32, {}, DType::f32, DType::f32, DType::f32});
   CHECK_THROWS_WITH_AS(zero::precision_preset("fp8"),
                        "precision: no 'fp8'; expected one of deepspeed, fsdp-mixed, fsdp-memory",
                        ConfigError);
