@@ -28,6 +28,14 @@ Tensor last_tokens(const Rows& rows, int64_t count, const Device& device) {
   return Tensor::from(ids, {static_cast<int64_t>(rows.size()), count}, device);
 }
 
+/// All alike where nothing is stored.
+std::vector<float> read_back(const Tensor& logits) {
+  if (logits.device().type() == Device::Type::meta)
+    return std::vector<float>(static_cast<size_t>(logits.numel()));
+  const std::vector<double> wide = logits.to_doubles();
+  return {wide.begin(), wide.end()};
+}
+
 }  // namespace
 
 Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Rows& prompts,
@@ -47,8 +55,7 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     }
     Tape tape = make_tape();
     const Tensor ids = last_tokens(rows, fresh, tape.device());
-    const std::vector<double> wide = model.next_logits(tape, ids, cache).to_doubles();
-    const std::vector<float> logits(wide.begin(), wide.end());
+    const std::vector<float> logits = read_back(model.next_logits(tape, ids, cache));
     for (size_t row = 0; row < rows.size(); ++row) {
       const uint64_t draw = uint64_t{row} << 32 | static_cast<uint64_t>(i);
       rows[row].push_back(sample_token(std::span(logits).subspan(row * V, V), options, draw));

@@ -7,7 +7,6 @@
 namespace zg::models {
 namespace {
 
-constexpr int64_t questions_at_once = 500;  // large matrices, small caches
 constexpr size_t mistakes_kept = 3;
 
 /// Question and answer of one sample, joined.
@@ -22,14 +21,14 @@ std::vector<int32_t> tokens_of(const Dataset& dataset, Split split, int64_t inde
 }  // namespace
 
 Score score(const GPT& model, const std::function<Tape()>& make_tape, const Dataset& dataset,
-            Split split, int64_t samples) {
+            Split split, int64_t samples, int64_t at_once) {
   const int64_t asked = dataset.question_length();
   if (asked == 0)
     throw ConfigError("score: this dataset asks no questions; expected the sort or adder data");
   Score score{.total = std::min(samples, dataset.epoch_samples(split))};
-  for (int64_t first = 0; first < score.total; first += questions_at_once) {
+  for (int64_t first = 0; first < score.total; first += at_once) {
     std::vector<std::vector<int32_t>> expected, questions;
-    for (int64_t i = first; i < std::min(first + questions_at_once, score.total); ++i) {
+    for (int64_t i = first; i < std::min(first + at_once, score.total); ++i) {
       expected.push_back(tokens_of(dataset, split, i));
       questions.emplace_back(expected.back().begin(), expected.back().begin() + asked);
     }

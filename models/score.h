@@ -14,8 +14,9 @@ struct Score {
 };
 
 /// How many of the split's first `samples` questions (at most an epoch) the model answers without
-/// an error, each token being the most likely one. ConfigError when the data asks none.
+/// an error, each token being the most likely one; `at_once` of them in one forward pass.
+/// ConfigError when the data asks none.
 ZG_API Score score(const GPT& model, const std::function<Tape()>& make_tape, const Dataset& dataset,
-                   Split split, int64_t samples = 5000);
+                   Split split, int64_t samples = 5000, int64_t at_once = 500);
 
 }  // namespace zg::models

@@ -49,7 +49,7 @@ int eval(const std::vector<std::string>& arguments) {
                                  .sorts = data.source == "sort"};
   std::printf("val loss %.4f\n", evaluation.loss(options.batch, options.batches));
   if (dataset->question_length() > 0 && options.score_samples > 0)
-    evaluation.scores(options.score_samples,
+    evaluation.scores(options.batch, options.score_samples,
                       [](const std::string& line) { std::printf("%s\n", line.c_str()); });
   return 0;
 }

@@ -17,10 +17,10 @@ std::string list(const std::vector<int32_t>& numbers) {
   return "[" + joined + "]";
 }
 
-double print_score(const Evaluation& evaluation, Split split, const char* name, int64_t samples,
-                   const std::function<void(const std::string&)>& print) {
-  const models::Score score =
-      models::score(evaluation.model, evaluation.make_tape, evaluation.dataset, split, samples);
+double print_score(const Evaluation& evaluation, Split split, const char* name, int64_t batch,
+                   int64_t samples, const std::function<void(const std::string&)>& print) {
+  const models::Score score = models::score(evaluation.model, evaluation.make_tape,
+                                            evaluation.dataset, split, samples, batch);
   for (const models::Score::Mistake& mistake : score.mistakes)
     print("GPT claims that " + list(mistake.question) +
           (evaluation.sorts ? " sorted is " : " adds up to ") + list(mistake.answer) +
@@ -33,6 +33,10 @@ double print_score(const Evaluation& evaluation, Split split, const char* name, 
 
 }  // namespace
 
+double read_back(const Tensor& value) {
+  return value.device().type() == Device::Type::meta ? 0.0 : value.item();
+}
+
 double Evaluation::loss(int64_t batch, int64_t batches) const {
   const int64_t whole = dataset.epoch_samples(Split::validation);
   if (whole == 0)
@@ -43,15 +47,16 @@ double Evaluation::loss(int64_t batch, int64_t batches) const {
     const int64_t count = std::min(batch, samples - first);
     const models::Batch data = dataset.batch(Split::validation, first, count, device);
     Tape tape = make_tape();
-    sum += model.loss(tape, data.ids, data.targets, {}).value().item() * static_cast<double>(count);
+    const Var loss = model.loss(tape, data.ids, data.targets, {});
+    sum += read_back(loss.value()) * static_cast<double>(count);
   }
   return sum / static_cast<double>(samples);
 }
 
-Evaluation::Scores Evaluation::scores(int64_t samples,
+Evaluation::Scores Evaluation::scores(int64_t batch, int64_t samples,
                                       const std::function<void(const std::string&)>& print) const {
-  const double train = print_score(*this, Split::train, "train", samples, print);
-  const double test = print_score(*this, Split::validation, "test", samples, print);
+  const double train = print_score(*this, Split::train, "train", batch, samples, print);
+  const double test = print_score(*this, Split::validation, "test", batch, samples, print);
   return {train, test};
 }
 

@@ -10,6 +10,9 @@
 
 namespace zg::tools {
 
+/// The number in a tensor of one element; 0 on a device without memory.
+double read_back(const Tensor& value);
+
 /// A model with the data it is measured on.
 struct Evaluation {
   const models::GPT& model;
@@ -22,12 +25,13 @@ struct Evaluation {
   /// last one cut at the split's end; 0: all of it. ConfigError when there is no validation split.
   double loss(int64_t batch, int64_t batches) const;
 
-  /// Both splits' scores as `print` is given them: "train final score: 5000/5000 = 100.00%
-  /// correct", after up to three mistakes each. Sort and adder only.
+  /// Both splits' scores, `batch` problems at a time, as `print` is given them: "train final score:
+  /// 5000/5000 = 100.00% correct", after up to three mistakes each. Sort and adder only.
   struct Scores {
     double train, test;  ///< of 1
   };
-  Scores scores(int64_t samples, const std::function<void(const std::string&)>& print) const;
+  Scores scores(int64_t batch, int64_t samples,
+                const std::function<void(const std::string&)>& print) const;
 
   /// minGPT's last lines: one problem of the test split, what the model makes of it, and whether it
   /// is right.

@@ -167,8 +167,8 @@ Flag gradients_flag(TrainOptions& options) {
                 colon != std::string::npos && colon + 1 < value.size() &&
                 value.find_first_not_of("0123456789", colon + 1) == std::string::npos;
             options.dump_gradients = has_step ? value.substr(0, colon) : value;
-            if (has_step)
-              options.dump_gradients_step = parse_integer(name, value.substr(colon + 1), 0);
+            options.dump_gradients_step =
+                has_step ? parse_integer(name, value.substr(colon + 1), 0) : 0;
             if (options.dump_gradients.empty())
               throw ConfigError(name + ": expected a path, got '" + value + "'");
           }};

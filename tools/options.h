@@ -72,8 +72,8 @@ struct TrainOptions {
   std::string metrics, trace;
   bool dump_memory = false;
   std::string memory_json;
-  std::string dump_gradients;  ///< a path; empty: no
-  int64_t dump_gradients_step = 0;
+  std::string dump_gradients;                  ///< a path; empty: no
+  std::optional<int64_t> dump_gradients_step;  ///< given with the path
   std::string save;
   int64_t save_interval = 0, save_top_k = 0;  ///< 0: keep every checkpoint
   std::string resume;                         ///< a DIR, a step_N or "auto"; empty: start afresh

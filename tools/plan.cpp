@@ -13,9 +13,8 @@ namespace {
 void silence(TrainOptions& options) {
   options.metrics.clear();
   options.trace.clear();
-  options.dump_gradients.clear();
+  options.dump_gradients.clear();  // not its step: gradients are gathered
   if (options.resume != "auto") options.save.clear();
-  options.eval_interval = options.sample_interval = 0;
   options.epochs = 0.0;
 }
 
@@ -51,8 +50,8 @@ void print_summary(const Run& run, const RankMemory& memory) {
   }
   print(text("peak %s (rank %d, step %lld, %s)", mib(peak->reserved).c_str(), memory.rank,
              (long long)peak->step, peak->phase.c_str()));
-  print(text("wire %.1f MiB per step",
-             static_cast<double>(wire_bytes(memory)) / (1 << 20) / static_cast<double>(run.steps)));
+  print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
+                                           static_cast<double>(run.steps - run.steps_done)));
   print("host " + mib(host));
   print("disk " + mib(file));
 }
@@ -78,7 +77,8 @@ int plan(const std::vector<std::string>& arguments) {
   if (options.explain) print(explain_formulas() + "\n");
   if (options.train.data.source.empty() && options.train.resume.empty()) return 0;
   silence(options.train);
-  const Run run = prepare_run(options.train);
+  Run run = prepare_run(options.train);
+  if (!options.train.given.count("--steps")) run.steps = run.steps_done + options.train.steps;
   std::vector<RankMemory> ranks = {walk(run, 0)};
   if (!run.options.memory_json.empty())
     for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(walk(run, rank));

@@ -14,8 +14,12 @@ RankMemory walk(const Run& run, int rank) {
   options.memory_limit = options.host_limit = 0;
   const auto ranks = counting_communicator(rank, static_cast<int>(run.options.ranks));
   Stepper stepper(run, *ranks, Device::meta(rank, options), MemoryRows::Keep::all_steps);
-  for (int64_t step = 0; step < run.steps; ++step) {
+  stepper.load();
+  while (stepper.engine().steps() < run.steps) {
     stepper.step();
+    const int64_t steps = stepper.engine().steps();
+    if (is_due(steps, run.options.eval_interval)) stepper.validation_loss();
+    if (is_due(steps, run.options.sample_interval)) stepper.sample();
     stepper.agreed(0);
   }
   return stepper.rank_memory();
@@ -46,7 +50,8 @@ bool fits(const Run& run, const RankMemory& memory) {
 std::optional<std::string> smallest_fitting(const Run& run) {
   Run candidate = run;
   candidate.trace = nullptr;
-  candidate.steps = std::min<int64_t>(run.steps, 3);  // every later step is like the third
+  // Every later step is like the third.
+  candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   const bool always = run.options.activation_checkpoint;
   for (bool checkpointing : {false, true}) {
     if (always && !checkpointing) continue;

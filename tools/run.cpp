@@ -99,11 +99,10 @@ Run prepare_run(const TrainOptions& given) {
   TrainOptions& options = run.options;
   settle_precision(options);
   std::optional<Settings> saved;
-  int64_t steps_done = 0;
   if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
   if (!run.resumed.empty()) {
     const zero::CheckpointInfo info = zero::read_checkpoint_info(run.resumed);
-    steps_done = info.steps;
+    run.steps_done = info.steps;
     saved = settings_from_json(info.config_json, run.resumed);
     adopt(*saved, options);
   }
@@ -122,9 +121,9 @@ Run prepare_run(const TrainOptions& given) {
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
   if (zero::decays(schedule.kind)) schedule.total_num_steps = std::max<int64_t>(1, run.steps);
   zero::validate(schedule);
-  if (run.steps < steps_done)
+  if (run.steps < run.steps_done)
     throw ConfigError("--steps: " + run.resumed + " is already at step " +
-                      std::to_string(steps_done) + ", got " + std::to_string(run.steps) +
+                      std::to_string(run.steps_done) + ", got " + std::to_string(run.steps) +
                       "; --steps counts from step 0, also after --resume");
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);

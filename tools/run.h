@@ -14,8 +14,9 @@ namespace zg::tools {
 
 /// What the ranks of one run share: read, checked and solved once, before any of them starts.
 struct Run {
-  TrainOptions options;  ///< with what a resumed checkpoint says
-  std::string resumed;   ///< its step_N; empty: a fresh start
+  TrainOptions options;    ///< with what a resumed checkpoint says
+  std::string resumed;     ///< its step_N; empty: a fresh start
+  int64_t steps_done = 0;  ///< by the checkpoint
   std::shared_ptr<const models::Dataset> dataset;
   Settings settings;                 ///< where the run begins
   std::vector<std::string> changes;  ///< since the checkpoint, a line each

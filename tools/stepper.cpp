@@ -1,19 +1,14 @@
 #include "tools/stepper.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "autograd/ops.h"
+#include "models/generate.h"
 #include "runtime/trace.h"
+#include "zero/checkpoint_file.h"
 
 namespace zg::tools {
-namespace {
-
-double read_back(const Tensor& value) {
-  return value.device().type() == Device::Type::meta ? 0.0 : value.item();
-}
-
-}  // namespace
-
 Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep)
     : run_(run),
       ranks_(ranks),
@@ -27,7 +22,14 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
   engine_ = std::make_unique<zero::Engine>(store_, ranks_, device_, settings_.optimisation.engine);
 }
 
-Stepper::Step Stepper::step(const std::function<void()>& before_update) {
+int64_t Stepper::load() {
+  if (!run_.resumed.empty()) return zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
+  if (!run_.options.initial_weights.empty())
+    zero::load_weights(run_.options.initial_weights, *engine_);
+  return 0;
+}
+
+Stepper::Step Stepper::step() {
   const TraceSpan span(device_.compute(), "step");
   ranks_.set_step(engine_->steps());
   memory_.begin_step(engine_->steps());
@@ -36,7 +38,8 @@ Stepper::Step Stepper::step(const std::function<void()>& before_update) {
   settings_.samples += settings_.samples_per_step();
   Step done{.loss = engine_->mean_loss(losses),
             .rate = schedule_.rate(engine_->steps() - engine_->skipped())};
-  if (before_update) before_update();
+  if (run_.options.dump_gradients_step == engine_->steps())
+    zero::dump_gradients(run_.options.dump_gradients, *engine_);
   memory_.note(Cell::before_step);
   {
     const PhaseScope phase(device_, "step");
@@ -78,6 +81,32 @@ double Stepper::micro_batch(int64_t index) {
   }
   if (last) memory_.note(Cell::after_backward);
   return value;
+}
+
+Evaluation Stepper::evaluation() {
+  return {.model = *model_,
+          .make_tape = [this] { return engine_->inference_tape(); },
+          .dataset = *run_.dataset,
+          .device = device_,
+          .sorts = settings_.data.source == "sort"};
+}
+
+double Stepper::validation_loss() {
+  return evaluation().loss(settings_.micro_batch, run_.options.eval_batches);
+}
+
+std::vector<int32_t> Stepper::sample() {
+  constexpr int64_t prompt_tokens = 16, sample_tokens = 200;
+  const models::Dataset& dataset = *run_.dataset;
+  const models::Split split = dataset.epoch_samples(models::Split::validation) > 0
+                                  ? models::Split::validation
+                                  : models::Split::train;
+  std::vector<int32_t> ids(static_cast<size_t>(dataset.block_size())), targets(ids.size());
+  dataset.sample(split, 0, ids.data(), targets.data());
+  ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
+  return models::generate(*model_, [this] { return engine_->inference_tape(); }, {ids},
+                          sample_tokens, {.top_k = 10, .seed = settings_.seed})
+      .front();
 }
 
 int Stepper::agreed(int signal) {

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <vector>
 
 #include "models/gpt.h"
+#include "tools/evaluation.h"
 #include "tools/memory_json.h"
 #include "tools/run.h"
 #include "zero/engine.h"
@@ -11,22 +12,31 @@
 
 namespace zg::tools {
 
-/// One rank's model, engine and steps, with nothing read, written or printed: what `train` runs on
-/// a device and `plan` walks on one without memory. There losses and norms are 0.
+/// Every `interval` steps; never when that is 0.
+inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+/// One rank's model and engine, and all that a run does with them before its last step is taken:
+/// what `train` runs on a device and `plan` walks on one without memory, where losses and norms are
+/// 0, no weights are read and no gradients written. Every call is collective.
 class Stepper {
  public:
   /// Run and communicator must outlive it. Initial values are from the run's seed.
   Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep);
+
+  /// Loads what the run resumes or starts from. The micro-batches consumed so far, of all ranks.
+  int64_t load();
 
   struct Step {
     double loss;  ///< mean over all micro-batches of all ranks
     double rate;
     zero::StepResult result;
   };
-  /// One optimizer step on the next samples, at the schedule's rate for the steps taken so far;
-  /// `before_update` sees its gradients. Collective.
-  Step step(const std::function<void()>& before_update = {});
-  /// A signal finds the ranks at different places: rank 0's counts, after a step. Collective.
+  /// One optimizer step on the next samples, at the schedule's rate for the steps taken so far.
+  Step step();
+  Evaluation evaluation();
+  double validation_loss();
+  std::vector<int32_t> sample();  ///< the tokens of a short text
+  /// A signal finds the ranks at different places: rank 0's counts, after a step.
   int agreed(int signal);
 
   zero::Engine& engine() { return *engine_; }

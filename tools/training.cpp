@@ -30,8 +30,6 @@ double seconds_since(Clock::time_point start) {
 // printf writes a NaN with its sign, which means nothing.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
 
-bool due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
-
 double measured_peak(const Device& device, DType dtype) {
   try {
     return measure_matmul_peak(device, dtype);
@@ -72,14 +70,12 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
 }
 
 void Training::prepare_engine() {
+  micro_batches_ = stepper_.load();
   if (!run_.resumed.empty()) {
-    micro_batches_ = zero::load_checkpoint(run_.resumed, engine_).micro_batches;
     std::error_code ignored;  // two paths that cannot be compared are not one
     if (std::filesystem::equivalent(std::filesystem::path(run_.resumed).parent_path(),
                                     options_.save, ignored))
       saved_at_ = engine_.steps();
-  } else if (!options_.initial_weights.empty()) {
-    zero::load_weights(options_.initial_weights, engine_);
   }
   if (is_first() && !options_.metrics.empty())
     metrics_.emplace(options_.metrics, !run_.resumed.empty());
@@ -164,10 +160,7 @@ int Training::run_steps(const std::function<int()>& signal) {
 
 StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
-  const auto [loss, rate, result] = stepper_.step([&] {
-    if (!options_.dump_gradients.empty() && step == options_.dump_gradients_step)
-      zero::dump_gradients(options_.dump_gradients, engine_);
-  });
+  const auto [loss, rate, result] = stepper_.step();
   micro_batches_ += settings_.accumulation * ranks_.size();
   if (options_.eval_interval == 0) settings_.loss = loss;
   if (!result.scaler_line.empty()) console_->log(result.scaler_line);
@@ -193,7 +186,7 @@ StepRecord Training::train_step(int64_t step) {
 
 void Training::report(const StepRecord& record) {
   if (metrics_) metrics_->write(record);
-  if (due(record.step, options_.log_interval)) {
+  if (is_due(record.step, options_.log_interval)) {
     std::string line =
         text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
              (long long)record.step, shown(record.loss), record.tokens_per_second);
@@ -206,9 +199,9 @@ void Training::report(const StepRecord& record) {
 }
 
 void Training::report_periodic(int64_t step) {
-  if (due(step, options_.eval_interval)) validate();
-  if (due(step, options_.sample_interval)) print_sample();
-  if (due(step, options_.save_interval)) save();
+  if (is_due(step, options_.eval_interval)) validate();
+  if (is_due(step, options_.sample_interval)) print_sample();
+  if (is_due(step, options_.save_interval)) save();
 }
 
 // Forward and backward: three products per weight, two operations per multiply-add. A token attends
@@ -221,33 +214,17 @@ double Training::matmul_flops_per_token() const {
                 static_cast<double>(model.vocabulary) * C);
 }
 
-Evaluation Training::evaluation() {
-  return {.model = stepper_.model(),
-          .make_tape = [this] { return engine_.inference_tape(); },
-          .dataset = dataset_,
-          .device = device_,
-          .sorts = settings_.data.source == "sort"};
-}
-
 void Training::validate() {
   if (validated_at_ == engine_.steps()) return;
   validated_at_ = engine_.steps();
-  const double loss = evaluation().loss(settings_.micro_batch, options_.eval_batches);
+  const double loss = stepper_.validation_loss();
   if (options_.eval_interval > 0) settings_.loss = loss;
   console_->result(text("val loss %.4f", shown(loss)));
 }
 
 void Training::print_sample() {
-  constexpr int64_t prompt_tokens = 16, sample_tokens = 200;
-  const Split split =
-      dataset_.epoch_samples(Split::validation) > 0 ? Split::validation : Split::train;
-  std::vector<int32_t> ids(static_cast<size_t>(dataset_.block_size())), targets(ids.size());
-  dataset_.sample(split, 0, ids.data(), targets.data());
-  ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
-  const auto rows = models::generate(stepper_.model(), [this] { return engine_.inference_tape(); },
-                                     {ids}, sample_tokens, {.top_k = 10, .seed = settings_.seed});
   console_->result(text("sample after step %lld:\n", (long long)engine_.steps()) +
-                   dataset_.decode(rows.front()));
+                   dataset_.decode(stepper_.sample()));
 }
 
 // Once and in one piece: lines between its rows would break the table.
@@ -279,20 +256,20 @@ int Training::interrupted(int signal) {
 
 void Training::finish() {
   print_memory_table();
+  if (!options_.save.empty()) save();  // before anything else can fail
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {
     console_->log("Evaluating the trained model ...");
     try {
-      scores = evaluation().scores(options_.score_samples, print);
-      if (settings_.data.source == "sort") evaluation().print_example(print);
-    } catch (const ConfigError& error) {  // a run that diverged still saves and reports
+      scores = stepper_.evaluation().scores(settings_.micro_batch, options_.score_samples, print);
+      if (settings_.data.source == "sort") stepper_.evaluation().print_example(print);
+    } catch (const ConfigError& error) {  // a run that diverged still reports
       console_->log(std::string("no scores: ") + error.what());
     }
   } else if (dataset_.question_length() == 0 && dataset_.epoch_samples(Split::validation) > 0) {
     validate();
   }
-  if (!options_.save.empty()) save();
   const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
   if (!metrics_) return;

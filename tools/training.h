@@ -37,7 +37,6 @@ class Training {
   void save();
   int interrupted(int signal);
   void finish();
-  Evaluation evaluation();
   double matmul_flops_per_token() const;
 
   bool is_first() const { return ranks_.rank() == 0; }

@@ -60,11 +60,14 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
   }
 }
 
+bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
+
 using ReadByName = std::function<std::vector<float>(const std::string& name)>;
 
 void write_masters(Engine& engine, const ReadByName& read) {
   for (const auto& [name, parameter] : engine.store().by_name()) {
-    std::vector<float> values = read(name);
+    std::vector<float> values;
+    if (!on_meta(engine)) values = read(name);
     if (engine.config().load == DType::bf16) round_to_bf16(values);
     engine.write(*parameter, State::master, values);
   }
@@ -109,7 +112,8 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
     for (const NamedState& saved : states_of(*parameter)) reader.check_tiles(name, saved.name);
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter))
-      engine.write(*parameter, saved.state, reader.read(name, saved.name));
+      engine.write(*parameter, saved.state,
+                   on_meta(engine) ? std::vector<float>() : reader.read(name, saved.name));
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(reader.manifest().loss_scaler);
@@ -147,7 +151,7 @@ void dump_gradients(const std::string& path, const Engine& engine) {
     entries.push_back({name, DType::f32, parameter->shape});
   }
   std::optional<SafetensorsWriter> writer;
-  if (engine.ranks().rank() == 0) writer.emplace(path, entries);
+  if (engine.ranks().rank() == 0 && !on_meta(engine)) writer.emplace(path, entries);
   for (const Parameter* parameter : trainable) {
     std::vector<float> values = engine.read(*parameter, State::gradient);
     for (float& value : values) value = static_cast<float>(value / divisor);

@@ -47,7 +47,8 @@ ZG_API void verify_checkpoint(const std::string& path);
 /// Restores masters, moments, counters and a dynamic loss scale (without one in the checkpoint: as
 /// a new run starts). The parameters must be the engine's, by name and shape,
 /// which is checked first; bytes are checked as they come, so after a FileError about a damaged
-/// tensor the engine holds a mixture: make another.
+/// tensor the engine holds a mixture: make another. For an engine on meta the manifest is read and
+/// no values, here and in load_weights.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 
 /// Weights only, by parameter name, from a plain safetensors file or a checkpoint (its masters),
@@ -58,7 +59,7 @@ ZG_API void load_weights(const std::string& path, Engine& engine);
 
 /// The gradients accumulated since the last step, divided by the number of all ranks' micro-batches
 /// and the loss scale, by parameter name, in f32, as safetensors. ConfigError when there were no
-/// micro-batches. Collective; rank 0 writes.
+/// micro-batches. Collective; rank 0 writes, on meta nobody.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

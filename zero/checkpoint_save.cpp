@@ -102,32 +102,23 @@ std::vector<Manifest::Piece> write_shard(const std::string& folder, const Engine
   return written;
 }
 
-/// Every rank's text in rank order: lengths first, then all of them padded to the longest.
-std::vector<std::string> gather_texts(const Engine& engine, const std::string& own,
-                                      const std::string& name) {
-  Communicator& ranks = engine.ranks();
-  const Device& device = engine.device();
-  const int64_t world = ranks.size();
-  if (world == 1) return {own};  // an engine without ranks has nobody who would copy it
-  const PurposeScope purpose(device, Purpose::comm);
-  const Tensor length =
-      Tensor::from(std::vector<int64_t>{static_cast<int64_t>(own.size())}, {1}, device);
-  const Tensor lengths = Tensor::empty({world}, DType::i64, device);
-  ranks.wait(ranks.all_gather(length, lengths, name + " lengths"));
-  const std::vector<int64_t> sizes = lengths.to_host<int64_t>();
-  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
-  std::vector<uint8_t> bytes(own.begin(), own.end());
-  bytes.resize(static_cast<size_t>(longest));
-  const Tensor padded = Tensor::from(bytes, {longest}, device);
-  const Tensor all = Tensor::empty({longest * world}, DType::u8, device);
-  ranks.wait(ranks.all_gather(padded, all, name));
-  bytes = all.to_host<uint8_t>();
-  std::vector<std::string> texts;
-  for (int64_t rank = 0; rank < world; ++rank) {
-    const auto first = bytes.begin() + rank * longest;
-    texts.emplace_back(first, first + sizes[static_cast<size_t>(rank)]);
+/// Where a rank tells rank 0 what it wrote: in the folder that they share anyway, so that saving
+/// takes nothing from the device and sends nothing over the wire.
+std::string account_name(const std::string& folder, int rank) {
+  return folder + "/" + shard_name(rank) + ".pieces";
+}
+
+/// Every rank's account in rank order; they go with the reading.
+std::vector<Manifest::Piece> collect_pieces(const std::string& folder, int world) {
+  std::vector<Manifest::Piece> all;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::string account = account_name(folder, rank);
+    for (Manifest::Piece& piece : pieces_from(read_text(account))) all.push_back(std::move(piece));
+    std::error_code error;
+    fs::remove(account, error);
+    check(error, "remove", account);
   }
-  return texts;
+  return all;
 }
 
 }  // namespace
@@ -156,11 +147,11 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
     make_folder(unfinished);
   }
   ranks.wait(ranks.barrier("checkpoint folder"));
-  const std::vector<Manifest::Piece> written = write_shard(unfinished, engine);
   // Whoever says what it wrote has it on the disk.
-  for (const std::string& text : gather_texts(engine, pieces_text(written), "checkpoint pieces"))
-    for (Manifest::Piece& piece : pieces_from(text)) manifest.pieces.push_back(std::move(piece));
+  write_text(account_name(unfinished, ranks.rank()), pieces_text(write_shard(unfinished, engine)));
+  ranks.wait(ranks.barrier("checkpoint pieces"));
   if (first) {
+    manifest.pieces = collect_pieces(unfinished, ranks.size());
     write_text(unfinished + "/" + manifest_name, manifest_text(manifest));
     sync_directory(unfinished);
     rename_over(unfinished, path);

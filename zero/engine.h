@@ -81,11 +81,12 @@ class ZG_API Engine final : public ParameterSource {
 
   /// The f32 bytes of one parameter: master, first and second moment, or the sum (not the mean;
   /// in f16 with the loss scale) of the gradients since the last step. A frozen parameter has its
-  /// value for a master, and empty moments and gradient. Collective.
+  /// value for a master, and empty moments and gradient. On a meta device nothing comes back, after
+  /// the same collectives. Collective.
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
   /// Writes what this rank holds of it (not gradient); the compute copy follows. Given whole on
-  /// every rank; not collective. ShapeError when the size is off.
+  /// every rank; not collective. ShapeError when the size is off; a meta device takes no values.
   void write(const Parameter& parameter, State state, std::span<const float> values);
 
   /// What a checkpoint takes from this rank: all ranks' pieces tile every parameter's states.

@@ -89,6 +89,7 @@ RestingBytes Engine::resting_bytes() const {
 
 std::string Engine::parameter_hash() const {
   static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
+  if (state_->on_meta()) throw Unsupported("parameter_hash: meta devices store no values");
   Checksum hash;
   // Names in order stay mostly within a unit: its array is gathered once.
   const Storage* gathered = nullptr;
@@ -111,8 +112,9 @@ std::string Engine::parameter_hash() const {
 std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   std::vector<float> values;
   Storage& storage = state_->storage_of(parameter);
-  if (const Tensor whole = whole_state(*state_, storage, parameter.trainable, state)) {
-    values.reserve(static_cast<size_t>(parameter.shape.numel()));
+  const Tensor whole = whole_state(*state_, storage, parameter.trainable, state);
+  if (whole) {
+    if (!state_->on_meta()) values.reserve(static_cast<size_t>(parameter.shape.numel()));
     read_floats(whole.flat(state_->begin_of(parameter), parameter.shape.numel()),
                 [&](std::span<const float> chunk) {
                   values.insert(values.end(), chunk.begin(), chunk.end());
@@ -152,7 +154,7 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
                       "' come from backward; expected master, moment1 or moment2");
   const bool exists = parameter.trainable || state == State::master;
   const size_t numel = exists ? static_cast<size_t>(parameter.shape.numel()) : 0;
-  if (values.size() != numel)
+  if (values.size() != numel && !state_->on_meta())
     throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
                      " values, got " + std::to_string(values.size()));
   Storage& storage = state_->storage_of(parameter);

@@ -24,6 +24,7 @@ struct EngineState {
   bool is_persistent(const Parameter& parameter) const {
     return places[static_cast<size_t>(parameter.index)] == storages.size() - 1 && has_persistent;
   }
+  bool on_meta() const { return device.type() == Device::Type::meta; }
   void clear_gradients();
 
   const ParameterStore& store;

@@ -14,8 +14,8 @@ namespace zg::zero {
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce);
 
-/// The elements of a floating tensor in order, widened to f32, a few MiB at a time. Throws
-/// Unsupported on a meta device.
+/// The elements of a floating tensor in order, widened to f32, a few MiB at a time. On a meta
+/// device nothing is consumed.
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
 
 /// To nearest even; for what is loaded in half precision and kept in f32.

@@ -95,6 +95,32 @@ TEST_CASE("plan predicts what train measures in settings drawn at random") {
   for (uint32_t seed = 1; seed <= 20; ++seed) check_plan_is_run(random_setting(seed));
 }
 
+TEST_CASE("plan predicts what validations, samples, saves and gradient dumps take") {
+  const TemporaryFolder folder;
+  const std::string text = "--data LICENSE --block-size 32 --batch-size 2 --eval-batches 3 ";
+  const std::string files =
+      " --dump-gradients " + (folder / "gradients") + ":1 --save " + (folder / "save");
+  check_plan_is_run(text + "--eval-interval 1");
+  check_plan_is_run(text + "--ranks 2 --zero-stage 3 --eval-interval 1 --sample-interval 2");
+  check_plan_is_run(text + "--ranks 4 --zero-stage 2 --precision bf16 --grad-accum-dtype bf16" +
+                    files + " --save-interval 1");
+  check_plan_is_run(text + "--ranks 2 --zero-stage 3 --precision bf16 --eval-interval 2" + files +
+                    "2 --save-interval 2");
+}
+
+TEST_CASE("plan predicts what a run that goes on measures") {
+  const TemporaryFolder folder;
+  REQUIRE(
+      zerograd("train --data sort --batch-size 4 --grad-accum 2 --steps 1 --ranks 2 --zero-stage 1 "
+               "--precision bf16 --save " +
+               (folder / "save"))
+          .status == 0);
+  check_plan_is_run("--resume " + (folder / "save"));
+  check_plan_is_run("--resume " + (folder / "save") + " --ranks 4 --zero-stage 3");
+  check_plan_is_run("--data sort --batch-size 4 --init " + (folder / "save") +
+                    " --ranks 2 --zero-stage 3");
+}
+
 TEST_CASE("a plan follows the instruction set and the threads that it is told") {
   check_plan_is_run("--data sort --threads 3");
   setenv("ZG_CPU_ISA", "portable", 1);

@@ -164,6 +164,7 @@ TEST_CASE("a checkpoint is saved between steps, with the engine's own counters")
   CHECK(fs::is_empty(folder.path()));
   const Engine nowhere(toy.store, Device::meta());
   CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), nowhere, {}), Unsupported);
+  CHECK_THROWS_AS(nowhere.parameter_hash(), Unsupported);
 }
 
 TEST_CASE("damage to a checkpoint is found and named") {
