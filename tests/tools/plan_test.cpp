@@ -166,6 +166,15 @@ TEST_CASE("the rows of a record add up") {
   CHECK(states == 12 * parameters);
 }
 
+TEST_CASE("a precision goes by its name here and by Lightning's number") {
+  const TemporaryFolder folder;
+  const std::string flags = "plan --data sort --batch-size 2 --precision ";
+  const std::string f16 = memory_json(flags + "f16", folder / "f16");
+  CHECK(memory_json(flags + "16", folder / "16") == f16);
+  CHECK(json_lines(folder / "16")[0].at("precision") == "f16");
+  CHECK(memory_json(flags + "32", folder / "32") == memory_json(flags + "f32", folder / "f32"));
+}
+
 TEST_CASE("a plan prints its peak, the wire and whether it fits") {
   const std::string large = "--data sort --model-type gpt2-xl --device-memory 12GiB ";
   const Outcome zero = zerograd("plan " + large + "--ranks 8");
