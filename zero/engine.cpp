@@ -90,6 +90,17 @@ Storage& EngineState::storage_of(const Parameter& parameter) {
   return storages[places[index]];
 }
 
+void EngineState::check_store(const char* operation) const {
+  if (store.parameters().size() == places.size() && store.units().size() == users.size()) return;
+  const bool is_parameter = store.parameters().size() > places.size();
+  const std::string added = is_parameter
+                                ? "parameter '" + store.parameters()[places.size()]->name + "'"
+                                : "unit '" + store.units()[users.size()]->name + "'";
+  throw ConfigError(std::string(operation) + ": " + added +
+                    " was added to the store after the engine was made; expected the store to stay "
+                    "as it was; make the engine after the whole model");
+}
+
 void EngineState::clear_gradients() {
   micro_batches = 0;
   for (Storage& storage : storages) storage.clear();
@@ -112,11 +123,13 @@ Engine::~Engine() = default;
 // --- steps ---
 
 Tape Engine::tape() {
+  state_->check_store("tape");
   state_->residency.start(TapeMode::record);
   return Tape(state_->device, this);
 }
 
 Tape Engine::inference_tape() {
+  state_->check_store("inference_tape");
   state_->residency.start(TapeMode::inference);
   return Tape(state_->device, this, TapeMode::inference);
 }
@@ -131,6 +144,7 @@ void Engine::backward(Tape& tape, const Var& loss) {
 
 StepResult Engine::step(float rate) {
   EngineState& s = *state_;
+  s.check_store("step");
   if (s.micro_batches == 0)
     throw ConfigError("step: no micro-batch since the last one; call backward first");
   if (!std::isfinite(rate))

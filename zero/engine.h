@@ -39,7 +39,8 @@ struct StepResult {
 class ZG_API Engine final : public ParameterSource {
  public:
   /// Initialises every parameter from (config.seed, name, element). Store and communicator must
-  /// outlive the engine, and the store must not grow. Throws ConfigError, Unsupported, OutOfMemory.
+  /// outlive the engine, and the store must not grow: once it has, tapes and steps are
+  /// ConfigErrors. Throws ConfigError, Unsupported, OutOfMemory.
   Engine(const ParameterStore& store, const Device& device, const Config& config = {});
   Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
          const Config& config = {});

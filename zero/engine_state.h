@@ -21,6 +21,8 @@ struct EngineState {
   int64_t begin_of(const Parameter& parameter) const {
     return begins[static_cast<size_t>(parameter.index)];
   }
+  /// ConfigError when the store grew after the engine was made: what was added has no place here.
+  void check_store(const char* operation) const;
   bool is_persistent(const Parameter& parameter) const {
     return places[static_cast<size_t>(parameter.index)] == storages.size() - 1 && has_persistent;
   }

@@ -55,6 +55,22 @@ TEST_CASE("eight micro-batches are folded in order, each rounded once, as an exp
     }
 }
 
+TEST_CASE("a store that grew after its engine was made is refused by name") {
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  store.add(unit, "first", {4}, Init::ones());
+  Engine engine(store, Device::cpu());
+  engine.tape();
+  const Unit& empty = store.unit("later");
+  CHECK_THROWS_WITH_AS(engine.tape(), doctest::Contains("tape: unit 'later' was added"),
+                       ConfigError);
+  store.add(empty, "second", {4}, Init::ones());
+  const auto names_it = doctest::Contains("parameter 'second' was added to the store after");
+  CHECK_THROWS_WITH_AS(engine.tape(), names_it, ConfigError);
+  CHECK_THROWS_WITH_AS(engine.inference_tape(), names_it, ConfigError);
+  CHECK_THROWS_WITH_AS(engine.step(1e-3f), names_it, ConfigError);
+}
+
 TEST_CASE("values are the masters rounded to the compute dtype, from the start and after a step") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Toy toy;
