@@ -24,6 +24,7 @@ std::string read_text(const std::string& path) {
 
 std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options) {
   const std::string text = read_text(path);
+  if (text.empty()) throw ConfigError(path + ": the file is empty; expected text");
   constexpr char32_t code_points = 0x110000;
   std::vector<int32_t> id_of(code_points, -1);
   for (size_t position = 0; position < text.size();)

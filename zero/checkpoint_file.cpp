@@ -77,6 +77,9 @@ void write_masters(Engine& engine, const ReadByName& read) {
 
 std::string find_checkpoint(const std::string& path) {
   if (exists(path + "/" + manifest_name)) return path;
+  if (!exists(path))
+    throw FileError("checkpoint: " + path +
+                    ": there is nothing of that name; expected a step_N folder or one with some");
   std::string newest;
   int64_t best = -1;
   for (const fs::path& entry : entries_of(path)) {

@@ -148,8 +148,15 @@ Manifest read_manifest(const std::string& path) {
   const std::string text = read_text(file);
   try {
     return parse(text);
+  } catch (const json::parse_error& error) {
+    throw FileError("checkpoint: " + file + ": is not JSON from byte " +
+                    std::to_string(error.byte) + " of " + std::to_string(text.size()) +
+                    " on: it was cut short or overwritten");
   } catch (const json::exception& error) {
-    throw FileError("checkpoint: " + file + ": " + error.what());
+    // Behind the parser's own "[json.exception.out_of_range.403] ".
+    const std::string what = error.what();
+    throw FileError("checkpoint: " + file + ": " + what.substr(what.find("] ") + 2) +
+                    "; expected a manifest that save_checkpoint wrote");
   } catch (const Error& error) {
     throw FileError("checkpoint: " + file + ": " + error.what());
   }

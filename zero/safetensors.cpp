@@ -34,8 +34,8 @@ SafetensorsHeader read_header(const File& file) {
   uint64_t length = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > uint64_t{safetensors_header_limit})
-    fail("the header claims " + std::to_string(length) + " bytes; expected at most " +
-         std::to_string(safetensors_header_limit));
+    fail("not a safetensors file: the header claims " + std::to_string(length) +
+         " bytes; expected at most " + std::to_string(safetensors_header_limit));
   const int64_t data_begin = safetensors_length_bytes + static_cast<int64_t>(length);
   if (data_begin > file_bytes)
     fail("the header claims " + std::to_string(length) + " bytes of a file of " +

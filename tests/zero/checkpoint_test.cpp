@@ -189,6 +189,17 @@ TEST_CASE("damage to a checkpoint is found and named") {
   change_byte(manifest, static_cast<int64_t>(fs::file_size(manifest)) / 2);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
+  const auto whole = fs::file_size(manifest);
+  fs::copy_file(manifest, folder / "kept");
+  fs::resize_file(manifest, whole / 2);
+  CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }),
+                 manifest + ": is not JSON from byte "));
+  std::ofstream(manifest) << "{\"format\": \"zerograd checkpoint\"}";
+  CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }),
+                 manifest + ": key 'version' not found; expected a manifest"));
+  fs::copy_file(folder / "kept", manifest, fs::copy_options::overwrite_existing);
+  CHECK_NOTHROW(zero::verify_checkpoint(path));
+
   fs::resize_file(shard, fs::file_size(shard) - 1);
   CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }), shard));
   fs::remove(shard);
