@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "runtime/comm.h"
@@ -244,29 +245,42 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   shared->running = ranks;
   const auto group = std::make_shared<cpu::LocalGroup>(ranks, options.timeout_s);
 
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([=, &f] {
-      std::exception_ptr error;
+  const auto run_rank = [=, &f](int rank) {
+    std::exception_ptr error;
+    try {
+      const Device device = Device::cpu(rank, device_options);
+      cpu::LocalCommunicator communicator(group, rank, ranks, device);
       try {
-        const Device device = Device::cpu(rank, device_options);
-        cpu::LocalCommunicator communicator(group, rank, ranks, device);
-        try {
-          f(communicator, device);
-        } catch (...) {
-          error = std::current_exception();
-          if (!cpu::is_comm_error(error)) communicator.abort(cpu::describe(error));
-        }
+        f(communicator, device);
       } catch (...) {
         error = std::current_exception();
-        group->abort(rank, cpu::describe(error));
+        if (!cpu::is_comm_error(error)) communicator.abort(cpu::describe(error));
       }
-      std::lock_guard lock(shared->mutex);
-      shared->errors[static_cast<size_t>(rank)] = error;
-      shared->ended[static_cast<size_t>(rank)] = true;
-      --shared->running;
-      shared->changed.notify_all();
-    });
+    } catch (...) {
+      error = std::current_exception();
+      group->abort(rank, cpu::describe(error));
+    }
+    std::lock_guard lock(shared->mutex);
+    shared->errors[static_cast<size_t>(rank)] = error;
+    shared->ended[static_cast<size_t>(rank)] = true;
+    --shared->running;
+    shared->changed.notify_all();
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
+  } catch (const std::system_error& error) {
+    // The ranks that run must end before anything that they use does.
+    const int rank = static_cast<int>(threads.size());
+    const std::string cause = "ranks: the system has no thread for rank " + std::to_string(rank) +
+                              " of " + std::to_string(ranks) + ": " + error.what() +
+                              "; try fewer ranks";
+    group->abort(rank, cause);
+    std::lock_guard lock(shared->mutex);
+    shared->errors[static_cast<size_t>(rank)] = std::make_exception_ptr(OutOfMemory(cause));
+    std::fill(shared->ended.begin() + rank, shared->ended.end(), true);
+    shared->running -= ranks - rank;
+  }
 
   {
     std::unique_lock lock(shared->mutex);
