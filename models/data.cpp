@@ -20,6 +20,9 @@ Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
   if (epoch_samples(split) == 0)
     throw ConfigError("batch: the data has no validation split; try a validation fraction above 0");
   const int64_t T = block_size();
+  if (device.type() == Device::Type::meta)
+    return {.ids = Tensor::empty({samples, T}, DType::i32, device),
+            .targets = Tensor::empty({samples, T}, DType::i32, device)};
   std::vector<int32_t> ids(static_cast<size_t>(samples * T)), targets(ids.size());
   for (int64_t i = 0; i < samples; ++i)
     sample(split, first_sample + i, ids.data() + i * T, targets.data() + i * T);

@@ -15,8 +15,8 @@ struct BatchSize {
   int64_t micro, accumulation, train;  ///< train = micro * accumulation * ranks
 };
 
-/// DeepSpeed's seven cases: whatever was not given follows from the rest. ConfigError in its words,
-/// with the equation and what would solve it. Nothing but `accumulation` given takes 64 for
+/// DeepSpeed's seven cases: whatever was not given follows from the rest. ConfigError with what was
+/// given, what would solve it, and DeepSpeed's words. Nothing but `accumulation` given takes 64 for
 /// `micro`.
 BatchSize solve_batch_size(const BatchRequest& request);
 

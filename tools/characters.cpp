@@ -1,24 +1,40 @@
 #include "tools/characters.h"
 
+#include <algorithm>
 #include <sstream>
 
+#include "models/utf8.h"
 #include "runtime/error.h"
+#include "tools/text.h"
 #include "tools/values.h"
 
 namespace zg::tools {
 namespace {
 
-// A code point is a byte and the continuation bytes (10xxxxxx) behind it.
 std::vector<std::string> code_points(const std::string& utf8) {
   std::vector<std::string> points;
-  for (char byte : utf8) {
-    const bool continues = (static_cast<uint8_t>(byte) & 0xC0u) == 0x80u;
-    if (continues && !points.empty())
-      points.back() += byte;
-    else
-      points.emplace_back(1, byte);
+  for (size_t position = 0; position < utf8.size();) {
+    const size_t begin = position;
+    models::next_code_point(utf8, position, "--prompt");
+    points.push_back(utf8.substr(begin, position - begin));
   }
   return points;
+}
+
+// On one line, whatever it is.
+std::string shown(const std::string& character) {
+  if (character == "\n") return "\\n";
+  if (character == "\r") return "\\r";
+  if (character == "\t") return "\\t";
+  const auto code = static_cast<unsigned char>(character.front());
+  return code < 0x20 || code == 0x7f ? text("\\x%02x", code) : character;
+}
+
+std::string shown(const std::vector<std::string>& characters) {
+  constexpr size_t most = 100;
+  std::string line;
+  for (size_t i = 0; i < std::min(most, characters.size()); ++i) line += shown(characters[i]);
+  return line + (characters.size() > most ? " ..." : "");
 }
 
 std::vector<int32_t> numbers(const std::string& text) {
@@ -37,14 +53,15 @@ Characters::Characters(const std::string& in_order_of_ids)
     ids_.emplace(characters_[id], static_cast<int32_t>(id));
 }
 
-std::vector<int32_t> Characters::encode(const std::string& text) const {
-  if (empty()) return numbers(text);
+std::vector<int32_t> Characters::encode(const std::string& prompt) const {
+  if (empty()) return numbers(prompt);
   std::vector<int32_t> ids;
-  for (const std::string& character : code_points(text)) {
+  for (const std::string& character : code_points(prompt)) {
     const auto found = ids_.find(character);
     if (found == ids_.end())
-      throw ConfigError("--prompt: the model does not know '" + character + "'; expected only '" +
-                        join(characters_, "") + "'");
+      throw ConfigError("--prompt: the model does not know '" + shown(character) +
+                        "'; expected only its " + std::to_string(characters_.size()) +
+                        " characters: " + shown(characters_));
     ids.push_back(found->second);
   }
   return ids;

@@ -15,7 +15,8 @@ class Characters {
   explicit Characters(const std::string& in_order_of_ids);
 
   bool empty() const { return characters_.empty(); }
-  std::vector<int32_t> encode(const std::string& text) const;  ///< ConfigError naming the character
+  /// ConfigError naming the character, or the byte that is no UTF-8.
+  std::vector<int32_t> encode(const std::string& prompt) const;
   std::string decode(int32_t token) const;
 
  private:

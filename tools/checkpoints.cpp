@@ -58,6 +58,26 @@ std::string checkpoint_to_resume(const std::string& resume, const std::string& s
   return step_folders(save).empty() ? "" : usable_checkpoint(save);
 }
 
+bool lies_in(const std::string& step_folder, const std::string& directory) {
+  std::error_code missing;  // what cannot be compared is not there
+  const fs::path folder = fs::canonical(step_folder, missing);
+  return !missing && fs::equivalent(folder.parent_path(), directory, missing);
+}
+
+void check_own_directory(const std::string& save, const std::string& resumed) {
+  const std::vector<StepFolder> folders = step_folders(save);
+  if (folders.empty()) return;
+  const std::string newest = fs::path(folders.front().path).filename().string();
+  if (resumed.empty() || !lies_in(resumed, save))
+    throw ConfigError("--save: " + save + " holds another run's checkpoints, up to " + newest +
+                      "; expected a directory without any; try --resume " + save +
+                      " to go on from there, another directory, or remove them");
+  std::error_code ignored;
+  if (!fs::equivalent(folders.front().path, resumed, ignored))
+    std::fprintf(stderr, "%s stays the newest of %s until this run saves a later step\n",
+                 newest.c_str(), save.c_str());
+}
+
 std::string CheckpointDirectory::save(const zero::Engine& engine, const Settings& settings,
                                       int64_t micro_batches) const {
   const zero::CheckpointInfo info = {.steps = engine.steps(),

@@ -16,6 +16,14 @@ std::string usable_checkpoint(const std::string& path);
 /// The step_N that --resume names; for "auto", of `save`, or empty when it holds none at all.
 std::string checkpoint_to_resume(const std::string& resume, const std::string& save);
 
+/// Whether a step_N lies in a directory, however the two are spelled.
+bool lies_in(const std::string& step_folder, const std::string& directory);
+
+/// Two runs in one directory would take each other's checkpoints for their own, as "the newest"
+/// goes by step number: ConfigError when `save` has any and `resumed` (empty: a fresh start) is not
+/// one of them. Of those newer than `resumed`, stderr names the newest.
+void check_own_directory(const std::string& save, const std::string& resumed);
+
 /// Where a run writes its checkpoints and which of them it keeps.
 class CheckpointDirectory {
  public:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "runtime/error.h"
 #include "tools/values.h"
@@ -21,26 +22,28 @@ Known known_flags(const CommandLine& line) {
   return known;
 }
 
+[[noreturn]] void refuse_missing(const std::string& name, const Flag& flag) {
+  throw ConfigError(name + ": expected a value, got nothing" +
+                    (flag.help.empty() ? "" : "; " + name + " " + flag.value + " is " + flag.help));
+}
+
 // Spells flags with dashes and splits --flag=value, so that an empty value stays a value. What
 // follows a flag that takes a value is left as it is.
 std::vector<std::string> normalised(const std::vector<std::string>& arguments, const Known& known) {
   std::vector<std::string> result;
-  bool value_follows = false;
+  const Flag* waiting = nullptr;  // for its value
   for (const std::string& argument : arguments) {
-    if (value_follows || argument.compare(0, 2, "--") != 0) {
-      const auto found = value_follows ? known.end() : known.find(argument);
-      value_follows = found != known.end() && !found->second->value.empty();
-      result.push_back(argument);
-      continue;
-    }
     const size_t equals = argument.find('=');
     std::string name = argument.substr(0, equals);
-    std::replace(name.begin(), name.end(), '_', '-');
+    if (name.starts_with("--")) std::replace(name.begin(), name.end(), '_', '-');
     const auto found = known.find(name);
+    if (waiting && found != known.end()) refuse_missing(result.back(), *waiting);
     const bool takes_value = found != known.end() && !found->second->value.empty();
-    if (equals == std::string::npos) {
+    if (std::exchange(waiting, nullptr) || !name.starts_with("-")) {
+      result.push_back(argument);
+    } else if (equals == std::string::npos) {
       result.push_back(name);
-      value_follows = takes_value;
+      if (takes_value) waiting = found->second;
     } else if (takes_value) {
       result.push_back(name);
       result.push_back(argument.substr(equals + 1));
@@ -48,6 +51,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
       result.push_back(name + argument.substr(equals));
     }
   }
+  if (waiting) refuse_missing(result.back(), *waiting);
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "runtime/error.h"
+#include "tools/effects.h"
 #include "tools/evaluation.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
@@ -20,28 +21,19 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   return data;
 }
 
-void check_vocabulary(const Settings& saved, const models::Dataset& dataset,
-                      const std::string& source) {
-  if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
-    throw ConfigError("--data: " + source + " has other characters than the model's " +
-                      saved.data.source);
-  if (dataset.vocabulary() > saved.model.vocabulary)
-    throw ConfigError("--data: expected at most the model's " +
-                      std::to_string(saved.model.vocabulary) + " tokens, got " +
-                      std::to_string(dataset.vocabulary()) + " in " + source);
-}
-
 }  // namespace
 
 int eval(const std::vector<std::string>& arguments) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
+  check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.place);
   const Settings& saved = trained->settings;
   const DataOptions data = data_options(saved, options);
   const uint64_t seed = options.given.count("--seed") ? options.seed : saved.seed;
   const auto dataset = make_dataset(data, saved.model.block_size, seed);
-  check_vocabulary(saved, *dataset, data.source);
+  check_tokens(saved, *dataset, data.source);
+  check_data_flags(options, data.source, *dataset);
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,

@@ -4,6 +4,7 @@
 
 #include "runtime/error.h"
 #include "tools/characters.h"
+#include "tools/effects.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 
@@ -18,8 +19,12 @@ void write(const std::string& text) {
 // A weights file has no characters: the data that it was trained on has.
 Characters characters_for(const Settings& settings, const GenerateOptions& options) {
   if (options.data.source.empty()) return Characters(settings.characters);
-  return Characters(
-      characters_of(*make_dataset(options.data, settings.model.block_size, settings.seed)));
+  const std::string characters =
+      characters_of(*make_dataset(options.data, settings.model.block_size, settings.seed));
+  if (!settings.characters.empty() && characters != settings.characters)
+    throw ConfigError("--data: " + options.data.source + " has other characters than the model's " +
+                      settings.data.source + "; leave the flag out");
+  return Characters(characters);
 }
 
 }  // namespace
@@ -27,6 +32,7 @@ Characters characters_for(const Settings& settings, const GenerateOptions& optio
 int generate(const std::vector<std::string>& arguments) {
   GenerateOptions options;
   if (!parse(arguments, options)) return 0;
+  check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.place);
   const Characters characters = characters_for(trained->settings, options);
   const std::vector<int32_t> prompt = characters.encode(options.prompt);

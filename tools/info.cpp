@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -11,6 +9,7 @@
 #include "runtime/tensor.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
+#include "tools/machine.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 
@@ -29,17 +28,6 @@ std::string processor() {
     if (line.compare(0, 10, "model name") == 0)
       return line.substr(std::min(line.size(), line.find(':') + 2));
   return "unknown";
-}
-
-double available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.compare(0, 13, "MemAvailable:") == 0) return std::stod(line.substr(13)) * 1024.0;
-  return 0.0;
-}
-
-double physical_memory() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 // Bytes moved per second by all threads: y[i] += x[i] reads two arrays and writes one, each too
@@ -99,7 +87,8 @@ int info(const std::vector<std::string>& arguments) {
   row("instruction set", std::string(name_of(device.traits().isa)) +
                              " (of portable, avx2, avx512, avx512_bf16; ZG_CPU_ISA lowers it)");
   row("cores", std::to_string(available_cores()));
-  row("memory", gib(physical_memory()) + ", " + gib(available_memory()) + " available");
+  row("memory", gib(static_cast<double>(physical_memory_bytes())) + ", " +
+                    gib(static_cast<double>(available_memory_bytes())) + " available");
   row("devices", device.name());
   row("cuda", "absent: this build has no CUDA backend");
   row("hpu", "absent: this build has no Level Zero backend");

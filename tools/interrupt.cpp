@@ -1,6 +1,7 @@
 #include "tools/interrupt.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace zg::tools {
 namespace {
@@ -10,23 +11,26 @@ volatile std::sig_atomic_t noted = 0;
 
 void note(int signal) { noted = signal; }
 
-void handle(void (*handler)(int), int flags) {
+void handle(int signal, void (*handler)(int), unsigned flags) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = flags;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_flags = static_cast<int>(flags);
+  sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
 
-// Each signal's handler is used up by its first arrival: the next one has the default effect.
 InterruptScope::InterruptScope() {
   noted = 0;
-  handle(note, static_cast<int>(SA_RESETHAND | SA_RESTART));
+  // Used up by the first arrival: the next one has the default effect.
+  for (int signal : {SIGINT, SIGTERM}) handle(signal, note, SA_RESETHAND | SA_RESTART);
+  // Saving prints as well, and that must not end it.
+  handle(SIGPIPE, note, SA_RESTART);
 }
 
-InterruptScope::~InterruptScope() { handle(SIG_DFL, 0); }
+InterruptScope::~InterruptScope() {
+  for (int signal : {SIGINT, SIGTERM, SIGPIPE}) handle(signal, SIG_DFL, 0);
+}
 
 int InterruptScope::signal() const { return noted; }
 

@@ -1,10 +1,14 @@
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <system_error>
+#include <utility>
 
 #include "runtime/error.h"
 #include "tools/later.h"
@@ -42,7 +46,10 @@ void print_usage(std::FILE* out) {
                "6 unsupported, 130 and 143 after SIGINT and SIGTERM, 1 anything else\n");
 }
 
-int run(const std::string& name, const std::vector<std::string>& arguments) {
+int run(std::string name, std::vector<std::string> arguments) {
+  // `zerograd help train` and `zerograd train help` mean what `zerograd train --help` says.
+  if (name == "help" && !arguments.empty()) name = std::exchange(arguments.front(), "--help");
+  if (arguments.size() == 1 && arguments.front() == "help") arguments.front() = "--help";
   if (name == "--help" || name == "-h" || name == "help") return print_usage(stdout), 0;
   if (name == "--version") return std::printf("zerograd %s\n", ZG_VERSION), 0;
   std::vector<std::string> known;
@@ -80,6 +87,23 @@ int report(const char* type, const char* message) {
   return exit_status(type);
 }
 
+// A closed stdout or stderr is replaced by one that refuses writes: else the first file that is
+// opened, a checkpoint say, takes its number and everything printed.
+void occupy_standard_streams() {
+  for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) open("/dev/null", O_RDONLY);
+}
+
+// A full disk behind stdout does not end a run that saves or writes metrics, but lost results are
+// no success.
+int check_stdout(int status) {
+  const bool flushed = std::fflush(stdout) == 0;
+  if (status != 0 || (flushed && std::ferror(stdout) == 0)) return status;
+  return report("FileError",
+                "stdout: what was printed could not all be written; expected a place that is open "
+                "and not full");
+}
+
 // libgomp lets idle threads spin for several milliseconds, which starves whatever else runs on the
 // same cores; it reads its limit once, when it is loaded, so the process starts over with one. Half
 // a millisecond still bridges the gap from one kernel to the next.
@@ -95,16 +119,21 @@ void bound_spinning(char** words) {
 
 int main(int count, char** words) {
   using namespace zg::tools;
+  occupy_standard_streams();
   bound_spinning(words);
   if (count < 2) return print_usage(stderr), 2;
   try {
-    return run(words[1], std::vector<std::string>(words + 2, words + count));
+    return check_stdout(run(words[1], std::vector<std::string>(words + 2, words + count)));
   } catch (const zg::Error& error) {
     return report(error.type(), error.what());
   } catch (const std::bad_alloc&) {
     return report("OutOfMemory", "the system refused memory outside of the counted arenas");
   } catch (const std::length_error&) {
     return report("OutOfMemory", "a size beyond what memory can hold was asked for");
+  } catch (const std::system_error& error) {
+    const bool thread = error.code() == std::errc::resource_unavailable_try_again;
+    return thread ? report("OutOfMemory", "the system refused another thread; try fewer --ranks")
+                  : report("Error", error.what());
   } catch (const std::exception& error) {
     return report("Error", error.what());
   }

@@ -78,6 +78,7 @@ struct TrainOptions {
   int64_t save_interval = 0, save_top_k = 0;  ///< 0: keep every checkpoint
   std::string resume;                         ///< a DIR, a step_N or "auto"; empty: start afresh
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
+  bool only_planned = false;  ///< nothing but --memory-json is written; --steps are walked anew
 };
 
 /// `plan` takes train's flags; what they write is not written.

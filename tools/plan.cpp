@@ -9,13 +9,25 @@
 namespace zg::tools {
 namespace {
 
-// What a walk must not write; --save is where `--resume auto` looks.
+// What a walk must not write: the command line of a training run may ask for it, and one line
+// answers. --save is where `--resume auto` looks.
 void silence(TrainOptions& options) {
+  const bool looks = options.resume == "auto";
+  std::string without_effect;
+  for (const char* flag : {"--save", "--metrics", "--trace", "--epochs"})
+    if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
+      without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
+  if (!without_effect.empty())
+    std::fprintf(stderr,
+                 "plan walks steps and writes nothing but --memory-json; without effect: "
+                 "%s\n",
+                 without_effect.c_str());
   options.metrics.clear();
   options.trace.clear();
   options.dump_gradients.clear();  // not its step: gradients are gathered
-  if (options.resume != "auto") options.save.clear();
+  if (!looks) options.save.clear();
   options.epochs = 0.0;
+  options.only_planned = true;
 }
 
 void print(const std::string& line) { std::printf("%s\n", line.c_str()); }
@@ -25,8 +37,13 @@ std::string mib(int64_t bytes) {
   return text(value < 100.0 ? "%.1f MiB" : "%.0f MiB", value);
 }
 
-std::string gib(int64_t bytes) {
-  return text("%gGiB", static_cast<double>(bytes) / (int64_t{1} << 30));
+// As flags take it: 12GiB, 50MiB.
+std::string size(int64_t bytes) {
+  double value = static_cast<double>(bytes);
+  const char* const units[] = {"", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  for (; value >= 1024.0 && unit < 3; ++unit) value /= 1024.0;
+  return text("%.4g%s", value, units[unit]);
 }
 
 int64_t wire_bytes(const RankMemory& memory) {
@@ -62,7 +79,7 @@ int print_verdict(const Run& run, const RankMemory& memory) {
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = fits(run, memory);
   const std::optional<std::string> smallest = smallest_fitting(run);
-  std::string line = "fits " + gib(limits.memory_limit ? limits.memory_limit : limits.host_limit) +
+  std::string line = "fits " + size(limits.memory_limit ? limits.memory_limit : limits.host_limit) +
                      ": " + (yes ? "yes" : "no") + "; smallest setting that fits: ";
   line += smallest ? *smallest : "none; try a smaller --batch-size or more --ranks";
   print(line);

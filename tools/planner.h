@@ -18,6 +18,10 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 /// Whether the run's --device-memory and --host-memory suffice for what a walk took.
 bool fits(const Run& run, const RankMemory& memory);
 
+/// OutOfMemory before anything is allocated when all ranks together need more threads or memory
+/// than this machine has. A rank needs what a walk reserves, or its caps where they end it before.
+void check_machine(const Run& run);
+
 /// Among the ZeRO stages, and then with --activation-checkpoint, the first setting of the run that
 /// fits its limits: flags for train. Absent: none does.
 std::optional<std::string> smallest_fitting(const Run& run);

@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
+#include "tools/effects.h"
 #include "tools/optimisation_flags.h"
 #include "tools/setup.h"
 #include "zero/checkpoint_file.h"
@@ -38,32 +39,30 @@ void check_apart(const TrainOptions& options) {
     }
 }
 
-// What cannot be written should be known before hours of training, not after.
+// What cannot be written should be known before hours of training, not after. A run that fails for
+// another reason leaves no empty file.
 void check_writable(const char* flag, const std::string& path) {
   if (path.empty()) return;
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(path, ignored);
   std::FILE* file = std::fopen(path.c_str(), "a");
   if (!file)
     throw FileError(std::string(flag) + ": " + path +
                     " cannot be written: " + std::strerror(errno));
   std::fclose(file);
+  if (!existed) std::filesystem::remove(path, ignored);
 }
 
-void check_outputs(const TrainOptions& options) {
+void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_apart(options);
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
-  if (options.save.empty()) return;
+  if (options.save.empty() || options.only_planned) return;
+  check_own_directory(options.save, resumed);
   std::error_code error;
   std::filesystem::create_directories(options.save, error);
   if (error) throw FileError("--save: " + options.save + " cannot be made: " + error.message());
-}
-
-void check_data(const TrainOptions& options, const models::Dataset& dataset) {
-  if (options.sample_interval > 0 && !dataset.is_text())
-    throw ConfigError("--sample-interval: expected data PATH.txt, got " + options.data.source);
-  if (options.eval_interval > 0 && dataset.epoch_samples(Split::validation) == 0)
-    throw ConfigError("--eval-interval: expected a --val-fraction above 0, got 0");
 }
 
 Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
@@ -74,22 +73,31 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
   Settings settings = {.model = model_config(options.model, dataset),
                        .data = options.data,
                        .characters = characters_of(dataset),
+                       .contents = contents_of(options.data.source),
                        .micro_batch = size.micro,
                        .accumulation = size.accumulation,
                        .ranks = options.ranks,
                        .optimisation = options.optimisation,
-                       .seed = options.seed};
+                       .seed = options.seed,
+                       .epochs = options.epochs};
   settings.optimisation.engine.seed = options.seed;
   zero::validate(settings.optimisation.engine);
   return settings;
 }
 
+struct Position {
+  int64_t steps = 0, samples = 0;
+};
+
+// Epochs count samples: what is left of them goes in steps of today's size.
 int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
-                    const Settings& settings) {
+                    const Settings& settings, const Position& done) {
   if (options.epochs <= 0.0) return options.steps;
-  const double samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train));
-  return std::max<int64_t>(
-      1, static_cast<int64_t>(samples / static_cast<double>(settings.samples_per_step())));
+  const double samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train)) -
+                         static_cast<double>(done.samples);
+  const auto left =
+      static_cast<int64_t>(samples / static_cast<double>(settings.samples_per_step()));
+  return std::max<int64_t>(1, done.steps + std::max<int64_t>(0, left));
 }
 
 }  // namespace
@@ -99,15 +107,16 @@ Run prepare_run(const TrainOptions& given) {
   TrainOptions& options = run.options;
   settle_precision(options);
   std::optional<Settings> saved;
+  Position done;
   if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
   if (!run.resumed.empty()) {
     const zero::CheckpointInfo info = zero::read_checkpoint_info(run.resumed);
     run.steps_done = info.steps;
     saved = settings_from_json(info.config_json, run.resumed);
+    done = {.steps = info.steps, .samples = saved->samples};
     adopt(*saved, options);
   }
   settle_schedule(options);
-  check_outputs(options);
   if (options.place.device.threads == 0)
     options.place.device.threads = threads_per_rank(static_cast<int>(options.ranks));
   if (!options.trace.empty()) run.trace = std::make_shared<Trace>();
@@ -115,16 +124,20 @@ Run prepare_run(const TrainOptions& given) {
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
                       options.save + " has no checkpoint to resume");
   run.dataset = make_dataset(options.data, options.model.block_size, options.seed);
-  check_data(options, *run.dataset);
+  if (saved) check_tokens(*saved, *run.dataset, options.data.source);
+  check_data_flags(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);
-  run.steps = total_steps(options, *run.dataset, run.settings);
+  if (!options.initial_weights.empty())
+    check_initial_weights(options.initial_weights, run.settings.model);
+  run.steps = total_steps(options, *run.dataset, run.settings, done);
+  if (options.only_planned && options.given.count("--steps") == 0)
+    run.steps = done.steps + given.steps;
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
   if (zero::decays(schedule.kind)) schedule.total_num_steps = std::max<int64_t>(1, run.steps);
   zero::validate(schedule);
-  if (run.steps < run.steps_done)
-    throw ConfigError("--steps: " + run.resumed + " is already at step " +
-                      std::to_string(run.steps_done) + ", got " + std::to_string(run.steps) +
-                      "; --steps counts from step 0, also after --resume");
+  check_step_flags(options, run.resumed, done.steps, run.steps);
+  run.settings.steps = run.steps;
+  check_outputs(options, run.resumed);
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);
     run.settings.samples = saved->samples;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tools/text.h"
 #include "zero/schedule.h"
 
 namespace zg::tools {
@@ -24,6 +25,8 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "order", settings.data.order);
   visit("data", "validation_fraction", settings.data.validation_fraction);
   visit("data", "characters", settings.characters);
+  visit("data", "bytes", settings.contents.bytes);
+  visit("data", "checksum", settings.contents.checksum);
   visit("run", "micro_batch", settings.micro_batch);
   visit("run", "accumulation", settings.accumulation);
   visit("run", "ranks", settings.ranks);
@@ -46,6 +49,8 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
   visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
   visit("run", "seed", settings.seed);
+  visit("run", "steps", settings.steps);
+  visit("run", "epochs", settings.epochs);
   visit("position", "samples", settings.samples);
   visit("position", "loss", settings.loss);
 }
@@ -90,6 +95,18 @@ void read(const Json& json, T& value) {
   json.get_to(value);
 }
 
+bool is_recent(const std::string& group, const std::string& name) {
+  return group == "run" || name == "bytes" || name == "checksum";
+}
+
+// Whether a difference is a line of its own. Characters are checked where the data is read; what
+// older checkpoints do not say of a run's length cannot have changed.
+bool is_compared(const Settings& saved, const std::string& group, const std::string& name) {
+  if (group == "position" || name == "characters" || name == "bytes" || name == "checksum")
+    return false;
+  return saved.steps > 0 || (name != "steps" && name != "epochs");
+}
+
 Json json_of(const Settings& settings) {
   Json json;
   for_each_field(settings, [&](const char* group, const char* name, const auto& field) {
@@ -102,14 +119,14 @@ Json json_of(const Settings& settings) {
 
 std::string to_json(const Settings& settings) { return json_of(settings).dump(); }
 
-Settings settings_from_json(const std::string& text, const std::string& path) {
+Settings settings_from_json(const std::string& written, const std::string& path) {
   Settings settings;
   try {
-    const Json json = Json::parse(text);
+    const Json json = Json::parse(written);
     for_each_field(settings, [&](const char* group, const char* name, auto& field) {
       const Json& fields = json.at(group);
       // What an older version did not know it did as the default says.
-      if (fields.contains(name) || std::string(group) != "run") read(fields.at(name), field);
+      if (fields.contains(name) || !is_recent(group, name)) read(fields.at(name), field);
     });
   } catch (const std::exception& error) {
     throw FileError(path + ": the checkpoint's settings cannot be read: " + error.what() +
@@ -122,13 +139,9 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
   const Json before = json_of(saved), after = json_of(now);
   std::vector<std::string> changes;
   for (const auto& [group, fields] : before.items()) {
-    if (group == "position") continue;
     for (const auto& [name, value] : fields.items()) {
       const Json& other = after.at(group).at(name);
-      if (value == other) continue;
-      if (name == "characters")
-        throw ConfigError("--data: " + now.data.source +
-                          " has other characters than the checkpoint's " + saved.data.source);
+      if (value == other || !is_compared(saved, group, name)) continue;
       const auto scaled = [](const Json& run) { return run.at("compute") == "f16"; };
       if (name == "initial_scale_power" && scaled(fields) && scaled(after.at(group)))
         throw ConfigError(
@@ -143,6 +156,11 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
       changes.push_back(difference + value.dump() + " in the checkpoint, " + other.dump() + " now");
     }
   }
+  if (saved.contents.known() && now.contents.known() &&
+      saved.contents.checksum != now.contents.checksum)
+    changes.push_back(text("data: %s has other contents: %lld bytes in the checkpoint, %lld now",
+                           now.data.source.c_str(), (long long)saved.contents.bytes,
+                           (long long)now.contents.bytes));
   return changes;
 }
 

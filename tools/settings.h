@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/gpt.h"
+#include "tools/data_file.h"
 #include "tools/options.h"
 #include "zero/config.h"
 
@@ -16,9 +17,12 @@ struct Settings {
   models::GPTConfig model;
   DataOptions data;
   std::string characters;  ///< of the data, in order of token ids; empty when tokens are numbers
+  Contents contents;       ///< of the data file, as the run read it
   int64_t micro_batch = 0, accumulation = 1, ranks = 1;
   OptimisationOptions optimisation;
   uint64_t seed = 3407;
+  int64_t steps = 0;    ///< where the run ends; 0: an older checkpoint, which does not say
+  double epochs = 0.0;  ///< what that followed from; 0: from a number of steps
   int64_t samples = 0;  ///< consumed so far: where the data goes on
   /// What --save-top-k compares: the last validation's loss when there are any, else the last
   /// step's. NaN: unknown.
@@ -30,8 +34,9 @@ struct Settings {
 std::string to_json(const Settings& settings);
 Settings settings_from_json(const std::string& json, const std::string& path);  ///< FileError
 
-/// Compares a resumed run with its checkpoint: ConfigError when model or characters differ; what
-/// else differs comes back as lines "run.rate: 0.0005 in the checkpoint, 0.001 now".
+/// Compares a resumed run with its checkpoint: ConfigError when the model differs; what else
+/// differs, the contents of the data file too, comes back as lines "run.rate: 0.0005 in the
+/// checkpoint, 0.001 now".
 std::vector<std::string> check_resumed(const Settings& saved, const Settings& now);
 
 }  // namespace zg::tools

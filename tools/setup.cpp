@@ -6,6 +6,7 @@
 
 #include "runtime/error.h"
 #include "tools/checkpoints.h"
+#include "tools/text.h"
 #include "tools/values.h"
 #include "zero/checkpoint_file.h"
 #include "zero/safetensors.h"
@@ -24,8 +25,8 @@ bool ends_with(const std::string& text, const std::string& end) {
                     std::to_string(block_size));
 }
 
-// Sizes that a weights file shows by the shapes of minGPT's names.
-models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions& options) {
+// Sizes that a weights file shows by the shapes of minGPT's names; heads leave no trace.
+models::GPTConfig sizes_from_shapes(const std::string& path) {
   const zero::SafetensorsReader reader(path);
   const auto shape = [&](const std::string& name) {
     const auto found = reader.entries().find(name);
@@ -41,6 +42,11 @@ models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions
   config.layers = 0;
   while (reader.contains("transformer.h." + std::to_string(config.layers) + ".attn.c_attn.weight"))
     ++config.layers;
+  return config;
+}
+
+models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions& options) {
+  models::GPTConfig config = sizes_from_shapes(path);
   if (options.heads > 0) {
     config.heads = options.heads;
   } else {
@@ -58,7 +64,12 @@ Settings settings_of(const std::string& path, const ModelOptions& options) {
   if (std::filesystem::is_directory(path))
     return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
   Settings settings;
-  settings.model = config_from_shapes(path, options);
+  try {
+    settings.model = config_from_shapes(path, options);
+  } catch (const FileError& error) {
+    throw FileError(std::string(error.what()) +
+                    "; expected a checkpoint's DIR, a step_N or a safetensors file");
+  }
   return settings;
 }
 
@@ -96,6 +107,17 @@ std::string characters_of(const models::Dataset& dataset) {
   return std::string("0123456789").substr(0, ids.size());
 }
 
+void check_tokens(const Settings& saved, const models::Dataset& dataset,
+                  const std::string& source) {
+  if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
+    throw ConfigError("--data: " + source + " has other characters than the checkpoint's " +
+                      saved.data.source);
+  if (dataset.vocabulary() > saved.model.vocabulary)
+    throw ConfigError("--data: expected at most the model's " +
+                      std::to_string(saved.model.vocabulary) + " tokens, got " +
+                      std::to_string(dataset.vocabulary()) + " in " + source);
+}
+
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
   models::GPTConfig config;
   if (options.layers || options.heads || options.width) {
@@ -121,6 +143,27 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   return config;
 }
 
+void check_initial_weights(const std::string& path, const models::GPTConfig& model) {
+  const bool is_checkpoint = std::filesystem::is_directory(path);
+  if (!is_checkpoint && !zero::SafetensorsReader(path).contains("transformer.wte.weight")) return;
+  const models::GPTConfig there =
+      is_checkpoint ? settings_of(zero::find_checkpoint(path), {}).model : sizes_from_shapes(path);
+  std::string flags;
+  const auto compare = [&](const char* flag, int64_t size, int64_t own) {
+    if (size != own) flags += std::string(" ") + flag + " " + std::to_string(size);
+  };
+  if (there.layers != model.layers || there.width != model.width ||
+      (is_checkpoint && there.heads != model.heads))
+    flags = text(" --n-layer %lld --n-head %s --n-embd %lld", (long long)there.layers,
+                 is_checkpoint ? std::to_string(there.heads).c_str() : "N", (long long)there.width);
+  compare("--vocab-size", there.vocabulary, model.vocabulary);
+  compare("--block-size", there.block_size, model.block_size);
+  if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
+  if (!flags.empty())
+    throw FileError("--init: " + path + " has weights of another size than the run's model; try" +
+                    flags);
+}
+
 void adopt(const Settings& saved, TrainOptions& options) {
   const auto missing = [&](const char* name) { return options.given.count(name) == 0; };
   const auto fill = [&](const char* name, auto& option, const auto& value) {
@@ -140,6 +183,10 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--order", options.data.order, saved.data.order);
   fill("--val-fraction", options.data.validation_fraction, saved.data.validation_fraction);
   fill("--seed", options.seed, saved.seed);
+  if (missing("--steps") && missing("--epochs") && saved.steps > 0) {
+    options.steps = saved.steps;
+    options.epochs = saved.epochs;
+  }
   OptimisationOptions& optimisation = options.optimisation;
   zero::Config& engine = optimisation.engine;
   const zero::Config& saved_engine = saved.optimisation.engine;

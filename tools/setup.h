@@ -18,9 +18,16 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_
 /// The characters of a dataset's tokens in order of their ids; empty when tokens are numbers.
 std::string characters_of(const models::Dataset& dataset);
 
+/// ConfigError when data does not have the tokens that a trained model knows.
+void check_tokens(const Settings& saved, const models::Dataset& dataset, const std::string& source);
+
 /// Name or sizes, filled with the dataset's vocabulary and block size. ConfigError when the data
 /// has more tokens than --vocab-size.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
+
+/// FileError with the flags that would do when the weights of --init are of a model of another
+/// size.
+void check_initial_weights(const std::string& path, const models::GPTConfig& model);
 
 /// Fills what `given` does not name from the settings of a checkpoint.
 void adopt(const Settings& saved, TrainOptions& options);

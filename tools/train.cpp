@@ -60,6 +60,7 @@ int train(const std::vector<std::string>& arguments) {
   TrainOptions options;
   if (!parse(arguments, options)) return 0;
   const Run run = prepare_run(options);
+  check_machine(run);
   int status = 0;
   try {
     status = train_on_ranks(run);

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -72,10 +71,7 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
 void Training::prepare_engine() {
   micro_batches_ = stepper_.load();
   if (!run_.resumed.empty()) {
-    std::error_code ignored;  // two paths that cannot be compared are not one
-    if (std::filesystem::equivalent(std::filesystem::path(run_.resumed).parent_path(),
-                                    options_.save, ignored))
-      saved_at_ = engine_.steps();
+    if (lies_in(run_.resumed, options_.save)) saved_at_ = engine_.steps();
   }
   if (is_first() && !options_.metrics.empty())
     metrics_.emplace(options_.metrics, !run_.resumed.empty());
@@ -111,6 +107,11 @@ void Training::announce() {
     console_->log(
         text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
+  for (const std::string& oddity : oddities_of(settings_.characters, settings_.data.source))
+    console_->log("note: " + oddity);
+  if (!run_.resumed.empty() && engine_.steps() == run_.steps)
+    console_->log(text("nothing is left to train: the run ends at step %lld; --steps N goes beyond",
+                       (long long)run_.steps));
   if (!run_.resumed.empty() && options_.save.empty())
     console_->log("without --save DIR nothing of this run will be saved");
   console_->result(text("number of parameters: %.2fM",
@@ -162,6 +163,7 @@ StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
   const auto [loss, rate, result] = stepper_.step();
   micro_batches_ += settings_.accumulation * ranks_.size();
+  note_divergence(step, loss);
   if (options_.eval_interval == 0) settings_.loss = loss;
   if (!result.scaler_line.empty()) console_->log(result.scaler_line);
   if (result.skipped)
@@ -182,6 +184,16 @@ StepRecord Training::train_step(int64_t step) {
           .seconds = seconds,
           .peak_bytes = stepper_.memory().step_peak(),
           .host_peak_bytes = stepper_.memory().host_step_peak()};
+}
+
+// A run that diverged goes on, as it may come back, and its end has no error: it says so instead.
+void Training::note_divergence(int64_t step, double loss) {
+  if (std::isfinite(loss)) {
+    diverged_at_ = -1;
+  } else if (diverged_at_ < 0) {
+    diverged_at_ = step;
+    console_->log(text("warning: the loss of step %lld is not finite", (long long)step));
+  }
 }
 
 void Training::report(const StepRecord& record) {
@@ -244,12 +256,15 @@ void Training::save() {
 
 int Training::interrupted(int signal) {
   print_memory_table();
-  console_->log(text("interrupted by %s after %lld steps", signal == SIGINT ? "SIGINT" : "SIGTERM",
-                     (long long)engine_.steps()));
+  const char* name = signal == SIGINT    ? "SIGINT"
+                     : signal == SIGTERM ? "SIGTERM"
+                                         : "SIGPIPE (nobody reads the output)";
+  console_->log(text("interrupted by %s after %lld steps%s", name, (long long)engine_.steps(),
+                     options_.save.empty() ? "" : "; saving, a second signal ends that too"));
   if (!options_.save.empty()) {
     save();
-    console_->log(text("go on with: --resume %s --save %s --steps %lld", options_.save.c_str(),
-                       options_.save.c_str(), (long long)run_.steps));
+    console_->log(
+        text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
   }
   return 128 + signal;
 }
@@ -270,6 +285,11 @@ void Training::finish() {
   } else if (dataset_.question_length() == 0 && dataset_.epoch_samples(Split::validation) > 0) {
     validate();
   }
+  if (diverged_at_ >= 0)
+    console_->log(
+        text("warning: the loss is not finite since step %lld: this model is of no use; "
+             "try a lower --lr, or --clip 1",
+             (long long)diverged_at_));
   const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
   if (!metrics_) return;

@@ -29,6 +29,7 @@ class Training {
   int run_steps(const std::function<int()>& signal);
   bool drill_ends(int64_t step) const;
   StepRecord train_step(int64_t step);
+  void note_divergence(int64_t step, double loss);
   void report(const StepRecord& record);
   void report_periodic(int64_t step);
   void validate();
@@ -54,7 +55,8 @@ class Training {
   std::optional<Console> console_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
-  double peak_flops_ = 0.0;  ///< of all ranks; 0: unknown
+  int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
+  double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
   bool table_printed_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "tools/values.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -78,7 +79,16 @@ int64_t parse_size(const std::string& flag, const std::string& value) {
   if (read_double(value, number, unit) && number >= 0.0)
     for (const auto& [name, factor] : units)
       if (unit == name && number * factor < 0x1p62) return static_cast<int64_t>(number * factor);
-  refuse(flag, "a size like 123, 1e9, 512MiB or 2GiB", value);
+  const auto lower = [](std::string word) {
+    for (char& letter : word) letter = static_cast<char>(std::tolower(letter));
+    return word;
+  };
+  std::string meant;
+  for (const auto& [name, factor] : units)
+    if (!unit.empty() && (lower(unit) == lower(name) || lower(unit) + "ib" == lower(name)))
+      meant = "'; did you mean " + value.substr(0, value.size() - unit.size()) + name + "?";
+  throw ConfigError(flag + ": expected a size like 123, 1e9, 512MiB or 2GiB, got '" + value +
+                    (meant.empty() ? "'" : meant));
 }
 
 double parse_number(const std::string& flag, const std::string& value, const Range& range) {
@@ -121,9 +131,9 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
       completed = candidate;
     }
   }
-  // A third of the letters wrong is still a slip; more is another word.
+  // A third of the letters wrong is still a slip; more, or all of them, is another word.
   const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
-  if (smallest <= std::max<size_t>(1, letters / 3)) return best;
+  if (smallest < letters && smallest <= std::max<size_t>(1, letters / 3)) return best;
   return beginnings == 1 ? completed : "";
 }
 

@@ -19,7 +19,7 @@ struct Process {
   int out = -1, error = -1;  // the ends to read from
 };
 
-Process start(const std::vector<std::string>& words) {
+Process start(const std::vector<std::string>& words, const char* path = nullptr) {
   int out[2], error[2];
   if (pipe2(out, O_CLOEXEC) != 0 || pipe2(error, O_CLOEXEC) != 0)
     throw std::runtime_error("no pipe");
@@ -28,7 +28,7 @@ Process start(const std::vector<std::string>& words) {
   arguments.push_back(nullptr);
   const pid_t pid = fork();
   if (pid == 0) {
-    dup2(out[1], STDOUT_FILENO);
+    dup2(path ? open(path, O_WRONLY) : out[1], STDOUT_FILENO);
     dup2(error[1], STDERR_FILENO);
     execv(ZG_COMMAND, arguments.data());
     _exit(127);
@@ -38,7 +38,8 @@ Process start(const std::vector<std::string>& words) {
   return {pid, out[0], error[0]};
 }
 
-// Reads both ends until they close; `seen` is called whenever stdout grew.
+// Reads both ends until they close; `seen` is called whenever stdout grew and says whether to read
+// on there.
 template <class Seen>
 Outcome finish(const Process& process, const Seen& seen) {
   Outcome outcome{};
@@ -50,14 +51,13 @@ Outcome finish(const Process& process, const Seen& seen) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;
       char bytes[4096];
       const ssize_t count = read(ends[i].fd, bytes, sizeof bytes);
-      if (count > 0) {
-        texts[i]->append(bytes, static_cast<size_t>(count));
-        if (i == 0) seen(outcome.out);
-      } else {
-        close(ends[i].fd);
-        ends[i].fd = -1;
-        --open;
-      }
+      bool more = count > 0;
+      if (more) texts[i]->append(bytes, static_cast<size_t>(count));
+      if (more && i == 0) more = seen(outcome.out);
+      if (more) continue;
+      close(ends[i].fd);
+      ends[i].fd = -1;
+      --open;
     }
   }
   int status = 0;
@@ -78,7 +78,7 @@ std::vector<std::string> split(const std::string& line) {
 }  // namespace
 
 Outcome zerograd(const std::vector<std::string>& words) {
-  return finish(start(words), [](const std::string&) {});
+  return finish(start(words), [](const std::string&) { return true; });
 }
 
 Outcome zerograd(const std::string& line) { return zerograd(split(line)); }
@@ -87,10 +87,19 @@ Outcome zerograd_signalled(const std::string& line, const std::string& text, int
   const Process process = start(split(line));
   bool sent = false;
   return finish(process, [&](const std::string& out) {
-    if (sent || !contains(out, text)) return;
+    if (sent || !contains(out, text)) return true;
     sent = true;
     kill(process.pid, signal);
+    return true;
   });
+}
+
+Outcome zerograd_into(const std::string& path, const std::string& line) {
+  return finish(start(split(line), path.c_str()), [](const std::string&) { return true; });
+}
+
+Outcome zerograd_unread(const std::string& line) {
+  return finish(start(split(line)), [](const std::string&) { return false; });
 }
 
 std::string read_file(const std::string& path) {

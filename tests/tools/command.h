@@ -24,6 +24,12 @@ Outcome zerograd(const std::string& line);
 /// end.
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal);
 
+/// The same with stdout at a path: "/dev/full".
+Outcome zerograd_into(const std::string& path, const std::string& line);
+
+/// Starts a run and closes the pipe of its stdout when that has something; `out` is what came.
+Outcome zerograd_unread(const std::string& line);
+
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& bytes);
 bool contains(const std::string& text, const std::string& part);

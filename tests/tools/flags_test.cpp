@@ -34,7 +34,9 @@ constexpr const char* tiny =
 TEST_CASE("hostile flags end in a usage error that says what to do") {
   check_refusals({
       {"train", 2, "ConfigError: --data: expected sort, adder"},
-      {"train --data", 2, "--data"},
+      {"train --data", 2, "--data: expected a value, got nothing; --data D is sort, adder"},
+      {"train --data --steps 3", 2, "--data: expected a value, got nothing"},
+      {"train --data sort --tensor-parallel", 2, "--tensor-parallel: expected a value"},
       {"train --data srot", 2, "did you mean sort?"},
       {"train --data sort --stepz 5", 2, "unknown flag --stepz; did you mean --steps?"},
       {"train --data sort --steps=x", 2, "--steps: expected a whole number of 0 or more, got 'x'"},
@@ -54,6 +56,8 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --betas 0.9,1", 2, "--betas"},
       {"train --data sort --clip -1", 2, "--clip"},
       {"train --data sort --device-memory 2GiBB", 2, "--device-memory: expected a size"},
+      {"train --data sort --device-memory 50Mib", 2, "got '50Mib'; did you mean 50MiB?"},
+      {"train --data sort --device-memory 2g", 2, "got '2g'; did you mean 2GiB?"},
       {"train --data sort --host-memory -5", 2, "--host-memory: expected a size"},
       {"train --data sort --threads -2", 2, "--threads"},
       {"train --data sort --model-type gpt-nanno", 2, "did you mean gpt-nano?"},
@@ -84,7 +88,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --strategy deepspeed_stage3", 2, "did you mean deepspeed_stage_3?"},
       {"train --data sort --ranks 0", 2, "--ranks: expected a whole number of 1 or more, got '0'"},
       {"train --data sort --num_gpus -1", 2, "--ranks: expected a whole number"},
-      {"train --data sort --zero-stage 4", 2, "--zero-stage: expected 0, 1, 2, 3, got '4'"},
+      {"train --data sort --zero-stage 4", 2, "--zero-stage: expected 0, 1, 2, 3, got '4'\n"},
       {"train --data sort --zero-stage 1 --strategy ddp", 2, "--zero-stage and --strategy"},
       {"train --data sort --zero-stage 2 --reduce-at-boundary", 2, "expected stage 0 or 1"},
       {"train --data sort --reduce-bucket-size 0", 2, "--reduce-bucket-size"},
@@ -99,6 +103,12 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --inject rank=0,step=1+,fault=inf", 2, "--inject step: expected a whole"},
       {"train --data sort --inject rank=1,step=1,fault=inf", 2,
        "--inject: expected a rank below 1"},
+      {"train --data sort --inject rank=0,step=3,fault=inf --steps 3", 2,
+       "--inject step: expected a step below the run's end, 3, got 3"},
+      {"train --data sort --dump-gradients nowhere:3 --steps 3", 2,
+       "--dump-gradients: expected a step below the run's end, 3, got 3"},
+      {"train --data sort --val-fraction 0.2", 2, "--val-fraction: expected data PATH.txt or"},
+      {"train --data adder --order sequential", 2, "--order: expected data PATH.txt or PATH.bin"},
       {"train --data sort stray", 2, "unexpected argument 'stray'"},
       {"train --data sort --activation-checkpoint=maybe", 2, "--activation-checkpoint"},
       {"generate", 2, "CHECKPOINT"},
@@ -120,7 +130,7 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
       {"train --data sort --resume /nowhere", 5, "/nowhere"},
       {"train --data sort --metrics /nowhere/metrics", 5, "/nowhere/metrics"},
       {"train --data sort --trace /nowhere/trace", 5, "--trace: /nowhere/trace cannot be written"},
-      {"eval /nowhere", 5, "/nowhere"},
+      {"eval /nowhere", 5, "/nowhere: there is nothing of that name; expected a step_N folder"},
       {"generate /nowhere --prompt a", 5, "/nowhere"},
   });
   CHECK(zerograd({"train", "--data", tokens}).status == 5);
@@ -203,7 +213,10 @@ TEST_CASE("help names every flag with its default and exits with 0") {
   for (const char* part : {"--steps N", "[2000]", "--lr X", "[0.0005]", "gpt-nano", "--resume"})
     CHECK(contains(help.out, part));
   CHECK(help.error.empty());
-  for (const char* line : {"--help", "eval --help", "generate -h", "info --help", "--version"}) {
+  CHECK(zerograd("train help").out == help.out);
+  CHECK(zerograd("help train").out == help.out);
+  for (const char* line :
+       {"--help", "help", "eval --help", "generate -h", "info --help", "--version"}) {
     CAPTURE(line);
     CHECK(zerograd(line).status == 0);
   }

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
@@ -47,6 +49,32 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   const Outcome unknown = zerograd({"generate", save, "--prompt", "QUICK"});
   CHECK(unknown.status == 2);
   CHECK(contains(unknown.error, "the model does not know 'Q'"));
+  CHECK(contains(unknown.error, "characters: \\n abc"));
+  CHECK(std::count(unknown.error.begin(), unknown.error.end(), '\n') == 1);
+  const Outcome invalid = zerograd({"generate", save, "--prompt", "the\xff"});
+  CHECK(invalid.status == 2);
+  CHECK(contains(invalid.error, "--prompt: invalid UTF-8 at byte 3"));
+
+  // A checkpoint knows its model, a text has no scores: nothing is accepted and ignored.
+  for (const std::string& line :
+       {"generate " + save + " --prompt a --n-head 2", "eval " + save + " --model-type gpt2"}) {
+    CAPTURE(line);
+    const Outcome refused = zerograd(line);
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.error, "which says what its model is"));
+  }
+  const Outcome scores = zerograd("eval " + save + " --score-samples 5");
+  CHECK(scores.status == 2);
+  CHECK(contains(scores.error, "--score-samples: expected data sort or adder"));
+  CHECK(zerograd("eval " + save + " --score-samples 0").status == 0);
+
+  const Outcome smaller = zerograd("train --steps 0 --data " + text + " --init " + save);
+  CHECK(smaller.status == 5);
+  CHECK(contains(smaller.error, "of another size than the run's model; try --block-size 16\n"));
+  const Outcome not_weights = zerograd("generate " + text + " --prompt a");
+  CHECK(not_weights.status == 5);
+  CHECK(contains(not_weights.error, "not a safetensors file: "));
+  CHECK(contains(not_weights.error, "; expected a checkpoint's DIR"));
 }
 
 TEST_CASE("a sort model continues digits and reports its scores") {

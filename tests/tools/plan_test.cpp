@@ -193,6 +193,7 @@ TEST_CASE("a plan prints its peak, the wire and whether it fits") {
   CHECK(wire >= 283.9);
   CHECK(wire < 284.5);
   CHECK(zerograd("plan --data sort --device-memory 1MiB").status == 3);
+  CHECK(contains(plan_of("--data sort --device-memory 50MiB"), "\nfits 50MiB: yes; "));
 }
 
 TEST_CASE("a plan writes nothing but its record") {
@@ -202,6 +203,29 @@ TEST_CASE("a plan writes nothing but its record") {
                (folder / "metrics") + " --trace " + (folder / "trace"));
   CHECK(outcome.status == 0);
   CHECK(std::filesystem::is_empty(folder.path()));
+  CHECK(contains(outcome.error, "without effect: --save, --metrics, --trace\n"));
+  const std::string looks = "plan --data sort --steps 1 --resume auto --save " + (folder / "save");
+  CHECK(zerograd(looks).error.empty());
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("a run that no machine can hold is refused before it trains") {
+  for (const char* flags : {"--batch-size 1e9", "--model-type gpt2-xl --ranks 20000",
+                            "--ranks 100000000", "--batch-size 1e9 --ranks 2 --zero-stage 3"}) {
+    CAPTURE(flags);
+    const Outcome outcome = zerograd(std::string("train --data sort --steps 2 ") + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 3);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, "error: OutOfMemory: "));
+    CHECK((contains(outcome.error, " by plan; this machine has ") ||
+           contains(outcome.error, "; this system allows ")));
+    CHECK(contains(outcome.error, "; try "));
+  }
+  // A cap of the device ends the run before the machine does.
+  const Outcome capped = zerograd("train --data sort --batch-size 1e6 --device-memory 8MiB");
+  CHECK(capped.status == 3);
+  CHECK(contains(capped.error, "expected at most 8.00 MiB"));
 }
 
 TEST_CASE("plan explains ZeRO's formulas beside ours") {

@@ -132,6 +132,19 @@ TEST_CASE("batch sizes that do not fit are explained in DeepSpeed's words") {
   const Outcome large = zerograd("train --data sort --train-batch-size 2 --batch-size 4");
   CHECK(large.status == 2);
   CHECK(contains(large.error, "Gradient accumulation steps: 0"));
+  const auto advice = [](const std::string& flags) {
+    const std::string error = zerograd("train --data sort --train-batch-size " + flags).error;
+    const size_t begin = error.find("; try ") + 6, end = error.find(" (DeepSpeed: ");
+    return error.substr(begin, end - begin);
+  };
+  CHECK(advice("2 --grad-accum 4") == "--grad-accum 1, 2, or --train-batch-size 4");
+  CHECK(advice("10 --batch-size 4") == "--batch-size 1, 2, 5, 10, or --train-batch-size 8, 12");
+  CHECK(advice("3 --ranks 2") == "--train-batch-size 2, 4");
+  CHECK(advice("16 --ranks 2 --batch-size 2 --grad-accum 2") ==
+        "--batch-size 4, or --grad-accum 4, or --train-batch-size 8");
+  const Outcome huge = zerograd("train --data sort --batch-size 2e9 --grad-accum 2e9 --ranks 1000");
+  CHECK(huge.status == 2);
+  CHECK(contains(huge.error, "a product below 2^63"));
 }
 
 TEST_CASE("a resumed run continues the bits of the uninterrupted one") {

@@ -1,0 +1,61 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+const std::string tiny =
+    "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
+    "--n-embd 16 --log-interval 1 ";
+
+}  // namespace
+
+TEST_CASE("results that could not be written are a file error, and the run still saves") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome trained = zerograd_into("/dev/full", tiny + "--steps 2 --save " + save);
+  CHECK(trained.status == 5);
+  CHECK(contains(trained.error, "error: FileError: stdout: "));
+  CHECK(std::filesystem::is_directory(save + "/step_2"));
+  for (const std::string& line : {"eval " + save + " --eval-batches 1 --score-samples 0",
+                                  "generate " + save + " --prompt 012 --length 2",
+                                  std::string("plan --data sort"), std::string("--help")}) {
+    CAPTURE(line);
+    CHECK(zerograd_into("/dev/full", line).status == 5);
+  }
+  // An error of its own keeps its status.
+  CHECK(zerograd_into("/dev/full", "train --data srot").status == 2);
+}
+
+TEST_CASE("a run whose output nobody reads any more stops and saves") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome = zerograd_unread(tiny + "--steps 1000000 --save " + save);
+  CHECK(outcome.status == 128 + SIGPIPE);
+  CHECK(contains(outcome.error, "interrupted by SIGPIPE"));
+  CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
+}
+
+TEST_CASE("an interrupted run says that it saves and how to go on") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome =
+      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGINT);
+  CHECK(contains(outcome.error, "steps; saving, a second signal ends that too\n"));
+  CHECK(contains(outcome.error, "go on with: --resume " + save + " --save " + save + "\n"));
+}
+
+TEST_CASE("a run that diverged says since when, at once and at its end") {
+  const Outcome outcome = zerograd(tiny + "--steps 6 --lr 1e30 --clip 0");
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "warning: the loss of step "));
+  CHECK(contains(outcome.error, "warning: the loss is not finite since step "));
+  CHECK(!contains(zerograd(tiny + "--steps 2").error, "warning"));
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,115 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+const std::string flags =
+    "--batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 --n-head 1 --n-embd "
+    "16 ";
+const std::string sort_run = "train --data sort " + flags;
+
+std::string numbers(int end) {
+  std::string text;
+  for (int i = 0; i < end; ++i) text += std::to_string(i) + "\n";
+  return text;
+}
+
+std::string hash_of(const Outcome& outcome) {
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  return line_after(outcome.out, "param_hash ");
+}
+
+}  // namespace
+
+TEST_CASE("a run does not save among the checkpoints of another") {
+  const TemporaryFolder folder;
+  const std::string first = folder / "first", second = folder / "second";
+  REQUIRE(zerograd(sort_run + "--steps 4 --save-interval 2 --save " + first).status == 0);
+  const auto refused = [](const std::string& line, const std::string& directory) {
+    const Outcome outcome = zerograd(line);
+    CAPTURE(line);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, "ConfigError: --save: " + directory + " holds another run's"));
+    CHECK(contains(outcome.error, "try --resume " + directory));
+  };
+  refused(sort_run + "--steps 2 --save " + first, first);
+  REQUIRE(
+      zerograd("train --resume " + first + "/step_2 --score-samples 0 --steps 3 --save " + second)
+          .status == 0);
+  refused("train --score-samples 0 --resume " + first + " --save " + second, second);
+
+  // Its own: from the newest, from an older one, however the directory is spelled.
+  const std::string same = " --score-samples 0 --save " + first + "/";
+  CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
+  const Outcome older = zerograd("train --steps 3 --resume " + first + "/step_2/" + same);
+  CHECK(older.status == 0);
+  CHECK(contains(older.error, "step_5 stays the newest of "));
+  CHECK(std::filesystem::is_directory(first + "/step_3"));
+}
+
+TEST_CASE("how far a run goes comes from its checkpoint") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "steps", epochs = folder / "epochs";
+  const std::string whole =
+      hash_of(zerograd(sort_run + "--steps 5 --save-interval 2 --save " + save));
+  const Outcome rest = zerograd("train --score-samples 0 --resume " + save + "/step_2");
+  CHECK(hash_of(rest) == whole);
+  CHECK(contains(rest.error, "; steps 2 to 5\n"));
+  const Outcome done = zerograd("train --score-samples 0 --resume " + save);
+  CHECK(hash_of(done) == whole);
+  CHECK(contains(done.error, "nothing is left to train: the run ends at step 5"));
+  const Outcome longer = zerograd("train --score-samples 0 --steps 6 --resume " + save);
+  CHECK(contains(longer.error, "changed: run.steps: 5 in the checkpoint, 6 now"));
+
+  // 10000 samples are an epoch of sort: 0.0008 of them four steps of 2. Of another batch size, what
+  // is left of the epoch goes in fewer.
+  REQUIRE(zerograd(sort_run + "--epochs 0.0008 --save-interval 2 --save " + epochs).status == 0);
+  const std::string go_on = "train --score-samples 0 --resume " + epochs + "/step_2";
+  CHECK(contains(zerograd(go_on).error, "; steps 2 to 4\n"));
+  CHECK(contains(zerograd(go_on + " --batch-size 4").error, "; steps 2 to 3\n"));
+  CHECK(zerograd("plan --resume " + epochs).status == 0);
+}
+
+TEST_CASE("a data file with other contents is told, one that only moved is not") {
+  const TemporaryFolder folder;
+  const std::string text = folder / "text.txt", save = folder / "checkpoints";
+  write_file(text, numbers(400));
+  REQUIRE(
+      zerograd("train --data " + text + " --steps 2 --block-size 16 --save " + save + " " + flags)
+          .status == 0);
+  const std::string resume = "train --steps 3 --resume " + save;
+  CHECK(!contains(zerograd(resume).error, "contents"));
+  write_file(folder / "moved.txt", numbers(400));
+  CHECK(!contains(zerograd(resume + " --data " + (folder / "moved.txt")).error, "contents"));
+  std::string same_size = numbers(400);
+  same_size[same_size.find('7')] = '8';
+  write_file(text, same_size);
+  const Outcome changed = zerograd(resume);
+  CHECK(changed.status == 0);
+  CHECK(contains(changed.error, "changed: data: " + text + " has other contents: 1490 bytes in "));
+  write_file(text, numbers(400) + "x");
+  const Outcome other = zerograd(resume);
+  CHECK(other.status == 2);
+  CHECK(contains(other.error, "has other characters than the checkpoint's"));
+}
+
+TEST_CASE("what a text has beside its characters is told") {
+  const TemporaryFolder folder;
+  const std::string text = folder / "text.txt";
+  std::string lines = "\xEF\xBB\xBF";
+  for (int i = 0; i < 400; ++i) lines += "line\r\n";
+  write_file(text, lines);
+  const Outcome outcome = zerograd("train --data " + text + " --steps 1 --block-size 16 " + flags);
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "note: " + text + " has a byte order mark"));
+  CHECK(contains(outcome.error, "note: " + text + " has CR characters"));
+}
+
+}  // namespace zg::testing

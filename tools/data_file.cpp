@@ -1,0 +1,39 @@
+#include "tools/data_file.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/file_io.h"
+#include "zero/checksum.h"
+
+namespace zg::tools {
+
+Contents contents_of(const std::string& path) {
+  std::error_code ignored;  // what cannot be asked is no file
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};
+  const File file = File::open(path);
+  const int64_t bytes = file.size();
+  zero::Checksum checksum;
+  std::vector<std::byte> chunk(size_t{1} << 20);
+  for (int64_t begin = 0; begin < bytes; begin += static_cast<int64_t>(chunk.size())) {
+    const auto count = std::min(static_cast<int64_t>(chunk.size()), bytes - begin);
+    const std::span part(chunk.data(), static_cast<size_t>(count));
+    file.read_at(begin, part);
+    checksum.update(part);
+  }
+  return {.bytes = bytes, .checksum = checksum.hex()};
+}
+
+std::vector<std::string> oddities_of(const std::string& characters, const std::string& path) {
+  std::vector<std::string> lines;
+  if (characters.find("\uFEFF") != std::string::npos)
+    lines.push_back(path +
+                    " has a byte order mark (U+FEFF), which the model learns as a character");
+  if (characters.find('\r') != std::string::npos)
+    lines.push_back(path +
+                    " has CR characters, perhaps of CR LF line ends, which the model learns too; "
+                    "`tr -d '\\r'` takes them out");
+  return lines;
+}
+
+}  // namespace zg::tools

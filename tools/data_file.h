@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zg::tools {
+
+/// What tells one state of a data file from another.
+struct Contents {
+  int64_t bytes = 0;
+  std::string checksum;  ///< XXH3-128, as `xxhsum -H2` prints
+
+  bool known() const { return !checksum.empty(); }
+};
+
+/// Unknown for data that is no regular file: sort, adder, a pipe. FileError.
+Contents contents_of(const std::string& path);
+
+/// What a text has that a model will learn without anybody's meaning it to, a line each: a byte
+/// order mark, the CR of line ends.
+std::vector<std::string> oddities_of(const std::string& characters, const std::string& path);
+
+}  // namespace zg::tools

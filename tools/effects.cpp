@@ -1,0 +1,71 @@
+#include "tools/effects.h"
+
+#include <filesystem>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+using models::Split;
+
+void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
+                       const models::Dataset& dataset) {
+  const bool asks = dataset.question_length() > 0;
+  if (given.count("--val-fraction") && asks)
+    throw ConfigError("--val-fraction: expected data PATH.txt or PATH.bin, got " + source +
+                      ", which has a validation split of its own; leave the flag out");
+  if (given.count("--score-samples") && score_samples > 0 && !asks)
+    throw ConfigError("--score-samples: expected data sort or adder, got " + source +
+                      ", which has no answers to score; leave the flag out");
+}
+
+// One that a resumed run has behind it passes: the same command line starts it again.
+void check_step(const char* flag, int64_t step, int64_t end) {
+  if (step >= end)
+    throw ConfigError(std::string(flag) + ": expected a step below the run's end, " +
+                      std::to_string(end) + ", got " + std::to_string(step));
+}
+
+}  // namespace
+
+void check_data_flags(const TrainOptions& options, const models::Dataset& dataset) {
+  const std::string& source = options.data.source;
+  check_split_flags(options.given, source, options.score_samples, dataset);
+  if (options.data.order == models::Order::sequential && dataset.question_length() > 0)
+    throw ConfigError("--order: expected data PATH.txt or PATH.bin, got " + source +
+                      ", whose samples are drawn at random; leave the flag out");
+  if (options.sample_interval > 0 && !dataset.is_text())
+    throw ConfigError("--sample-interval: expected data PATH.txt, got " + source);
+  if (options.eval_interval > 0 && dataset.epoch_samples(Split::validation) == 0)
+    throw ConfigError("--eval-interval: expected a --val-fraction above 0, got 0");
+}
+
+void check_data_flags(const EvalOptions& options, const std::string& source,
+                      const models::Dataset& dataset) {
+  check_split_flags(options.given, source, options.score_samples, dataset);
+}
+
+void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
+                      int64_t end) {
+  if (end < first)
+    throw ConfigError("--steps: " + resumed + " is already at step " + std::to_string(first) +
+                      ", got " + std::to_string(end) +
+                      "; --steps counts from step 0, also after --resume");
+  if (options.only_planned) return;
+  if (options.dump_gradients_step)
+    check_step("--dump-gradients", *options.dump_gradients_step, end);
+  if (options.drill.fault != Drill::Fault::none)
+    for (int64_t step : options.drill.steps) check_step("--inject step", step, end);
+}
+
+void check_model_flags(const Given& given, const std::string& checkpoint) {
+  std::error_code ignored;  // what is not there is refused by who opens it
+  if (!std::filesystem::is_directory(checkpoint, ignored)) return;
+  for (const char* flag : {"--model-type", "--n-head"})
+    if (given.count(flag))
+      throw ConfigError(std::string(flag) + ": expected a safetensors file, got the checkpoint " +
+                        checkpoint + ", which says what its model is; leave the flag out");
+}
+
+}  // namespace zg::tools

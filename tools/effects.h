@@ -1,0 +1,22 @@
+#pragma once
+
+#include "models/data.h"
+#include "tools/options.h"
+
+// No flag is accepted and ignored: ConfigError for one that was given and would do nothing.
+namespace zg::tools {
+
+/// Of flags about data that this data has no use for.
+void check_data_flags(const TrainOptions& options, const models::Dataset& dataset);
+void check_data_flags(const EvalOptions& options, const std::string& source,
+                      const models::Dataset& dataset);
+
+/// Of steps that a run from step `first` (0: a fresh start, else that of `resumed`) to step `end`
+/// never comes to.
+void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
+                      int64_t end);
+
+/// Of --n-head and --model-type beside a checkpoint, which knows its model.
+void check_model_flags(const Given& given, const std::string& checkpoint);
+
+}  // namespace zg::tools

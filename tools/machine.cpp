@@ -1,0 +1,57 @@
+#include "tools/machine.h"
+
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+
+// "max", a number too large to mean anything, or no file at all: no limit.
+int64_t limit_in(const std::string& path) {
+  int64_t limit = 0;
+  return std::ifstream(path) >> limit ? limit : unlimited;
+}
+
+}  // namespace
+
+int64_t physical_memory_bytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+int64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("MemAvailable:")) return std::stoll(line.substr(13)) * 1024;
+  return physical_memory_bytes();
+}
+
+int64_t memory_limit_bytes() {
+  struct sysinfo system {};
+  const int64_t swap = sysinfo(&system) == 0 ? static_cast<int64_t>(system.totalswap) *
+                                                   static_cast<int64_t>(system.mem_unit)
+                                             : 0;
+  // Control groups of version 2 and 1, as a container sees its own.
+  return std::min({physical_memory_bytes() + swap, limit_in("/sys/fs/cgroup/memory.max"),
+                   limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
+}
+
+int64_t thread_limit() {
+  int64_t limit =
+      std::min({limit_in("/proc/sys/kernel/threads-max"), limit_in("/sys/fs/cgroup/pids.max"),
+                limit_in("/sys/fs/cgroup/pids/pids.max")});
+  struct rlimit user {};
+  if (geteuid() != 0 && getrlimit(RLIMIT_NPROC, &user) == 0 && user.rlim_cur != RLIM_INFINITY)
+    limit = std::min(limit, static_cast<int64_t>(user.rlim_cur));
+  return limit;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace zg::tools {
+
+int64_t physical_memory_bytes();
+int64_t available_memory_bytes();  ///< what Linux could hand out now without swapping
+
+/// What all ranks together can hold: physical memory and swap, or less where a control group says
+/// so.
+int64_t memory_limit_bytes();
+
+/// How many threads the system lets this process have, by the tightest of its limits.
+int64_t thread_limit();
+
+}  // namespace zg::tools
