@@ -1,5 +1,7 @@
 #include "zero/engine.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -183,12 +185,19 @@ double Engine::mean_loss(std::span<const double> own) {
   const int64_t count = static_cast<int64_t>(own.size()), ranks = comm.size();
   std::vector<double> all(own.begin(), own.end());
   if (ranks > 1) {
+    // Scalars go as sums of integers, so gathers carry values only: each loss's bits are added to
+    // the zeros of the other ranks.
     const PurposeScope purpose(state_->device, Purpose::comm);
-    const Tensor shard = Tensor::from(own, {count}, state_->device);
-    const Tensor whole = Tensor::empty({count * ranks}, DType::f64, state_->device);
-    comm.wait(comm.all_gather(shard, whole, "losses"));
+    std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
+    std::transform(own.begin(), own.end(), bits.begin() + comm.rank() * count,
+                   [](double loss) { return std::bit_cast<int64_t>(loss); });
+    const Tensor sum = Tensor::from(bits, {count * ranks}, state_->device);
+    comm.wait(comm.all_reduce(sum, "losses"));
     if (state_->device.type() == Device::Type::meta) return 0.0;
-    all = whole.to_host<double>();
+    bits = sum.to_host<int64_t>();
+    all.resize(bits.size());
+    std::transform(bits.begin(), bits.end(), all.begin(),
+                   [](int64_t word) { return std::bit_cast<double>(word); });
   }
   double sum = 0.0;
   for (int64_t micro_batch = 0; micro_batch < count; ++micro_batch)

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <future>
 
+#include "kernels/adam.h"
 #include "models/data.h"
 #include "models/gpt.h"
 #include "tests/temporary_folder.h"
@@ -182,40 +183,51 @@ TEST_CASE("an infinite gradient on one rank skips the step on all of them alike"
   }
 }
 
-TEST_CASE("bytes on the wire are the formulas' at every stage") {
+TEST_CASE("bytes on the wire are the formulas' at every stage and world size") {
   const auto data = models::sort_dataset(3407);
   models::GPTConfig config = models::GPTConfig::preset("gpt-nano");
   config.vocabulary = data->vocabulary();
   config.block_size = data->block_size();
   ParameterStore store;
   const models::GPT model(store, config);
-  const int64_t steps = 3, ranks = 4, a = 2;
-  std::vector<int64_t> padded;  // of each unit
-  int64_t P = 0;
-  for (const auto& unit : store.units()) {
-    padded.push_back(
-        zero::FlatUnit::of(unit->parameters, zero::FlatUnit::Part::trainable, ranks).padded);
-    P += padded.back();
-  }
-  const auto received = [&](int64_t elements) { return elements * (ranks - 1) / ranks; };
-  // Each micro-batch's loss is an f64 for every rank.
-  const int64_t losses = a * 8 * (ranks - 1);
-  for (const int64_t stage : {0, 1, 2, 3}) {
-    CAPTURE(stage);
-    const nlohmann::json wire =
-        curve_of(sort_run + "--precision bf16 --ranks 4 --param-persistence-threshold 0 " +
-                 "--zero-stage " + std::to_string(stage))
-            .last.at("wire_bytes");
-    CHECK(wire.at("reduce_scatter") == steps * a * received(P) * 2);
+  const int64_t steps = 3, micro_batches = 8;
+  for (const int ranks : {1, 2, 4, 8}) {
+    const int64_t a = micro_batches / ranks;
+    std::vector<int64_t> padded;  // of each unit
+    int64_t P = 0;
+    for (const auto& unit : store.units()) {
+      padded.push_back(
+          zero::FlatUnit::of(unit->parameters, zero::FlatUnit::Part::trainable, ranks).padded);
+      P += padded.back();
+    }
+    const auto received = [&](int64_t elements) { return elements * (ranks - 1) / ranks; };
+    // Of a step, in i64: losses, the norm's limbs with a count for each parameter, the signal.
+    const int64_t scalars = micro_batches + SumOfSquares::limb_count +
+                            static_cast<int64_t>(store.parameters().size()) + 1;
     // Stage 0 gathers f32 sums, stages 1 and 2 bf16 values, stage 3 every unit in forward and again
     // in backward, but for the head, which is still there, and the embedding, which backward does
-    // not read.
-    const int64_t gathered = stage == 0  ? received(P) * 4
-                             : stage < 3 ? received(P) * 2
-                                         : a * received(2 * P - padded.front() - padded.back()) * 2;
-    CHECK(wire.at("all_gather") == steps * (gathered + losses));
-    CHECK(wire.at("broadcast") == 0);
-    CHECK(wire.at("other") == 0);
+    // not read. Checkpointed blocks are recomputed while they are there for backward.
+    const int64_t at_stage_3 = a * received(2 * P - padded.front() - padded.back()) * 2;
+    const std::pair<std::string, int64_t> gathered[] = {
+        {"0", received(P) * 4},
+        {"1", received(P) * 2},
+        {"2", received(P) * 2},
+        {"3", at_stage_3},
+        {"3 --prefetch-bucket-size 0 --reduce-bucket-size 5000", at_stage_3},
+        {"3 --activation-checkpoint", at_stage_3}};
+    for (const auto& [stage, all_gather] : gathered) {
+      CAPTURE(ranks);
+      CAPTURE(stage);
+      const nlohmann::json wire =
+          curve_of(sort_run + "--precision bf16 --param-persistence-threshold 0 --ranks " +
+                   std::to_string(ranks) + " --zero-stage " + stage)
+              .last.at("wire_bytes");
+      CHECK(wire.at("reduce_scatter") == steps * a * received(P) * 2);
+      CHECK(wire.at("all_gather") == steps * all_gather);
+      CHECK(wire.at("all_reduce") == steps * scalars * 8 * (ranks - 1));
+      CHECK(wire.at("broadcast") == 0);
+      CHECK(wire.at("other") == 0);
+    }
   }
 }
 
