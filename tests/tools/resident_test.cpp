@@ -28,4 +28,24 @@ TEST_CASE("resident memory follows the books within a tenth at gpt2 size") {
   CHECK(static_cast<double>(outcome.resident_bytes) < 1.1 * static_cast<double>(peak));
 }
 
+TEST_CASE("eight ranks of stage 0 hold eight times what they rest on") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "zerograd_resident.json").string();
+  const Outcome outcome = zerograd(
+      "train --data sort --n-layer 7 --n-head 8 --n-embd 512 --ranks 8 --steps 1 --batch-size 1 "
+      "--score-samples 0 --memory-json " +
+      path);
+  INFO(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const nlohmann::json record = json_lines(path)[0];
+  const int64_t parameters = record.at("parameters");
+  CHECK(parameters > 20'000'000);
+  int64_t rest = 0;
+  for (const nlohmann::json& rank : record.at("ranks"))
+    for (const auto& [purpose, bytes] : rank.at("rest").items()) rest += bytes.get<int64_t>();
+  CHECK(rest >= 8 * 12 * parameters);  // values and both moments of each, and a share of sums
+  MESSAGE("counted " << rest << " bytes, resident " << outcome.resident_bytes);
+  CHECK(outcome.resident_bytes >= rest);
+}
+
 #endif
