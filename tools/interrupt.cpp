@@ -1,6 +1,9 @@
 #include "tools/interrupt.h"
 
+#include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 #include <initializer_list>
 
 namespace zg::tools {
@@ -8,8 +11,32 @@ namespace {
 
 // A handler reaches nothing but globals.
 volatile std::sig_atomic_t noted = 0;
+std::atomic<int64_t> noted_at_ms = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free, "a handler takes no locks");
 
-void note(int signal) { noted = signal; }
+// `timeout` and others send a signal to the process and to its group: within this time two are one.
+constexpr int64_t echo_ms = 300;
+
+int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+}
+
+void note(int signal) {
+  const bool first = noted == 0 || noted == SIGPIPE;
+  if (first) {
+    noted = signal;
+    noted_at_ms = now_ms();
+  } else if (now_ms() - noted_at_ms > echo_ms) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);  // arrives when this handler returns
+  }
+}
+
+void note_pipe(int signal) {
+  if (noted == 0) noted = signal;
+}
 
 void handle(int signal, void (*handler)(int), unsigned flags) {
   struct sigaction action {};
@@ -22,10 +49,8 @@ void handle(int signal, void (*handler)(int), unsigned flags) {
 
 InterruptScope::InterruptScope() {
   noted = 0;
-  // Used up by the first arrival: the next one has the default effect.
-  for (int signal : {SIGINT, SIGTERM}) handle(signal, note, SA_RESETHAND | SA_RESTART);
-  // Saving prints as well, and that must not end it.
-  handle(SIGPIPE, note, SA_RESTART);
+  for (int signal : {SIGINT, SIGTERM}) handle(signal, note, SA_RESTART);
+  handle(SIGPIPE, note_pipe, SA_RESTART);  // saving prints as well, and that must not end it
 }
 
 InterruptScope::~InterruptScope() {

@@ -3,9 +3,9 @@
 namespace zg::tools {
 
 /// RAII: the first SIGINT or SIGTERM is noted instead of ending the process, so that a run can stop
-/// between two steps and save; a second one ends it at once. SIGPIPE is noted too, each time: when
-/// nobody reads the results any more (`| head -1`), a run shall neither train on for nobody nor end
-/// without saving.
+/// between two steps and save; a second one, unless it comes with the first, ends it at once.
+/// SIGPIPE is noted too, each time: when nobody reads the results any more (`| head -1`), a run
+/// shall neither train on for nobody nor end without saving.
 class InterruptScope {
  public:
   InterruptScope();

@@ -83,13 +83,14 @@ Outcome zerograd(const std::vector<std::string>& words) {
 
 Outcome zerograd(const std::string& line) { return zerograd(split(line)); }
 
-Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal) {
+Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
+                           int times) {
   const Process process = start(split(line));
   bool sent = false;
   return finish(process, [&](const std::string& out) {
     if (sent || !contains(out, text)) return true;
     sent = true;
-    kill(process.pid, signal);
+    for (int i = 0; i < times; ++i) kill(process.pid, signal);
     return true;
   });
 }

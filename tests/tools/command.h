@@ -20,9 +20,10 @@ Outcome zerograd(const std::vector<std::string>& words);
 /// The same from a line of words without quotes: zerograd("train --data sort --steps 3").
 Outcome zerograd(const std::string& line);
 
-/// Starts a run, waits until its stdout contains `text`, sends it the signal, and waits for the
-/// end.
-Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal);
+/// Starts a run, waits until its stdout contains `text`, sends it the signal so many times, and
+/// waits for the end.
+Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
+                           int times = 1);
 
 /// The same with stdout at a path: "/dev/full".
 Outcome zerograd_into(const std::string& path, const std::string& line);

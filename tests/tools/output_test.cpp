@@ -41,6 +41,16 @@ TEST_CASE("a run whose output nobody reads any more stops and saves") {
   CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
 }
 
+// As `timeout` sends it: to the process and to its group. What is sent while one is pending is one.
+TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome =
+      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
+  CHECK(outcome.status == 128 + SIGTERM);
+  CHECK(!line_after(outcome.out, "saved ").empty());
+}
+
 TEST_CASE("an interrupted run says that it saves and how to go on") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
