@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "runtime/file_io.h"
+#include "tools/text.h"
 #include "zero/checksum.h"
 
 namespace zg::tools {
@@ -22,6 +23,12 @@ Contents contents_of(const std::string& path) {
     checksum.update(part);
   }
   return {.bytes = bytes, .checksum = checksum.hex()};
+}
+
+std::string change_of(const Contents& saved, const Contents& now, const std::string& path) {
+  if (!saved.known() || !now.known() || saved.checksum == now.checksum) return "";
+  return text("data: %s has other contents: %lld bytes in the checkpoint, %lld now", path.c_str(),
+              (long long)saved.bytes, (long long)now.bytes);
 }
 
 std::vector<std::string> oddities_of(const std::string& characters, const std::string& path) {

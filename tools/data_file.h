@@ -17,6 +17,10 @@ struct Contents {
 /// Unknown for data that is no regular file: sort, adder, a pipe. FileError.
 Contents contents_of(const std::string& path);
 
+/// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now", or nothing where both
+/// are the same or one is unknown.
+std::string change_of(const Contents& saved, const Contents& now, const std::string& path);
+
 /// What a text has that a model will learn without anybody's meaning it to, a line each: a byte
 /// order mark, the CR of line ends.
 std::vector<std::string> oddities_of(const std::string& characters, const std::string& path);

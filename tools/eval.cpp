@@ -34,6 +34,10 @@ int eval(const std::vector<std::string>& arguments) {
   const auto dataset = make_dataset(data, saved.model.block_size, seed);
   check_tokens(saved, *dataset, data.source);
   check_data_flags(options, data.source, *dataset);
+  if (data.source == saved.data.source)
+    if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
+        !change.empty())
+      std::fprintf(stderr, "changed: %s\n", change.c_str());
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,

@@ -39,11 +39,12 @@ void print_usage(std::FILE* out) {
                ZG_VERSION);
   for (const Subcommand& subcommand : subcommands)
     std::fprintf(out, "  %-10s %s\n", subcommand.name, subcommand.summary);
-  std::fprintf(out,
-               "\n  zerograd train --data sort         learns to sort six digits\n"
-               "  zerograd train --help              every flag and its default\n\n"
-               "exit status: 0 ok, 2 usage or config, 3 out of memory, 4 communication, 5 file,\n"
-               "6 unsupported, 130 and 143 after SIGINT and SIGTERM, 1 anything else\n");
+  std::fprintf(
+      out,
+      "\n  zerograd train --data sort         learns to sort six digits\n"
+      "  zerograd train --help              every flag and its default\n\n"
+      "exit status: 0 ok, 2 usage or config, 3 out of memory, 4 communication, 5 file,\n"
+      "6 unsupported, 130, 141 and 143 after SIGINT, SIGPIPE and SIGTERM, 1 anything else\n");
 }
 
 int run(std::string name, std::vector<std::string> arguments) {

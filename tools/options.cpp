@@ -202,7 +202,8 @@ std::vector<Flag> output_flags(TrainOptions& options) {
 std::vector<Flag> checkpoint_flags(TrainOptions& options) {
   return {
       text_flag({"--save", "--output-dir"}, "DIR", options.save,
-                "write DIR/step_N at the end and when interrupted"),
+                "write DIR/step_N at the end and when interrupted; a directory\n"
+                "without another run's checkpoints"),
       integer_flag({"--save-interval"}, options.save_interval, "and every N steps", {1, ""}),
       integer_flag({"--save-top-k"}, options.save_top_k,
                    "keep the N with the lowest loss, and the newest", {1, "all"}),

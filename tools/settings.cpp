@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
-#include "tools/text.h"
 #include "zero/schedule.h"
 
 namespace zg::tools {
@@ -156,11 +155,8 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
       changes.push_back(difference + value.dump() + " in the checkpoint, " + other.dump() + " now");
     }
   }
-  if (saved.contents.known() && now.contents.known() &&
-      saved.contents.checksum != now.contents.checksum)
-    changes.push_back(text("data: %s has other contents: %lld bytes in the checkpoint, %lld now",
-                           now.data.source.c_str(), (long long)saved.contents.bytes,
-                           (long long)now.contents.bytes));
+  const std::string contents = change_of(saved.contents, now.contents, now.data.source);
+  if (!contents.empty()) changes.push_back(contents);
   return changes;
 }
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <system_error>
 #include <thread>
 
 #include "runtime/comm.h"
@@ -269,7 +268,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   std::vector<std::thread> threads;
   try {
     for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     // The ranks that run must end before anything that they use does.
     const int rank = static_cast<int>(threads.size());
     const std::string cause = "ranks: the system has no thread for rank " + std::to_string(rank) +

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <future>
 
 #include "kernels/adam.h"
@@ -168,6 +170,16 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   CHECK(took.count() < 1 + 2 + 10);  // the timeout, what is promised after it, and slow starts
+}
+
+TEST_CASE("a system that refuses what ranks need gets an error, not an abort") {
+  // Little address space: neither arenas nor, some ranks later, threads.
+  const std::string line = "ulimit -v 600000; exec '" ZG_COMMAND "' " + sort_run +
+                           "--ranks 100 --train-batch-size 200 >/dev/null 2>&1";
+  const int status = std::system(line.c_str());
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) < 128);
+  CHECK(WEXITSTATUS(status) != 0);
 }
 
 TEST_CASE("an infinite gradient on one rank skips the step on all of them alike") {

@@ -86,6 +86,7 @@ TEST_CASE("a data file with other contents is told, one that only moved is not")
           .status == 0);
   const std::string resume = "train --steps 3 --resume " + save;
   CHECK(!contains(zerograd(resume).error, "contents"));
+  CHECK(zerograd("eval " + save).error.empty());
   write_file(folder / "moved.txt", numbers(400));
   CHECK(!contains(zerograd(resume + " --data " + (folder / "moved.txt")).error, "contents"));
   std::string same_size = numbers(400);
@@ -94,6 +95,7 @@ TEST_CASE("a data file with other contents is told, one that only moved is not")
   const Outcome changed = zerograd(resume);
   CHECK(changed.status == 0);
   CHECK(contains(changed.error, "changed: data: " + text + " has other contents: 1490 bytes in "));
+  CHECK(contains(zerograd("eval " + save).error, "changed: data: " + text + " has other contents"));
   write_file(text, numbers(400) + "x");
   const Outcome other = zerograd(resume);
   CHECK(other.status == 2);
