@@ -1,0 +1,119 @@
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/comm.h"
+#include "runtime/error.h"
+#include "zero/engine.h"
+
+using namespace zg;
+using zero::Config;
+using zero::Engine;
+
+namespace {
+
+/// A communicator that remembers what was gathered.
+class Watching final : public Communicator {
+ public:
+  explicit Watching(Communicator& inner) : inner_(inner) {}
+  std::vector<std::string> gathered;
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                    Chunk chunk) override {
+    gathered.push_back(name);
+    return inner_.all_gather(shard, full, name, chunk);
+  }
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
+                        const std::string& name, Chunk chunk) override {
+    return inner_.reduce_scatter(full, shard, fresh, combine, name, chunk);
+  }
+  Ticket all_reduce(const Tensor& x, const std::string& name) override {
+    return inner_.all_reduce(x, name);
+  }
+  Ticket barrier(const std::string& name) override { return inner_.barrier(name); }
+  void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
+  void set_step(int64_t step) override { inner_.set_step(step); }
+  WireCounts wire() const override { return inner_.wire(); }
+
+ private:
+  Communicator& inner_;
+};
+
+struct ThreeUnits {
+  ParameterStore store;
+  const Unit& a = store.unit("a");
+  const Unit& b = store.unit("b");
+  const Unit& c = store.unit("c");
+  ThreeUnits() {
+    store.add(a, "a.weight", {100}, Init::normal(0.1f));
+    store.add(b, "b.weight", {3, 100}, Init::normal(0.1f));
+    store.add(c, "c.weight", {100}, Init::normal(0.1f));
+  }
+};
+
+/// Opens the units one after the other, "ab", and says what each gathered: "a:ab b:".
+std::string pass(Engine& engine, Watching& comm, const ThreeUnits& model, const char* order) {
+  std::string text;
+  Tape tape = engine.inference_tape();
+  for (const char* letter = order; *letter; ++letter) {
+    comm.gathered.clear();
+    const Unit& unit = *letter == 'a' ? model.a : *letter == 'b' ? model.b : model.c;
+    const Tape::Use use(tape, unit);
+    text += (text.empty() ? "" : " ") + std::string(1, *letter) + ":";
+    for (const std::string& name : comm.gathered) text += name.substr(0, name.find(' '));
+  }
+  return text;
+}
+
+/// What passes in these orders gather, on both of two ranks.
+struct Pass {
+  const char *order, *gathers;
+};
+void check_passes(Config config, const std::vector<Pass>& passes) {
+  config.stage = 3;
+  config.param_persistence_threshold = 0;
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    const ThreeUnits model;
+    Watching comm(ranks);
+    Engine engine(model.store, comm, device, config);
+    const int64_t rest = device.memory().live();
+    for (const Pass& expected : passes) {
+      const std::string gathers = pass(engine, comm, model, expected.order);
+      if (gathers != expected.gathers)
+        throw ShapeError(std::string(expected.order) + " gathers " + gathers + "; expected " +
+                         expected.gathers);
+    }
+    engine.inference_tape();  // ends the last pass
+    if (device.memory().live() != rest) throw ShapeError("something stayed whole");
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a pass gathers ahead what followed in the last one, and each unit once") {
+  check_passes({}, {{"abc", "a:a b:b c:c"},
+                    {"abc", "a:ab b:c c:"},
+                    {"aabbc", "a:ab a: b: b: c:c"},
+                    {"aabbc", "a:a a:b b: b:c c:"}});
+}
+
+TEST_CASE("an order that changes is followed from where it does, and nothing is gathered twice") {
+  check_passes({}, {{"abc", "a:a b:b c:c"},
+                    // b is there ahead of its time and waits.
+                    {"acb", "a:ab c:c b:"},
+                    {"acb", "a:ac c:b b:"},
+                    {"ba", "b:b a:a"},
+                    {"b", "b:ba"},
+                    {"ab", "a:a b:b"},
+                    {"abc", "a:ab b: c:c"}});
+}
+
+TEST_CASE("without overlap, and beyond the prefetch bucket, a unit is gathered when it is opened") {
+  check_passes({.overlap_comm = false}, {{"abc", "a:a b:b c:c"}, {"abc", "a:a b:b c:c"}});
+  check_passes({.prefetch_bucket_size = 0}, {{"abc", "a:a b:b c:c"}, {"abc", "a:a b:b c:c"}});
+  check_passes({.prefetch_bucket_size = 200}, {{"abc", "a:a b:b c:c"}, {"abc", "a:a b:bc c:"}});
+}
