@@ -49,8 +49,9 @@ std::string usable_checkpoint(const std::string& path) {
       std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), error.what());
     }
   }
-  throw FileError(path + ": none of its " + std::to_string(folders.size()) +
-                  " checkpoints verifies");
+  throw FileError(path + (folders.size() == 1 ? ": its one checkpoint does not verify"
+                                              : ": none of its " + std::to_string(folders.size()) +
+                                                    " checkpoints verifies"));
 }
 
 std::string checkpoint_to_resume(const std::string& resume, const std::string& save) {

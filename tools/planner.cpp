@@ -79,9 +79,14 @@ int64_t threads_of(const Run& run) {
 
 int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, limit) : bytes; }
 
+// From below, for no run that fits shall be refused, and at once, however long a step is: what
+// comes again takes nothing more.
 int64_t peak_of_rank(const Run& run) {
   Run candidate = run;
   candidate.trace = nullptr;
+  candidate.settings.accumulation = std::min<int64_t>(run.settings.accumulation, 3);
+  candidate.options.eval_interval = candidate.options.sample_interval = 0;
+  candidate.options.dump_gradients_step.reset();
   candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   const DeviceOptions& limits = run.options.place.device;
   int64_t device = 0, host = 0;

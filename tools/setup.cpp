@@ -60,6 +60,12 @@ models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions
   return config;
 }
 
+std::string sizes(const models::GPTConfig& model) {
+  return text("%lld blocks of width %lld, %lld tokens and block size %lld%s",
+              (long long)model.layers, (long long)model.width, (long long)model.vocabulary,
+              (long long)model.block_size, model.tied ? ", tied" : "");
+}
+
 Settings settings_of(const std::string& path, const ModelOptions& options) {
   if (std::filesystem::is_directory(path))
     return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
@@ -160,8 +166,8 @@ void check_initial_weights(const std::string& path, const models::GPTConfig& mod
   compare("--block-size", there.block_size, model.block_size);
   if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
   if (!flags.empty())
-    throw FileError("--init: " + path + " has weights of another size than the run's model; try" +
-                    flags);
+    throw FileError("--init: " + path + " has " + sizes(there) + "; expected the run's " +
+                    sizes(model) + "; try" + flags);
 }
 
 void adopt(const Settings& saved, TrainOptions& options) {
