@@ -88,14 +88,19 @@ void Reducer::send(Leaf& leaf) {
   Storage& storage = *sent.storage;
   const bool fresh = storage.folded.empty() || !storage.folded[0];
   storage.folded.assign(storage.folded.size(), true);
-  const int64_t step = std::max<int64_t>(1, config_.reduce_bucket_size / comm_.size());
-  const int64_t numel = storage.sums.numel();
-  for (int64_t begin = 0; begin < numel; begin += step)
-    sent.last =
-        comm_.reduce_scatter(sent.flat, storage.sums, fresh, fold_piece,
-                             storage.name + " gradients", {begin, std::min(step, numel - begin)});
+  sent.last = scatter(sent.flat, storage, fresh);
   in_flight_.push_back(std::move(sent));
   if (!config_.overlap_comm) wait_for(0);
+}
+
+Communicator::Ticket Reducer::scatter(const Tensor& whole, Storage& storage, bool fresh) {
+  const int64_t step = std::max<int64_t>(1, config_.reduce_bucket_size / comm_.size());
+  const int64_t numel = storage.sums.numel();
+  Communicator::Ticket last = -1;
+  for (int64_t begin = 0; begin < numel; begin += step)
+    last = comm_.reduce_scatter(whole, storage.sums, fresh, fold_piece, storage.name + " gradients",
+                                {begin, std::min(step, numel - begin)});
+  return last;
 }
 
 void Reducer::wait_for(size_t in_flight) {
@@ -112,8 +117,7 @@ void Reducer::finish() {
 
 void Reducer::reduce_local_sums(Storage& storage) {
   if (!storage.local_sums) return;
-  comm_.wait(comm_.reduce_scatter(storage.local_sums, storage.sums, /*fresh=*/true, fold_piece,
-                                  storage.name + " gradients"));
+  comm_.wait(scatter(storage.local_sums, storage, /*fresh=*/true));
   storage.folded.assign(storage.folded.size(), true);
   fill_zero(storage.local_sums, device_.compute());
 }

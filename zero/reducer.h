@@ -35,6 +35,8 @@ class Reducer {
                  std::span<Tensor> gradients);
   Leaf& leaf_of(Storage& storage);
   void send(Leaf& leaf);
+  /// Adds every rank's `whole` to its owners' sums, in buckets; the last one's ticket.
+  Communicator::Ticket scatter(const Tensor& whole, Storage& storage, bool fresh);
   void wait_for(size_t in_flight);
 
   Communicator& comm_;

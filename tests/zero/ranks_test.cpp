@@ -9,6 +9,7 @@
 #include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tests/zero/toy.h"
+#include "tests/zero/watching.h"
 #include "zero/partition.h"
 
 using namespace zg;
@@ -211,6 +212,45 @@ TEST_CASE("elements on the wire follow the formulas") {
       if (bytes(Collective::all_gather) != part * (stage == 0 ? 4 : 2))
         throw ShapeError("all_gather");
     });
+}
+
+TEST_CASE("no exchange is larger than its bucket, nor than a unit") {
+  const int64_t reduce_bucket = 100, allgather_bucket = 60;
+  for (const bool at_boundary : {false, true})
+    for (const int stage : {0, 1, 2, 3}) {
+      if (at_boundary && stage > 1) continue;
+      run_local(2, [&](Communicator& ranks, const Device& device) {
+        const Toy toy;
+        const auto largest_of = [&](int64_t reduce_size, int64_t allgather_size, Collective kind) {
+          Watching comm(ranks);
+          Engine engine(toy.store, comm, device,
+                        {.stage = stage,
+                         .overlap_comm = !at_boundary,
+                         .reduce_at_boundary = at_boundary,
+                         .reduce_bucket_size = reduce_size,
+                         .allgather_bucket_size = allgather_size,
+                         .param_persistence_threshold = 0});
+          micro_batch(engine, 1);
+          engine.step(1e-2f);
+          int64_t largest = 0;
+          for (const Watching::Call& call : comm.calls)
+            if (call.kind == kind) largest = std::max(largest, call.elements);
+          return largest;
+        };
+        int64_t unit = 0;
+        for (const auto& u : toy.store.units())
+          unit = std::max(
+              unit, zero::FlatUnit::of(u->parameters, zero::FlatUnit::Part::trainable, 2).padded);
+        const int64_t all = 500'000'000;
+        if (largest_of(reduce_bucket, allgather_bucket, Collective::reduce_scatter) !=
+                reduce_bucket ||
+            largest_of(reduce_bucket, allgather_bucket, Collective::all_gather) != allgather_bucket)
+          throw ShapeError("bucket");
+        if (largest_of(all, all, Collective::reduce_scatter) != unit ||
+            largest_of(all, all, Collective::all_gather) != unit)
+          throw ShapeError("unit");
+      });
+    }
 }
 
 TEST_CASE("states read, written and cut into pieces are the same at every stage") {

@@ -5,43 +5,15 @@
 
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "tests/zero/watching.h"
 #include "zero/engine.h"
 
 using namespace zg;
 using zero::Config;
 using zero::Engine;
+using zg::testing::Watching;
 
 namespace {
-
-/// A communicator that remembers what was gathered.
-class Watching final : public Communicator {
- public:
-  explicit Watching(Communicator& inner) : inner_(inner) {}
-  std::vector<std::string> gathered;
-
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
-                    Chunk chunk) override {
-    gathered.push_back(name);
-    return inner_.all_gather(shard, full, name, chunk);
-  }
-  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
-                        const std::string& name, Chunk chunk) override {
-    return inner_.reduce_scatter(full, shard, fresh, combine, name, chunk);
-  }
-  Ticket all_reduce(const Tensor& x, const std::string& name) override {
-    return inner_.all_reduce(x, name);
-  }
-  Ticket barrier(const std::string& name) override { return inner_.barrier(name); }
-  void wait(Ticket ticket) override { inner_.wait(ticket); }
-  void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
-  void set_step(int64_t step) override { inner_.set_step(step); }
-  WireCounts wire() const override { return inner_.wire(); }
-
- private:
-  Communicator& inner_;
-};
 
 struct ThreeUnits {
   ParameterStore store;
@@ -60,11 +32,11 @@ std::string pass(Engine& engine, Watching& comm, const ThreeUnits& model, const 
   std::string text;
   Tape tape = engine.inference_tape();
   for (const char* letter = order; *letter; ++letter) {
-    comm.gathered.clear();
+    comm.calls.clear();
     const Unit& unit = *letter == 'a' ? model.a : *letter == 'b' ? model.b : model.c;
     const Tape::Use use(tape, unit);
     text += (text.empty() ? "" : " ") + std::string(1, *letter) + ":";
-    for (const std::string& name : comm.gathered) text += name.substr(0, name.find(' '));
+    for (const Watching::Call& call : comm.calls) text += call.name.substr(0, call.name.find(' '));
   }
   return text;
 }

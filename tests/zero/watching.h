@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/comm.h"
+
+namespace zg::testing {
+
+/// Passes everything on to another communicator, and remembers it.
+class Watching final : public Communicator {
+ public:
+  struct Call {
+    Collective kind;
+    std::string name;
+    int64_t elements;  ///< of all ranks together
+  };
+  std::vector<Call> calls;
+
+  explicit Watching(Communicator& inner) : inner_(inner) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                    Chunk chunk) override {
+    note(Collective::all_gather, name, shard, chunk);
+    return inner_.all_gather(shard, full, name, chunk);
+  }
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
+                        const std::string& name, Chunk chunk) override {
+    note(Collective::reduce_scatter, name, shard, chunk);
+    return inner_.reduce_scatter(full, shard, fresh, combine, name, chunk);
+  }
+  Ticket all_reduce(const Tensor& x, const std::string& name) override {
+    calls.push_back({Collective::all_reduce, name, x.numel()});
+    return inner_.all_reduce(x, name);
+  }
+  Ticket barrier(const std::string& name) override {
+    calls.push_back({Collective::barrier, name, 0});
+    return inner_.barrier(name);
+  }
+  void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
+  void set_step(int64_t step) override { inner_.set_step(step); }
+  WireCounts wire() const override { return inner_.wire(); }
+
+ private:
+  void note(Collective kind, const std::string& name, const Tensor& shard, Chunk chunk) {
+    const int64_t count = chunk.count < 0 ? shard.numel() - chunk.begin : chunk.count;
+    calls.push_back({kind, name, count * size()});
+  }
+
+  Communicator& inner_;
+};
+
+}  // namespace zg::testing
