@@ -59,4 +59,9 @@ InterruptScope::~InterruptScope() {
 
 int InterruptScope::signal() const { return noted; }
 
+void InterruptScope::release() const {
+  for (int signal : {SIGINT, SIGTERM}) handle(signal, SIG_DFL, 0);
+  if (noted == SIGINT || noted == SIGTERM) std::raise(noted);
+}
+
 }  // namespace zg::tools

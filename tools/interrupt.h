@@ -14,6 +14,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   int signal() const;  ///< 0: none came
+  /// From here on SIGINT and SIGTERM end the process, also one that came and was not asked for.
+  void release() const;
 };
 
 }  // namespace zg::tools

@@ -15,7 +15,7 @@ int train_rank(const Run& run, Communicator& ranks, const Device& device,
                const InterruptScope& interrupt, RankMemory& memory) {
   try {
     Training training(run, ranks, device);
-    const int status = training.run([&] { return interrupt.signal(); });
+    const int status = training.run(interrupt);
     memory = training.memory();
     return status;
   } catch (const CommError& error) {

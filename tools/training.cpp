@@ -118,9 +118,9 @@ void Training::announce() {
                         static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
 
-int Training::run(const std::function<int()>& signal) {
+int Training::run(const InterruptScope& interrupt) {
   try {
-    return run_steps(signal);
+    return run_steps(interrupt);
   } catch (...) {
     print_memory_table();  // what led to an OutOfMemory, say
     throw;
@@ -146,16 +146,16 @@ bool Training::drill_ends(int64_t step) const {
   return strikes(Fault::leave);
 }
 
-int Training::run_steps(const std::function<int()>& signal) {
+int Training::run_steps(const InterruptScope& interrupt) {
   while (engine_.steps() < run_.steps) {
     ranks_.set_step(engine_.steps());
     if (drill_ends(engine_.steps())) return 0;
     report(train_step(engine_.steps()));
     report_periodic(engine_.steps());
-    if (const int number = stepper_.agreed(signal())) return interrupted(number);
+    if (const int number = stepper_.agreed(interrupt.signal())) return interrupted(number);
   }
   memory_ = stepper_.rank_memory();  // without what scores and the hash take
-  finish();
+  finish(interrupt);
   return 0;
 }
 
@@ -269,9 +269,10 @@ int Training::interrupted(int signal) {
   return 128 + signal;
 }
 
-void Training::finish() {
+void Training::finish(const InterruptScope& interrupt) {
   print_memory_table();
-  if (!options_.save.empty()) save();  // before anything else can fail
+  if (!options_.save.empty()) save();   // before anything else can fail
+  if (is_first()) interrupt.release();  // scores can be had again with eval
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {

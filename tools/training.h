@@ -1,12 +1,12 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 
 #include "runtime/comm.h"
 #include "tools/console.h"
 #include "tools/evaluation.h"
+#include "tools/interrupt.h"
 #include "tools/metrics.h"
 #include "tools/stepper.h"
 
@@ -18,15 +18,15 @@ class Training {
  public:
   /// Run, communicator and device's owner must outlive it. Announces the run.
   Training(const Run& run, Communicator& ranks, const Device& device);
-  /// The exit status; also after an error rank 0 prints the memory table. `signal`: of the process,
-  /// 0 while none has come; rank 0's answer counts for all.
-  int run(const std::function<int()>& signal);
+  /// The exit status; also after an error rank 0 prints the memory table. Of signals rank 0's
+  /// answer counts for all; once the last step is saved they end the process.
+  int run(const InterruptScope& interrupt);
   const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
 
  private:
   void prepare_engine();
   void announce();
-  int run_steps(const std::function<int()>& signal);
+  int run_steps(const InterruptScope& interrupt);
   bool drill_ends(int64_t step) const;
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
@@ -37,7 +37,7 @@ class Training {
   void print_memory_table();
   void save();
   int interrupted(int signal);
-  void finish();
+  void finish(const InterruptScope& interrupt);
   double matmul_flops_per_token() const;
 
   bool is_first() const { return ranks_.rank() == 0; }

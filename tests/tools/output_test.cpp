@@ -51,6 +51,15 @@ TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
   CHECK(!line_after(outcome.out, "saved ").empty());
 }
 
+TEST_CASE("a signal while a saved run is scored ends it") {
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd_signalled(
+      "train --data sort --steps 2 --batch-size 2 --save " + (folder / "checkpoints"), "saved ",
+      SIGINT);
+  CHECK(outcome.status == 128 + SIGINT);
+  CHECK(!contains(outcome.out, "param_hash"));
+}
+
 TEST_CASE("an interrupted run says that it saves and how to go on") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
