@@ -31,6 +31,15 @@ void check_plan_is_run(const std::string& flags) {
   CHECK(plan == run);
 }
 
+/// A file of 4000 characters, 12 different ones.
+std::string text_in(const TemporaryFolder& folder) {
+  std::string characters;
+  for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);
+  const std::string path = folder / "text.txt";
+  write_file(path, characters);
+  return path;
+}
+
 /// The same draws with every standard library: no distributions.
 struct Draw {
   std::mt19937 engine;
@@ -100,16 +109,14 @@ TEST_CASE("plan predicts what train measures also where steps are skipped") {
 
 TEST_CASE("plan predicts what train measures in settings drawn at random") {
   const TemporaryFolder folder;
-  const std::string text = folder / "text.txt";
-  std::string characters;
-  for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);
-  write_file(text, characters);
+  const std::string text = text_in(folder);
   for (uint32_t seed = 1; seed <= 50; ++seed) check_plan_is_run(random_setting(seed, text));
 }
 
 TEST_CASE("plan predicts what validations, samples, saves and gradient dumps take") {
   const TemporaryFolder folder;
-  const std::string text = "--data LICENSE --block-size 32 --batch-size 2 --eval-batches 3 ";
+  const std::string text =
+      "--data " + text_in(folder) + " --block-size 32 --batch-size 2 --eval-batches 3 ";
   const std::string files =
       " --dump-gradients " + (folder / "gradients") + ":1 --save " + (folder / "save");
   check_plan_is_run(text + "--eval-interval 1");
