@@ -9,10 +9,11 @@
 namespace zg::tools {
 namespace {
 
-// A handler reaches nothing but globals.
-volatile std::sig_atomic_t noted = 0;
+// A handler reaches nothing but globals; it runs on any thread, and ranks read what it noted.
+std::atomic<int> noted = 0;
 std::atomic<int64_t> noted_at_ms = 0;
-static_assert(std::atomic<int64_t>::is_always_lock_free, "a handler takes no locks");
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
+              "a handler takes no locks");
 
 // `timeout` and others send a signal to the process and to its group: within this time two are one.
 constexpr int64_t echo_ms = 300;
@@ -24,9 +25,8 @@ int64_t now_ms() {
 }
 
 void note(int signal) {
-  const bool first = noted == 0 || noted == SIGPIPE;
-  if (first) {
-    noted = signal;
+  int before = noted;
+  if ((before == 0 || before == SIGPIPE) && noted.compare_exchange_strong(before, signal)) {
     noted_at_ms = now_ms();
   } else if (now_ms() - noted_at_ms > echo_ms) {
     std::signal(signal, SIG_DFL);
@@ -35,7 +35,8 @@ void note(int signal) {
 }
 
 void note_pipe(int signal) {
-  if (noted == 0) noted = signal;
+  int before = 0;
+  noted.compare_exchange_strong(before, signal);
 }
 
 void handle(int signal, void (*handler)(int), unsigned flags) {
@@ -61,7 +62,7 @@ int InterruptScope::signal() const { return noted; }
 
 void InterruptScope::release() const {
   for (int signal : {SIGINT, SIGTERM}) handle(signal, SIG_DFL, 0);
-  if (noted == SIGINT || noted == SIGTERM) std::raise(noted);
+  if (const int number = noted; number == SIGINT || number == SIGTERM) std::raise(number);
 }
 
 }  // namespace zg::tools
