@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/error.h"
@@ -11,7 +12,18 @@
 namespace zg::tools {
 namespace {
 
-constexpr int64_t default_micro_batch = 64;
+struct Names {
+  std::string train, micro, accumulation;
+};
+
+Names names_of(const BatchRequest& request) {
+  if (request.place.empty()) return {"--train-batch-size", "--batch-size", "--grad-accum"};
+  return {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
+}
+
+std::string begin_of(const BatchRequest& request) {
+  return request.place.empty() ? "--train-batch-size: " : request.place;
+}
 
 // The first of them: nobody picks from more.
 std::string divisors_of(int64_t number) {
@@ -26,30 +38,36 @@ std::string divisors_of(int64_t number) {
 std::string choices(const BatchRequest& request) {
   const int64_t W = request.ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
+  const Names names = names_of(request);
+  if (micro <= 0 || accumulation <= 0)  // nothing else helps while one of them is 0
+    return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
   // The divisors of what is left for one flag; `other` is the value of the second.
-  const auto offer = [&](const char* flag, bool other_given, int64_t other) {
+  const auto offer = [&](const std::string& flag, bool other_given, int64_t other) {
     if (train <= 0 || train % (W * other) != 0) return;
     const int64_t left = train / (W * other);
-    ways.push_back(std::string(flag) + " " +
-                   (other_given ? std::to_string(left) : divisors_of(left)));
+    ways.push_back(flag + " " + (other_given ? std::to_string(left) : divisors_of(left)));
   };
-  if (request.micro) offer("--batch-size", request.accumulation.has_value(), accumulation);
-  if (request.accumulation) offer("--grad-accum", request.micro.has_value(), micro);
+  if (request.micro) offer(names.micro, request.accumulation.has_value(), accumulation);
+  if (request.accumulation) offer(names.accumulation, request.micro.has_value(), micro);
   const int64_t unit = W * micro * accumulation, below = train / unit * unit;
   std::string trains = std::to_string(unit);
   if (!request.micro || !request.accumulation)
     trains = (below > 0 ? std::to_string(below) + ", " : "") + std::to_string(below + unit);
-  ways.push_back("--train-batch-size " + trains);
+  ways.push_back(names.train + " " + trains);
   return join(ways, ", or ");
 }
 
 [[noreturn]] void refuse(const BatchRequest& request, const std::string& of_deepspeed) {
-  std::string given = "--train-batch-size " + std::to_string(request.train.value_or(0));
-  if (request.micro) given += " --batch-size " + std::to_string(*request.micro);
-  if (request.accumulation) given += " --grad-accum " + std::to_string(*request.accumulation);
+  const Names names = names_of(request);
+  std::vector<std::string> given;
+  for (const auto& [name, value] : {std::pair{names.train, request.train},
+                                    {names.micro, request.micro},
+                                    {names.accumulation, request.accumulation}})
+    if (value) given.push_back(name + " " + std::to_string(*value));
   throw ConfigError(
-      "--train-batch-size: expected --batch-size x --grad-accum x ranks, got " + given +
+      begin_of(request) + "expected " + (request.place.empty() ? "" : names.train + " = ") +
+      names.micro + " x " + names.accumulation + " x ranks, got " + join(given, " ") +
       text(" on %lld rank%s; try ", (long long)request.ranks, request.ranks == 1 ? "" : "s") +
       choices(request) + " (DeepSpeed: " + of_deepspeed + ")");
 }
@@ -59,6 +77,18 @@ std::string choices(const BatchRequest& request) {
 BatchSize solve_batch_size(const BatchRequest& request) {
   const int64_t W = request.ranks;
   BatchSize size{};
+  if (!request.place.empty() && !request.train && !request.micro)
+    throw ConfigError(request.place +
+                      "Either train_batch_size or train_micro_batch_size_per_gpu needs to be "
+                      "provided; expected one of them, got neither; try "
+                      "\"train_micro_batch_size_per_gpu\": 64, or --batch-size 64");
+  const auto check_positive = [&](const char* what, int64_t value) {
+    if (value <= 0)
+      refuse(request, text("%s: %lld has to be greater than 0", what, (long long)value));
+  };
+  // The two that divide below.
+  check_positive("Micro batch size per gpu", request.micro.value_or(1));
+  check_positive("Gradient accumulation steps", request.accumulation.value_or(1));
   const bool has_micro = request.micro.has_value();
   const bool has_accumulation = request.accumulation.has_value();
   if (request.train) {
@@ -74,12 +104,9 @@ BatchSize solve_batch_size(const BatchRequest& request) {
     size.accumulation = request.accumulation.value_or(1);
   }
   if (size.micro > 0 && size.accumulation > INT64_MAX / W / size.micro)
-    throw ConfigError("--batch-size x --grad-accum x ranks: expected a product below 2^63");
+    throw ConfigError(begin_of(request) + names_of(request).micro + " x " +
+                      names_of(request).accumulation + " x ranks: expected a product below 2^63");
   if (!request.train) size.train = size.micro * size.accumulation * W;
-  const auto check_positive = [&](const char* what, int64_t value) {
-    if (value <= 0)
-      refuse(request, text("%s: %lld has to be greater than 0", what, (long long)value));
-  };
   check_positive("Train batch size", size.train);
   check_positive("Micro batch size per gpu", size.micro);
   check_positive("Gradient accumulation steps", size.accumulation);

@@ -2,13 +2,17 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace zg::tools {
 
-/// What was asked of the three numbers; at least one is set.
+inline constexpr int64_t default_micro_batch = 64;
+
+/// What was asked of the three numbers.
 struct BatchRequest {
   std::optional<int64_t> micro, accumulation, train;
   int64_t ranks = 1;
+  std::string place;  ///< in the config that asks: its keys are named; empty: flags are
 };
 
 struct BatchSize {
@@ -16,8 +20,8 @@ struct BatchSize {
 };
 
 /// DeepSpeed's seven cases: whatever was not given follows from the rest. ConfigError with what was
-/// given, what would solve it, and DeepSpeed's words. Nothing but `accumulation` given takes 64 for
-/// `micro`.
+/// given, what would solve it, and DeepSpeed's words. Neither `train` nor `micro` given is an error
+/// of a config; flags then take 64 for `micro`.
 BatchSize solve_batch_size(const BatchRequest& request);
 
 }  // namespace zg::tools

@@ -61,7 +61,6 @@ FlagGroup refusing(std::vector<Later> rows) {
 
 constexpr const char* data_only = "this version's ranks share the data, not the model";
 constexpr const char* stays = "this version keeps everything in the device's memory";
-constexpr const char* no_config = "this version reads flags only, no config files";
 
 std::vector<Later> place_rows() {
   return {
@@ -86,9 +85,6 @@ FlagGroup later_train_flags() {
       {{"--tensor-parallel"}, "N", {"1"}, {}, data_only},
       {{"--pipeline-parallel"}, "N", {"1"}, {}, data_only},
       {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
-      {{"--config", "--deepspeed-config"}, "F", {}, {}, no_config},
-      {{"--compat"}, "V", {}, {}, no_config},
-      {{"--lenient"}, "", {}, {}, no_config},
       {{"--offload-optimizer"}, "P", {"none"}, places, stays},
       {{"--offload-param"}, "P", {"none"}, places, stays},
       {{"--offload-gradients"}, "P", {"none"}, places, stays},

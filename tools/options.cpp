@@ -2,6 +2,7 @@
 
 #include "models/gpt.h"
 #include "runtime/error.h"
+#include "tools/config/load.h"
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/optimisation_flags.h"
@@ -230,8 +231,19 @@ void check_model(const ModelOptions& model, const Given& given) {
         "one of them, got both");
 }
 
+std::vector<Flag> config_flags(ConfigOptions& config) {
+  return {
+      text_flag({"--config", "--deepspeed-config"}, "F.json", config.path,
+                "DeepSpeed's config, as it is; flags that are given override it"),
+      choice_flag({"--compat"}, config.compat, {"0.19", "0.16"},
+                  "the DeepSpeed whose defaults fill a config"),
+      switch_flag({"--lenient"}, config.lenient, "warn of a config's unknown keys and go on"),
+  };
+}
+
 std::vector<FlagGroup> train_groups(TrainOptions& options) {
-  return {{"data and model", data_and_model_flags(options.data, options.model)},
+  return {{"config", config_flags(options.config)},
+          {"data and model", data_and_model_flags(options.data, options.model)},
           {"batch and length", size_flags(options)},
           {"optimisation", optimisation_flags(options)},
           {"ranks", rank_flags(options)},
@@ -276,12 +288,13 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
           "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
           "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
-          "--precision 16, --strategy ddp|deepspeed_stage_N.\n\n"
+          "--precision 16, --strategy ddp|deepspeed_stage_N, --deepspeed_config F.\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
   if (!parse(line, arguments, options.given)) return false;
   if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
   check_train(options);
+  load_config(options);
   return true;
 }
 
@@ -305,6 +318,7 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   if (train.data.source.empty() && train.resume.empty() && !options.explain)
     throw ConfigError(data_expected);
   check_train(train);
+  load_config(train);
   return true;
 }
 

@@ -7,7 +7,9 @@
 #include "models/data.h"
 #include "models/generate.h"
 #include "runtime/device.h"
+#include "tools/batch_size.h"
 #include "tools/command_line.h"
+#include "tools/config/schema.h"
 #include "tools/drill.h"
 #include "zero/config.h"
 #include "zero/schedule.h"
@@ -33,6 +35,21 @@ struct ModelOptions {
 /// How many samples a step takes, as far as it was given.
 struct BatchOptions {
   std::optional<int64_t> micro, accumulation, train;
+  /// Where a config says it, "ds.json:2:3: train_batch_size: "; empty: flags do.
+  std::string place;
+};
+
+/// DeepSpeed's config, which flags override.
+struct ConfigOptions {
+  std::string path;  ///< empty: none
+  Compat compat = Compat::v0_19;
+  bool lenient = false;
+};
+
+/// Buckets that a config leaves to the model, as accelerate fills "auto": 0 leaves the engine's.
+struct BucketsByWidth {
+  double reduce_per_square = 0.0, prefetch_per_square = 0.0;  ///< of the width
+  double persistence_per_width = 0.0;
 };
 
 struct PlaceOptions {
@@ -56,6 +73,8 @@ struct TrainOptions {
   DataOptions data;
   ModelOptions model;
   std::string initial_weights;
+  ConfigOptions config;
+  BucketsByWidth buckets;
   BatchOptions batch;
   int64_t steps = 2000;
   double epochs = 0.0;  ///< 0: not given
@@ -67,6 +86,7 @@ struct TrainOptions {
   double comm_timeout_s = 60.0;
   Drill drill;
 
+  int64_t steps_per_print = 0;  ///< between DeepSpeed's two lines of progress; 0: none
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, trace;

@@ -65,11 +65,23 @@ void check_outputs(const TrainOptions& options, const std::string& resumed) {
   if (error) throw FileError("--save: " + options.save + " cannot be made: " + error.message());
 }
 
+// As accelerate fills "auto".
+void fill_buckets(const BucketsByWidth& by_width, int64_t width, zero::Config& engine) {
+  const double W = static_cast<double>(width);
+  const auto fill = [](double size, int64_t& target) {
+    if (size > 0.0) target = static_cast<int64_t>(size);
+  };
+  fill(by_width.reduce_per_square * W * W, engine.reduce_bucket_size);
+  fill(by_width.prefetch_per_square * W * W, engine.prefetch_bucket_size);
+  fill(by_width.persistence_per_width * W, engine.param_persistence_threshold);
+}
+
 Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
   const BatchSize size = solve_batch_size({.micro = options.batch.micro,
                                            .accumulation = options.batch.accumulation,
                                            .train = options.batch.train,
-                                           .ranks = options.ranks});
+                                           .ranks = options.ranks,
+                                           .place = options.batch.place});
   Settings settings = {.model = model_config(options.model, dataset),
                        .data = options.data,
                        .characters = characters_of(dataset),
@@ -81,6 +93,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                        .seed = options.seed,
                        .epochs = options.epochs};
   settings.optimisation.engine.seed = options.seed;
+  fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
   zero::validate(settings.optimisation.engine);
   return settings;
 }
@@ -133,7 +146,8 @@ Run prepare_run(const TrainOptions& given) {
   if (options.only_planned && options.given.count("--steps") == 0)
     run.steps = done.steps + given.steps;
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
-  if (zero::decays(schedule.kind)) schedule.total_num_steps = std::max<int64_t>(1, run.steps);
+  if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)
+    schedule.total_num_steps = std::max<int64_t>(1, run.steps);
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
   run.settings.steps = run.steps;

@@ -34,9 +34,14 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "schedule", settings.optimisation.schedule.kind);
   visit("run", "warmup_steps", settings.optimisation.schedule.warmup_num_steps);
   visit("run", "schedule_steps", settings.optimisation.schedule.total_num_steps);
+  visit("run", "warmup_type", settings.optimisation.schedule.warmup_type);
+  visit("run", "warmup_min_rate", settings.optimisation.schedule.warmup_min_lr);
+  visit("run", "warmup_min_ratio", settings.optimisation.schedule.warmup_min_ratio);
+  visit("run", "cosine_min_ratio", settings.optimisation.schedule.cos_min_ratio);
   visit("run", "weight_decay", settings.optimisation.engine.adam.weight_decay);
   visit("run", "beta1", settings.optimisation.engine.adam.beta1);
   visit("run", "beta2", settings.optimisation.engine.adam.beta2);
+  visit("run", "epsilon", settings.optimisation.engine.adam.epsilon);
   visit("run", "clip_norm", settings.optimisation.engine.clip_norm);
   visit("run", "preset", settings.optimisation.preset);
   visit("run", "compute", settings.optimisation.engine.compute);
@@ -44,6 +49,12 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "optimizer", settings.optimisation.engine.optimizer);
   visit("run", "initial_scale_power",
         settings.optimisation.engine.loss_scaling.initial_scale_power);
+  visit("run", "loss_scale", settings.optimisation.engine.loss_scaling.loss_scale);
+  visit("run", "loss_scale_window", settings.optimisation.engine.loss_scaling.window);
+  visit("run", "hysteresis", settings.optimisation.engine.loss_scaling.hysteresis);
+  visit("run", "consecutive_hysteresis",
+        settings.optimisation.engine.loss_scaling.consecutive_hysteresis);
+  visit("run", "min_loss_scale", settings.optimisation.engine.loss_scaling.min_loss_scale);
   visit("run", "stage", settings.optimisation.engine.stage);
   visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
   visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
@@ -61,6 +72,7 @@ const char* order_name(models::Order order) {
 Json value_of(models::Order order) { return order_name(order); }
 Json value_of(DType dtype) { return name_of(dtype); }
 Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
+Json value_of(zero::WarmupType type) { return type == zero::WarmupType::linear ? "linear" : "log"; }
 Json value_of(double number) {
   // JSON has no infinities: a diverged run still saves.
   return std::isfinite(number) ? Json(number)
@@ -85,6 +97,9 @@ void read(const Json& json, DType& dtype) {
 }
 void read(const Json& json, zero::ScheduleKind& kind) {
   kind = zero::schedule_kind(json.get<std::string>());
+}
+void read(const Json& json, zero::WarmupType& type) {
+  type = json.get<std::string>() == "linear" ? zero::WarmupType::linear : zero::WarmupType::log;
 }
 void read(const Json& json, double& number) {
   number = json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();

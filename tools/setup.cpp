@@ -202,6 +202,23 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--schedule", schedule.kind, saved_schedule.kind);
   if (schedule.kind == saved_schedule.kind)
     fill("--warmup-steps", schedule.warmup_num_steps, saved_schedule.warmup_num_steps);
+  // What no flag sets, a config does, and all of it.
+  if (missing("--config") && schedule.kind == saved_schedule.kind) {
+    schedule.warmup_type = saved_schedule.warmup_type;
+    schedule.warmup_min_lr = saved_schedule.warmup_min_lr;
+    schedule.warmup_min_ratio = saved_schedule.warmup_min_ratio;
+    schedule.cos_min_ratio = saved_schedule.cos_min_ratio;
+    // Another end than the run's was a config's, and stays.
+    if (zero::decays(schedule.kind) && saved.steps > 0 &&
+        saved_schedule.total_num_steps != saved.steps)
+      schedule.total_num_steps = saved_schedule.total_num_steps;
+  }
+  if (missing("--config")) {
+    engine.adam.epsilon = saved_engine.adam.epsilon;
+    const int power = engine.loss_scaling.initial_scale_power;
+    engine.loss_scaling = saved_engine.loss_scaling;
+    engine.loss_scaling.initial_scale_power = power;
+  }
   fill("--weight-decay", engine.adam.weight_decay, saved_engine.adam.weight_decay);
   fill("--betas", engine.adam.beta1, saved_engine.adam.beta1);
   fill("--betas", engine.adam.beta2, saved_engine.adam.beta2);

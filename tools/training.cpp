@@ -76,6 +76,8 @@ void Training::prepare_engine() {
   if (is_first() && !options_.metrics.empty())
     metrics_.emplace(options_.metrics, !run_.resumed.empty());
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
+  deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
+                         settings_.optimisation.engine.adam);
   announce();
   if (is_first() && options_.log_interval > 0)
     peak_flops_ =
@@ -207,7 +209,20 @@ void Training::report(const StepRecord& record) {
                    100.0 * record.tokens_per_second * matmul_flops_per_token() / peak_flops_);
     console_->result(line);
   }
+  report_as_deepspeed(record);
   console_->progress({record.step + 1, record.loss, record.tokens_per_second});
+}
+
+void Training::report_as_deepspeed(const StepRecord& record) {
+  const int64_t steps = engine_.steps();
+  for (const std::string& line : deepspeed_log_->lines({.steps = steps,
+                                 .skipped = engine_.skipped(),
+                                 .micro_steps = steps * settings_.accumulation,
+                                 .samples = record.samples,
+                                 .seconds = record.seconds,
+                                 .live_bytes = stepper_.memory().rows().back().live,
+                                 .peak_bytes = record.peak_bytes}))
+    console_->result(line);
 }
 
 void Training::report_periodic(int64_t step) {

@@ -5,6 +5,7 @@
 
 #include "runtime/comm.h"
 #include "tools/console.h"
+#include "tools/deepspeed_log.h"
 #include "tools/evaluation.h"
 #include "tools/interrupt.h"
 #include "tools/metrics.h"
@@ -31,6 +32,7 @@ class Training {
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
   void report(const StepRecord& record);
+  void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
   void validate();
   void print_sample();
@@ -53,6 +55,7 @@ class Training {
   RankMemory memory_;
   std::optional<MetricsFile> metrics_;
   std::optional<Console> console_;
+  std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are

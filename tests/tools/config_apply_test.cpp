@@ -1,0 +1,194 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tests/tools/config_case.h"
+#include "tools/config/coerce.h"
+
+namespace zg::testing {
+namespace {
+
+using nlohmann::json;
+using tools::Effect;
+using tools::Row;
+using tools::Type;
+
+// The least that a key of this section needs around it to matter.
+json surroundings(const std::string& section) {
+  json config = {{"train_micro_batch_size_per_gpu", 4}};
+  if (section == "fp16") config["fp16"]["enabled"] = true;
+  if (section == "zero_optimization") config[section]["stage"] = 0;
+  if (section == "bf16") config["bf16"]["enabled"] = true;
+  if (section == "optimizer" || section == "adam")
+    config["optimizer"] = {{"type", "Adam"}, {"params", {{"weight_decay", 0.1}}}};
+  if (section == "scheduler")
+    config["scheduler"] = {{"type", "WarmupLR"}, {"params", json::object()}};
+  if (section.starts_with("Warmup")) {
+    config["scheduler"] = {{"type", section}, {"params", json::object()}};
+    if (section != "WarmupLR") config["scheduler"]["params"]["total_num_steps"] = 5000;
+  }
+  if (section.starts_with("offload_")) config["zero_optimization"]["stage"] = 3;
+  return config;
+}
+
+json& section_in(json& config, const std::string& section) {
+  if (section.empty()) return config;
+  if (section == "adam") return config["optimizer"]["params"];
+  if (section.starts_with("Warmup")) return config["scheduler"]["params"];
+  if (section.starts_with("offload_")) return config["zero_optimization"][section];
+  return config[section];
+}
+
+// Another value than the default's, of the right type.
+json another(const Row& row) {
+  const std::string key = row.key, fallback = row.fallback;
+  switch (row.type) {
+    case Type::boolean:
+      return fallback != "true";
+    case Type::integer:
+      return key == "stage" ? json(2) : json(fallback == "6" ? 8 : 6);
+    case Type::number:
+      return 0.25;
+    case Type::numbers:
+      return json{0.5, 0.75};
+    case Type::choice: {
+      const std::string choices = row.choices;
+      const std::string second = choices.substr(choices.find('|') + 1);
+      return second.substr(0, second.find('|'));
+    }
+    case Type::text:
+      return key == "type" && std::string(row.section) == "optimizer" ? "Lamb" : "OneCycle";
+    default:
+      return json{{"other", 1}};
+  }
+}
+
+// What it sets, asks in vain for, or what it says.
+std::string behaviour(const json& config) {
+  const Loaded loaded = load(config.dump());
+  return fingerprint(loaded.options) + loaded.config.unsupported.value_or("") +
+         (loaded.config.is_on("", "dump_state") ? "dumps" : "");
+}
+
+}  // namespace
+
+TEST_CASE("config: every honoured key changes the run, and every other one says that it does not") {
+  int honoured = 0, only = 0, listed = 0;
+  for (const Row& row : tools::rows()) {
+    if (row.type == Type::section && row.effect != Effect::nothing) continue;
+    const std::string path = tools::path_of(row);
+    CAPTURE(path);
+    json with = surroundings(row.section), without = with;
+    if (std::string(row.key) == "enabled") without.erase(row.section);
+    section_in(with, row.section)[row.key] =
+        row.type == Type::section ? json::object() : another(row);
+    CAPTURE(with.dump());
+    const Loaded loaded = load(with.dump());
+    switch (row.effect) {
+      case Effect::honoured:
+        ++honoured;
+        // With its default the run is that of a config without the key.
+        CHECK(behaviour(with) != behaviour(without));
+        break;
+      case Effect::only: {
+        ++only;
+        REQUIRE(loaded.config.unsupported);
+        CHECK(loaded.config.unsupported->starts_with("c.json:1:"));
+        CHECK(contains(*loaded.config.unsupported, path + ": "));
+        CHECK(contains(*loaded.config.unsupported, row.why));
+        json plain = without;
+        const std::string fallback = row.fallback;
+        if (fallback != "null") section_in(plain, row.section)[row.key] = json::parse(fallback);
+        CHECK(behaviour(plain) == behaviour(without));
+        break;
+      }
+      case Effect::nothing:
+        ++listed;
+        CHECK(fingerprint(loaded.options) == fingerprint(load(without.dump()).options));
+        CHECK(std::any_of(loaded.config.without_effect.begin(), loaded.config.without_effect.end(),
+                          [&](const std::string& line) {
+                            return contains(line, path + ": accepted without effect (" + row.why);
+                          }));
+        break;
+      case Effect::inner:
+        break;
+    }
+  }
+  CHECK(honoured >= 40);
+  CHECK(only >= 30);
+  CHECK(listed >= 20);
+}
+
+TEST_CASE("config: a section's defaults are DeepSpeed's, of the version that is asked for") {
+  const std::string batch = "{train_batch_size: 8, ";
+  const auto engine = [&](const std::string& text, tools::Compat compat) {
+    return load(batch + text + "}", compat).options.optimisation.engine;
+  };
+  using enum tools::Compat;
+  CHECK(engine("", v0_19).clip_norm == 1.0f);
+  CHECK(engine("", v0_16).clip_norm == 0.0f);
+  CHECK(engine("gradient_clipping: 0.5", v0_16).clip_norm == 0.5f);
+  const Loaded adam = load(batch + "optimizer: {type: \"adamw\"}}");
+  CHECK(adam.options.optimisation.engine.adam.beta1 == 0.9f);
+  CHECK(adam.options.optimisation.engine.adam.beta2 == 0.999f);
+  CHECK(adam.options.optimisation.engine.adam.weight_decay == 0.0f);
+  CHECK(adam.options.optimisation.schedule.rate == 1e-3);
+  // Without the block the optimizer is the command's own.
+  CHECK(engine("", v0_19).adam.beta2 == 0.95f);
+  const Loaded warmup =
+      load(batch +
+           "optimizer: {type: \"Adam\", params: {lr: 0.5}}, scheduler: {type: \"WarmupLR\", "
+           "params: {}}}");
+  CHECK(warmup.options.optimisation.schedule.rate == 0.5);  // warmup_max_lr: the optimizer's
+  CHECK(warmup.options.optimisation.schedule.warmup_num_steps == 1000);
+  CHECK(warmup.options.optimisation.schedule.warmup_type == zero::WarmupType::log);
+}
+
+TEST_CASE("config: a flag that is given overrides its key, a default of a flag never does") {
+  const std::string text =
+      "{train_batch_size: 8, optimizer: {type: \"Adam\", params: {lr: 0.5}}, bf16: {enabled: "
+      "true}, "
+      "zero_optimization: {stage: 2}}";
+  Loaded loaded = load(text);
+  CHECK(loaded.overridden.empty());
+  CHECK(loaded.options.optimisation.schedule.rate == 0.5);
+  CHECK(loaded.options.given.count("--lr") == 1);
+  loaded = load(text, tools::Compat::v0_19, false, {"--lr", "--strategy", "--precision"});
+  CHECK(loaded.overridden == std::vector<std::string>{"optimizer.params.lr (--lr)",
+                                                      "bf16.enabled (--precision)",
+                                                      "zero_optimization.stage (--strategy)"});
+  CHECK(loaded.options.optimisation.schedule.rate == 5e-4);
+  CHECK(loaded.options.optimisation.engine.stage == 0);
+  CHECK(loaded.options.optimisation.engine.compute == DType::f32);
+}
+
+TEST_CASE("config: auto is filled from flags and the model, as accelerate fills it") {
+  const std::string text =
+      "{train_batch_size: \"auto\", train_micro_batch_size_per_gpu: \"auto\", "
+      "gradient_clipping: \"auto\", optimizer: {type: \"AdamW\", params: {lr: \"auto\", "
+      "weight_decay: \"auto\"}}, scheduler: {type: \"WarmupDecayLR\", params: {warmup_min_lr: "
+      "\"auto\", warmup_max_lr: \"auto\", warmup_num_steps: \"auto\", total_num_steps: \"auto\"}}, "
+      "zero_optimization: {stage: 3, reduce_bucket_size: \"auto\", stage3_prefetch_bucket_size: "
+      "\"auto\", stage3_param_persistence_threshold: \"auto\"}}";
+  const Loaded loaded = load(text);
+  const tools::TrainOptions &options = loaded.options, defaults;
+  CHECK(options.batch.micro == 64);
+  CHECK(!options.batch.train);
+  CHECK(options.optimisation.engine.clip_norm == defaults.optimisation.engine.clip_norm);
+  CHECK(options.optimisation.schedule.rate == defaults.optimisation.schedule.rate);
+  CHECK(options.optimisation.engine.adam.weight_decay ==
+        defaults.optimisation.engine.adam.weight_decay);
+  CHECK(options.optimisation.engine.adam.beta2 == 0.999f);    // not "auto": DeepSpeed's default
+  CHECK(options.optimisation.schedule.total_num_steps == 0);  // the run's
+  CHECK(options.buckets.reduce_per_square == 1.0);
+  CHECK(options.buckets.prefetch_per_square == 0.9);
+  CHECK(options.buckets.persistence_per_width == 10.0);
+  const Loaded with_flag =
+      load(text, tools::Compat::v0_19, false, {"--reduce-bucket-size", "--lr"});
+  CHECK(with_flag.options.buckets.reduce_per_square == 0.0);
+  CHECK(with_flag.overridden.empty());
+}
+
+}  // namespace zg::testing

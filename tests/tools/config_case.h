@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+#include "tests/error_message.h"
+#include "tools/config/hjson.h"
+#include "tools/config/load.h"
+
+// Configs from text to the options of a run, in one call.
+namespace zg::testing {
+
+struct Loaded {
+  tools::CheckedConfig config;
+  tools::TrainOptions options;
+  std::vector<std::string> overridden;
+};
+
+/// `given`: flags of the command line, which keep their values in `options`.
+inline Loaded load(const std::string& text, tools::Compat compat = tools::Compat::v0_19,
+                   bool lenient = false, const tools::Given& given = {}) {
+  Loaded loaded{
+      .config = tools::check_config(tools::read_hjson(text, "c.json"), "c.json", compat, lenient)};
+  loaded.options.given = given;
+  if (!loaded.config.unsupported)
+    loaded.overridden = tools::apply_config(loaded.config, loaded.options);
+  return loaded;
+}
+
+/// Everything that a config can set, as text.
+std::string fingerprint(const tools::TrainOptions& options);
+
+}  // namespace zg::testing

@@ -1,0 +1,160 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+const std::string run =
+    "train --data sort --model-type gpt-nano --score-samples 0 --log-interval 0 --threads 1 ";
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("every config of tools/configs trains two steps, or is refused for its offload") {
+  const struct {
+    const char *name, *precision;
+    int stage, batch;
+  } configs[] = {{"zero0", "f32", 0, 16},
+                 {"zero1", "bf16", 1, 16},
+                 {"zero1_ac", "bf16", 1, 16},
+                 {"zero2", "bf16", 2, 16},
+                 {"zero3", "bf16", 3, 16},
+                 {"fp16", "f16", 2, 32},
+                 {"accelerate_zero2", "f16", 2, 128},
+                 {"accelerate_zero3", "f16", 3, 128}};
+  for (const auto& [name, precision, stage, batch] : configs) {
+    CAPTURE(name);
+    const Outcome outcome = zerograd(run + "--ranks 2 --steps 2 --deepspeed --deepspeed_config " +
+                                     ZG_CONFIGS + name + ".json");
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(
+        contains(outcome.error, std::string(precision) + ", ZeRO stage " + std::to_string(stage)));
+    CHECK(contains(outcome.error, "batch " + std::to_string(batch) + " = "));
+    CHECK(line_after(outcome.out, "param_hash ").size() == 32);
+  }
+  const Outcome offload =
+      zerograd(run + "--steps 2 --config " + ZG_CONFIGS + "accelerate_zero3_offload.json");
+  CHECK(offload.status == 6);
+  CHECK(contains(offload.error,
+                 "accelerate_zero3_offload.json:25:27: "
+                 "zero_optimization.offload_optimizer.device: 'cpu'"));
+}
+
+TEST_CASE("a config and the flags that say the same give the same bits, also of plan") {
+  const std::string flags =
+      "--ranks 2 --steps 4 --batch-size 8 --precision bf16 --zero-stage 2 --lr 1e-3 --betas "
+      "0.8,0.999 --weight-decay 3e-7 --schedule WarmupLR --warmup-steps 1000 --clip 1 "
+      "--reduce-bucket-size 5e7";
+  const std::string config =
+      std::string("--ranks 2 --steps 4 --config ") + ZG_CONFIGS + "zero2.json";
+  const Outcome by_flags = zerograd(run + flags), by_config = zerograd(run + config);
+  REQUIRE(by_flags.status == 0);
+  CHECK(line_after(by_config.out, "param_hash ") == line_after(by_flags.out, "param_hash "));
+  const Outcome plan = zerograd("plan --data sort --threads 1 " + config);
+  CHECK(plan.status == 0);
+  CHECK(plan.out == zerograd("plan --data sort --threads 1 --overlap-comm on " + flags).out);
+}
+
+TEST_CASE("a flag overrides a config's key, and one line says so") {
+  const std::string config = std::string("--steps 1 --config ") + ZG_CONFIGS + "zero1.json ";
+  const Outcome outcome =
+      zerograd(run + config + "--lr 1e-2 --zero-stage 3 --train-batch-size 8 --log-interval 1");
+  CHECK(outcome.status == 0);
+  CHECK(count(outcome.error, "overridden by flags") == 1);
+  CHECK(contains(outcome.error,
+                 "zero1.json: overridden by flags: train_batch_size (--train-batch-size), "
+                 "optimizer.params.lr (--lr), scheduler.params.warmup_max_lr (--lr), "
+                 "zero_optimization.stage (--zero-stage)\n"));
+  CHECK(contains(outcome.error, "ZeRO stage 3"));
+  CHECK(contains(outcome.error, "batch 8 = "));
+  CHECK(contains(outcome.error, "WarmupLR, 0.01 after"));
+}
+
+TEST_CASE("config: what is wrong ends a run before its first step, with exit status 2, 5 or 6") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "ds.json";
+  const auto outcome = [&](const std::string& text, const std::string& flags = "") {
+    write_file(path, text);
+    return zerograd(run + "--steps 1 --config " + path + " " + flags);
+  };
+  Outcome end = outcome("{\"train_batch_size\": 4}", "--ranks 8");
+  CHECK(end.status == 2);
+  CHECK(contains(end.error, "error: ConfigError: " + path + ":1:2: train_batch_size: "));
+  CHECK(contains(end.error, "Micro batch size per gpu: 0 has to be greater than 0"));
+  end = outcome(
+      "{\"train_batch_size\": 4, \"zero_optimization\": {\"offload_param\": {\"device\": \"");
+  CHECK(end.status == 2);
+  CHECK(contains(end.error, path + ":1:75: zero_optimization.offload_param.device: "));
+  CHECK(end.out.empty());
+  CHECK(outcome("{}").status == 2);
+  CHECK(outcome("{}", "--batch-size 4").status == 0);
+  CHECK(outcome("{\"train_batch_size\": 4, \"foo\": 1}").status == 2);
+  CHECK(outcome("{\"train_batch_size\": 4, \"foo\": 1}", "--lenient").status == 0);
+  CHECK(outcome("{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\"}}").status == 6);
+  CHECK(zerograd(run + "--config " + (folder / "none.json")).status == 5);
+  CHECK(zerograd(run + "--steps 1 --compat 0.16").status == 2);
+  CHECK(zerograd(run + "--steps 1 --lenient").status == 2);
+}
+
+TEST_CASE(
+    "DeepSpeed's lines of progress come every steps_per_print steps, character by character") {
+  const TemporaryFolder folder;
+  write_file(folder / "ds.json",
+             "{train_batch_size: 8, gradient_accumulation_steps: 2, steps_per_print: 2, optimizer: "
+             "{type: \"Adam\", params: {lr: 0.001, betas: [0.8, 0.999]}}, scheduler: {type: "
+             "\"WarmupLR\", params: {warmup_num_steps: 4, warmup_type: \"linear\"}}}");
+  const Outcome outcome = zerograd(run + "--steps 5 --config " + (folder / "ds.json"));
+  REQUIRE(outcome.status == 0);
+  const std::string stamp =
+      "\\[20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2},[0-9]{3}\\] \\[INFO\\] ";
+  const std::string number = "[0-9]+\\.[0-9]+(e[+-][0-9]{2,3})?";
+  const auto progress = [&](const char* step, const char* rate) {
+    return stamp + "\\[logging\\.py:96:log_dist\\] \\[Rank 0\\] step=" + step +
+           ", skipped=0, lr=\\[" + rate + "\\], mom=\\[\\[0\\.8, 0\\.999\\]\\]\n";
+  };
+  const std::regex expected("(.|\n)*\n" + progress("2", "0\\.00025") + progress("4", "0\\.00075") +
+                            stamp +
+                            "\\[timer\\.py:260:stop\\] epoch=0/micro_step=8/global_step=4, "
+                            "RunningAvgSamplesPerSec=" +
+                            number + ", CurrSamplesPerSec=" + number + ", MemAllocated=" + number +
+                            "GB, MaxMemAllocated=" + number + "GB\nparam_hash [0-9a-f]{32}\n");
+  CAPTURE(outcome.out);
+  CHECK(std::regex_match(outcome.out, expected));
+}
+
+TEST_CASE("a run of a config is resumed without it, to the same bits") {
+  const TemporaryFolder folder;
+  write_file(folder / "ds.json",
+             "{train_batch_size: 8, optimizer: {type: \"AdamW\", params: {lr: 0.01, eps: 1e-4}}, "
+             "scheduler: {type: \"WarmupDecayLR\", params: {warmup_min_lr: 1e-4, warmup_max_lr: "
+             "0.01, warmup_num_steps: 3, total_num_steps: 20, warmup_type: \"linear\"}}, fp16: "
+             "{enabled: true, initial_scale_power: 8, loss_scale_window: 2}}");
+  const std::string config = "--config " + (folder / "ds.json");
+  const Outcome whole = zerograd(run + "--steps 8 " + config);
+  REQUIRE(whole.status == 0);
+  const std::string save = " --save " + (folder / "saved");
+  REQUIRE(zerograd(run + "--steps 4 " + config + save).status == 0);
+  const std::string resume =
+      "train --score-samples 0 --log-interval 0 --threads 1 --steps 8 "
+      "--resume " +
+      (folder / "saved");
+  for (const std::string& flags : {std::string(), " " + config}) {
+    const Outcome rest = zerograd(resume + flags);
+    CAPTURE(flags);
+    CAPTURE(rest.error);
+    CHECK(line_after(rest.out, "param_hash ") == line_after(whole.out, "param_hash "));
+  }
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,192 @@
+#include <algorithm>
+
+#include "runtime/error.h"
+#include "tools/config/load.h"
+#include "tools/values.h"
+#include "zero/schedule.h"
+
+namespace zg::tools {
+namespace {
+
+class Mapping {
+ public:
+  Mapping(const CheckedConfig& config, TrainOptions& options)
+      : config_(config),
+        options_(options),
+        schedule_(options.optimisation.schedule),
+        engine_(options.optimisation.engine) {}
+
+  std::vector<std::string> apply() {
+    apply_batch();
+    apply_optimizer();
+    apply_scheduler();
+    apply_precision();
+    apply_zero();
+    take("", "gradient_clipping", {"--clip"},
+         [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
+    take("", "steps_per_print", {},
+         [&](const Setting& s) { options_.steps_per_print = s.integer; });
+    if (config_.is_on("", "memory_breakdown")) options_.dump_memory = true;
+    options_.given.insert(from_config_.begin(), from_config_.end());
+    return overridden_;
+  }
+
+ private:
+  // Calls `set` unless the key is absent, null or "auto", or one of `flags` was given; then the
+  // first of them counts as given. A default that a flag sets goes unmentioned.
+  template <class Set>
+  void take(const std::string& section, const std::string& key,
+            const std::vector<std::string>& flags, const Set& set) {
+    const Setting* setting = config_.find(section, key);
+    if (!setting || setting->null || setting->automatic) return;
+    for (const std::string& flag : flags)
+      if (options_.given.count(flag)) {
+        if (setting->given) overridden_.push_back(path_of(*setting->row) + " (" + flag + ")");
+        return;
+      }
+    set(*setting);
+    if (!flags.empty()) from_config_.insert(flags.front());
+  }
+
+  bool is_automatic(const std::string& section, const std::string& key) const {
+    const Setting* setting = config_.find(section, key);
+    return setting && setting->automatic;
+  }
+  bool has_flag(const char* flag) const { return options_.given.count(flag) > 0; }
+
+  void apply_batch() {
+    BatchOptions& batch = options_.batch;
+    batch.place = place(config_.file, {}, "");
+    bool is_placed = false;
+    const auto number = [&](const char* key, const char* flag, std::optional<int64_t>& target) {
+      take("", key, {flag}, [&](const Setting& s) {
+        target = s.integer;
+        if (!is_placed) batch.place = config_.place_of(s);
+        is_placed = true;
+      });
+    };
+    number("train_batch_size", "--train-batch-size", batch.train);
+    number("train_micro_batch_size_per_gpu", "--batch-size", batch.micro);
+    number("gradient_accumulation_steps", "--grad-accum", batch.accumulation);
+    // The data loader's, which is ours, unless it follows from the other two.
+    if (is_automatic("", "train_micro_batch_size_per_gpu") && !batch.train && !batch.micro)
+      batch.micro = default_micro_batch;
+  }
+
+  void apply_optimizer() {
+    zero::AdamOptions& adam = engine_.adam;
+    const auto set = [](float& target) {
+      return [&target](const Setting& s) { target = static_cast<float>(s.number); };
+    };
+    take("adam", "lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
+    take("adam", "betas", {"--betas"}, [&](const Setting& s) {
+      adam.beta1 = static_cast<float>(s.numbers[0]);
+      adam.beta2 = static_cast<float>(s.numbers[1]);
+    });
+    take("adam", "eps", {}, set(adam.epsilon));
+    take("adam", "weight_decay", {"--weight-decay"}, set(adam.weight_decay));
+  }
+
+  void apply_scheduler() {
+    const Setting* type = config_.find("scheduler", "type");
+    if (!type) return;
+    if (has_flag("--schedule")) {
+      overridden_.push_back("scheduler (--schedule)");
+      return;
+    }
+    const std::string& kind = type->text;
+    schedule_.kind = zero::schedule_kind(kind);
+    from_config_.insert("--schedule");
+    take(kind, "warmup_max_lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
+    // DeepSpeed takes at least 2; here 0 would mean not given.
+    take(kind, "warmup_num_steps", {"--warmup-steps"},
+         [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
+    if (is_automatic(kind, "warmup_num_steps")) {
+      schedule_.warmup_num_steps = std::max<int64_t>(2, schedule_.warmup_num_steps);
+      from_config_.insert("--warmup-steps");
+    }
+    take(kind, "total_num_steps", {},
+         [&](const Setting& s) { schedule_.total_num_steps = s.integer; });
+    take(kind, "warmup_type", {}, [&](const Setting& s) {
+      schedule_.warmup_type = s.text == "linear" ? zero::WarmupType::linear : zero::WarmupType::log;
+    });
+    const std::pair<const char*, double*> numbers[] = {
+        {"warmup_min_lr", &schedule_.warmup_min_lr},
+        {"warmup_min_ratio", &schedule_.warmup_min_ratio},
+        {"cos_min_ratio", &schedule_.cos_min_ratio}};
+    for (const auto& [key, target] : numbers)
+      take(kind, key, {}, [&](const Setting& s) { *target = s.number; });
+  }
+
+  void apply_precision() {
+    const bool f16 = config_.is_on("fp16", "enabled"), bf16 = config_.is_on("bf16", "enabled");
+    const bool f16_wanted = has_flag("--precision") ? engine_.compute == DType::f16 : f16;
+    if (has_flag("--precision")) {
+      if (f16 || bf16)
+        overridden_.push_back(std::string(f16 ? "fp16" : "bf16") + ".enabled (--precision)");
+    } else {
+      engine_.compute = f16 ? DType::f16 : bf16 ? DType::bf16 : DType::f32;
+      if (bf16 && config_.is_on("bf16", "bf16_optimizer_states"))
+        options_.optimisation.preset = "fsdp-memory";
+      from_config_.insert("--precision");
+    }
+    take("data_types", "grad_accum_dtype", {"--grad-accum-dtype"}, [&](const Setting& s) {
+      engine_.grad_accum = s.text == "bf16" ? DType::bf16 : DType::f32;
+    });
+    if (f16_wanted) apply_loss_scale(engine_.loss_scaling);
+  }
+
+  void apply_loss_scale(zero::LossScaleOptions& scaling) {
+    take("fp16", "loss_scale", {}, [&](const Setting& s) { scaling.loss_scale = s.number; });
+    take("fp16", "initial_scale_power", {"--initial-scale-power"},
+         [&](const Setting& s) { scaling.initial_scale_power = static_cast<int>(s.integer); });
+    take("fp16", "loss_scale_window", {}, [&](const Setting& s) { scaling.window = s.integer; });
+    take("fp16", "hysteresis", {}, [&](const Setting& s) { scaling.hysteresis = s.integer; });
+    take("fp16", "consecutive_hysteresis", {},
+         [&](const Setting& s) { scaling.consecutive_hysteresis = s.boolean; });
+    take("fp16", "min_loss_scale", {},
+         [&](const Setting& s) { scaling.min_loss_scale = s.number; });
+  }
+
+  void apply_zero() {
+    const char* const in = "zero_optimization";
+    take(in, "stage", {"--zero-stage", "--strategy"},
+         [&](const Setting& s) { engine_.stage = static_cast<int>(s.integer); });
+    const auto size = [&](const char* key, const char* flag, int64_t& target, double& by_width,
+                          double factor) {
+      const std::vector<std::string> flags =
+          flag ? std::vector<std::string>{flag} : std::vector<std::string>{};
+      take(in, key, flags, [&](const Setting& s) { target = s.integer; });
+      if (is_automatic(in, key) && !(flag && has_flag(flag))) by_width = factor;
+    };
+    BucketsByWidth& buckets = options_.buckets;
+    double unused = 0.0;  // its "auto" is the default
+    size("allgather_bucket_size", nullptr, engine_.allgather_bucket_size, unused, 0.0);
+    size("reduce_bucket_size", "--reduce-bucket-size", engine_.reduce_bucket_size,
+         buckets.reduce_per_square, 1.0);
+    size("stage3_prefetch_bucket_size", "--prefetch-bucket-size", engine_.prefetch_bucket_size,
+         buckets.prefetch_per_square, 0.9);
+    size("stage3_param_persistence_threshold", "--param-persistence-threshold",
+         engine_.param_persistence_threshold, buckets.persistence_per_width, 10.0);
+    take(in, "overlap_comm", {"--overlap-comm"},
+         [&](const Setting& s) { engine_.overlap_comm = s.boolean; });
+    const Setting* overlap = config_.find(in, "overlap_comm");
+    if (overlap && overlap->null && !has_flag("--overlap-comm"))
+      engine_.overlap_comm = engine_.stage == 3;
+  }
+
+  const CheckedConfig& config_;
+  TrainOptions& options_;
+  zero::ScheduleOptions& schedule_;
+  zero::Config& engine_;
+  std::vector<std::string> overridden_;
+  Given from_config_;  // joins what was given at the end: a config overrides itself
+};
+
+}  // namespace
+
+std::vector<std::string> apply_config(const CheckedConfig& config, TrainOptions& options) {
+  return Mapping(config, options).apply();
+}
+
+}  // namespace zg::tools

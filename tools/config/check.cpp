@@ -1,0 +1,188 @@
+#include "tools/config/check.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "runtime/error.h"
+#include "tools/config/coerce.h"
+#include "tools/config/contradictions.h"
+#include "tools/config/names.h"
+
+namespace zg::tools {
+namespace {
+
+// Where pydantic drops "auto" so that the default holds.
+bool drops_auto(const std::string& section) {
+  static const std::set<std::string> sections = {"zero_optimization", "offload_param",
+                                                 "offload_optimizer", "fp16", "bf16"};
+  return sections.count(section) > 0;
+}
+
+class Checker {
+ public:
+  Checker(CheckedConfig& config, bool lenient) : config_(config), lenient_(lenient) {}
+
+  void check_section(const std::string& section, const Value& object) {
+    sections_.insert(section);
+    for (const Value::Member& member : object.members) {
+      const Row* row = find_row(section, member.key);
+      if (row)
+        check_key(*row, member, object);
+      else
+        refuse_unknown(section, member);
+    }
+  }
+
+  // What a section that is there leaves out.
+  void fill_defaults() {
+    for (const Row& row : rows()) {
+      if (sections_.count(row.section) == 0 || row.type == Type::section || *row.fallback == '\0')
+        continue;
+      const std::string name = name_of(row);
+      if (config_.settings.count(name) == 0)
+        config_.settings.emplace(name, default_of(row, config_.compat));
+    }
+  }
+
+ private:
+  static std::string name_of(const Row& row) { return std::string(row.section) + "." + row.key; }
+  std::string where(const Row& row, Position at) const {
+    return place(config_.file, at, path_of(row));
+  }
+
+  void refuse_unknown(const std::string& section, const Value::Member& member) {
+    const std::string in = path_of(section);
+    const std::string begin =
+        place(config_.file, member.at, in.empty() ? member.key : in + "." + member.key);
+    const std::string advice = advice_on(section, member.key);
+    if (!lenient_)
+      throw ConfigError(begin + "unknown key; expected a key of " +
+                        (in.empty() ? "DeepSpeed's config" : in) + ", got '" + member.key + "'; " +
+                        advice);
+    config_.warnings.push_back(begin + "unknown key, ignored; " + advice);
+  }
+
+  void check_key(const Row& row, const Value::Member& member, const Value& object) {
+    const Value& value = member.value;
+    const std::string begin = where(row, member.at);
+    if (row.type == Type::section && is_shorthand(row, member)) return;
+    const bool is_auto = value.kind == Value::Kind::text && value.text == "auto";
+    if (is_auto && !row.automatic && drops_auto(row.section)) return;
+    Setting setting;
+    if (is_auto && row.automatic)
+      setting = {.row = &row, .given = true, .automatic = true};
+    else
+      setting = coerced(row, value, place(config_.file, value.at, path_of(row)));
+    setting.at = member.at;
+    const auto [other, is_new] = config_.settings.emplace(name_of(row), setting);
+    if (!is_new)
+      throw ConfigError(begin + member.key + " is another name of a key that stands in line " +
+                        std::to_string(other->second.at.line) +
+                        " too; expected it once, got both; try leaving one of the two out");
+    if (row.effect == Effect::nothing)
+      config_.without_effect.push_back(begin + "accepted without effect (" + row.why + ")");
+    if (row.effect == Effect::only && !is_default(setting, config_.compat))
+      note_unsupported(config_, begin + shown(value) + ": " + row.why + "; expected " +
+                                    accepted(row) + "; try leaving it out");
+    if (row.type == Type::section && !setting.null) check_child(row, member, object);
+  }
+
+  std::string accepted(const Row& row) const {
+    const std::string fallback = fallback_of(row, config_.compat);
+    return fallback == "null" && row.type == Type::boolean ? "false" : fallback;
+  }
+
+  // zero_optimization: true is stage 1.
+  bool is_shorthand(const Row& row, const Value::Member& member) {
+    if (std::string(row.key) != "zero_optimization" || member.value.kind != Value::Kind::boolean)
+      return false;
+    sections_.insert(row.key);
+    Setting stage{.row = find_row(row.key, "stage"), .at = member.at, .given = true};
+    stage.integer = member.value.boolean ? 1 : 0;
+    stage.number = static_cast<double>(stage.integer);
+    config_.settings.emplace(name_of(*stage.row), stage);
+    return true;
+  }
+
+  void check_child(const Row& row, const Value::Member& member, const Value& object) {
+    if (std::string(row.key) != "params") {
+      check_section(row.choices, member.value);
+      if (std::string(row.key) == "optimizer" || std::string(row.key) == "scheduler")
+        check_typed(row.key, member);
+      return;
+    }
+    const std::string params = section_of_params(row.section, object);
+    if (!params.empty()) check_section(params, member.value);
+  }
+
+  // Which keys params may have; empty: whatever the type, which is not there or not done here.
+  static std::string section_of_params(const std::string& section, const Value& object) {
+    for (const Value::Member& member : object.members)
+      if (member.key == "type" && member.value.kind == Value::Kind::text)
+        return section == "optimizer" ? section_of_optimizer(member.value.text)
+                                      : section_of_schedule(member.value.text);
+    return "";
+  }
+
+  void check_typed(const std::string& section, const Value::Member& member) {
+    const Setting* type = config_.find(section, "type");
+    const std::string names = join_names(section);
+    if (!type)
+      throw ConfigError(
+          place(config_.file, member.at, section) + "a type is missing; expected one of " + names +
+          ", got none; try \"type\": \"" + (section == "optimizer" ? "AdamW" : "WarmupLR") + "\"");
+    const std::string params =
+        section == "optimizer" ? section_of_optimizer(type->text) : section_of_schedule(type->text);
+    if (!params.empty()) {
+      sections_.insert(params);
+      return;
+    }
+    const std::string begin = config_.place_of(*type);
+    if (is_later(section, type->text))
+      return note_unsupported(
+          config_, begin + "'" + type->text + "': this version does not do it; expected one of " +
+                       names + "; try " + (section == "optimizer" ? "AdamW" : "WarmupLR"));
+    throw ConfigError(begin + "expected one of " + names + ", got '" + type->text + "'" +
+                      name_advice(section, type->text));
+  }
+
+  CheckedConfig& config_;
+  const bool lenient_;
+  std::set<std::string> sections_;
+};
+
+}  // namespace
+
+const Setting* CheckedConfig::find(const std::string& section, const std::string& key) const {
+  const auto found = settings.find(section + "." + key);
+  return found == settings.end() ? nullptr : &found->second;
+}
+
+bool CheckedConfig::is_on(const std::string& section, const std::string& key) const {
+  const Setting* setting = find(section, key);
+  return setting && setting->boolean;
+}
+
+std::string CheckedConfig::place_of(const Setting& setting) const {
+  return place(file, setting.at, path_of(*setting.row));
+}
+
+void note_unsupported(CheckedConfig& config, const std::string& message) {
+  if (!config.unsupported) config.unsupported = message;
+}
+
+CheckedConfig check_config(const Value& root, const std::string& file, Compat compat,
+                           bool lenient) {
+  if (root.kind != Value::Kind::object)
+    throw ConfigError(place(file, root.at, "") + "expected an object {...}, got " + shown(root) +
+                      "; try { \"train_batch_size\": 16 }");
+  CheckedConfig config{.file = file, .compat = compat};
+  Checker checker(config, lenient);
+  checker.check_section("", root);
+  checker.fill_defaults();
+  check_contradictions(config);
+  return config;
+}
+
+}  // namespace zg::tools

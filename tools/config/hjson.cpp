@@ -1,0 +1,363 @@
+#include "tools/config/hjson.h"
+
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <map>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int deepest = 64;  // a reader that calls itself must stop before its stack does
+
+bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// JSON's numbers, and nothing else: 007, +1, .5 and 0x10 are strings without quotes.
+bool is_number(const std::string& word) {
+  size_t at = 0;
+  const auto digits = [&] {
+    const size_t first = at;
+    while (at < word.size() && is_digit(word[at])) ++at;
+    return at > first;
+  };
+  if (at < word.size() && word[at] == '-') ++at;
+  const size_t first = at;
+  if (!digits() || (word[first] == '0' && at > first + 1)) return false;
+  if (at < word.size() && word[at] == '.' && (++at, !digits())) return false;
+  if (at < word.size() && (word[at] == 'e' || word[at] == 'E')) {
+    ++at;
+    if (at < word.size() && (word[at] == '+' || word[at] == '-')) ++at;
+    if (!digits()) return false;
+  }
+  return at == word.size();
+}
+
+void append_utf8(std::string& text, uint32_t code) {
+  const auto byte = [&](uint32_t bits) { text += static_cast<char>(bits); };
+  const auto rest = [&](int shift) { byte(0x80 | ((code >> shift) & 0x3F)); };
+  if (code < 0x80) return byte(code);
+  if (code < 0x800) return byte(0xC0 | code >> 6), rest(0);
+  if (code < 0x10000) return byte(0xE0 | code >> 12), rest(6), rest(0);
+  byte(0xF0 | code >> 18), rest(12), rest(6), rest(0);
+}
+
+class Reader {
+ public:
+  Reader(const std::string& source, const std::string& file) : source_(source), file_(file) {
+    if (source_.compare(0, 3, "\xEF\xBB\xBF") == 0) at_ = 3;
+  }
+
+  Value read() {
+    check_bytes();
+    skip();
+    if (at_end())
+      refuse(here(), "the file holds no settings; expected an object {...}, got nothing",
+             "{ \"train_batch_size\": 16 }");
+    Value value;
+    const char first = look();
+    if (first == '{' || first == '[')
+      value = read_value();
+    else
+      value = read_members(here(), '\0');
+    skip();
+    if (!at_end())
+      refuse(here(), "text after the end of the config; expected one object, got '" + rest() + "'",
+             "a { for each }");
+    return value;
+  }
+
+ private:
+  [[noreturn]] void refuse(Position at, const std::string& message, const std::string& advice) {
+    std::string path;
+    for (const std::string& part : path_)
+      path += (path.empty() || part.starts_with("[") ? "" : ".") + part;
+    throw ConfigError(place(file_, at, path) + message + (advice.empty() ? "" : "; try " + advice));
+  }
+  [[noreturn]] void refuse_end(const std::string& expected, const char* advice) {
+    refuse(here(), "the file ends here; expected " + expected + ", got nothing",
+           std::string(advice) + ", or the whole of a file that was cut off");
+  }
+
+  bool at_end() const { return at_ >= source_.size(); }
+  char look(size_t ahead = 0) const {
+    return at_ + ahead < source_.size() ? source_[at_ + ahead] : '\0';
+  }
+  bool starts(const char* word) const { return source_.compare(at_, std::strlen(word), word) == 0; }
+  void step() {
+    const char byte = source_[at_++];
+    if (byte == '\n') {
+      ++line_;
+      column_ = 1;
+    } else if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) {
+      ++column_;  // a character's first byte
+    }
+  }
+  Position here() const { return {line_, column_}; }
+  std::string rest() const {
+    std::string word;
+    for (size_t i = at_; i < source_.size() && source_[i] != '\n' && word.size() < 16; ++i)
+      word += source_[i];
+    return word;
+  }
+
+  // Once, so that nothing below meets a byte that it would have to pass on.
+  void check_bytes() {
+    const size_t start = at_;
+    while (!at_end()) {
+      const auto byte = static_cast<unsigned char>(look());
+      const int more = byte < 0x80 ? 0 : byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : 1;
+      bool valid = byte < 0x80 ? (byte >= 0x20 || is_blank(look())) && byte != 0x7F
+                               : byte >= 0xC2 && byte <= 0xF4;
+      for (int i = 1; i <= more; ++i)
+        valid = valid && (static_cast<unsigned char>(look(static_cast<size_t>(i))) & 0xC0) == 0x80;
+      if (!valid)
+        refuse(here(), "the byte " + std::to_string(byte) + " is no text; expected UTF-8",
+               "a text file");
+      for (int i = 0; i <= more; ++i) step();
+    }
+    at_ = start;
+    line_ = column_ = 1;
+  }
+
+  void skip() {
+    for (;;) {
+      while (!at_end() && is_blank(look())) step();
+      if (look() == '#' || starts("//")) {
+        while (!at_end() && look() != '\n') step();
+      } else if (starts("/*")) {
+        const Position start = here();
+        const size_t end = source_.find("*/", at_ + 2);
+        if (end == std::string::npos)
+          refuse(start, "the comment is not closed; expected */, got the end of the file",
+                 "*/ at its end");
+        while (at_ < end + 2) step();
+      } else {
+        return;
+      }
+    }
+  }
+
+  Value read_value() {
+    const Position start = here();
+    switch (look()) {
+      case '{':
+      case '[': {
+        if (++depth_ > deepest)
+          refuse(start, "more than 64 levels; expected fewer, got one more", "a flatter config");
+        const bool object = look() == '{';
+        step();
+        Value value = object ? read_members(start, '}') : read_items(start);
+        --depth_;
+        return value;
+      }
+      case '"':
+      case '\'': {
+        Value value{.kind = Value::Kind::text, .at = start, .quoted = true};
+        value.text = starts("'''") ? read_block() : read_quoted();
+        return value;
+      }
+      default:
+        return read_bare();
+    }
+  }
+
+  // Up to `close`, which is \0 for a root without braces.
+  Value read_members(Position start, char close) {
+    Value object{.kind = Value::Kind::object, .at = start};
+    std::map<std::string, int> lines;
+    for (;;) {
+      skip();
+      if (at_end()) {
+        if (close == '\0') return object;
+        refuse_end("a } for the { of line " + std::to_string(start.line), "a } here");
+      }
+      if (look() == close) return step(), object;
+      Value::Member member{.at = here()};
+      member.key = read_key();
+      path_.push_back(member.key);
+      const auto [first, is_new] = lines.emplace(member.key, member.at.line);
+      if (!is_new)
+        refuse(member.at,
+               "the key comes twice; expected it once, got it in line " +
+                   std::to_string(first->second) + " too",
+               "leaving one of the two out");
+      skip();
+      if (at_end()) refuse_end("a : after the key", "a value here");
+      if (look() != ':')
+        refuse(here(), "expected a : after the key, got '" + rest() + "'", "a : here");
+      step();
+      skip();
+      if (at_end()) refuse_end("a value", "a value here");
+      member.value = read_value();
+      path_.pop_back();
+      object.members.push_back(std::move(member));
+      skip();
+      if (look() == ',') step();
+    }
+  }
+
+  Value read_items(Position start) {
+    Value array{.kind = Value::Kind::array, .at = start};
+    for (;;) {
+      skip();
+      if (at_end()) refuse_end("a ] for the [ of line " + std::to_string(start.line), "a ] here");
+      if (look() == ']') return step(), array;
+      path_.push_back("[" + std::to_string(array.items.size()) + "]");
+      array.items.push_back(read_value());
+      path_.pop_back();
+      skip();
+      if (look() == ',') step();
+    }
+  }
+
+  std::string read_key() {
+    if (look() == '"' || look() == '\'') return read_quoted();
+    std::string key;
+    while (!at_end() && !is_punctuator(look()) && !is_blank(look())) {
+      key += look();
+      step();
+    }
+    if (key.empty())
+      refuse(here(), "expected a key or a }, got '" + rest() + "'",
+             look() == ',' ? "one comma between two settings" : "\"key\": value");
+    return key;
+  }
+
+  std::string read_quoted() {
+    const Position start = here();
+    const char quote = look();
+    std::string text;
+    step();
+    for (;;) {
+      if (at_end() || look() == '\n' || look() == '\r') {
+        const bool cut = at_end();
+        refuse(start,
+               std::string("the string is not closed; expected ") + quote +
+                   ", got the end of the " + (cut ? "file" : "line"),
+               std::string("a ") + quote + " after '" + text.substr(0, 16) + "'" +
+                   (cut ? ", or the whole of a file that was cut off" : ""));
+      }
+      if (look() == quote) return step(), text;
+      if (look() == '\\') {
+        read_escape(text);
+      } else {
+        text += look();
+        step();
+      }
+    }
+  }
+
+  void read_escape(std::string& text) {
+    const Position start = here();
+    step();
+    static constexpr char names[] = "\"'\\/bfnrt", bytes[] = "\"'\\/\b\f\n\r\t";
+    const char name = look();
+    const char* found = name == '\0' ? nullptr : std::strchr(names, name);
+    if (found) {
+      text += bytes[found - names];
+      return step();
+    }
+    uint32_t code = 0;
+    if (name != 'u' || !read_code(code))
+      refuse(start, "expected an escape like \\n or \\u00e9, got '\\" + rest() + "'", "\\\\");
+    if (code >= 0xD800 && code < 0xDC00 && starts("\\u")) {
+      uint32_t low = 0;
+      step();
+      if (!read_code(low) || low < 0xDC00 || low > 0xDFFF)
+        refuse(start, "expected both halves of a pair, got one", "\\ud83d\\ude00");
+      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    if (code >= 0xD800 && code <= 0xDFFF)
+      refuse(start, "expected both halves of a pair, got one", "\\ud83d\\ude00");
+    append_utf8(text, code);
+  }
+
+  bool read_code(uint32_t& code) {  // at the u
+    if (at_ + 5 > source_.size()) return false;
+    const char* first = source_.data() + at_ + 1;
+    const auto [end, error] = std::from_chars(first, first + 4, code, 16);
+    if (error != std::errc() || end != first + 4) return false;
+    for (int i = 0; i < 5; ++i) step();
+    return true;
+  }
+
+  std::string read_block() {
+    const Position start = here();
+    const size_t end = source_.find("'''", at_ + 3);
+    if (end == std::string::npos)
+      refuse(start, "the string is not closed; expected ''', got the end of the file",
+             "''' at its end");
+    const std::string text = source_.substr(at_ + 3, end - at_ - 3);
+    while (at_ < end + 3) step();
+    return text;
+  }
+
+  // A number, true, false or null when it ends at punctuation, a comment or the line; anything else
+  // is a string that goes to the end of the line, commas and all.
+  Value read_bare() {
+    Value value{.at = here()};
+    if (is_punctuator(look()))
+      refuse(value.at, "expected a value, got '" + rest() + "'", "a value here");
+    std::string word;
+    for (size_t i = at_;; ++i) {
+      const char c = i < source_.size() ? source_[i] : '\n';
+      const bool comment = c == '#' || (c == '/' && i + 1 < source_.size() &&
+                                        (source_[i + 1] == '/' || source_[i + 1] == '*'));
+      const bool line_ends = c == '\n' || c == '\r';
+      if (line_ends || comment || c == ',' || c == '}' || c == ']') {
+        while (!word.empty() && is_blank(word.back())) word.pop_back();
+        if (is_literal(word, value) || line_ends) {
+          if (value.kind == Value::Kind::null && word != "null") {
+            value.kind = Value::Kind::text;
+            value.text = word;
+          }
+          while (at_ < i && !at_end()) step();
+          return value;
+        }
+      }
+      word += c;
+    }
+  }
+
+  bool is_literal(const std::string& word, Value& value) {
+    if (word == "null") return true;
+    if (word == "true" || word == "false") {
+      value.kind = Value::Kind::boolean;
+      value.text = word;
+      value.boolean = word == "true";
+      return true;
+    }
+    if (!is_number(word)) return false;
+    value.kind = Value::Kind::number;
+    value.text = word;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value.number);
+    if (error == std::errc::result_out_of_range) {
+      // Too large, or so small that it is 0.
+      const size_t exponent = word.find_first_of("eE");
+      const bool small = exponent != std::string::npos && word[exponent + 1] == '-';
+      if (!small)
+        refuse(value.at, "expected a number that a double holds, got " + word.substr(0, 24),
+               "a smaller number");
+      value.number = 0.0;
+    }
+    return true;
+  }
+
+  const std::string& source_;
+  const std::string& file_;
+  size_t at_ = 0;
+  int line_ = 1, column_ = 1, depth_ = 0;
+  std::vector<std::string> path_;
+};
+
+}  // namespace
+
+Value read_hjson(const std::string& source, const std::string& file) {
+  return Reader(source, file).read();
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "tools/config/check.h"
+#include "tools/options.h"
+
+namespace zg::tools {
+
+/// Reads, checks and applies the --config of `options`, if it has one, and tells stderr what it
+/// overrides, what has no effect, and with dump_state what it holds. Keys that set what a flag does
+/// count as given. A value that starts with { is the config itself. FileError when the file cannot
+/// be read, ConfigError, and Unsupported once all of it is known to be right.
+void load_config(TrainOptions& options);
+
+/// Lets the config's keys and defaults set what no flag of `options.given` sets. Returns the keys
+/// that a flag overrides: "optimizer.params.lr (--lr)".
+std::vector<std::string> apply_config(const CheckedConfig& config, TrainOptions& options);
+
+}  // namespace zg::tools

@@ -1,0 +1,101 @@
+#include "tools/config/schema.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "tools/values.h"
+
+namespace zg::tools {
+namespace {
+
+// Spellings that people write and that are not near what they mean.
+constexpr const char* known_mistakes[][2] = {
+    {"all_reduce_bucket_size", "did you mean allgather_bucket_size, or reduce_bucket_size?"},
+    {"batch_size", "did you mean train_batch_size, or train_micro_batch_size_per_gpu?"},
+    {"micro_batch_size", "did you mean train_micro_batch_size_per_gpu?"},
+    {"max_grad_norm", "try gradient_clipping at the top level"},
+    {"learning_rate", "did you mean lr?"},
+    {"half", "did you mean fp16?"},
+    {"dynamic_loss_scale", "did you mean \"loss_scale\": 0?"},
+};
+
+std::string lower(std::string word) {
+  for (char& letter : word)
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return word;
+}
+
+bool names(const Row& row, const std::string& key) {
+  if (key == row.key) return true;
+  const std::string aliases = std::string("|") + row.alias + "|";
+  return *row.alias != '\0' && key.find('|') == std::string::npos &&
+         aliases.find("|" + key + "|") != std::string::npos;
+}
+
+std::string quoted_section(const std::string& section) {
+  return section.empty() ? "the top level" : path_of(section);
+}
+
+}  // namespace
+
+std::string path_of(const std::string& section) {
+  if (section.empty()) return "";
+  if (section == "adam") return "optimizer.params";
+  if (section.starts_with("Warmup")) return "scheduler.params";
+  if (section.starts_with("offload_")) return "zero_optimization." + section;
+  return section;
+}
+
+std::string path_of(const Row& row) {
+  const std::string section = path_of(row.section);
+  return section.empty() ? row.key : section + "." + row.key;
+}
+
+const Row* find_row(const std::string& section, const std::string& key) {
+  for (const Row& row : rows())
+    if (section == row.section && names(row, key)) return &row;
+  return nullptr;
+}
+
+std::vector<std::string> keys_of(const std::string& section) {
+  std::vector<std::string> keys;
+  for (const Row& row : rows())
+    if (section == row.section) keys.push_back(row.key);
+  return keys;
+}
+
+std::string advice_on(const std::string& section, const std::string& key) {
+  const std::string word = lower(key);
+  for (const auto& [mistake, advice] : known_mistakes)
+    if (word == mistake) return advice;
+  // `enabled`, say, is in many sections: only a key of few places tells where it belongs.
+  std::set<std::string> places, types;
+  for (const Row& row : rows()) {
+    if (section == row.section || !names(row, word)) continue;
+    if (path_of(row.section) == path_of(section))
+      types.insert(row.section);
+    else
+      places.insert((*row.section ? "in " : "at ") + quoted_section(row.section));
+  }
+  if (!types.empty()) return "try a type that has it: " + join({types.begin(), types.end()}, ", ");
+  if (!places.empty() && places.size() <= 3)
+    return "try it " + join({places.begin(), places.end()}, " or ") + ", where it belongs";
+  const std::vector<std::string> keys = keys_of(section);
+  const std::string near = nearest(word, keys);
+  if (!near.empty()) return "did you mean " + near + "?";
+  std::vector<std::string> all;
+  for (const Row& row : rows()) all.push_back(row.key);
+  const std::string far = nearest(word, all);
+  if (!far.empty()) return "did you mean " + far + ", of another section?";
+  return "try leaving it out; " + quoted_section(section) + " has " +
+         join({keys.begin(), keys.begin() + std::min<long>(6, static_cast<long>(keys.size()))},
+              ", ") +
+         (keys.size() > 6 ? ", ..." : "");
+}
+
+const char* fallback_of(const Row& row, Compat compat) {
+  return compat == Compat::v0_16 && row.fallback_0_16 ? row.fallback_0_16 : row.fallback;
+}
+
+}  // namespace zg::tools

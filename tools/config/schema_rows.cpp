@@ -1,0 +1,308 @@
+#include <cmath>
+
+#include "tools/config/schema.h"
+
+namespace zg::tools {
+namespace {
+
+using enum Type;
+using enum Effect;
+
+constexpr double largest_integer = 0x1p53;
+constexpr double largest_count = 2147483647.0;
+constexpr double largest_float = 3e38;
+
+constexpr const char* off = "this version does not do it";
+constexpr const char* layout = "gradients and values always lie in flat shards";
+constexpr const char* units = "values are gathered unit by unit and freed after their last use";
+constexpr const char* stays = "this version keeps everything in the device's memory";
+constexpr const char* no_drive = "nothing is kept on drives";
+constexpr const char* monitors = "--metrics F writes a JSON line per step";
+
+std::vector<Row> top_level() {
+  return {
+      {"", "train_batch_size", integer, "null", honoured, "", "", 0, largest_count, nullptr, "",
+       true},
+      {"", "train_micro_batch_size_per_gpu", integer, "null", honoured, "", "", 0, largest_count,
+       nullptr, "", true},
+      {"", "gradient_accumulation_steps", integer, "null", honoured, "", "", 0, largest_count,
+       nullptr, "", true},
+      {"", "steps_per_print", integer, "null", honoured, "", "", 1, largest_count},
+      {"", "gradient_clipping", number, "1.0", honoured, "", "", 0, largest_float, "0.0", "", true},
+      {"", "memory_breakdown", boolean, "false"},
+      {"", "dump_state", boolean, "false"},
+      {"", "prescale_gradients", boolean, "false", nothing,
+       "gradients are summed at full scale and divided once"},
+      {"", "gradient_predivide_factor", number, "1.0", only, off, "", 0, largest_float},
+      {"", "gradient_allreduce_op", choice, "\"mean\"", only, off, "mean|sum"},
+      {"", "communication_data_type", choice, "null", nothing,
+       "gradients go in their own dtype and meet in data_types.grad_accum_dtype", "fp32|fp16|bf16"},
+      {"", "sparse_gradients", boolean, "false", only, off},
+      {"", "disable_allgather", boolean, "false", only, off},
+      {"", "wall_clock_breakdown", boolean, "false", nothing, "--trace F shows each phase's time"},
+      {"", "zero_allow_untested_optimizer", boolean, "false", nothing,
+       "AdamW is tested at every stage"},
+      {"", "zero_force_ds_cpu_optimizer", boolean, "true", nothing, "there is one AdamW"},
+      {"", "dataloader_drop_last", boolean, "false", nothing, "every batch is whole"},
+      {"", "optimizer", section, "null", inner, "", "optimizer"},
+      {"", "scheduler", section, "null", inner, "", "scheduler"},
+      {"", "fp16", section, "null", inner, "", "fp16"},
+      {"", "bf16", section, "null", inner, "", "bf16", 0, 0, nullptr, "bfloat16"},
+      {"", "zero_optimization", section, "null", inner, "", "zero_optimization"},
+      {"", "data_types", section, "null", inner, "", "data_types"},
+      {"", "checkpoint", section, "null", inner, "", "checkpoint"},
+      {"", "activation_checkpointing", section, "null", inner, "", "activation_checkpointing"},
+      {"", "aio", section, "null", nothing, no_drive, "aio"},
+      {"", "tensorboard", section, "null", nothing, monitors, "tensorboard"},
+      {"", "csv_monitor", section, "null", nothing, monitors, "csv_monitor"},
+      {"", "wandb", section, "null", nothing, monitors, "wandb"},
+      {"", "flops_profiler", section, "null", inner, "", "flops_profiler"},
+      {"", "comms_logger", section, "null", inner, "", "comms_logger"},
+      {"", "autotuning", section, "null", inner, "", "autotuning"},
+      {"", "elasticity", section, "null", inner, "", "elasticity"},
+      {"", "amp", section, "null", inner, "", "amp"},
+      {"data_types", "grad_accum_dtype", choice, "null", honoured, "", "fp32|bf16|fp16"},
+      {"checkpoint", "tag_validation", choice, "\"Warn\"", nothing, "all ranks write one step_N",
+       "Ignore|Warn|Fail"},
+      {"checkpoint", "load_universal", boolean, "false", only,
+       "its checkpoints always load on any number of ranks"},
+      {"checkpoint", "use_node_local_storage", boolean, "false", only, off},
+      {"checkpoint", "parallel_write", any, "null", only, off},
+  };
+}
+
+std::vector<Row> precision() {
+  return {
+      {"fp16", "enabled", boolean, "false"},
+      {"fp16", "auto_cast", boolean, "false", only, off},
+      {"fp16", "loss_scale", number, "0", honoured, "", "", 0, largest_float},
+      {"fp16", "initial_scale_power", integer, "16", honoured, "", "", 0, 127},
+      {"fp16", "loss_scale_window", integer, "1000", honoured, "", "", 1, largest_integer},
+      {"fp16", "hysteresis", integer, "2", honoured, "", "", 1, largest_integer},
+      {"fp16", "consecutive_hysteresis", boolean, "false"},
+      {"fp16", "min_loss_scale", number, "1", honoured, "", "", 1e-38, largest_float},
+      {"fp16", "fp16_master_weights_and_grads", boolean, "false", only,
+       "masters and sums of fp16 are f32"},
+      {"bf16", "enabled", boolean, "false"},
+      {"bf16", "immediate_grad_update", boolean, "false", only, off},
+      {"bf16", "check_grad_overflow", boolean, "true", only,
+       "a step with a gradient that is not finite is always skipped"},
+      {"bf16", "bf16_master_weights_and_grads", boolean, "false"},
+      {"bf16", "bf16_optimizer_states", boolean, "false"},
+  };
+}
+
+std::vector<Row> learning() {
+  std::vector<Row> rows = {
+      {"optimizer", "type", text, ""},
+      {"optimizer", "params", section, "null", inner, "", "adam"},
+      {"optimizer", "legacy_fusion", boolean, "false", only, off},
+      {"adam", "lr", number, "1e-3", honoured, "", "", 0, largest_float, nullptr, "", true},
+      {"adam", "betas", numbers, "[0.9, 0.999]", honoured, "", "", 0, 1, nullptr, "", true},
+      {"adam", "eps", number, "1e-8", honoured, "", "", 0, largest_float, nullptr, "", true},
+      {"adam", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
+      {"adam", "bias_correction", boolean, "true", only, "AdamW always corrects its bias"},
+      {"adam", "amsgrad", boolean, "false", only, off},
+      {"adam", "torch_adam", boolean, "false", nothing, "there is one AdamW"},
+      {"adam", "adam_w_mode", boolean, "true"},
+      {"scheduler", "type", text, ""},
+      {"scheduler", "params", section, "null", inner, "", "WarmupLR"},
+  };
+  for (const char* schedule : {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}) {
+    const bool cosine = schedule[6] == 'C', decays = schedule[6] != 'L';
+    const auto rate = [&](const char* key, const char* fallback) {
+      rows.push_back(
+          {schedule, key, number, fallback, honoured, "", "", 0, largest_float, nullptr, "", true});
+    };
+    if (cosine) {
+      rows.push_back({schedule, "warmup_min_ratio", number, "0.0", honoured, "", "", 0, 1});
+      rows.push_back({schedule, "cos_min_ratio", number, "0.0001", honoured, "", "", 0, 1});
+    } else {
+      rate("warmup_min_lr", "0.0");
+      rate("warmup_max_lr", decays ? "0.001" : "null");
+    }
+    rows.push_back({schedule, "warmup_num_steps", integer, "1000", honoured, "", "", 0,
+                    largest_count, nullptr, "", true});
+    if (decays)
+      rows.push_back({schedule, "total_num_steps", integer, "", honoured, "", "", 1, largest_count,
+                      nullptr, "", true});
+    rows.push_back({schedule, "warmup_type", choice, "\"log\"", honoured, "", "log|linear"});
+    rows.push_back(
+        {schedule, "last_batch_iteration", integer, "-1", only, off, "", -1, largest_count});
+  }
+  return rows;
+}
+
+std::vector<Row> zero_optimization() {
+  constexpr const char* in = "zero_optimization";
+  const auto size = [&](const char* key, const char* fallback, const char* alias, double least) {
+    return Row{in, key,   integer,         fallback, honoured, "",
+               "", least, largest_integer, nullptr,  alias,    true};
+  };
+  const auto only_default = [&](const char* key, const char* fallback, const char* alias = "") {
+    return Row{in, key, boolean, fallback, only, off, "", 0, 0, nullptr, alias};
+  };
+  return {
+      {in, "stage", integer, "0", honoured, "", "", 0, 3},
+      size("reduce_bucket_size", "5e8", "", 1),
+      size("allgather_bucket_size", "5e8", "", 1),
+      {in, "overlap_comm", boolean, "null"},
+      size("stage3_prefetch_bucket_size", "5e7", "prefetch_bucket_size", 0),
+      size("stage3_param_persistence_threshold", "1e5", "param_persistence_threshold", 0),
+      {in, "offload_param", section, "null", inner, "", "offload_param"},
+      {in, "offload_optimizer", section, "null", inner, "", "offload_optimizer"},
+      {in, "cpu_offload", boolean, "null", only, stays},
+      {in, "cpu_offload_param", boolean, "null", only, stays},
+      {in, "cpu_offload_use_pin_memory", boolean, "null", inner},
+      {in, "contiguous_gradients", boolean, "true", nothing, layout},
+      {in, "reduce_scatter", boolean, "true", nothing, "shards are reduced where they stay"},
+      {in, "allgather_partitions", boolean, "true", nothing, units},
+      {in, "round_robin_gradients", boolean, "false", nothing, layout},
+      {in, "sub_group_size", integer, "1e9", nothing, "AdamW takes no extra memory to tile", "", 1,
+       largest_integer},
+      {in, "stage3_max_live_parameters", integer, "1e9", nothing, units, "", 0, largest_integer,
+       nullptr, "max_live_parameters"},
+      {in, "stage3_max_reuse_distance", integer, "1e9", nothing, units, "", 0, largest_integer,
+       nullptr, "max_reuse_distance"},
+      {in, "stage3_gather_16bit_weights_on_model_save", boolean, "false", nothing,
+       "a checkpoint holds whole f32 masters by name", "", 0, 0, nullptr,
+       "gather_16bit_weights_on_model_save|stage3_gather_fp16_weights_on_model_save"},
+      {in, "stage3_model_persistence_threshold", integer, "9223372036854775807", only, off, "", 0,
+       1e19, nullptr, "model_persistence_threshold"},
+      {in, "stage3_module_granularity_threshold", integer, "0", only, off, "", 0, largest_integer,
+       nullptr, "module_granularity_threshold"},
+      only_default("stage3_use_all_reduce_for_fetch_params", "false",
+                   "use_all_reduce_for_fetch_params"),
+      only_default("stage3_allgather_sequential", "false", "allgather_sequential"),
+      only_default("use_multi_rank_bucket_allreduce", "true"),
+      only_default("load_from_fp32_weights", "true"),
+      only_default("elastic_checkpoint", "false"),
+      only_default("ignore_unused_parameters", "true"),
+      only_default("legacy_stage1", "false"),
+      only_default("zero_quantized_weights", "false"),
+      only_default("zero_quantized_nontrainable_weights", "false"),
+      only_default("zero_quantized_gradients", "false"),
+      only_default("mics_hierarchical_params_gather", "false"),
+      only_default("memory_efficient_linear", "true"),
+      only_default("override_module_apply", "true"),
+      only_default("pipeline_loading_checkpoint", "false"),
+      only_default("log_trace_cache_warnings", "false"),
+      only_default("enable_sanity_checks", "false"),
+      {in, "zero_hpz_partition_size", integer, "1", only, off, "", 0, largest_count},
+      {in, "mics_shard_size", integer, "-1", only, off, "", -1, largest_count},
+      {in, "zeropp_loco_param", any, "null", only, off},
+      {in, "zenflow", any, "null", only, off},
+      {in, "leaf_module", any, "null", only, off},
+  };
+}
+
+// Complete although nothing is offloaded yet: a config with a mistake is told so first.
+std::vector<Row> offload() {
+  std::vector<Row> rows;
+  for (const char* in : {"offload_param", "offload_optimizer"}) {
+    const bool optimizer = in[8] == 'o';
+    rows.push_back({in, "device", choice, "\"none\"", only, stays, "none|cpu|nvme"});
+    rows.push_back({in, "nvme_path", text, "null", inner});
+    rows.push_back(
+        {in, "buffer_count", integer, optimizer ? "4" : "5", inner, "", "", 1, largest_count});
+    rows.push_back({in, "pin_memory", boolean, "true", inner, "", "", 0, 0, "false"});
+    if (!optimizer) {
+      rows.push_back({in, "buffer_size", integer, "1e8", inner, "", "", 1, largest_integer});
+      rows.push_back({in, "max_in_cpu", integer, "1e9", inner, "", "", 0, largest_integer});
+      continue;
+    }
+    for (const char* key : {"pipeline_read", "pipeline_write", "fast_init", "super_offload"})
+      rows.push_back({in, key, boolean, "false", inner});
+    rows.push_back({in, "ratio", number, "1.0", inner, "", "", 0, 1});
+    rows.push_back({in, "cpuadam_cores_perc", number, "0.8", inner, "", "", 0, 1});
+  }
+  return rows;
+}
+
+std::vector<Row> activation_checkpointing() {
+  constexpr const char* in = "activation_checkpointing";
+  return {
+      {in, "partition_activations", boolean, "false", nothing, "one rank has the whole model"},
+      {in, "number_checkpoints", integer, "null", nothing,
+       "each block is checkpointed by --activation-checkpoint", "", 1, largest_count},
+      {in, "contiguous_memory_optimization", boolean, "false", nothing,
+       "the arena places what a block keeps"},
+      {in, "synchronize_checkpoint_boundary", boolean, "false", only, off},
+      {in, "profile", boolean, "false", only, off},
+      {in, "cpu_checkpointing", boolean, "false", only, stays},
+  };
+}
+
+std::vector<Row> services() {
+  std::vector<Row> rows = {
+      {"aio", "block_size", integer, "1048576", inner, "", "", 1, largest_integer},
+      {"aio", "queue_depth", integer, "8", inner, "", "", 1, largest_count},
+      {"aio", "intra_op_parallelism", integer, "1", inner, "", "", 1, largest_count, nullptr,
+       "thread_count"},
+      {"aio", "single_submit", boolean, "false", inner},
+      {"aio", "overlap_events", boolean, "true", inner},
+      {"aio", "use_gds", boolean, "false", inner},
+  };
+  // Of the first three `enabled` has no effect either: the section's own row says why.
+  const struct {
+    const char* section;
+    std::vector<const char*> keys;
+  } services[] = {
+      {"tensorboard", {"output_path", "job_name"}},
+      {"csv_monitor", {"output_path", "job_name"}},
+      {"wandb", {"group", "team", "project"}},
+      {"flops_profiler",
+       {"recompute_fwd_factor", "profile_step", "module_depth", "top_modules", "detailed",
+        "output_file"}},
+      {"comms_logger", {"prof_all", "prof_ops", "verbose", "debug"}},
+      {"autotuning",
+       {"fast",
+        "results_dir",
+        "exps_dir",
+        "overwrite",
+        "start_profile_step",
+        "end_profile_step",
+        "tuner_type",
+        "tuner_early_stopping",
+        "tuner_num_trials",
+        "num_tuning_micro_batch_sizes",
+        "metric",
+        "metric_path",
+        "model_info",
+        "model_info_path",
+        "arg_mappings",
+        "mp_size",
+        "max_train_batch_size",
+        "min_train_batch_size",
+        "max_train_micro_batch_size_per_gpu",
+        "min_train_micro_batch_size_per_gpu"}},
+      {"elasticity",
+       {"max_train_batch_size", "micro_batch_sizes", "min_gpus", "max_gpus", "min_time", "version",
+        "prefer_larger_batch", "ignore_non_elastic_batch_info", "model_parallel_size",
+        "num_gpus_per_node"}},
+      {"amp", {"opt_level"}},
+  };
+  for (const auto& [section, keys] : services) {
+    const bool listed = &section == &services[0].section || &section == &services[1].section ||
+                        &section == &services[2].section;
+    rows.push_back(
+        {section, "enabled", boolean, "false", listed ? inner : only, listed ? "" : off});
+    for (const char* key : keys) rows.push_back({section, key, any, "null", inner});
+  }
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = [] {
+    std::vector<Row> rows;
+    for (const auto& part : {top_level(), precision(), learning(), zero_optimization(), offload(),
+                             activation_checkpointing(), services()})
+      rows.insert(rows.end(), part.begin(), part.end());
+    return rows;
+  }();
+  return all;
+}
+
+}  // namespace zg::tools

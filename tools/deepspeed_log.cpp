@@ -1,0 +1,78 @@
+#include "tools/deepspeed_log.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t untimed_steps = 2;  // DeepSpeed's start_step
+
+// "[2023-09-15 00:09:45,317] [INFO] [timer.py:260:stop] "
+std::string stamp(const char* where) {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto since = now.time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(since).count() % 1000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char day[32];
+  std::strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &local);
+  return text("[%s,%03d] [INFO] [%s] ", day, static_cast<int>(ms), where);
+}
+
+// round(bytes / 1024**3, 2)
+std::string gigabytes(int64_t bytes) {
+  return python_number(std::round(static_cast<double>(bytes) / 0x1p30 * 100.0) / 100.0);
+}
+
+}  // namespace
+
+std::string python_number(double number) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
+  const double size = std::fabs(number);
+  const bool fixed = number == 0.0 || (size >= 1e-4 && size < 1e16);
+  char word[64];
+  const auto end = std::to_chars(word, word + sizeof word, number,
+                                 fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
+  std::string written(word, end);
+  return fixed && written.find('.') == std::string::npos ? written + ".0" : written;
+}
+
+DeepSpeedLog::DeepSpeedLog(int64_t interval, int64_t first, const zero::ScheduleOptions& schedule,
+                           const zero::AdamOptions& adam)
+    : interval_(interval), first_(first), schedule_(schedule), adam_(adam) {}
+
+std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
+  const int64_t timed = step.steps - first_ - untimed_steps;
+  if (timed > 0) seconds_ += step.seconds;
+  peak_bytes_ = std::max(peak_bytes_, step.peak_bytes);
+  if (interval_ <= 0 || step.steps % interval_ != 0) return {};
+  // Betas are kept as f32; what the config said is the shortest number that gives it.
+  const auto beta = [](float value) { return python_number(std::stod(text("%.7g", value))); };
+  std::vector<std::string> lines = {
+      stamp("logging.py:96:log_dist") +
+      text("[Rank 0] step=%lld, skipped=%lld, lr=[%s], mom=[[%s, %s]]", (long long)step.steps,
+           (long long)step.skipped,
+           python_number(schedule_.rate(step.steps - step.skipped)).c_str(),
+           beta(adam_.beta1).c_str(), beta(adam_.beta2).c_str())};
+  if (timed <= 0) return lines;
+  const double samples = static_cast<double>(step.samples);
+  lines.push_back(stamp("timer.py:260:stop") +
+                  text("epoch=0/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=%s, "
+                       "CurrSamplesPerSec=%s, MemAllocated=%sGB, MaxMemAllocated=%sGB",
+                       (long long)step.micro_steps, (long long)step.steps,
+                       python_number(samples * static_cast<double>(timed) / seconds_).c_str(),
+                       python_number(samples / step.seconds).c_str(),
+                       gigabytes(step.live_bytes).c_str(), gigabytes(peak_bytes_).c_str()));
+  return lines;
+}
+
+}  // namespace zg::tools
