@@ -29,7 +29,8 @@ struct Chunk {
 
 /// The ranks of one group, seen from one of them. Collectives are asynchronous: they run in order
 /// on this rank's communication worker, and each carries a sequence number, op, dtype, count and a
-/// name that must be equal on every rank. A mismatch, a rank that throws, returns early or stays
+/// name that must be equal on every rank, whether ranks are threads (run_local) or processes
+/// (run_processes, runtime/processes.h). A mismatch, a rank that throws, returns early or stays
 /// away longer than the timeout becomes a CommError on every rank that says who, where and in which
 /// step; what all ranks have done by then succeeds on all. Tensors must stay alive and unchanged
 /// until wait(); workers never allocate or free.
@@ -49,7 +50,8 @@ class ZG_API Communicator {
   virtual Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
                             Chunk chunk = {}) = 0;
   /// Combines piece rank() of every rank's `full` into this rank's shard, in rising rank: the one
-  /// order that every world size can keep. `fresh`: the first piece is written, not added.
+  /// order that every world size can keep. What `full` holds afterwards is undefined: processes
+  /// receive into it. `fresh`: the first piece is written, not added.
   virtual Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh,
                                 Combine combine, const std::string& name, Chunk chunk = {}) = 0;
   /// Integer sums (i64), in place: exact, so no order matters.

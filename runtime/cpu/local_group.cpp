@@ -4,29 +4,8 @@
 
 namespace zg::cpu {
 
-std::string Call::text() const {
-  return std::string(name_of(op)) + " of '" + name + "' (" + name_of(dtype) + ", " +
-         std::to_string(count) + " elements)";
-}
-
-namespace {
-
-std::string named(const Call& call, int64_t sequence) {
-  return "collective #" + std::to_string(sequence) + ", " + call.text();
-}
-
-}  // namespace
-
-bool Call::agrees(const Call& other) const {
-  return op == other.op && dtype == other.dtype && count == other.count && name == other.name;
-}
-
 LocalGroup::LocalGroup(int size, double timeout_s)
     : size_(size), timeout_(timeout_s), members_(static_cast<size_t>(size)) {}
-
-std::string LocalGroup::where(const Member& member, int64_t sequence) const {
-  return named(member.call, sequence) + ", in step " + std::to_string(member.step);
-}
 
 void LocalGroup::fail(const std::string& cause) {
   if (failure_.empty()) failure_ = cause;
@@ -49,13 +28,11 @@ void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*
     if (peer < 0) return;
     if (!failure_.empty())
       throw CommError(failure_ + (aborted_ ? "; rank " + std::to_string(rank) + " waits in " +
-                                                 where(self, sequence)
+                                                 where(self.call, sequence, self.step)
                                            : ""));
     const Member& late = members_[static_cast<size_t>(peer)];
     if (late.left && late.arrived < sequence) {
-      fail("rank " + std::to_string(peer) + " returned early, in step " +
-           std::to_string(late.step) + "; the others are at " + where(self, sequence) +
-           "; every rank must make the same calls");
+      fail(early_return(peer, late.step, where(self.call, sequence, self.step)));
       continue;
     }
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && failure_.empty() &&
@@ -64,10 +41,7 @@ void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*
       for (int r = 0; r < size_; ++r)
         if (members_[static_cast<size_t>(r)].*progress < sequence)
           ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-      char seconds[32];
-      std::snprintf(seconds, sizeof seconds, "%.3g", timeout_.count());
-      fail("rank " + ranks + " did not " + verb + " within " + seconds + " s: " +
-           where(self, sequence) + "; look at what that rank is doing, or raise --comm-timeout");
+      fail(absence(ranks, verb, timeout_.count(), where(self.call, sequence, self.step)));
     }
   }
 }
@@ -82,10 +56,7 @@ void LocalGroup::meet(int rank, int64_t sequence, Call call, const std::function
   for (int peer = 0; peer < size_; ++peer) {
     const Member& other = members_[static_cast<size_t>(peer)];
     if (other.call.agrees(self.call)) continue;
-    fail("ranks disagree at collective #" + std::to_string(sequence) + " in step " +
-         std::to_string(self.step) + ": rank " + std::to_string(rank) + " calls " +
-         self.call.text() + ", rank " + std::to_string(peer) + " calls " + other.call.text() +
-         "; every rank must make the same calls");
+    fail(disagreement(sequence, self.step, rank, self.call, peer, other.call));
     throw CommError(failure_);
   }
   lock.unlock();
@@ -102,10 +73,8 @@ void LocalGroup::abort(int rank, const std::string& cause) noexcept {
     Lock lock(mutex_);
     const Member& self = members_[static_cast<size_t>(rank)];
     aborted_ = aborted_ || failure_.empty();
-    fail("rank " + std::to_string(rank) + " failed in step " + std::to_string(self.step) +
-         (self.arrived >= 0 ? ", after " + named(self.call, self.arrived)
-                            : ", before any collective") +
-         ": " + cause);
+    fail(failure_of(rank, self.step, self.arrived >= 0 ? named(self.call, self.arrived) : "",
+                    cause));
   } catch (...) {
     changed_.notify_all();
   }

@@ -8,20 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
+#include "runtime/cpu/call.h"
 
 namespace zg::cpu {
-
-/// What a rank says when it arrives at a collective; op, dtype, count and name must agree.
-struct Call {
-  Collective op;
-  DType dtype;
-  int64_t count;
-  std::string name;
-  Tensor input;              // what peers read
-  std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024)"
-  bool agrees(const Call& other) const;
-};
 
 /// Where the ranks of one process meet. A collective is two meetings: all have arrived (their
 /// inputs may be read), all are done (they may be changed again).
@@ -51,7 +40,6 @@ class LocalGroup {
   using Lock = std::unique_lock<std::mutex>;
   void await(Lock& lock, int rank, int64_t sequence, int64_t Member::*progress, const char* verb);
   void fail(const std::string& cause);
-  std::string where(const Member& member, int64_t sequence) const;
 
   const int size_;
   const std::chrono::duration<double> timeout_;

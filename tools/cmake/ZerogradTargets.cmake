@@ -77,6 +77,7 @@ function(zg_add_library name)
                              $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/zerograd>)
   target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads
+                        $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>
                         $<BUILD_INTERFACE:zg_options>)
 endfunction()
 

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/comm.h"
+
+namespace zg::cpu {
+
+/// What a rank says when it arrives at a collective; op, dtype, count and name must agree.
+struct Call {
+  Collective op{};
+  DType dtype{};
+  int64_t count = 0;
+  std::string name;
+  Tensor input;              // what peers read
+  std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024 elements)"
+  bool agrees(const Call& other) const;
+};
+
+// What every transport says when ranks do not meet; one wording, so that one search finds it.
+
+/// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)"
+std::string named(const Call& call, int64_t sequence);
+/// The same with ", in step 5".
+std::string where(const Call& call, int64_t sequence, int64_t step);
+std::string disagreement(int64_t sequence, int64_t step, int rank, const Call& call, int peer,
+                         const Call& other);
+/// `place`: where() of those who wait.
+std::string early_return(int rank, int64_t step, const std::string& place);
+/// `verb`: "arrive" or "finish".
+std::string absence(const std::string& ranks, const char* verb, double timeout_s,
+                    const std::string& place);
+/// `last`: named() of its last collective; empty: it had none.
+std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
+
+std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."
+bool is_comm_error(const std::exception_ptr& error);
+
+}  // namespace zg::cpu

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+#include "runtime/cpu/call.h"
+#include "runtime/cpu/mpi_wire.h"
+#include "runtime/cpu/process_id.h"
+
+namespace zg::cpu {
+
+/// Who a rank is and what must be equal on all. Sent as it lies in memory.
+struct Hello {
+  ProcessId process;
+  char same[8][40] = {};
+};
+
+/// What ranks tell each other besides data. Sent as it lies in memory, up to the text's end.
+struct Notice {
+  enum class Kind : int64_t { arrived, failed, aborted, left };
+  Kind kind{};
+  int64_t sequence = 0;  ///< where it arrived, or the last that it finished
+  int64_t step = 0, count = 0;
+  Collective op{};
+  DType dtype{};
+  char text[1000] = {};  ///< the tensor's name, or what failed
+
+  void set_text(const std::string& value) { std::snprintf(text, sizeof text, "%s", value.c_str()); }
+  int64_t bytes() const {
+    return static_cast<int64_t>(offsetof(Notice, text) + std::strlen(text) + 1);
+  }
+  Call call() const { return {.op = op, .dtype = dtype, .count = count, .name = text}; }
+};
+
+struct Peer {
+  ProcessId process;
+  bool visible = false;  ///< on this host, and seen alive at the start
+  int misses = 0;        ///< times that it was not seen since
+  Notice incoming;
+  wire::Message receiving, sending;
+  std::deque<Notice> arrivals;  ///< not yet met; a peer is at most one collective ahead
+  int64_t step = 0;
+  bool left = false;
+};
+
+/// Short waits yield, so that a peer on the same core may run; longer ones sleep.
+class Pace {
+ public:
+  explicit Pace(int64_t yields) : yields_(yields) {}
+  void rest() {
+    if (yields_-- > 0) return std::this_thread::yield();
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(pause_ * 2, std::chrono::microseconds(500));
+  }
+
+ private:
+  int64_t yields_;
+  std::chrono::microseconds pause_{20};
+};
+
+}  // namespace zg::cpu

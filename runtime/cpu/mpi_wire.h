@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+// The little of MPI that is used here: messages that nobody blocks on. All of it is called from one
+// thread, the one that called start(). Errors are CommError.
+namespace zg::cpu::wire {
+
+/// A message on its way; a default one has arrived.
+struct Message {
+  uint64_t handle = 0;
+  bool pending = false;
+};
+
+/// `size`: what the launcher says; ConfigError when MPI sees another number of processes.
+void start(int size);
+void stop();
+/// At most 2^31 - 1 bytes, which stay as they are until complete(); in order for each peer and tag.
+Message send(int peer, int tag, const void* data, int64_t bytes);
+Message receive(int peer, int tag, void* data, int64_t capacity);
+bool complete(Message& message);
+void cancel(Message& message);
+
+}  // namespace zg::cpu::wire

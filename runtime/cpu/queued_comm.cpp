@@ -1,0 +1,131 @@
+#include "runtime/cpu/queued_comm.h"
+
+#include <algorithm>
+
+#include "runtime/error.h"
+
+namespace zg::cpu {
+
+Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
+                                                    const std::string& name, Chunk chunk) {
+  chunk = check_all_gather(shard, full, chunk);
+  count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
+  return enqueue({.call = {Collective::all_gather, shard.dtype(), chunk.count, name,
+                           shard.flat(chunk.begin, chunk.count)},
+                  .output = full,
+                  .chunk = chunk});
+}
+
+Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, const Tensor& shard,
+                                                        bool fresh, Combine combine,
+                                                        const std::string& name, Chunk chunk) {
+  chunk = check_reduce_scatter(full, shard, chunk);
+  count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
+  return enqueue({.call = {Collective::reduce_scatter, full.dtype(), chunk.count, name, full},
+                  .output = shard,
+                  .chunk = chunk,
+                  .combine = combine,
+                  .fresh = fresh});
+}
+
+Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::string& name) {
+  if (x.dtype() != DType::i64)
+    throw DTypeError(std::string("all_reduce: expected i64, got ") + name_of(x.dtype()));
+  count(Collective::all_reduce, x.bytes() * (size_ - 1));
+  return enqueue({.call = {Collective::all_reduce, x.dtype(), x.numel(), name, x}, .output = x});
+}
+
+Communicator::Ticket QueuedCommunicator::barrier(const std::string& name) {
+  count(Collective::barrier, 0);
+  return enqueue({.call = {Collective::barrier, DType::u8, 0, name, {}}});
+}
+
+void QueuedCommunicator::wait(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ > ticket || failure_; });
+  if (done_ <= ticket) tell();
+  while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
+}
+
+void QueuedCommunicator::count(Collective collective, int64_t bytes) {
+  WireCount& count = counts_[static_cast<size_t>(collective)];
+  ++count.calls;
+  count.bytes += bytes;
+}
+
+Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
+  std::unique_lock lock(mutex_);
+  if (failure_) tell();
+  jobs_.push_back(std::move(job));
+  const Ticket ticket = next_++;
+  if (size_ > 1) {
+    lock.unlock();
+    changed_.notify_all();
+  } else {
+    run(jobs_.back(), ticket);
+    jobs_.back().finished = true;
+    ++done_;
+  }
+  return ticket;
+}
+
+void QueuedCommunicator::tell() {
+  told_ = true;
+  changed_.notify_all();
+  std::rethrow_exception(failure_);
+}
+
+// From a catch block, unlocked.
+void QueuedCommunicator::fail(std::unique_lock<std::mutex>& lock) {
+  const std::exception_ptr error = std::current_exception();
+  failed(error);
+  lock.lock();
+  failure_ = error;
+  changed_.notify_all();
+}
+
+// False when the thread shall end.
+bool QueuedCommunicator::await_job(std::unique_lock<std::mutex>& lock) {
+  const auto ready = [&] { return stop_ || done_ < next_; };
+  if (watch_every_.count() == 0) changed_.wait(lock, ready);
+  while (!ready() && !changed_.wait_for(lock, watch_every_, ready)) {
+    lock.unlock();
+    try {
+      watch();
+      lock.lock();
+    } catch (...) {
+      fail(lock);
+      return false;
+    }
+  }
+  return done_ < next_;
+}
+
+void QueuedCommunicator::work() {
+  std::unique_lock lock(mutex_);
+  while (await_job(lock)) {
+    // deque: growing it at the back leaves references valid; the front goes in wait() only.
+    Job& job = *std::find_if(jobs_.begin(), jobs_.end(), [](const Job& j) { return !j.finished; });
+    const Ticket ticket = done_;
+    lock.unlock();
+    try {
+      run(job, ticket);
+      lock.lock();
+    } catch (...) {
+      return fail(lock);
+    }
+    job.finished = true;
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+void QueuedCommunicator::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace zg::cpu

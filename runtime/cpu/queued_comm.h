@@ -1,0 +1,71 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+
+#include "runtime/cpu/call.h"
+
+namespace zg::cpu {
+
+/// What every transport shares: collectives are checked, counted and queued here, and run in order
+/// by work(), which a thread of the transport calls.
+class QueuedCommunicator : public Communicator {
+ public:
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                    Chunk chunk) override;
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
+                        const std::string& name, Chunk chunk) override;
+  Ticket all_reduce(const Tensor& x, const std::string& name) override;
+  Ticket barrier(const std::string& name) override;
+  void wait(Ticket ticket) override;
+  WireCounts wire() const override { return counts_; }
+
+ protected:
+  struct Job {
+    Call call;
+    Tensor output;
+    Chunk chunk;
+    Combine combine = nullptr;
+    bool fresh = false;
+    bool finished = false;
+  };
+
+  /// `watch_every` 0: watch() is never called.
+  QueuedCommunicator(int rank, int size, std::chrono::milliseconds watch_every)
+      : rank_(rank), size_(size), watch_every_(watch_every) {}
+
+  /// On the thread of work(), or at once on the caller's where the rank is alone.
+  virtual void run(const Job& job, Ticket ticket) = 0;
+  virtual void watch() {}  ///< on that thread too, while there is nothing to run
+  /// What run() or watch() threw, before anybody is told.
+  virtual void failed(const std::exception_ptr&) {}
+
+  void work();  ///< until stop(), or until run() or watch() throws
+  void stop();  ///< what is queued is run before
+
+  const int rank_, size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  bool told_ = false;  ///< the owner has seen the failure
+  std::exception_ptr failure_;
+
+ private:
+  void count(Collective collective, int64_t bytes);
+  Ticket enqueue(Job job);
+  void fail(std::unique_lock<std::mutex>& lock);
+  [[noreturn]] void tell();
+  bool await_job(std::unique_lock<std::mutex>& lock);
+
+  const std::chrono::milliseconds watch_every_;
+  WireCounts counts_{};
+  std::deque<Job> jobs_;
+  Ticket next_ = 0, done_ = 0;  // queued, finished
+};
+
+}  // namespace zg::cpu
