@@ -6,6 +6,7 @@
 #include "kernels/peak.h"
 #include "runtime/cpu/team.h"
 #include "runtime/error.h"
+#include "runtime/processes.h"
 #include "runtime/tensor.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
@@ -92,7 +93,9 @@ int info(const std::vector<std::string>& arguments) {
   row("devices", device.name());
   row("cuda", "absent: this build has no CUDA backend");
   row("hpu", "absent: this build has no Level Zero backend");
-  row("mpi", "absent: this build runs one rank and links no MPI");
+  row("mpi", mpi_version().empty()
+                 ? "absent: no MPI was found when this was built, or ZG_MPI is OFF"
+                 : mpi_version());
   row("io_uring", "absent: nothing is offloaded to files, so nothing does asynchronous I/O");
   if (measure) print_limits(device);
   return 0;

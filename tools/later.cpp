@@ -66,7 +66,7 @@ std::vector<Later> place_rows() {
   return {
       {{"--device"}, "D", {"cpu", "cpu:0"}, {}, "this build runs on the cpu only"},
       {{"--use-hpu"}, "", {}, {}, "this build has no hpu backend"},
-      {{"--local-rank"}, "N", {"0", "-1"}, {}, "this version's ranks are threads of one process"},
+      {{"--local-rank"}, "N", {"0", "-1"}, {}, "a process learns its rank from mpirun"},
   };
 }
 
@@ -112,7 +112,7 @@ const std::vector<LaterCommand>& later_commands() {
       {"consolidate", "this version does not convert checkpoints; generate and eval read them"},
       {"verify", "this version checks a checkpoint when it loads it"},
       {"export", "this version writes its own checkpoints only"},
-      {"launch", "this version's ranks are threads of one process; call train --ranks N"},
+      {"launch", "this version is started by mpirun -np N zerograd train, or train --ranks N"},
       {"tune", "this version does not tune"},
       {"bench", "this version has no benchmarks in the command"},
   };

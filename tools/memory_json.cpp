@@ -64,9 +64,17 @@ Json json_of(const RankMemory& rank) {
 
 }  // namespace
 
+std::string to_json(const RankMemory& rank) { return json_of(rank).dump(); }
+
 std::string to_json(const MemoryRecord& record) {
+  std::vector<std::string> ranks;
+  for (const RankMemory& rank : record.ranks) ranks.push_back(to_json(rank));
+  return to_json(record, ranks);
+}
+
+std::string to_json(const MemoryRecord& record, const std::vector<std::string>& rank_texts) {
   Json ranks = Json::array();
-  for (const RankMemory& rank : record.ranks) ranks.push_back(json_of(rank));
+  for (const std::string& rank : rank_texts) ranks.push_back(Json::parse(rank));
   const Json json = {{"schema", 1},
                      {"parameters", record.parameters},
                      {"world", record.world},
@@ -82,9 +90,9 @@ std::string to_json(const MemoryRecord& record) {
   return json.dump();
 }
 
-void write_memory_json(const std::string& path, const MemoryRecord& record) {
+void write_memory_json(const std::string& path, const std::string& json) {
   std::ofstream file(path, std::ios::binary);
-  file << to_json(record) << "\n";
+  file << json << "\n";
   file.close();
   if (!file) throw FileError("--memory-json: " + path + " cannot be written");
 }

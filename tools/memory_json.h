@@ -30,7 +30,10 @@ struct MemoryRecord {
 
 /// One line, keys in a fixed order, integers in bytes; no times, paths or names of hosts.
 std::string to_json(const MemoryRecord& record);
-/// to_json() into a file. FileError.
-void write_memory_json(const std::string& path, const MemoryRecord& record);
+std::string to_json(const RankMemory& rank);
+/// The record with these ranks, as text from to_json(), in place of its own.
+std::string to_json(const MemoryRecord& record, const std::vector<std::string>& ranks);
+/// One of them into a file. FileError.
+void write_memory_json(const std::string& path, const std::string& json);
 
 }  // namespace zg::tools

@@ -6,6 +6,7 @@
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/optimisation_flags.h"
+#include "tools/processes.h"
 
 namespace zg::tools {
 namespace {
@@ -127,7 +128,9 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
   zero::Config& engine = options.optimisation.engine;
   return {
       integer_flag({"--ranks", "--gpus", "--num-gpus"}, options.ranks,
-                   "data-parallel ranks, threads of this process", {1, nullptr}),
+                   "data-parallel ranks: threads of this process, or processes where\n"
+                   "mpirun -np N starts them; then it may be left out",
+                   {1, nullptr}),
       stage_flag(engine),
       strategy_flag(engine),
       integer_flag({"--reduce-bucket-size"}, engine.reduce_bucket_size,
@@ -293,6 +296,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
   if (!parse(line, arguments, options.given)) return false;
   if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
+  adopt_processes(options);
   check_train(options);
   load_config(options);
   return true;

@@ -7,6 +7,7 @@
 #include "models/data.h"
 #include "models/generate.h"
 #include "runtime/device.h"
+#include "runtime/processes.h"
 #include "tools/batch_size.h"
 #include "tools/command_line.h"
 #include "tools/config/schema.h"
@@ -83,6 +84,8 @@ struct TrainOptions {
   uint64_t seed = 3407;
   PlaceOptions place;
   int64_t ranks = 1;
+  std::optional<ProcessPlace>
+      process;  ///< the rank that this process is; absent: ranks are threads
   double comm_timeout_s = 60.0;
   Drill drill;
 

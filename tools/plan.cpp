@@ -104,7 +104,7 @@ int plan(const std::vector<std::string>& arguments) {
   print(text("number of parameters: %lld", (long long)record.parameters));
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
-  if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, record);
+  if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, to_json(record));
   return print_verdict(run, first);
 }
 

@@ -72,9 +72,13 @@ std::optional<std::string> smallest_fitting(const Run& run) {
 
 namespace {
 
+int64_t ranks_here(const Run& run) {
+  return run.options.process ? run.options.process->local_size : run.options.ranks;
+}
+
 // Its own thread, the one of its collectives, and those that help with kernels.
 int64_t threads_of(const Run& run) {
-  return run.options.ranks * (1 + run.options.place.device.threads);
+  return ranks_here(run) * (1 + run.options.place.device.threads);
 }
 
 int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, limit) : bytes; }
@@ -102,7 +106,7 @@ std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
 }  // namespace
 
 void check_machine(const Run& run) {
-  const int64_t ranks = run.options.ranks, threads = threads_of(run);
+  const int64_t ranks = ranks_here(run), threads = threads_of(run);
   if (threads > thread_limit())
     throw OutOfMemory(
         text("--ranks: %lld ranks take %lld threads; this system allows %lld; try "

@@ -12,6 +12,7 @@
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
 #include "tools/optimisation_flags.h"
+#include "tools/processes.h"
 #include "tools/setup.h"
 #include "zero/checkpoint_file.h"
 
@@ -55,6 +56,7 @@ void check_writable(const char* flag, const std::string& path) {
 
 void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_apart(options);
+  if (!is_first_process(options)) return;
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
@@ -131,7 +133,9 @@ Run prepare_run(const TrainOptions& given) {
   }
   settle_schedule(options);
   if (options.place.device.threads == 0)
-    options.place.device.threads = threads_per_rank(static_cast<int>(options.ranks));
+    options.place.device.threads = options.process
+                                       ? threads_per_process(options.process->local_size)
+                                       : threads_per_rank(static_cast<int>(options.ranks));
   if (!options.trace.empty()) run.trace = std::make_shared<Trace>();
   if (options.data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +

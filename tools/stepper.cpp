@@ -1,6 +1,8 @@
 #include "tools/stepper.h"
 
 #include <algorithm>
+#include <csignal>
+#include <iterator>
 #include <limits>
 
 #include "autograd/ops.h"
@@ -110,10 +112,19 @@ std::vector<int32_t> Stepper::sample() {
 }
 
 int Stepper::agreed(int signal) {
+  // Sums of digits: how many ranks have each.
+  constexpr int signals[] = {SIGTERM, SIGINT, SIGPIPE};
+  constexpr int digit_bits = 20;
+  int64_t own = 0;
+  for (size_t i = 0; i < std::size(signals); ++i)
+    if (signal == signals[i]) own = int64_t{1} << (digit_bits * i);
   const PurposeScope purpose(device_, Purpose::comm);
-  const Tensor sum = Tensor::full({1}, ranks_.rank() == 0 ? signal : 0, DType::i64, device_);
+  const Tensor sum = Tensor::full({1}, static_cast<double>(own), DType::i64, device_);
   ranks_.wait(ranks_.all_reduce(sum, "signal"));
-  return static_cast<int>(read_back(sum));
+  const auto all = static_cast<int64_t>(read_back(sum));
+  for (size_t i = 0; i < std::size(signals); ++i)
+    if ((all >> (digit_bits * i)) % (int64_t{1} << digit_bits) != 0) return signals[i];
+  return 0;
 }
 
 RankMemory Stepper::rank_memory() const {

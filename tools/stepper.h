@@ -36,7 +36,8 @@ class Stepper {
   Evaluation evaluation();
   double validation_loss();
   std::vector<int32_t> sample();  ///< the tokens of a short text
-  /// A signal finds the ranks at different places: rank 0's counts, after a step.
+  /// A signal finds the ranks at different places and, where they are processes, not all of them:
+  /// whoever has one speaks for all, after a step. SIGTERM, SIGINT, SIGPIPE or 0.
   int agreed(int signal);
 
   zero::Engine& engine() { return *engine_; }

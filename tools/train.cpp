@@ -4,7 +4,9 @@
 #include "runtime/error.h"
 #include "tools/interrupt.h"
 #include "tools/planner.h"
+#include "tools/processes.h"
 #include "tools/subcommands.h"
+#include "tools/text.h"
 #include "tools/training.h"
 
 namespace zg::tools {
@@ -25,8 +27,7 @@ int train_rank(const Run& run, Communicator& ranks, const Device& device,
   }
 }
 
-int train_on_ranks(const Run& run) {
-  const InterruptScope interrupt;
+int train_on_threads(const Run& run, const InterruptScope& interrupt) {
   int status = 0;
   std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
@@ -37,12 +38,41 @@ int train_on_ranks(const Run& run) {
             },
             {.timeout_s = run.options.comm_timeout_s, .device = run.options.place.device});
   if (status == 0 && !run.options.memory_json.empty())
-    write_memory_json(run.options.memory_json, memory_record(run, std::move(memory)));
+    write_memory_json(run.options.memory_json, to_json(memory_record(run, std::move(memory))));
   return status;
 }
 
+// One of several processes: each is a rank and reports for itself.
+int train_as_process(const Run& run, const InterruptScope& interrupt) {
+  int status = 0;
+  const auto rank = [&](Communicator& ranks, const Device& device) {
+    Training training(run, ranks, device);
+    status = training.run(interrupt);
+    if (!training.finished() || run.options.memory_json.empty()) return;
+    const auto texts = gather_texts(ranks, to_json(training.memory()));
+    if (ranks.rank() == 0)
+      write_memory_json(run.options.memory_json, to_json(memory_record(run, {}), texts));
+  };
+  try {
+    run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
+                         .device = run.options.place.device,
+                         .same = common_values(run)});
+  } catch (const CommError& error) {
+    throw CommError(text("rank %d/%d ends: %s", run.options.process->rank,
+                         run.options.process->size, error.what()));
+  }
+  return status;
+}
+
+int train_on_ranks(const Run& run) {
+  const InterruptScope interrupt;
+  return run.options.process ? train_as_process(run, interrupt) : train_on_threads(run, interrupt);
+}
+
 void write_trace(const Run& run) {
-  if (run.trace) run.trace->write(run.options.trace);
+  if (!run.trace) return;
+  const bool first = is_first_process(run.options);
+  run.trace->write(run.options.trace + (first ? "" : text(".rank%d", run.options.process->rank)));
 }
 
 // The plan answers what an error alone cannot.

@@ -158,6 +158,7 @@ int Training::run_steps(const InterruptScope& interrupt) {
   }
   memory_ = stepper_.rank_memory();  // without what scores and the hash take
   finish(interrupt);
+  finished_ = true;
   return 0;
 }
 
@@ -286,8 +287,8 @@ int Training::interrupted(int signal) {
 
 void Training::finish(const InterruptScope& interrupt) {
   print_memory_table();
-  if (!options_.save.empty()) save();   // before anything else can fail
-  if (is_first()) interrupt.release();  // scores can be had again with eval
+  if (!options_.save.empty()) save();                       // before anything else can fail
+  if (is_first() || options_.process) interrupt.release();  // scores can be had again with eval
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {

@@ -19,10 +19,11 @@ class Training {
  public:
   /// Run, communicator and device's owner must outlive it. Announces the run.
   Training(const Run& run, Communicator& ranks, const Device& device);
-  /// The exit status; also after an error rank 0 prints the memory table. Of signals rank 0's
-  /// answer counts for all; once the last step is saved they end the process.
+  /// The exit status; also after an error rank 0 prints the memory table. Of signals any
+  /// rank's counts for all; once the last step is saved they end the process.
   int run(const InterruptScope& interrupt);
   const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
+  bool finished() const { return finished_; }  ///< after run(): neither interrupted nor a drill
 
  private:
   void prepare_engine();
@@ -60,7 +61,7 @@ class Training {
   int64_t validated_at_ = -1, saved_at_ = -1;
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
   double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
-  bool table_printed_ = false;
+  bool table_printed_ = false, finished_ = false;
 };
 
 }  // namespace zg::tools

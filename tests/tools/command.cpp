@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -19,18 +20,30 @@ struct Process {
   int out = -1, error = -1;  // the ends to read from
 };
 
-Process start(const std::vector<std::string>& words, const char* path = nullptr) {
+// Leaks of the MPI and threads that its own code makes are not this project's.
+void quiet_sanitizers() {
+  const std::pair<const char*, const char*> options[] = {
+      {"ASAN_OPTIONS", "detect_leaks=0"}, {"TSAN_OPTIONS", "ignore_noninstrumented_modules=1"}};
+  for (const auto& [variable, option] : options) {
+    const char* before = std::getenv(variable);
+    setenv(variable, ((before ? std::string(before) + ":" : "") + option).c_str(), 1);
+  }
+}
+
+Process start(const std::vector<std::string>& words, const char* path = nullptr,
+              const std::string& program = ZG_COMMAND) {
   int out[2], error[2];
   if (pipe2(out, O_CLOEXEC) != 0 || pipe2(error, O_CLOEXEC) != 0)
     throw std::runtime_error("no pipe");
-  std::vector<char*> arguments = {const_cast<char*>(ZG_COMMAND)};
+  std::vector<char*> arguments = {const_cast<char*>(program.c_str())};
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const pid_t pid = fork();
   if (pid == 0) {
     dup2(path ? open(path, O_WRONLY) : out[1], STDOUT_FILENO);
     dup2(error[1], STDERR_FILENO);
-    execv(ZG_COMMAND, arguments.data());
+    if (program != ZG_COMMAND) quiet_sanitizers();
+    execvp(program.c_str(), arguments.data());
     _exit(127);
   }
   close(out[1]);
@@ -53,7 +66,7 @@ Outcome finish(const Process& process, const Seen& seen) {
       const ssize_t count = read(ends[i].fd, bytes, sizeof bytes);
       bool more = count > 0;
       if (more) texts[i]->append(bytes, static_cast<size_t>(count));
-      if (more && i == 0) more = seen(outcome.out);
+      if (more && i == 0) more = seen(outcome);
       if (more) continue;
       close(ends[i].fd);
       ends[i].fd = -1;
@@ -78,7 +91,7 @@ std::vector<std::string> split(const std::string& line) {
 }  // namespace
 
 Outcome zerograd(const std::vector<std::string>& words) {
-  return finish(start(words), [](const std::string&) { return true; });
+  return finish(start(words), [](const Outcome&) { return true; });
 }
 
 Outcome zerograd(const std::string& line) { return zerograd(split(line)); }
@@ -87,8 +100,8 @@ Outcome zerograd_signalled(const std::string& line, const std::string& text, int
                            int times) {
   const Process process = start(split(line));
   bool sent = false;
-  return finish(process, [&](const std::string& out) {
-    if (sent || !contains(out, text)) return true;
+  return finish(process, [&](const Outcome& so_far) {
+    if (sent || !contains(so_far.out, text)) return true;
     sent = true;
     for (int i = 0; i < times; ++i) kill(process.pid, signal);
     return true;
@@ -96,11 +109,50 @@ Outcome zerograd_signalled(const std::string& line, const std::string& text, int
 }
 
 Outcome zerograd_into(const std::string& path, const std::string& line) {
-  return finish(start(split(line), path.c_str()), [](const std::string&) { return true; });
+  return finish(start(split(line), path.c_str()), [](const Outcome&) { return true; });
 }
 
 Outcome zerograd_unread(const std::string& line) {
-  return finish(start(split(line)), [](const std::string&) { return false; });
+  return finish(start(split(line)), [](const Outcome&) { return false; });
+}
+
+namespace {
+
+// Oversubscribed and as root, for that is what a container is.
+std::vector<std::string> mpirun_words(const std::string& line) {
+  std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe"};
+  for (const std::string& word : split(line))
+    words.push_back(word == "zerograd" ? ZG_COMMAND : word);
+  return words;
+}
+
+}  // namespace
+
+std::string missing_mpi() {
+  if (contains(line_after(zerograd("info").out, "mpi "), "absent"))
+    return "this build links no MPI";
+  return finish(start({"--version"}, nullptr, "mpirun"),
+                [](const Outcome&) {
+                  return true;
+                }).status == 127
+             ? "there is no mpirun"
+             : "";
+}
+
+Outcome mpirun(const std::string& line) {
+  return finish(start(mpirun_words(line), nullptr, "mpirun"), [](const Outcome&) { return true; });
+}
+
+Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
+                         int signal) {
+  bool sent = false;
+  return finish(start(mpirun_words(line), nullptr, "mpirun"), [&](const Outcome& so_far) {
+    const std::string pid = line_after(so_far.error, "rank " + rank + " pid ");
+    if (sent || !contains(so_far.out, text) || !contains(pid, " ")) return true;
+    sent = true;
+    kill(std::stoi(pid), signal);
+    return true;
+  });
 }
 
 std::string read_file(const std::string& path) {

@@ -31,6 +31,16 @@ Outcome zerograd_into(const std::string& path, const std::string& line);
 /// Starts a run and closes the pipe of its stdout when that has something; `out` is what came.
 Outcome zerograd_unread(const std::string& line);
 
+/// Why ranks cannot be processes here; empty: they can.
+std::string missing_mpi();
+
+/// The same under mpirun: mpirun("-np 2 zerograd train --data sort").
+Outcome mpirun(const std::string& line);
+
+/// When rank 0's stdout contains `text`, the process of `rank` ("1/4") gets the signal.
+Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
+                         int signal);
+
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& bytes);
 bool contains(const std::string& text, const std::string& part);

@@ -1,0 +1,186 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+// doctest cannot skip at run time; ctest reads this line.
+#define NEEDS_MPI(what)                                        \
+  if (const std::string why = missing_mpi(); !why.empty()) {   \
+    std::printf("SKIPPED: mpi: %s (%s)\n", what, why.c_str()); \
+    return;                                                    \
+  }                                                            \
+  static_assert(true)
+
+const std::string sort_run =
+    "train --data sort --steps 3 --train-batch-size 16 --batch-size 2 --score-samples 0 "
+    "--log-interval 0 --threads 1 ";
+
+/// A run that ends only when something ends it.
+const std::string long_run =
+    "train --data sort --steps 1000000 --model-type gpt-nano --batch-size 2 --score-samples 0 "
+    "--log-interval 1 --threads 1 --zero-stage 2 --comm-timeout 2 ";
+
+std::string started(int processes, const std::string& line) {
+  return "-np " + std::to_string(processes) + " zerograd " + line;
+}
+
+/// Metrics without the times of a run.
+std::vector<nlohmann::json> steps_of(const std::string& path) {
+  std::vector<nlohmann::json> records = json_lines(path);
+  for (nlohmann::json& record : records)
+    for (const char* timed : {"tokens_per_s", "step_s"}) record.erase(timed);
+  return records;
+}
+
+std::string place_of(int rank, int ranks) {
+  return std::to_string(rank) + "/" + std::to_string(ranks);
+}
+
+}  // namespace
+
+TEST_CASE("mpi: processes compute, count and record what threads do") {
+  NEEDS_MPI("same bits");
+  struct Case {
+    int ranks;
+    const char* flags;
+  };
+  for (const auto& [ranks, flags] :
+       {Case{2, "--zero-stage 0"}, Case{2, "--zero-stage 3 --param-persistence-threshold 0"},
+        Case{4, "--zero-stage 2 --precision bf16"},
+        Case{4, "--zero-stage 3 --reduce-bucket-size 999 --overlap-comm off"},
+        Case{8, "--zero-stage 3 --param-persistence-threshold 0"}}) {
+    CAPTURE(ranks);
+    CAPTURE(flags);
+    const TemporaryFolder folder;
+    const std::string run = sort_run + flags + " --dump-gradients " + folder / "gradients";
+    const auto outputs = [&](const std::string& name) {
+      return " --metrics " + folder / (name + ".metrics") + " --memory-json " +
+             folder / (name + ".memory");
+    };
+    const std::string asked = " --ranks " + std::to_string(ranks);
+    const Outcome threads = zerograd(run + "_threads" + asked + outputs("threads"));
+    // --ranks may be left out.
+    const Outcome processes = mpirun(
+        started(ranks, run + "_processes" + (ranks == 4 ? asked : "") + outputs("processes")));
+    CAPTURE(processes.error);
+    REQUIRE(threads.status == 0);
+    REQUIRE(processes.status == 0);
+    CHECK(line_after(processes.out, "param_hash ") == line_after(threads.out, "param_hash "));
+    CHECK(processes.out == threads.out);
+    CHECK(steps_of(folder / "processes.metrics") == steps_of(folder / "threads.metrics"));
+    CHECK(read_file(folder / "gradients_processes") == read_file(folder / "gradients_threads"));
+    const std::string record = read_file(folder / "processes.memory");
+    CHECK(record == read_file(folder / "threads.memory"));
+    REQUIRE(zerograd("plan" + run.substr(5, run.find(" --dump") - 5) + asked +
+                     " --dump-gradients x --memory-json " + folder / "plan")
+                .status == 0);
+    CHECK(record == read_file(folder / "plan"));
+  }
+}
+
+TEST_CASE("mpi: a process that dies or stops is named by every other one, where it waits") {
+  NEEDS_MPI("faults");
+  for (const int ranks : {2, 4})
+    for (const int signal : {SIGKILL, SIGSTOP})
+      for (const int victim : {0, ranks - 1}) {
+        CAPTURE(ranks);
+        CAPTURE(signal);
+        CAPTURE(victim);
+        const Outcome outcome =
+            mpirun_signalled(started(ranks, long_run), "iter 3:", place_of(victim, ranks), signal);
+        CAPTURE(outcome.error);
+        CHECK(outcome.status != 0);
+        for (int rank = 0; rank < ranks; ++rank) {
+          if (rank == victim) continue;
+          const std::string line = line_after(
+              outcome.error, "error: CommError: rank " + place_of(rank, ranks) + " ends: ");
+          CHECK(line.starts_with("rank " + std::to_string(victim) +
+                                 (signal == SIGKILL ? " (pid " : " did not ")));
+          CHECK(contains(line, signal == SIGKILL ? " is gone, in step " : " within 2 s: "));
+          CHECK(contains(line, "collective #"));
+          CHECK(contains(line, ", in step "));
+        }
+      }
+}
+
+TEST_CASE("mpi: a process that fails or leaves early ends the others, which say why") {
+  NEEDS_MPI("drills");
+  const std::pair<const char*, const char*> faults[] = {
+      {"throw", "rank 1 failed in step 2, after collective #"},
+      {"return", "rank 1 returned early, in step 2; the others are at collective #"},
+      {"stall", "rank 1 did not arrive within 2 s: collective #"}};
+  for (const auto& [fault, cause] : faults)
+    for (const int ranks : {2, 4}) {
+      CAPTURE(fault);
+      const Outcome outcome =
+          mpirun(started(ranks, long_run + "--inject rank=1,step=2,fault=" + fault));
+      CAPTURE(outcome.error);
+      CHECK(outcome.status != 0);
+      for (int rank = 0; rank < ranks; ++rank)
+        if (rank != 1)
+          CHECK(contains(outcome.error,
+                         "error: CommError: rank " + place_of(rank, ranks) + " ends: " + cause));
+      if (std::string(fault) == "throw")
+        CHECK(contains(outcome.error, "error: ShapeError: inject: a drill on rank 1 in step 2\n"));
+    }
+}
+
+TEST_CASE("mpi: a signal to any process saves on all, and the run goes on from there") {
+  NEEDS_MPI("signals");
+  for (const auto& [signal, status] : {std::pair(SIGTERM, 143), std::pair(SIGINT, 130)}) {
+    const TemporaryFolder folder;
+    const std::string save = folder / "checkpoints";
+    const std::string run = long_run + "--comm-timeout 20 ";
+    const Outcome outcome =
+        mpirun_signalled(started(2, run + "--save " + save), "iter 3:", "1/2", signal);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == status);
+    const std::string saved = line_after(outcome.out, "saved " + save + "/step_");
+    REQUIRE(!saved.empty());
+    const std::string steps = " --steps " + std::to_string(std::stoi(saved) + 2);
+    const std::string rest = "train --score-samples 0 --resume " + save + steps;
+    const Outcome resumed = mpirun(started(2, rest));
+    CAPTURE(resumed.error);
+    CHECK(resumed.status == 0);
+    CHECK(line_after(resumed.out, "param_hash ") ==
+          line_after(zerograd(long_run + "--log-interval 0 --ranks 2" + steps).out, "param_hash "));
+  }
+}
+
+TEST_CASE("mpi: ranks that were not started alike end before step 0") {
+  NEEDS_MPI("agreement");
+  const std::pair<const char*, const char*> differences[] = {
+      {"--lr 1e-3", "the settings of rank 1"},
+      {"--param-persistence-threshold 7", "the course of rank 1"}};
+  for (const auto& [flags, what] : differences) {
+    const Outcome outcome =
+        mpirun("-np 1 zerograd " + sort_run + ": -np 1 zerograd " + sort_run + flags);
+    CHECK(outcome.status == 2);
+    CHECK(contains(outcome.error,
+                   std::string("error: ConfigError: ranks differ before step 0: ") + what));
+    CHECK(!contains(outcome.out, "iter"));
+  }
+  const Outcome three = mpirun(started(2, sort_run + "--ranks 3"));
+  CHECK(three.status == 2);
+  CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));
+}
+
+TEST_CASE("processes of a launcher without MPI are refused, as each would train alone") {
+  setenv("WORLD_SIZE", "4", 1);
+  const Outcome four = zerograd(sort_run);
+  setenv("WORLD_SIZE", "1", 1);
+  const Outcome one = zerograd(sort_run);
+  unsetenv("WORLD_SIZE");
+  CHECK(four.status == 2);
+  CHECK(contains(four.error, "error: ConfigError: WORLD_SIZE: expected processes that MPI starts"));
+  CHECK(contains(four.error, "launch"));
+  CHECK(one.status == 0);
+}
+
+}  // namespace zg::testing

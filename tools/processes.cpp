@@ -1,0 +1,102 @@
+#include "tools/processes.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <span>
+
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/text.h"
+#include "zero/checksum.h"
+
+namespace zg::tools {
+namespace {
+
+// Processes that torchrun, accelerate or deepspeed start would each train alone.
+void refuse_strangers() {
+  const char* size = std::getenv("WORLD_SIZE");
+  if (!size || std::atoll(size) <= 1) return;
+  throw ConfigError(
+      text("WORLD_SIZE: expected processes that MPI starts, got %s of another "
+           "launcher, which could not meet; try mpirun -np %s zerograd train ..., "
+           "as zerograd launch would, or unset WORLD_SIZE",
+           size, size));
+}
+
+std::string checksum_of(const std::string& bytes) {
+  return zero::checksum(std::as_bytes(std::span(bytes)));
+}
+
+// What the settings of a checkpoint leave out and all ranks must do alike.
+std::string path_of(const Run& run) {
+  const TrainOptions& options = run.options;
+  const zero::Config& engine = run.settings.optimisation.engine;
+  return text("%lld %lld %lld %lld %d %d %lld %lld %lld %lld %lld %d %d %lld",
+              (long long)engine.reduce_bucket_size, (long long)engine.allgather_bucket_size,
+              (long long)engine.prefetch_bucket_size, (long long)engine.param_persistence_threshold,
+              engine.overlap_comm, options.activation_checkpoint, (long long)options.eval_interval,
+              (long long)options.eval_batches, (long long)options.sample_interval,
+              (long long)options.save_interval, (long long)options.score_samples,
+              options.save.empty(), options.memory_json.empty(),
+              (long long)options.dump_gradients_step.value_or(-1)) +
+         " " + options.initial_weights + " " + run.resumed;
+}
+
+}  // namespace
+
+void adopt_processes(TrainOptions& options) {
+  const std::optional<ProcessPlace> place = process_place();
+  if (!place) refuse_strangers();
+  if (!place || place->size == 1) return;
+  if (mpi_version().empty())
+    throw Unsupported(
+        text("ranks: this build links no MPI, so the %d processes that were started "
+             "cannot meet; try --ranks %d in one process, or install libopenmpi-dev "
+             "and build again",
+             place->size, place->size));
+  if (options.given.count("--ranks") && options.ranks != place->size)
+    throw ConfigError(
+        text("--ranks: expected the %d processes that were started, or nothing; got "
+             "%lld",
+             place->size, (long long)options.ranks));
+  options.ranks = place->size;
+  options.process = place;
+}
+
+bool is_first_process(const TrainOptions& options) {
+  return !options.process || options.process->rank == 0;
+}
+
+std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
+  return {{"program", checksum_of(read_text("/proc/self/exe"))},
+          {"data", run.settings.contents.checksum},
+          {"settings", checksum_of(to_json(run.settings))},
+          {"course", checksum_of(path_of(run))}};
+}
+
+// On a device of its own: a record of memory is not part of what it records.
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& own) {
+  const Device device = Device::cpu(ranks.rank(), {.threads = 1});
+  const auto world = static_cast<size_t>(ranks.size());
+  std::vector<int64_t> sizes(world);
+  sizes[static_cast<size_t>(ranks.rank())] = static_cast<int64_t>(own.size());
+  const Tensor lengths = Tensor::from(sizes, {ranks.size()}, device);
+  ranks.wait(ranks.all_reduce(lengths, "lengths of texts"));
+  sizes = lengths.to_host<int64_t>();
+  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+
+  std::vector<uint8_t> bytes(own.begin(), own.end());
+  bytes.resize(static_cast<size_t>(longest));
+  const Tensor shard = Tensor::from(bytes, {longest}, device);
+  const Tensor full = Tensor::empty({longest * ranks.size()}, DType::u8, device);
+  ranks.wait(ranks.all_gather(shard, full, "texts"));
+  bytes = full.to_host<uint8_t>();
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < world; ++rank) {
+    const auto first = bytes.begin() + static_cast<int64_t>(rank) * longest;
+    texts.emplace_back(first, first + sizes[rank]);
+  }
+  return texts;
+}
+
+}  // namespace zg::tools
