@@ -112,7 +112,6 @@ const std::vector<LaterCommand>& later_commands() {
       {"consolidate", "this version does not convert checkpoints; generate and eval read them"},
       {"verify", "this version checks a checkpoint when it loads it"},
       {"export", "this version writes its own checkpoints only"},
-      {"launch", "this version is started by mpirun -np N zerograd train, or train --ranks N"},
       {"tune", "this version does not tune"},
       {"bench", "this version has no benchmarks in the command"},
   };

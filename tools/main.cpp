@@ -29,6 +29,7 @@ constexpr Subcommand subcommands[] = {
     {"plan", "the bytes that train will take, without taking them", plan},
     {"eval", "validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
+    {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
     {"info", "version, instruction set, memory, devices and measured limits", info},
 };
 
@@ -62,8 +63,8 @@ int run(std::string name, std::vector<std::string> arguments) {
     if (name == later.name) throw Unsupported(name + ": " + later.reason);
     known.push_back(later.name);
   }
-  throw ConfigError("expected a subcommand (train, plan, eval, generate or info), got '" + name +
-                    "'" + did_you_mean(name, known));
+  throw ConfigError("expected a subcommand (train, plan, eval, generate, launch or info), got '" +
+                    name + "'" + did_you_mean(name, known));
 }
 
 int exit_status(const char* type) {

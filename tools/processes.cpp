@@ -18,8 +18,8 @@ void refuse_strangers() {
   if (!size || std::atoll(size) <= 1) return;
   throw ConfigError(
       text("WORLD_SIZE: expected processes that MPI starts, got %s of another "
-           "launcher, which could not meet; try mpirun -np %s zerograd train ..., "
-           "as zerograd launch would, or unset WORLD_SIZE",
+           "launcher, which could not meet; try zerograd launch --num_gpus %s train ..., "
+           "or unset WORLD_SIZE",
            size, size));
 }
 

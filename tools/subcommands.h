@@ -11,6 +11,7 @@ int train(const std::vector<std::string>& arguments);
 int plan(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
+int launch(const std::vector<std::string>& arguments);
 int info(const std::vector<std::string>& arguments);
 
 }  // namespace zg::tools

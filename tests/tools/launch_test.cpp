@@ -1,0 +1,118 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+/// Stands before the real mpirun and prints its words, a line each.
+class FakeMpirun {
+ public:
+  FakeMpirun() : path_(std::getenv("PATH")) {
+    write_file(folder_ / "mpirun", "#!/bin/sh\nfor word; do echo \"$word\"; done\n");
+    std::filesystem::permissions(folder_ / "mpirun", std::filesystem::perms::owner_all);
+    setenv("PATH", (folder_.path() + ":" + path_).c_str(), 1);
+  }
+  ~FakeMpirun() { setenv("PATH", path_.c_str(), 1); }
+
+  /// Writes a hostfile, as a path.
+  std::string hosts(const std::string& text) const {
+    write_file(folder_ / "hosts", text);
+    return folder_ / "hosts";
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::string path_;
+};
+
+const std::string train = " train --data sort";
+
+}  // namespace
+
+TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as they are") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
+    return;
+  }
+  const FakeMpirun fake;
+  const std::string file = fake.hosts("# two\nworker-0 slots=4\n\nworker-1  slots=2  # small\n");
+  struct Case {
+    std::string flags, ranks, hosts;
+  };
+  for (const auto& [flags, ranks, hosts] :
+       {Case{"--num_gpus 3", "3", "localhost:3"},
+        Case{"--num_accelerators=2 --", "2", "localhost:2"},
+        Case{"--hostfile " + file, "6", "worker-0:4,worker-1:2"},
+        Case{"-H " + file + " --num_gpus -1 --num_nodes 1", "4", "worker-0:4"},
+        Case{"--num_gpus 2 --hostfile " + file, "4", "worker-0:2,worker-1:2"},
+        Case{"--hostfile " + file + " --include worker-1@worker-0:0,2", "4",
+             "worker-1:2,worker-0:2"},
+        Case{"--hostfile " + file + " -e worker-0:0,1,3", "3", "worker-0:1,worker-1:2"},
+        Case{"--hostfile " + file + " --exclude worker-0", "2", "worker-1:2"}}) {
+    const Outcome outcome = zerograd("launch " + flags + train);
+    CAPTURE(flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.out, "\n-np\n" + ranks + "\n--host\n" + hosts + "\n"));
+    CHECK(contains(outcome.out, "\ntrain\n--data\nsort\n"));
+  }
+  const Outcome literal =
+      zerograd({"launch", "--num_gpus", "1", "train", "--data", "$(touch x);a b"});
+  CHECK(contains(literal.out, "\n$(touch x);a b\n"));
+}
+
+TEST_CASE("launch runs nothing for a hostfile or a selection that is none") {
+  const FakeMpirun fake;
+  const std::pair<const char*, const char*> files[] = {
+      {"worker-0\n", ":1: expected 'host slots=N'"},
+      {"a slots=1\nb slot=2\n", ":2: expected 'host slots=N'"},
+      {"a slots=1 b\n", ":1: expected 'host slots=N'"},
+      {"a slots=0\n", ":1: slots"},
+      {"a slots=-3\n", ":1: slots"},
+      {"a slots=99999999999\n", ":1: slots"},
+      {"a slots=2\na slots=2\n", ":2: a comes twice"},
+      {"# nothing\n", "got no host"},
+      {"-oProxyCommand=touch slots=1\n", "a host's name"},
+      {"a;touch slots=1\n", "a host's name"},
+      {"$(touch) slots=1\n", "a host's name"},
+      {"`touch` slots=1\n", "a host's name"},
+      {"a,b slots=1\n", "a host's name"},
+      {"a:9 slots=1\n", "a host's name"}};
+  for (const auto& [text, expected] : files) {
+    const Outcome outcome = zerograd("launch --hostfile " + fake.hosts(text) + train);
+    CAPTURE(text);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, expected));
+  }
+  const std::string file = "--hostfile " + fake.hosts("a slots=2\nb slots=2\n");
+  for (const char* flags : {"--include c", "--include a:2", "--include a@a", "--include a:",
+                            "--include a --exclude b", "--exclude a@b", "--num_nodes 3",
+                            "--num_gpus 3", "--include a --num_gpus 1", "--num_gpus 0"}) {
+    const Outcome outcome = zerograd("launch " + file + " " + flags + train);
+    CAPTURE(flags);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+  }
+  CHECK(zerograd("launch --num_gpus 2").status == 2);
+  CHECK(zerograd("launch --num_gpus 2 eval x").status == 2);
+}
+
+TEST_CASE("launch trains what ranks as threads train") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
+    return;
+  }
+  const std::string run = " train --data sort --steps 2 --batch-size 2 --score-samples 0 ";
+  const Outcome processes = zerograd("launch --num_gpus 2" + run);
+  CHECK(processes.status == 0);
+  CHECK(line_after(processes.out, "param_hash ") ==
+        line_after(zerograd(run + "--ranks 2").out, "param_hash "));
+}
+
+}  // namespace zg::testing

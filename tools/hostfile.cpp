@@ -1,0 +1,117 @@
+#include "tools/hostfile.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/values.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t most_slots = 4096;
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// Nothing that an option or a shell could be made of.
+bool is_host_name(const std::string& name) {
+  return !name.empty() && name.size() <= 253 && is_word(name.front()) &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return is_word(c) || c == '.' || c == '-'; });
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
+
+std::vector<int> first_slots(int64_t count) {
+  std::vector<int> slots;
+  for (int slot = 0; slot < count; ++slot) slots.push_back(slot);
+  return slots;
+}
+
+std::vector<Host>::iterator find(std::vector<Host>& hosts, const std::string& name) {
+  return std::find_if(hosts.begin(), hosts.end(), [&](const Host& h) { return h.name == name; });
+}
+
+// Each host of a selection with its slots; none: all.
+std::vector<Host> parse_selection(const std::string& flag, const std::string& text,
+                                  std::vector<Host>& hosts) {
+  std::vector<Host> chosen;
+  for (const std::string& part : split(text, '@')) {
+    const size_t colon = part.find(':');
+    Host host = {.name = part.substr(0, colon)};
+    const auto known = find(hosts, host.name);
+    if (known == hosts.end())
+      throw ConfigError(flag + ": expected hosts of the hostfile, got '" + host.name + "'");
+    if (find(chosen, host.name) != chosen.end())
+      throw ConfigError(flag + ": " + host.name + " comes twice; try " + host.name + ":0,1");
+    if (colon != std::string::npos)
+      for (const std::string& word : split(part.substr(colon + 1), ',')) {
+        const auto slot = static_cast<int>(parse_integer(flag, word, 0, most_slots));
+        if (std::find(known->slots.begin(), known->slots.end(), slot) == known->slots.end())
+          throw ConfigError(flag + ": " + host.name + " has no slot " + word);
+        host.slots.push_back(slot);
+      }
+    if (colon != std::string::npos && host.slots.empty())
+      throw ConfigError(flag + ": expected slots after '" + part + "', as in " + host.name +
+                        ":0,2");
+    chosen.push_back(std::move(host));
+  }
+  if (chosen.empty()) throw ConfigError(flag + ": expected host@host:0,2, got nothing");
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<Host> read_hostfile(const std::string& path) {
+  std::vector<Host> hosts;
+  int number = 0;
+  for (const std::string& line : split(read_text(path), '\n')) {
+    const std::string place = path + ":" + std::to_string(++number) + ": ";
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name, slots, more;
+    if (!(words >> name)) continue;
+    if (!(words >> slots) || (words >> more) || !slots.starts_with("slots="))
+      throw ConfigError(place + "expected 'host slots=N', got '" + line + "'");
+    if (!is_host_name(name))
+      throw ConfigError(place + "expected a host's name of letters, digits, . and -, got '" + name +
+                        "'");
+    if (find(hosts, name) != hosts.end())
+      throw ConfigError(place + name + " comes twice; expected each host once");
+    hosts.push_back(
+        {name, first_slots(parse_integer(place + "slots", slots.substr(6), 1, most_slots))});
+  }
+  if (hosts.empty())
+    throw ConfigError(path + ": expected 'host slots=N' on each line, got no host");
+  return hosts;
+}
+
+std::vector<Host> selected(std::vector<Host> hosts, const std::string& include,
+                           const std::string& exclude) {
+  if (!include.empty() && !exclude.empty())
+    throw ConfigError("--include: expected one of --include and --exclude, got both");
+  if (!include.empty()) {
+    std::vector<Host> chosen = parse_selection("--include", include, hosts);
+    for (Host& host : chosen)
+      if (host.slots.empty()) host.slots = find(hosts, host.name)->slots;
+    return chosen;
+  }
+  if (exclude.empty()) return hosts;
+  for (const Host& out : parse_selection("--exclude", exclude, hosts)) {
+    std::vector<int>& slots = find(hosts, out.name)->slots;
+    if (out.slots.empty()) slots.clear();
+    for (int slot : out.slots) std::erase(slots, slot);
+  }
+  std::erase_if(hosts, [](const Host& host) { return host.slots.empty(); });
+  if (hosts.empty()) throw ConfigError("--exclude: no slot is left to run on");
+  return hosts;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,143 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "runtime/error.h"
+#include "runtime/processes.h"
+#include "tools/command_line.h"
+#include "tools/flags.h"
+#include "tools/hostfile.h"
+#include "tools/subcommands.h"
+
+namespace zg::tools {
+namespace {
+
+struct LaunchOptions {
+  int64_t nodes = -1, slots = -1, master_port = 29500;  // -1: all
+  std::string hostfile, include, exclude, master_addr;
+};
+
+using Words = std::vector<std::string>;
+
+Flag count_flag(Names names, int64_t& target, const std::string& help) {
+  return {std::move(names), "N", help + " [-1: all]",
+          [&target](const std::string& name, const std::string& value) {
+            target = value == "-1" ? -1 : parse_integer(name, value, 1, 4096);
+          }};
+}
+
+CommandLine command_line(LaunchOptions& options) {
+  return {
+      .usage = "zerograd launch [flags] [--] train ...",
+      .summary = "Starts train as one process for each rank, with mpirun, in DeepSpeed's terms.",
+      .groups = {{"flags",
+                  {count_flag({"--num-gpus", "--num-accelerators"}, options.slots,
+                              "ranks on each host; without a hostfile all is a rank for each\n"
+                              "core"),
+                   count_flag({"--num-nodes"}, options.nodes, "of the hostfile, the first N"),
+                   text_flag({"--hostfile", "-H"}, "F", options.hostfile,
+                             "lines of 'host slots=N'; none: this machine"),
+                   text_flag({"--include", "-i"}, "S", options.include,
+                             "host@host:0,2: these hosts and slots only"),
+                   text_flag({"--exclude", "-e"}, "S", options.exclude, "all but these"),
+                   integer_flag({"--master-port"}, options.master_port,
+                                "no effect: MPI finds its own ports", {1, ""}),
+                   text_flag({"--master-addr"}, "A", options.master_addr,
+                             "no effect: MPI finds its own addresses")}}},
+      .notes = "  zerograd launch --num_gpus 2 train --data sort --zero-stage 2"};
+}
+
+// The launcher's flags all take a value, so the first other word is the command's.
+size_t begin_of_command(const Words& words) {
+  size_t i = 0;
+  while (i < words.size() && words[i].size() > 1 && words[i][0] == '-' && words[i] != "--")
+    i +=
+        words[i].find('=') == std::string::npos && words[i] != "--help" && words[i] != "-h" ? 2 : 1;
+  return std::min(i, words.size());
+}
+
+std::vector<Host> hosts_of(const LaunchOptions& options) {
+  const bool selects = !options.include.empty() || !options.exclude.empty();
+  if (selects && (options.slots != -1 || options.nodes != -1))
+    throw ConfigError(
+        "--include: expected either --include or --exclude, or --num_nodes and --num_gpus; got "
+        "both kinds");
+  if (options.hostfile.empty() || !std::filesystem::exists(options.hostfile)) {
+    if (!options.hostfile.empty())
+      std::fprintf(stderr, "warning: --hostfile: there is no %s; this machine alone is used\n",
+                   options.hostfile.c_str());
+    if (options.nodes > 1)
+      throw ConfigError("--num_nodes: expected a --hostfile with it, got none");
+    std::vector<int> slots;
+    const int64_t count = options.slots == -1 ? available_cores() : options.slots;
+    for (int slot = 0; slot < count; ++slot) slots.push_back(slot);
+    return selected({{"localhost", slots}}, options.include, options.exclude);
+  }
+  std::vector<Host> hosts =
+      selected(read_hostfile(options.hostfile), options.include, options.exclude);
+  if (options.nodes > static_cast<int64_t>(hosts.size()))
+    throw ConfigError("--num_nodes: expected at most the hostfile's " +
+                      std::to_string(hosts.size()) + ", got " + std::to_string(options.nodes));
+  if (options.nodes > 0) hosts.resize(static_cast<size_t>(options.nodes));
+  for (Host& host : hosts) {
+    if (options.slots > static_cast<int64_t>(host.slots.size()))
+      throw ConfigError("--num_gpus: expected at most the " + std::to_string(host.slots.size()) +
+                        " slots of " + host.name + ", got " + std::to_string(options.slots));
+    if (options.slots > 0) host.slots.resize(static_cast<size_t>(options.slots));
+  }
+  return hosts;
+}
+
+// Words for execvp: no shell sees any of them. Ranks share the cores themselves, and have ten
+// seconds to save after SIGTERM.
+Words mpirun_words(const std::vector<Host>& hosts, const Words& command) {
+  Words words = {"mpirun", "--oversubscribe",           "--bind-to", "none",
+                 "--mca",  "odls_base_sigkill_timeout", "10"};
+  if (geteuid() == 0) words.push_back("--allow-run-as-root");
+  size_t ranks = 0;
+  std::string list;
+  for (const Host& host : hosts) {
+    ranks += host.slots.size();
+    list += (list.empty() ? "" : ",") + host.name + ":" + std::to_string(host.slots.size());
+  }
+  words.insert(words.end(), {"-np", std::to_string(ranks), "--host", list});
+  words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+}  // namespace
+
+int launch(const std::vector<std::string>& arguments) {
+  LaunchOptions options;
+  const size_t begin = begin_of_command(arguments);
+  const auto split = arguments.begin() + static_cast<int64_t>(begin);
+  Given given;
+  if (!parse(command_line(options), Words(arguments.begin(), split), given)) return 0;
+  Words command(split, arguments.end());
+  if (!command.empty() && command.front() == "--") command.erase(command.begin());
+  if (command.empty() || command.front() != "train")
+    throw ConfigError("launch: expected train and its flags, got " +
+                      (command.empty() ? "nothing" : "'" + command.front() + "'") +
+                      "; try zerograd launch --num_gpus 2 train --data sort");
+  const std::vector<Host> hosts = hosts_of(options);
+  if (mpi_version().compare(0, 8, "Open MPI") != 0)
+    throw Unsupported("launch: expected a build with Open MPI, got " +
+                      (mpi_version().empty() ? "none" : mpi_version()) +
+                      "; try train --ranks N, whose ranks are threads");
+  for (const char* flag : {"--master-port", "--master-addr"})
+    if (given.count(flag))
+      std::fprintf(stderr, "launch: without effect: %s (MPI finds its own)\n", flag);
+  std::fflush(nullptr);
+  Words words = mpirun_words(hosts, command);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp("mpirun", pointers.data());
+  throw Unsupported(std::string("launch: mpirun cannot be started: ") + std::strerror(errno) +
+                    "; try apt-get install openmpi-bin, or train --ranks N");
+}
+
+}  // namespace zg::tools
