@@ -236,8 +236,9 @@ void check_model(const ModelOptions& model, const Given& given) {
 
 std::vector<Flag> config_flags(ConfigOptions& config) {
   return {
-      text_flag({"--config", "--deepspeed-config"}, "F.json", config.path,
-                "DeepSpeed's config, as it is; flags that are given override it"),
+      text_flag({"--config", "--deepspeed-config"}, "F", config.path,
+                "DeepSpeed's config F.json or accelerate's F.yaml, as it is;\n"
+                "flags that are given override it"),
       choice_flag({"--compat"}, config.compat, {"0.19", "0.16"},
                   "the DeepSpeed whose defaults fill a config"),
       switch_flag({"--lenient"}, config.lenient, "warn of a config's unknown keys and go on"),

@@ -25,6 +25,7 @@ using models::Split;
 void check_apart(const TrainOptions& options) {
   const std::pair<const char*, const std::string*> files[] = {
       {"--data", &options.data.source},
+      {"--config", &options.config.path},
       {"--init", &options.initial_weights},
       {"--metrics", &options.metrics},
       {"--trace", &options.trace},

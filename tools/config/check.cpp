@@ -52,14 +52,16 @@ class Checker {
   }
 
   void refuse_unknown(const std::string& section, const Value::Member& member) {
-    const std::string in = path_of(section);
+    const std::string in = section == "accelerate" ? "" : path_of(section);
     const std::string begin =
         place(config_.file, member.at, in.empty() ? member.key : in + "." + member.key);
     const std::string advice = advice_on(section, member.key);
     if (!lenient_)
       throw ConfigError(begin + "unknown key; expected a key of " +
-                        (in.empty() ? "DeepSpeed's config" : in) + ", got '" + member.key + "'; " +
-                        advice);
+                        (section.empty() ? "DeepSpeed's config"
+                         : in.empty()    ? "accelerate's config"
+                                         : in) +
+                        ", got '" + member.key + "'; " + advice);
     config_.warnings.push_back(begin + "unknown key, ignored; " + advice);
   }
 
@@ -172,14 +174,15 @@ void note_unsupported(CheckedConfig& config, const std::string& message) {
   if (!config.unsupported) config.unsupported = message;
 }
 
-CheckedConfig check_config(const Value& root, const std::string& file, Compat compat,
-                           bool lenient) {
+CheckedConfig check_config(const Value& root, const std::string& file, Compat compat, bool lenient,
+                           const std::string& section) {
   if (root.kind != Value::Kind::object)
     throw ConfigError(place(file, root.at, "") + "expected an object {...}, got " + shown(root) +
-                      "; try { \"train_batch_size\": 16 }");
+                      (section.empty() ? "; try { \"train_batch_size\": 16 }"
+                                       : "; try distributed_type: DEEPSPEED"));
   CheckedConfig config{.file = file, .compat = compat};
   Checker checker(config, lenient);
-  checker.check_section("", root);
+  checker.check_section(section, root);
   checker.fill_defaults();
   check_contradictions(config);
   return config;

@@ -43,6 +43,8 @@ struct CheckedConfig {
 
 /// Holds a config against the rows. ConfigError for an unknown, misplaced or contradictory key, a
 /// wrong type or range, each with its place, what was expected and what to try.
-CheckedConfig check_config(const Value& root, const std::string& file, Compat compat, bool lenient);
+/// `section`: of DeepSpeed's top level, or "accelerate".
+CheckedConfig check_config(const Value& root, const std::string& file, Compat compat, bool lenient,
+                           const std::string& section = "");
 
 }  // namespace zg::tools

@@ -4,7 +4,9 @@
 #include <fstream>
 
 #include "runtime/error.h"
+#include "tools/config/accelerate.h"
 #include "tools/config/hjson.h"
+#include "tools/config/yaml.h"
 #include "tools/values.h"
 
 namespace zg::tools {
@@ -56,6 +58,69 @@ void print_state(const CheckedConfig& config) {
                    shown(setting).c_str(), setting.given ? "" : " (default)");
 }
 
+struct Document {
+  std::string file;
+  Value root;
+  bool is_yaml = false;
+};
+
+Document document_of(const std::string& path) {
+  const size_t first = path.find_first_not_of(" \t\n");
+  if (first != std::string::npos && path[first] == '{')
+    return {.file = "--config", .root = read_hjson(path, "--config")};
+  const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
+  const std::string text = read_text(path);
+  return {.file = path,
+          .root = is_yaml ? read_yaml(text, path) : read_hjson(text, path),
+          .is_yaml = is_yaml};
+}
+
+CheckedConfig checked(const Document& document, const TrainOptions& options) {
+  const CheckedConfig config =
+      check_config(document.root, document.file, options.config.compat, options.config.lenient,
+                   document.is_yaml ? "accelerate" : "");
+  for (const std::string& line : config.warnings)
+    std::fprintf(stderr, "warning: %s\n", line.c_str());
+  if (config.unsupported) throw Unsupported(*config.unsupported);
+  return config;
+}
+
+void report(const CheckedConfig& config, const std::vector<std::string>& overridden) {
+  for (const std::string& line : config.without_effect) std::fprintf(stderr, "%s\n", line.c_str());
+  if (!overridden.empty())
+    std::fprintf(stderr, "%s: overridden by flags: %s\n", config.file.c_str(),
+                 join(overridden, ", ").c_str());
+  if (config.is_on("", "dump_state")) print_state(config);
+}
+
+CheckedConfig load_deepspeed(const Document& document, TrainOptions& options) {
+  CheckedConfig config = checked(document, options);
+  report(config, apply_config(config, options));
+  return config;
+}
+
+// DeepSpeed's config is the file that it names, or its own keys; data parallel types have neither.
+void load_accelerate(const Document& document, TrainOptions& options) {
+  const CheckedConfig yaml = checked(document, options);
+  const Given flags = options.given;
+  const Setting* type = yaml.find("accelerate", "distributed_type");
+  const std::string kind = type ? type->text : "";
+  if (kind == "FSDP" || kind == "MEGATRON_LM" || kind == "XLA" || kind == "TPU")
+    throw Unsupported(yaml.place_of(*type) + kind +
+                      ": this version does not do it; expected "
+                      "DEEPSPEED, got " +
+                      kind + "; try DEEPSPEED with zero_stage: 3");
+  std::optional<CheckedConfig> deepspeed;
+  if (kind == "DEEPSPEED") {
+    const Setting* named = yaml.find("accelerate_deepspeed", "deepspeed_config_file");
+    Document own{document.file, deepspeed_config_of(document.root)};
+    if (named && !named->null) own = document_of(named->text);
+    own.is_yaml = false;
+    deepspeed = load_deepspeed(own, options);
+  }
+  report(yaml, apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options));
+}
+
 }  // namespace
 
 void load_config(TrainOptions& options) {
@@ -67,21 +132,11 @@ void load_config(TrainOptions& options) {
                           ": expected --config F with it, got none; leave the flag out");
     return;
   }
-  const size_t first = path.find_first_not_of(" \t\n");
-  const bool is_inline = first != std::string::npos && path[first] == '{';
-  const std::string file = is_inline ? "--config" : path;
-  const std::string text = is_inline ? path : read_text(path);
-  const CheckedConfig config =
-      check_config(read_hjson(text, file), file, options.config.compat, options.config.lenient);
-  for (const std::string& line : config.warnings)
-    std::fprintf(stderr, "warning: %s\n", line.c_str());
-  if (config.unsupported) throw Unsupported(*config.unsupported);
-  const std::vector<std::string> overridden = apply_config(config, options);
-  for (const std::string& line : config.without_effect) std::fprintf(stderr, "%s\n", line.c_str());
-  if (!overridden.empty())
-    std::fprintf(stderr, "%s: overridden by flags: %s\n", file.c_str(),
-                 join(overridden, ", ").c_str());
-  if (config.is_on("", "dump_state")) print_state(config);
+  const Document document = document_of(path);
+  if (document.is_yaml)
+    load_accelerate(document, options);
+  else
+    load_deepspeed(document, options);
 }
 
 }  // namespace zg::tools

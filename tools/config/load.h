@@ -7,8 +7,9 @@ namespace zg::tools {
 
 /// Reads, checks and applies the --config of `options`, if it has one, and tells stderr what it
 /// overrides, what has no effect, and with dump_state what it holds. Keys that set what a flag does
-/// count as given. A value that starts with { is the config itself. FileError when the file cannot
-/// be read, ConfigError, and Unsupported once all of it is known to be right.
+/// count as given. A .yaml or .yml is accelerate's,
+/// which may name one of DeepSpeed's; a value that starts with { is the config itself. FileError
+/// when the file cannot be read, ConfigError, and Unsupported once all of it is known to be right.
 void load_config(TrainOptions& options);
 
 /// Lets the config's keys and defaults set what no flag of `options.given` sets. Returns the keys

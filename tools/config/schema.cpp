@@ -33,14 +33,22 @@ bool names(const Row& row, const std::string& key) {
          aliases.find("|" + key + "|") != std::string::npos;
 }
 
+// Both DeepSpeed's, or both accelerate's.
+bool is_same_file(const std::string& a, const std::string& b) {
+  return a.starts_with("accelerate") == b.starts_with("accelerate");
+}
+
 std::string quoted_section(const std::string& section) {
-  return section.empty() ? "the top level" : path_of(section);
+  return section.empty()           ? "the top level"
+         : section == "accelerate" ? "accelerate's YAML"
+                                   : path_of(section);
 }
 
 }  // namespace
 
 std::string path_of(const std::string& section) {
   if (section.empty()) return "";
+  if (section == "accelerate_deepspeed") return "deepspeed_config";
   if (section == "adam") return "optimizer.params";
   if (section.starts_with("Warmup")) return "scheduler.params";
   if (section.starts_with("offload_")) return "zero_optimization." + section;
@@ -48,6 +56,7 @@ std::string path_of(const std::string& section) {
 }
 
 std::string path_of(const Row& row) {
+  if (std::string(row.section) == "accelerate") return row.key;
   const std::string section = path_of(row.section);
   return section.empty() ? row.key : section + "." + row.key;
 }
@@ -72,7 +81,8 @@ std::string advice_on(const std::string& section, const std::string& key) {
   // `enabled`, say, is in many sections: only a key of few places tells where it belongs.
   std::set<std::string> places, types;
   for (const Row& row : rows()) {
-    if (section == row.section || !names(row, word)) continue;
+    if (section == row.section || !names(row, word) || !is_same_file(row.section, section))
+      continue;
     if (path_of(row.section) == path_of(section))
       types.insert(row.section);
     else
@@ -85,7 +95,8 @@ std::string advice_on(const std::string& section, const std::string& key) {
   const std::string near = nearest(word, keys);
   if (!near.empty()) return "did you mean " + near + "?";
   std::vector<std::string> all;
-  for (const Row& row : rows()) all.push_back(row.key);
+  for (const Row& row : rows())
+    if (is_same_file(row.section, section)) all.push_back(row.key);
   const std::string far = nearest(word, all);
   if (!far.empty()) return "did you mean " + far + ", of another section?";
   return "try leaving it out; " + quoted_section(section) + " has " +

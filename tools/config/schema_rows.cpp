@@ -42,7 +42,7 @@ std::vector<Row> top_level() {
       {"", "wall_clock_breakdown", boolean, "false", nothing, "--trace F shows each phase's time"},
       {"", "zero_allow_untested_optimizer", boolean, "false", nothing,
        "AdamW is tested at every stage"},
-      {"", "zero_force_ds_cpu_optimizer", boolean, "true", nothing, "there is one AdamW"},
+      {"", "zero_force_ds_cpu_optimizer", boolean, "true", inner},
       {"", "dataloader_drop_last", boolean, "false", nothing, "every batch is whole"},
       {"", "optimizer", section, "null", inner, "", "optimizer"},
       {"", "scheduler", section, "null", inner, "", "scheduler"},
@@ -292,13 +292,60 @@ std::vector<Row> services() {
   return rows;
 }
 
+// accelerate's own file, which may name one of DeepSpeed's.
+std::vector<Row> accelerate() {
+  constexpr const char *in = "accelerate", *block = "accelerate_deepspeed";
+  constexpr const char* threads = "this version's ranks are threads of one process";
+  return {
+      {in, "compute_environment", choice, "\"LOCAL_MACHINE\"", only, off,
+       "LOCAL_MACHINE|AMAZON_SAGEMAKER"},
+      {in, "deepspeed_config", section, "null", inner, "", block},
+      {in, "distributed_type", choice, "\"DEEPSPEED\"", inner, "",
+       "DEEPSPEED|NO|MULTI_CPU|MULTI_GPU|MULTI_HPU|MULTI_XPU|MULTI_NPU|FSDP|MEGATRON_LM|XLA|TPU"},
+      {in, "num_processes", integer, "null", honoured, "", "", 1, largest_count},
+      {in, "mixed_precision", choice, "\"no\"", honoured, "", "no|fp16|bf16"},
+      {in, "num_machines", integer, "1", only, threads, "", 0, largest_count},
+      {in, "machine_rank", integer, "0", only, threads, "", 0, largest_count},
+      {in, "main_process_ip", any, "null", inner},    // of several machines
+      {in, "main_process_port", any, "null", inner},  // which are refused
+      {in, "rdzv_backend", text, "\"static\"", inner},
+      {in, "same_network", boolean, "true", inner},
+      {in, "main_training_function", text, "\"main\"", nothing, "there is one training function"},
+      {in, "use_cpu", boolean, "false", inner},  // --device says where
+      {in, "gpu_ids", any, "null", inner},
+      {in, "enable_cpu_affinity", boolean, "false", only, off},
+      {in, "debug", boolean, "false", only, off},
+      {in, "downcast_bf16", choice, "\"no\"", only, off, "no|yes"},
+      {in, "fsdp_config", any, "null", inner},  // distributed_type says whether
+      {in, "megatron_lm_config", any, "null", inner},
+      {in, "dynamo_config", any, "null", only, off},
+      {in, "tpu_env", any, "null", inner},
+      {in, "tpu_use_cluster", boolean, "false", only, off},
+      {in, "tpu_use_sudo", boolean, "false", only, off},
+      {block, "deepspeed_config_file", text, "null", inner},
+      {block, "zero3_init_flag", boolean, "false", nothing,
+       "every rank makes its own parts of each parameter"},
+      {block, "zero3_save_16bit_model", boolean, "false", inner},  // the others go to DeepSpeed's
+      {block, "zero_stage", integer, "0", inner, "", "", 0, 3},    // keys, which say what happens
+      {block, "gradient_accumulation_steps", any, "null", inner},
+      {block, "gradient_clipping", any, "null", inner},
+      {block, "offload_optimizer_device", choice, "\"none\"", inner, "", "none|cpu|nvme"},
+      {block, "offload_optimizer_nvme_path", text, "null", inner},
+      {block, "offload_param_device", choice, "\"none\"", inner, "", "none|cpu|nvme"},
+      {block, "offload_param_nvme_path", text, "null", inner},
+      {block, "deepspeed_hostfile", any, "null", only, threads},
+      {block, "deepspeed_multinode_launcher", any, "null", inner},
+      {block, "deepspeed_moe_layer_cls_names", any, "null", only, off},
+  };
+}
+
 }  // namespace
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> all = [] {
     std::vector<Row> rows;
     for (const auto& part : {top_level(), precision(), learning(), zero_optimization(), offload(),
-                             activation_checkpointing(), services()})
+                             activation_checkpointing(), services(), accelerate()})
       rows.insert(rows.end(), part.begin(), part.end());
     return rows;
   }();

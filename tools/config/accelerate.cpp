@@ -1,0 +1,78 @@
+#include "tools/config/accelerate.h"
+
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+const Value::Member* find(const Value& object, const std::string& key) {
+  for (const Value::Member& member : object.members)
+    if (member.key == key && member.value.kind != Value::Kind::null) return &member;
+  return nullptr;
+}
+
+Value object_at(Position at) { return {.kind = Value::Kind::object, .at = at}; }
+
+// Moves what `from` says under `key` to `to`.
+void take(const Value& from, const char* key, Value& to, const char* name) {
+  if (const Value::Member* member = find(from, key))
+    to.members.push_back({.key = name, .at = member->at, .value = member->value});
+}
+
+}  // namespace
+
+Value deepspeed_config_of(const Value& yaml) {
+  const Value::Member* block = find(yaml, "deepspeed_config");
+  const Position at = block ? block->at : yaml.at;
+  Value config = object_at(at), zero = object_at(at);
+  for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu"})
+    config.members.push_back(
+        {.key = key, .at = at, .value = {.kind = Value::Kind::text, .at = at, .text = "auto"}});
+  if (!block) return config;
+  const Value& own = block->value;
+  take(own, "gradient_accumulation_steps", config, "gradient_accumulation_steps");
+  take(own, "gradient_clipping", config, "gradient_clipping");
+  take(own, "zero_stage", zero, "stage");
+  take(own, "zero3_save_16bit_model", zero, "stage3_gather_16bit_weights_on_model_save");
+  for (const char* what : {"offload_optimizer", "offload_param"}) {
+    Value offload = object_at(at);
+    take(own, (std::string(what) + "_device").c_str(), offload, "device");
+    take(own, (std::string(what) + "_nvme_path").c_str(), offload, "nvme_path");
+    if (!offload.members.empty())
+      zero.members.push_back({.key = what, .at = offload.members[0].at, .value = offload});
+  }
+  config.members.push_back({.key = "zero_optimization", .at = at, .value = std::move(zero)});
+  return config;
+}
+
+std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const CheckedConfig* deepspeed,
+                                          const Given& flags, TrainOptions& options) {
+  std::vector<std::string> overridden;
+  const auto take = [&](const char* key, const char* flag, const auto& set) {
+    const Setting* setting = yaml.find("accelerate", key);
+    if (!setting || !setting->given || setting->null) return;
+    if (flags.count(flag)) {
+      overridden.push_back(std::string(key) + " (" + flag + ")");
+      return;
+    }
+    set(*setting);
+    options.given.insert(flag);
+  };
+  take("num_processes", "--ranks", [&](const Setting& s) { options.ranks = s.integer; });
+  take("mixed_precision", "--precision", [&](const Setting& s) {
+    const bool f16 = deepspeed && deepspeed->is_on("fp16", "enabled");
+    const bool bf16 = deepspeed && deepspeed->is_on("bf16", "enabled");
+    if ((f16 && s.text == "bf16") || (bf16 && s.text == "fp16"))
+      throw ConfigError(
+          yaml.place_of(s) + s.text + " here and " + (f16 ? "fp16" : "bf16") + " in " +
+          deepspeed->file +
+          "; expected the same, got both; try mixed_precision: " + (f16 ? "fp16" : "bf16"));
+    if (f16 || bf16 || s.text == "no") return;  // DeepSpeed's config has the say
+    options.optimisation.engine.compute = s.text == "fp16" ? DType::f16 : DType::bf16;
+  });
+  return overridden;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,146 @@
+#include "tools/config/yaml.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "runtime/error.h"
+#include "tools/config/hjson.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr size_t deepest = 64;  // an event comes before the parser calls itself for what is inside
+
+Position position(const YAML::Mark& mark) {
+  return {std::max(0, mark.line) + 1, std::max(0, mark.column) + 1};
+}
+
+// Builds the tree from events: a document's nodes would forget which keys came twice, and an alias
+// could make few bytes a large tree.
+class Builder : public YAML::EventHandler {
+ public:
+  explicit Builder(const std::string& file) : file_(file) {}
+  Value root;
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
+    put({.kind = Value::Kind::null, .at = position(mark)});
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    refuse(position(mark), "expected a value, got an alias; try the value itself");
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& word) override {
+    if (anchor != YAML::NullAnchor)
+      refuse(position(mark), "expected a value, got an anchor; try the value without &");
+    put(tag == "!"
+            ? Value{.kind = Value::Kind::text, .at = position(mark), .text = word, .quoted = true}
+            : plain(word, position(mark)));
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    open({.kind = Value::Kind::array, .at = position(mark)});
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    open({.kind = Value::Kind::object, .at = position(mark)});
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Level {
+    Value value;
+    Value::Member key;  // of an object: waits for its value
+    bool has_key = false;
+  };
+
+  [[noreturn]] void refuse(Position at, const std::string& message) const {
+    std::string path;
+    for (const Level& level : open_)
+      if (level.has_key) path += (path.empty() ? "" : ".") + level.key.key;
+    throw ConfigError(place(file_, at, path) + message);
+  }
+
+  // Numbers, true, false and null as JSON has them, and YAML's ~.
+  static Value plain(const std::string& word, Position at) {
+    Value value{.kind = Value::Kind::text, .at = at, .text = word};
+    if (word.empty() || word == "~") value.kind = Value::Kind::null;
+    if (word.empty() || word.size() > 40 ||
+        word.find_first_not_of("0123456789+-.eEtrufalsn") != std::string::npos)
+      return value;
+    value = read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
+    value.at = at;
+    return value;
+  }
+
+  void open(Value value) {
+    if (open_.size() >= deepest)
+      refuse(value.at, "more than 64 levels; expected fewer, got one more; try a flatter config");
+    if (!open_.empty() && open_.back().value.kind == Value::Kind::object && !open_.back().has_key)
+      refuse(value.at, "expected a key, got " + shown(value) + "; try a word");
+    open_.push_back({.value = std::move(value), .key = {}});
+  }
+
+  void close() {
+    Value value = std::move(open_.back().value);
+    open_.pop_back();
+    put(std::move(value));
+  }
+
+  void put(Value value) {
+    if (open_.empty()) {
+      root = std::move(value);
+      return;
+    }
+    Level& level = open_.back();
+    if (level.value.kind == Value::Kind::array) {
+      level.value.items.push_back(std::move(value));
+    } else if (!level.has_key) {
+      if (value.kind == Value::Kind::null) refuse(value.at, "expected a key, got none; try a word");
+      for (const Value::Member& other : level.value.members)
+        if (other.key == value.text)
+          refuse(value.at, value.text + ": the key comes twice; expected it once, got it in line " +
+                               std::to_string(other.at.line) +
+                               " too; try leaving one of the two out");
+      if (level.value.members.size() >= 1000)
+        refuse(value.at, "more than 1000 keys; expected fewer, got one more; try a config");
+      level.key = {.key = value.text, .at = value.at, .value = {}};
+      level.has_key = true;
+    } else {
+      level.key.value = std::move(value);
+      level.value.members.push_back(std::move(level.key));
+      level.has_key = false;
+    }
+  }
+
+  const std::string& file_;
+  std::vector<Level> open_;
+};
+
+}  // namespace
+
+Value read_yaml(const std::string& source, const std::string& file) {
+  try {
+    std::istringstream stream(source);
+    YAML::Parser parser(stream);
+    Builder builder(file);
+    if (!parser.HandleNextDocument(builder)) return {.kind = Value::Kind::null};
+    Builder next(file);
+    if (parser.HandleNextDocument(next))
+      throw ConfigError(place(file, next.root.at, "") +
+                        "expected one document, got two; try a file for each");
+    return builder.root;
+  } catch (const YAML::Exception& error) {
+    throw ConfigError(place(file, position(error.mark), "") + "no YAML: " + error.msg +
+                      "; expected accelerate's config; try key: value on a line");
+  }
+}
+
+}  // namespace zg::tools
