@@ -86,6 +86,7 @@ TEST_CASE("accelerate: what is wrong or not done is told with its place") {
        "a.yaml:2:3: deepspeed_config.mixed_precision: ", "accelerate's YAML, where it belongs"},
       {"mixed_precision: fp8", "a.yaml:1:18: mixed_precision: ", "no, fp16, bf16"},
       {"num_processes: 0", "a.yaml:1:16: num_processes: ", "1 or more, or null, got 0"},
+      {"num_processes: 1e999", "a.yaml:1:16: num_processes: ", "got '1e999'"},
       {"a: [1", "a.yaml:", "no YAML"},
       {"\"open", "a.yaml:", "no YAML"},
       {"a: &x 1", "a.yaml:1:", "an anchor"},

@@ -75,8 +75,11 @@ class Builder : public YAML::EventHandler {
     if (word.empty() || word.size() > 40 ||
         word.find_first_not_of("0123456789+-.eEtrufalsn") != std::string::npos)
       return value;
-    value = read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
-    value.at = at;
+    try {
+      value = read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
+      value.at = at;
+    } catch (const ConfigError&) {  // beyond a double: a word, which the key's type refuses
+    }
     return value;
   }
 
