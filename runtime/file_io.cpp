@@ -83,7 +83,8 @@ void File::write(std::span<const std::byte> bytes) {
 }
 
 void File::sync() {
-  if (::fsync(descriptor_) != 0) fail("fsync", path_);
+  // EINVAL: a device or a pipe, which keeps nothing.
+  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("fsync", path_);
 }
 
 void File::close() {

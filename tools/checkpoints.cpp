@@ -1,6 +1,11 @@
 #include "tools/checkpoints.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -34,6 +39,15 @@ std::vector<StepFolder> step_folders(const std::string& directory) {
   std::sort(folders.begin(), folders.end(),
             [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
   return folders;
+}
+
+bool verifies(const std::string& step_folder) {
+  try {
+    zero::verify_checkpoint(step_folder);
+    return true;
+  } catch (const FileError&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -73,10 +87,28 @@ void check_own_directory(const std::string& save, const std::string& resumed) {
     throw ConfigError("--save: " + save + " holds another run's checkpoints, up to " + newest +
                       "; expected a directory without any; try --resume " + save +
                       " to go on from there, another directory, or remove them");
-  std::error_code ignored;
-  if (!fs::equivalent(folders.front().path, resumed, ignored))
-    std::fprintf(stderr, "%s stays the newest of %s until this run saves a later step\n",
-                 newest.c_str(), save.c_str());
+  const int64_t steps = zero::read_checkpoint_info(resumed).steps;
+  for (const StepFolder& folder : folders)
+    if (folder.steps > steps && verifies(folder.path))
+      throw ConfigError("--save: " + save + " has step_" + std::to_string(folder.steps) +
+                        ", later than the step_" + std::to_string(steps) +
+                        " that this run goes on from, and would replace it; try another directory, "
+                        "or --resume " +
+                        save + " to go on from the newest");
+}
+
+DirectoryLock::DirectoryLock(const std::string& directory)
+    : descriptor_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+    return;
+  ::close(descriptor_);
+  throw ConfigError("--save: another run is writing to " + directory +
+                    "; expected a directory of its own for each run; try another one, or wait for "
+                    "that run to end");
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 std::string CheckpointDirectory::save(const zero::Engine& engine, const Settings& settings,

@@ -21,8 +21,20 @@ bool lies_in(const std::string& step_folder, const std::string& directory);
 
 /// Two runs in one directory would take each other's checkpoints for their own, as "the newest"
 /// goes by step number: ConfigError when `save` has any and `resumed` (empty: a fresh start) is not
-/// one of them. Of those newer than `resumed`, stderr names the newest.
+/// one of them, or is not the newest that verifies: those after it would be replaced.
 void check_own_directory(const std::string& save, const std::string& resumed);
+
+/// Keeps other runs, which would mix their checkpoints with ours, out of a directory until it goes.
+/// ConfigError when there is one already. Where the file system has no locks nothing is kept out.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& directory);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 /// Where a run writes its checkpoints and which of them it keeps.
 class CheckpointDirectory {

@@ -14,7 +14,7 @@ namespace {
 void silence(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
-  for (const char* flag : {"--save", "--metrics", "--trace", "--epochs"})
+  for (const char* flag : {"--save", "--metrics", "--trace"})
     if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
   if (!without_effect.empty())
@@ -26,7 +26,6 @@ void silence(TrainOptions& options) {
   options.trace.clear();
   options.dump_gradients.clear();  // not its step: gradients are gathered
   if (!looks) options.save.clear();
-  options.epochs = 0.0;
   options.only_planned = true;
 }
 
@@ -94,8 +93,7 @@ int plan(const std::vector<std::string>& arguments) {
   if (options.explain) print(explain_formulas() + "\n");
   if (options.train.data.source.empty() && options.train.resume.empty()) return 0;
   silence(options.train);
-  Run run = prepare_run(options.train);
-  if (!options.train.given.count("--steps")) run.steps = run.steps_done + options.train.steps;
+  const Run run = prepare_run(options.train);
   std::vector<RankMemory> ranks = {walk(run, 0)};
   if (!run.options.memory_json.empty())
     for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(walk(run, rank));

@@ -148,7 +148,7 @@ Run prepare_run(const TrainOptions& given) {
   if (!options.initial_weights.empty())
     check_initial_weights(options.initial_weights, run.settings.model);
   run.steps = total_steps(options, *run.dataset, run.settings, done);
-  if (options.only_planned && options.given.count("--steps") == 0)
+  if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs"))
     run.steps = done.steps + given.steps;
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
   if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)

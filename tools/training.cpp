@@ -69,6 +69,10 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
 }
 
 void Training::prepare_engine() {
+  if (is_first() && !options_.save.empty()) {
+    lock_.emplace(options_.save);
+    check_own_directory(options_.save, run_.resumed);  // again: nobody can come in between now
+  }
   micro_batches_ = stepper_.load();
   if (!run_.resumed.empty()) {
     if (lies_in(run_.resumed, options_.save)) saved_at_ = engine_.steps();

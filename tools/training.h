@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "runtime/comm.h"
+#include "tools/checkpoints.h"
 #include "tools/console.h"
 #include "tools/deepspeed_log.h"
 #include "tools/evaluation.h"
@@ -54,6 +55,7 @@ class Training {
   Settings& settings_;  ///< position and loss move on
   zero::Engine& engine_;
   RankMemory memory_;
+  std::optional<DirectoryLock> lock_;  ///< of --save
   std::optional<MetricsFile> metrics_;
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
@@ -109,17 +110,36 @@ std::vector<float> SafetensorsReader::read_floats(const std::string& name) const
 // --- writing ---
 
 namespace {
-std::string unfinished(const std::string& path) { return path + ".unfinished"; }
+namespace fs = std::filesystem;
+
+/// What a link leads to: the link stays one.
+std::string target_of(const std::string& path) {
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(path, error);
+  return error || !fs::is_symlink(path, error) ? path : target.string();
+}
+
+/// A device or a pipe takes the bytes itself: nothing may come in its place.
+bool is_replaceable(const std::string& path) {
+  std::error_code missing;
+  return !fs::exists(path, missing) || fs::is_regular_file(path, missing);
+}
 }  // namespace
 
 struct SafetensorsWriterState {
+  SafetensorsWriterState(const std::string& path,
+                         const std::vector<SafetensorsWriter::Entry>& entries)
+      : path(target_of(path)),
+        written(is_replaceable(this->path) ? this->path + ".unfinished" : this->path),
+        entries(entries),
+        file(File::create(written)) {}
   ~SafetensorsWriterState() {
-    if (!finished) std::remove(unfinished(path).c_str());
+    if (!finished && written != path) std::remove(written.c_str());
   }
 
-  std::string path;
-  std::vector<SafetensorsWriter::Entry> entries;
-  File file;  // under a name of its own until it is complete
+  const std::string path, written;  // a name of its own until it is complete
+  const std::vector<SafetensorsWriter::Entry> entries;
+  File file;
   size_t next = 0;
   bool finished = false;
 };
@@ -161,7 +181,7 @@ std::string header_text(const std::string& path,
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
                                      const std::map<std::string, std::string>& metadata) {
   const std::string header = header_text(path, entries, metadata);
-  state_.reset(new SafetensorsWriterState{path, entries, File::create(unfinished(path))});
+  state_.reset(new SafetensorsWriterState(path, entries));
   const uint64_t length = header.size();
   state_->file.write(std::as_bytes(std::span(&length, 1)));
   state_->file.write(std::as_bytes(std::span(header)));
@@ -195,7 +215,7 @@ void SafetensorsWriter::finish() {
     refuse(s.path, "tensor '" + s.entries[s.next].name + "' was declared but not written");
   s.file.sync();
   s.file.close();
-  rename_over(unfinished(s.path), s.path);
+  if (s.written != s.path) rename_over(s.written, s.path);
   s.finished = true;
 }
 

@@ -127,6 +127,15 @@ TEST_CASE("plan predicts what validations, samples, saves and gradient dumps tak
                     "2 --save-interval 2");
 }
 
+TEST_CASE("plan walks as many epochs as a run is given") {
+  const TemporaryFolder folder;
+  const std::string flags = " --data sort --batch-size 32 --epochs 0.02 --memory-json ";
+  REQUIRE(zerograd("plan" + flags + (folder / "plan")).status == 0);
+  REQUIRE(zerograd("train --score-samples 0" + flags + (folder / "train")).status == 0);
+  CHECK(contains(read_file(folder / "plan"), "\"steps\":6,"));
+  CHECK(read_file(folder / "plan") == read_file(folder / "train"));
+}
+
 TEST_CASE("plan predicts what a run that goes on measures") {
   const TemporaryFolder folder;
   REQUIRE(

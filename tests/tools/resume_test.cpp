@@ -1,4 +1,7 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -45,13 +48,30 @@ TEST_CASE("a run does not save among the checkpoints of another") {
           .status == 0);
   refused("train --score-samples 0 --resume " + first + " --save " + second, second);
 
-  // Its own: from the newest, from an older one, however the directory is spelled.
+  // Its own: from the newest, however the directory is spelled; a newer one must not be replaced,
+  // unless it is damaged.
   const std::string same = " --score-samples 0 --save " + first + "/";
   CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
   const Outcome older = zerograd("train --steps 3 --resume " + first + "/step_2/" + same);
-  CHECK(older.status == 0);
-  CHECK(contains(older.error, "step_5 stays the newest of "));
-  CHECK(std::filesystem::is_directory(first + "/step_3"));
+  CHECK(older.status == 2);
+  CHECK(contains(older.error, "has step_5, later than the step_2 that this run goes on from"));
+  CHECK(!std::filesystem::exists(first + "/step_3"));
+  std::filesystem::resize_file(first + "/step_5/shard_00000.safetensors", 100);
+  CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
+  CHECK(zerograd("eval " + first + "/step_5 --eval-batches 1 --score-samples 0").status == 0);
+}
+
+TEST_CASE("two runs at once do not share a directory") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save";
+  std::filesystem::create_directory(save);
+  const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);  // as a run that is under way
+  REQUIRE(::flock(other, LOCK_EX) == 0);
+  const Outcome outcome = zerograd(sort_run + "--steps 2 --save " + save);
+  CHECK(outcome.status == 2);
+  CHECK(contains(outcome.error, "another run is writing to " + save));
+  ::close(other);
+  CHECK(zerograd(sort_run + "--steps 2 --save " + save).status == 0);
 }
 
 TEST_CASE("how far a run goes comes from its checkpoint") {

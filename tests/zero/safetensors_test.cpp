@@ -1,7 +1,11 @@
 #include "zero/safetensors.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -144,6 +148,30 @@ TEST_CASE("an unfinished file leaves what was there, and nothing else") {
   CHECK_THROWS_AS(SafetensorsWriter(folder / "g", {{"__metadata__", DType::f32, {1}}}), FileError);
   CHECK_THROWS_AS(SafetensorsWriter(folder / "g", {{"\xff", DType::f32, {1}}}), FileError);
   CHECK_THROWS_AS(SafetensorsWriter(folder / "no/such/folder", {}), FileError);
+}
+
+TEST_CASE("what is no file stays what it is: a link leads to its target, a pipe is written to") {
+  const TemporaryFolder folder;
+  const std::string target = folder / "target", link = folder / "link", pipe = folder / "pipe";
+  const auto write = [](const std::string& path) {
+    SafetensorsWriter writer(path, {{"a", DType::f32, {1}}});
+    writer.write_floats(std::vector<float>{1.0f});
+    writer.finish();
+  };
+  write_bytes(target, "old");
+  std::filesystem::create_symlink("target", link);
+  write(link);
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(SafetensorsReader(target).read_floats("a") == std::vector<float>{1.0f});
+
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  write(pipe);
+  CHECK(std::filesystem::is_fifo(pipe));
+  std::string bytes(1000, '\0');
+  bytes.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(reader, bytes.data(), 1000))));
+  ::close(reader);
+  CHECK(bytes == bytes_of(target));
 }
 
 TEST_CASE("files that are not there, not files or too short are refused") {
