@@ -1,5 +1,9 @@
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -90,11 +94,9 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   return hosts;
 }
 
-// Words for execvp: no shell sees any of them. Ranks share the cores themselves, and have ten
-// seconds to save after SIGTERM.
+// Words for posix_spawnp: no shell sees any of them. Ranks share the cores themselves.
 Words mpirun_words(const std::vector<Host>& hosts, const Words& command) {
-  Words words = {"mpirun", "--oversubscribe",           "--bind-to", "none",
-                 "--mca",  "odls_base_sigkill_timeout", "10"};
+  Words words = {"mpirun", "--oversubscribe", "--bind-to", "none"};
   if (geteuid() == 0) words.push_back("--allow-run-as-root");
   size_t ranks = 0;
   std::string list;
@@ -106,6 +108,36 @@ Words mpirun_words(const std::vector<Host>& hosts, const Words& command) {
   words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   words.insert(words.end(), command.begin(), command.end());
   return words;
+}
+
+volatile pid_t started = 0;
+volatile std::sig_atomic_t received = 0;
+
+// A terminal's Ctrl-C reaches mpirun as well; what somebody sends to this process alone does not.
+void pass_on(int signal, siginfo_t* info, void*) {
+  received = signal;
+  if (info->si_code <= 0 && started > 0) kill(started, signal);
+}
+
+// mpirun's own status after a signal says nothing of it.
+int run_and_pass_signals_on(Words words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = pass_on;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  pid_t child = 0;
+  if (const int error = posix_spawnp(&child, "mpirun", nullptr, nullptr, pointers.data(), environ))
+    throw Unsupported(std::string("launch: mpirun cannot be started: ") + std::strerror(error) +
+                      "; try apt-get install openmpi-bin, or train --ranks N");
+  started = child;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  const int own = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return own != 0 && received != 0 ? 128 + received : own;
 }
 
 }  // namespace
@@ -131,13 +163,7 @@ int launch(const std::vector<std::string>& arguments) {
     if (given.count(flag))
       std::fprintf(stderr, "launch: without effect: %s (MPI finds its own)\n", flag);
   std::fflush(nullptr);
-  Words words = mpirun_words(hosts, command);
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  execvp("mpirun", pointers.data());
-  throw Unsupported(std::string("launch: mpirun cannot be started: ") + std::strerror(errno) +
-                    "; try apt-get install openmpi-bin, or train --ranks N");
+  return run_and_pass_signals_on(mpirun_words(hosts, command));
 }
 
 }  // namespace zg::tools
