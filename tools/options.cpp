@@ -298,8 +298,8 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (!parse(line, arguments, options.given)) return false;
   if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
   adopt_processes(options);
-  check_train(options);
   load_config(options);
+  check_train(options);
   return true;
 }
 
@@ -322,8 +322,8 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   if (!parse(line, arguments, train.given)) return false;
   if (train.data.source.empty() && train.resume.empty() && !options.explain)
     throw ConfigError(data_expected);
-  check_train(train);
   load_config(train);
+  check_train(train);
   return true;
 }
 

@@ -141,6 +141,35 @@ TEST_CASE("accelerate: 500 damages are each refused with a place, or read") {
   CHECK(refused >= 250);
 }
 
+TEST_CASE("accelerate: of several processes one speaks, and their number is num_processes") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    MESSAGE("not tested: " << why);
+    return;
+  }
+  const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
+  const Outcome two = mpirun("-np 2 zerograd " + run + own);
+  CAPTURE(two.error);
+  CHECK(two.status == 0);
+  const std::string line = "main_training_function: accepted without effect";
+  const size_t first = two.error.find(line);
+  REQUIRE(first != std::string::npos);
+  CHECK(two.error.find(line, first + 1) == std::string::npos);
+  CHECK(line_after(two.out, "param_hash ") == line_after(zerograd(run + own).out, "param_hash "));
+  const Outcome three = mpirun("-np 3 zerograd " + run + own);
+  CHECK(three.status == 2);
+  CHECK(
+      contains(three.error,
+               "accelerate.yaml:19:1: num_processes: expected the 3 processes that were started"));
+}
+
+TEST_CASE("accelerate: a drill may strike every rank of num_processes") {
+  const Outcome outcome = zerograd(run + ZG_CONFIGS +
+                                   "accelerate.yaml --batch-size 4 "
+                                   "--inject rank=1,step=0,fault=throw");
+  CHECK(outcome.status == 1);
+  CHECK(contains(outcome.error, "inject: a drill on rank 1 in step 0"));
+}
+
 TEST_CASE("a config is no place for a run's results") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json", "{train_batch_size: 8}");

@@ -60,7 +60,13 @@ std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const Check
     set(*setting);
     options.given.insert(flag);
   };
-  take("num_processes", "--ranks", [&](const Setting& s) { options.ranks = s.integer; });
+  take("num_processes", "--ranks", [&](const Setting& s) {
+    if (options.process && s.integer != options.ranks)
+      throw ConfigError(yaml.place_of(s) + "expected the " + std::to_string(options.ranks) +
+                        " processes that were started, got " + std::to_string(s.integer) +
+                        "; try num_processes: " + std::to_string(options.ranks));
+    options.ranks = s.integer;
+  });
   take("mixed_precision", "--precision", [&](const Setting& s) {
     const bool f16 = deepspeed && deepspeed->is_on("fp16", "enabled");
     const bool bf16 = deepspeed && deepspeed->is_on("bf16", "enabled");

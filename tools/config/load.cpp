@@ -75,12 +75,18 @@ Document document_of(const std::string& path) {
           .is_yaml = is_yaml};
 }
 
+// Of several processes one speaks.
+bool is_first(const TrainOptions& options) {
+  return !options.process || options.process->rank == 0;
+}
+
 CheckedConfig checked(const Document& document, const TrainOptions& options) {
   const CheckedConfig config =
       check_config(document.root, document.file, options.config.compat, options.config.lenient,
                    document.is_yaml ? "accelerate" : "");
-  for (const std::string& line : config.warnings)
-    std::fprintf(stderr, "warning: %s\n", line.c_str());
+  if (is_first(options))
+    for (const std::string& line : config.warnings)
+      std::fprintf(stderr, "warning: %s\n", line.c_str());
   if (config.unsupported) throw Unsupported(*config.unsupported);
   return config;
 }
@@ -95,7 +101,8 @@ void report(const CheckedConfig& config, const std::vector<std::string>& overrid
 
 CheckedConfig load_deepspeed(const Document& document, TrainOptions& options) {
   CheckedConfig config = checked(document, options);
-  report(config, apply_config(config, options));
+  const std::vector<std::string> overridden = apply_config(config, options);
+  if (is_first(options)) report(config, overridden);
   return config;
 }
 
@@ -118,7 +125,9 @@ void load_accelerate(const Document& document, TrainOptions& options) {
     own.is_yaml = false;
     deepspeed = load_deepspeed(own, options);
   }
-  report(yaml, apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options));
+  const std::vector<std::string> overridden =
+      apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
+  if (is_first(options)) report(yaml, overridden);
 }
 
 }  // namespace
