@@ -6,7 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
+#include <utility>
 
+#include "kernels/attention.h"
+#include "kernels/dropout.h"
 #include "runtime/error.h"
 #include "tests/models/gpt_case.h"
 
@@ -198,6 +202,44 @@ TEST_CASE("dropout masks depend on seed, step and sample, not on how a batch is 
       CHECK(distance(loss_at(0, 4, sample, {.seed = 5, .step = 2, .first_sample = 41})) > masked);
     }
   }
+}
+
+namespace {
+
+std::vector<uint32_t> dropout_sites;  // of every mask, in the order of the calls
+Kernel<Dropout>::Function plain_dropout;
+Kernel<AttentionForward>::Function plain_attention;
+
+void noting_dropout(const Dropout& args, Workspace workspace, Stream& stream) {
+  dropout_sites.push_back(args.key.site);
+  plain_dropout(args, workspace, stream);
+}
+void noting_attention(const AttentionForward& args, Workspace workspace, Stream& stream) {
+  dropout_sites.push_back(args.shape.dropout_key.site);
+  plain_attention(args, workspace, stream);
+}
+
+}  // namespace
+
+TEST_CASE("every dropout of a model has a mask of its own, the same when it is computed again") {
+  GPTConfig config = tiny_config();
+  config.dropout = 0.5f;
+  const Device device = Device::cpu(0, {.threads = 1});
+  GPTCase model(config, device, DType::f32, 1.0);
+  const Tensor ids = random_ids(2, 6, 7, device, 1), targets = random_ids(2, 6, 7, device, 2);
+  plain_dropout = std::exchange(kernels::dropout.cpu, noting_dropout);
+  plain_attention = std::exchange(kernels::attention_forward.cpu, noting_attention);
+  dropout_sites.clear();
+  Tape tape = model.tape();
+  const Var loss = model.gpt.loss(tape, ids, targets, {}, /*checkpointing=*/true);
+  const std::vector<uint32_t> forward = dropout_sites;
+  tape.backward(loss);
+  kernels::dropout.cpu = plain_dropout;
+  kernels::attention_forward.cpu = plain_attention;
+  const std::set<uint32_t> apart(forward.begin(), forward.end());
+  CHECK(forward.size() == static_cast<size_t>(1 + 3 * config.layers));
+  CHECK(apart.size() == forward.size());
+  CHECK(std::set<uint32_t>(dropout_sites.begin(), dropout_sites.end()) == apart);
 }
 
 TEST_CASE("an inference tape drops nothing") {
