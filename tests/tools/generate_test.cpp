@@ -77,6 +77,39 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   CHECK(contains(not_weights.error, "; expected a checkpoint's DIR"));
 }
 
+TEST_CASE("validation and samples are of the part that is held out, by the run's own seed") {
+  const TemporaryFolder folder;
+  const std::string text = folder / "text.txt", save = folder / "checkpoints";
+  std::string seen, held_out;
+  for (int i = 0; i < 450; ++i) seen += "ab";
+  for (int i = 0; i < 100; ++i) held_out += static_cast<char>('c' + i * i % 7);
+  write_file(text, seen + held_out);
+  const Outcome trained =
+      zerograd("train --data " + text +
+               " --steps 60 --batch-size 4 --block-size 16 --lr 1e-2 --n-layer 1 --n-head 1 "
+               "--n-embd 16 --dropout 0 --sample-interval 60 --eval-interval 60 --save " +
+               save);
+  REQUIRE(trained.status == 0);
+  CHECK(contains(trained.out, "sample after step 60:\n" + held_out.substr(0, 16)));
+  // Of letters that training has never seen; those it has seen it knows.
+  const double loss = std::stod(line_after(trained.out, "val loss "));
+  CHECK(loss > 2.5);
+  const Outcome half = zerograd("eval " + save + " --val-fraction 0.5");
+  CHECK(std::stod(line_after(half.out, "val loss ")) < 0.5 * loss);
+  // The last batch is not full: it counts by its samples.
+  for (const char* batch : {"1", "4", "5", "64"}) {
+    CAPTURE(batch);
+    const Outcome evaluated = zerograd("eval " + save + " --batch-size " + batch);
+    CHECK(std::stod(line_after(evaluated.out, "val loss ")) == doctest::Approx(loss).epsilon(2e-4));
+  }
+
+  const std::string sort = folder / "sort", few = " --batch-size 4 --eval-batches 1 ";
+  const Outcome sorted = zerograd("train --data sort --seed 5 --steps 2 --score-samples 0 " + few +
+                                  "--eval-interval 2 --save " + sort);
+  CHECK(line_after(zerograd("eval " + sort + few + "--score-samples 0").out, "val loss ") ==
+        line_after(sorted.out, "val loss "));
+}
+
 TEST_CASE("a sort model continues digits and reports its scores") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";

@@ -97,6 +97,41 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
   CHECK(zerograd("plan --resume " + epochs).status == 0);
 }
 
+TEST_CASE("every setting of a run comes from its checkpoint, none at its default") {
+  const TemporaryFolder folder;
+  const std::string text = folder / "text.txt", save = folder / "checkpoints";
+  write_file(text, numbers(600));
+  const std::string run =
+      "train --data " + text +
+      " --block-size 16 --vocab-size 20 --batch-size 2 --grad-accum 2 --threads 1 --log-interval 0 "
+      "--n-layer 1 --n-head 2 --n-embd 64 --tied --dropout 0.3 --order sequential --val-fraction "
+      "0.25 --seed 5 --lr 2e-3 --weight-decay 0.3 --betas 0.8,0.97 --clip 0.05 --schedule "
+      "WarmupLR --warmup-steps 3 --grad-accum-dtype bf16 --reduce-at-boundary --zero-stage 1 "
+      "--ranks 2 --steps 6 --eval-interval 4 ";
+  const std::string whole = hash_of(zerograd(run + "--save-interval 3 --save " + save));
+  const std::string rest =
+      "train --ranks 2 --threads 1 --log-interval 0 --eval-interval 4 --resume ";
+  const Outcome resumed = zerograd(rest + save + "/step_3");
+  CHECK(hash_of(resumed) == whole);
+  CHECK(!contains(resumed.error, "changed: "));
+
+  // No validation came between: the loss to compare with is the checkpoint's own.
+  REQUIRE(zerograd(rest + save + "/step_6 --steps 7 --save " + (folder / "more")).status == 0);
+  const auto loss_of = [](const std::string& step) {
+    return nlohmann::json::parse(read_file(step + "/manifest.json"))
+        .at("config")
+        .at("position")
+        .at("loss");
+  };
+  CHECK(loss_of(save + "/step_6").is_number());
+  CHECK(loss_of(folder / "more/step_7") == loss_of(save + "/step_6"));
+
+  // Bytes on the wire are those of a step, however many went before.
+  const std::string plan = " --ranks 2 --threads 1 --steps 8 --resume " + save;
+  CHECK(line_after(zerograd("plan" + plan + "/step_6").out, "wire ") ==
+        line_after(zerograd("plan" + plan + "/step_3").out, "wire "));
+}
+
 TEST_CASE("a data file with other contents is told, one that only moved is not") {
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
