@@ -135,12 +135,12 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
           {"throw", ranks, 1, "error: ShapeError: inject: a drill on " + rank, stage, first});
       cases.push_back(
           {"return", ranks, 4, "error: CommError: " + rank + " returned early, in ", stage, first});
-      cases.push_back({"stall", ranks, 4, "error: CommError: " + rank + " did not arrive within 1 ",
+      cases.push_back({"stall", ranks, 4, "error: CommError: " + rank + " did not arrive within 4 ",
                        stage, first});
     }
   }
   const auto run = [](const Case& drill) {
-    return zerograd(sort_run + "--param-persistence-threshold 0 --comm-timeout 1 --zero-stage " +
+    return zerograd(sort_run + "--param-persistence-threshold 0 --comm-timeout 4 --zero-stage " +
                     std::to_string(drill.stage) + " --ranks " + std::to_string(drill.ranks) +
                     " --inject rank=" + std::to_string(drill.ranks - 1) +
                     ",step=1,fault=" + drill.fault);
@@ -169,9 +169,11 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  CHECK(took.count() < 1 + 2 + 10);  // the timeout, what is promised after it, and slow starts
+  CHECK(took.count() < 4 + 2 + 30);  // the timeout, what is promised after it, and slow starts
 }
 
+// A sanitizer's own address space alone is beyond the limit.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a system that refuses what ranks need gets an error, not an abort") {
   // Little address space: neither arenas nor, some ranks later, threads.
   const std::string line = "ulimit -v 600000; exec '" ZG_COMMAND "' " + sort_run +
@@ -181,6 +183,7 @@ TEST_CASE("a system that refuses what ranks need gets an error, not an abort") {
   CHECK(WEXITSTATUS(status) < 128);
   CHECK(WEXITSTATUS(status) != 0);
 }
+#endif
 
 TEST_CASE("an infinite gradient on one rank skips the step on all of them alike") {
   std::string hash;
