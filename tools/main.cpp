@@ -2,15 +2,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/processes.h"
 #include "tools/later.h"
 #include "tools/subcommands.h"
 #include "tools/values.h"
@@ -106,6 +109,17 @@ int check_stdout(int status) {
                 "and not full");
 }
 
+// A launcher ends every process soon after the first one has failed. The others find out on their
+// own and shall have the time to say where they were.
+int leave_last(int status) {
+  constexpr std::chrono::seconds enough(1);
+  try {
+    if (zg::process_place()) std::this_thread::sleep_for(enough);
+  } catch (const zg::ConfigError&) {  // it is what has been reported
+  }
+  return status;
+}
+
 // libgomp lets idle threads spin for several milliseconds, which starves whatever else runs on the
 // same cores; it reads its limit once, when it is loaded, so the process starts over with one. Half
 // a millisecond still bridges the gap from one kernel to the next.
@@ -127,7 +141,7 @@ int main(int count, char** words) {
   try {
     return check_stdout(run(words[1], std::vector<std::string>(words + 2, words + count)));
   } catch (const zg::Error& error) {
-    return report(error.type(), error.what());
+    return leave_last(report(error.type(), error.what()));
   } catch (const std::bad_alloc&) {
     return report("OutOfMemory", "the system refused memory outside of the counted arenas");
   } catch (const std::length_error&) {
