@@ -211,9 +211,10 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
       integer_flag({"--save-interval"}, options.save_interval, "and every N steps", {1, ""}),
       integer_flag({"--save-top-k"}, options.save_top_k,
                    "keep the N with the lowest loss, and the newest", {1, "all"}),
-      text_flag({"--resume"}, "DIR|auto", options.resume,
-                "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-                "when it has one. Flags not given are the checkpoint's"),
+      text_flag(
+          {"--resume"}, "DIR|auto", options.resume,
+          "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
+          "when it has one. What no flag says of model, data and training is\nthe checkpoint's"),
   };
 }
 
