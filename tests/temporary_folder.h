@@ -11,7 +11,9 @@ namespace zg::testing {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "zerograd_XXXXXX").string();
+    // mkdtemp wants six X at the end, and puts letters in their place.
+    std::string name =
+        (std::filesystem::temp_directory_path() / "zerograd_").string() + std::string(6, 'X');
     if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp: " + name);
     path_ = name;
   }

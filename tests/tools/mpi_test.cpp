@@ -96,20 +96,16 @@ TEST_CASE("mpi: a process that dies or stops is named by every other one, where 
             mpirun_signalled(started(ranks, long_run), "iter 3:", place_of(victim, ranks), signal);
         CAPTURE(outcome.error);
         CHECK(outcome.status != 0);
-        int said = 0;  // mpirun may end the last before they have found out
         for (int rank = 0; rank < ranks; ++rank) {
           if (rank == victim) continue;
           const std::string line = line_after(
               outcome.error, "error: CommError: rank " + place_of(rank, ranks) + " ends: ");
-          if (line.empty()) continue;
-          ++said;
           CHECK(line.starts_with("rank " + std::to_string(victim) +
                                  (signal == SIGKILL ? " (pid " : " did not ")));
           CHECK(contains(line, signal == SIGKILL ? " is gone, in step " : " within 4 s: "));
           CHECK(contains(line, "collective #"));
           CHECK(contains(line, ", in step "));
         }
-        CHECK(said > 0);
       }
 }
 
@@ -126,16 +122,10 @@ TEST_CASE("mpi: a process that fails or leaves early ends the others, which say 
           mpirun(started(ranks, long_run + "--inject rank=1,step=2,fault=" + fault));
       CAPTURE(outcome.error);
       CHECK(outcome.status != 0);
-      int said = 0;
-      for (int rank = 0; rank < ranks; ++rank) {
-        if (rank == 1) continue;
-        const std::string line = line_after(
-            outcome.error, "error: CommError: rank " + place_of(rank, ranks) + " ends: ");
-        if (line.empty()) continue;
-        ++said;
-        CHECK(line.starts_with(cause));
-      }
-      CHECK(said > 0);
+      for (int rank = 0; rank < ranks; ++rank)
+        if (rank != 1)
+          CHECK(contains(outcome.error,
+                         "error: CommError: rank " + place_of(rank, ranks) + " ends: " + cause));
       if (std::string(fault) == "throw")
         CHECK(contains(outcome.error, "error: ShapeError: inject: a drill on rank 1 in step 2\n"));
     }
