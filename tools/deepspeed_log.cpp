@@ -55,14 +55,15 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   if (timed > 0) seconds_ += step.seconds;
   peak_bytes_ = std::max(peak_bytes_, step.peak_bytes);
   if (interval_ <= 0 || step.steps % interval_ != 0) return {};
+  const int64_t taken = step.steps - step.skipped;
+  const zero::Betas betas = schedule_.betas(taken).value_or(zero::Betas{adam_.beta1, adam_.beta2});
   // Betas are kept as f32; what the config said is the shortest number that gives it.
   const auto beta = [](float value) { return python_number(std::stod(text("%.7g", value))); };
   std::vector<std::string> lines = {
       stamp("logging.py:96:log_dist") +
       text("[Rank 0] step=%lld, skipped=%lld, lr=[%s], mom=[[%s, %s]]", (long long)step.steps,
-           (long long)step.skipped,
-           python_number(schedule_.rate(step.steps - step.skipped)).c_str(),
-           beta(adam_.beta1).c_str(), beta(adam_.beta2).c_str())};
+           (long long)step.skipped, python_number(schedule_.rate(taken)).c_str(),
+           beta(betas.beta1).c_str(), beta(betas.beta2).c_str())};
   if (timed <= 0) return lines;
   const double samples = static_cast<double>(step.samples);
   lines.push_back(stamp("timer.py:260:stop") +

@@ -106,7 +106,7 @@ void settle_schedule(TrainOptions& options) {
   const OptimisationOptions& optimisation = options.optimisation;
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   const std::string kind = name_of(schedule.kind);
-  const bool deepspeed = zero::is_deepspeed(schedule.kind);
+  const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
   if (schedule.kind == zero::ScheduleKind::none && schedule.warmup_num_steps > 0)
     throw ConfigError("--warmup-steps: expected a --schedule that warms up, got --schedule " +
                       kind + "; try --schedule WarmupLR");

@@ -208,6 +208,8 @@ void adopt(const Settings& saved, TrainOptions& options) {
     schedule.warmup_min_lr = saved_schedule.warmup_min_lr;
     schedule.warmup_min_ratio = saved_schedule.warmup_min_ratio;
     schedule.cos_min_ratio = saved_schedule.cos_min_ratio;
+    schedule.range_test = saved_schedule.range_test;
+    schedule.one_cycle = saved_schedule.one_cycle;
     // Another end than the run's was a config's, and stays.
     if (zero::decays(schedule.kind) && saved.steps > 0 &&
         saved_schedule.total_num_steps != saved.steps)
@@ -215,6 +217,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
   }
   if (missing("--config")) {
     engine.adam.epsilon = saved_engine.adam.epsilon;
+    engine.adam.decoupled = saved_engine.adam.decoupled;
     const int power = engine.loss_scaling.initial_scale_power;
     engine.loss_scaling = saved_engine.loss_scaling;
     engine.loss_scaling.initial_scale_power = power;

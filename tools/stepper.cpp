@@ -40,13 +40,14 @@ Stepper::Step Stepper::step() {
   settings_.samples += settings_.samples_per_step();
   Step done{.loss = engine_->mean_loss(losses),
             .rate = schedule_.rate(engine_->steps() - engine_->skipped())};
+  const auto betas = schedule_.betas(engine_->steps() - engine_->skipped());
   if (run_.options.dump_gradients_step == engine_->steps())
     zero::dump_gradients(run_.options.dump_gradients, *engine_);
   memory_.note(Cell::before_step);
   {
     const PhaseScope phase(device_, "step");
     const TraceSpan optimizer(device_.compute(), "optimizer");
-    done.result = engine_->step(static_cast<float>(done.rate));
+    done.result = engine_->step(static_cast<float>(done.rate), betas);
   }
   memory_.note(Cell::after_step);
   return done;

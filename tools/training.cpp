@@ -40,12 +40,21 @@ double measured_peak(const Device& device, DType dtype) {
 // DeepSpeed's first two steps have rate 0, which surprises in a short run, and its warmup goes on
 // beyond a run that is shorter.
 std::string described(const zero::ScheduleOptions& schedule) {
-  std::string line =
-      text("learning rate: %s, %g after %lld steps of warmup", zero::name_of(schedule.kind),
-           schedule.rate, (long long)schedule.warmup_num_steps);
+  const char* name = zero::name_of(schedule.kind);
+  if (schedule.kind == zero::ScheduleKind::lr_range_test)
+    return text("learning rate: %s, from %g up by %g in %lld steps", name, schedule.rate,
+                schedule.rate * schedule.range_test.step_rate,
+                (long long)schedule.range_test.step_size);
+  if (schedule.kind == zero::ScheduleKind::one_cycle)
+    return text("learning rate: %s, from %g to %g in %lld steps and back in %lld", name,
+                schedule.one_cycle.cycle_min_lr, schedule.rate,
+                (long long)schedule.one_cycle.cycle_first_step_size,
+                (long long)schedule.one_cycle.cycle_second_step_size);
+  std::string line = text("learning rate: %s, %g after %lld steps of warmup", name, schedule.rate,
+                          (long long)schedule.warmup_num_steps);
   if (zero::decays(schedule.kind))
     line += text(", decaying until step %lld", (long long)schedule.total_num_steps);
-  if (zero::is_deepspeed(schedule.kind)) line += "; 0 in the first two";
+  if (zero::is_deepspeed_warmup(schedule.kind)) line += "; 0 in the first two";
   if (zero::decays(schedule.kind) && schedule.total_num_steps < schedule.warmup_num_steps)
     line += text("; total_num_steps %lld is less than warmup_num_steps %lld",
                  (long long)schedule.total_num_steps, (long long)schedule.warmup_num_steps);

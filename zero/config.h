@@ -11,6 +11,12 @@ namespace zg::zero {
 /// AdamW's constants. Weight decay applies to parameters with `decay` only.
 struct AdamOptions {
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
+  bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
+};
+
+/// AdamW's decay rates of one step, of a schedule that moves them.
+struct Betas {
+  float beta1, beta2;
 };
 
 /// How the engine keeps and updates parameters.

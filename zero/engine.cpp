@@ -144,7 +144,7 @@ void Engine::backward(Tape& tape, const Var& loss) {
   ++state_->micro_batches;
 }
 
-StepResult Engine::step(float rate) {
+StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   EngineState& s = *state_;
   s.check_store("step");
   if (s.micro_batches == 0)
@@ -173,6 +173,7 @@ StepResult Engine::step(float rate) {
          {.gradient_scale =
               gradient_scale(result.gradient_norm, micro_batches, s.config.clip_norm, scale),
           .rate = rate,
+          .betas = betas.value_or(Betas{s.config.adam.beta1, s.config.adam.beta2}),
           .step = s.taken,
           .skipped = result.skipped},
          s.config, s.device, s.comm);

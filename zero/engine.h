@@ -54,7 +54,8 @@ class ZG_API Engine final : public ParameterSource {
   /// there were none. Skipped on all ranks when any has a gradient that is infinite or NaN: its
   /// exchanges are made as ever, so that memory and wire follow from sizes alone. Error when in f16
   /// that finds a dynamic loss scale at its minimum. Collective.
-  StepResult step(float rate);
+  /// Betas: instead of Config::adam's, in this step.
+  StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
 
   /// As DeepSpeed logs it: f16's scale, 1 in f32, 0 in bf16.
   double loss_scale() const;

@@ -43,11 +43,12 @@ void update(Storage& storage, const Tensor& gradients, const OptimizerStep& step
                    .low_precision = storage.low_precision(begin + range.begin, range.numel()),
                    .gradient_scale = step.gradient_scale,
                    .rate = step.rate,
-                   .beta1 = adam.beta1,
-                   .beta2 = adam.beta2,
+                   .beta1 = step.betas.beta1,
+                   .beta2 = step.betas.beta2,
                    .epsilon = adam.epsilon,
                    .weight_decay = range.decay ? adam.weight_decay : 0.0f,
-                   .step = step.step},
+                   .step = step.step,
+                   .decoupled = adam.decoupled},
                   stream);
   }
 }

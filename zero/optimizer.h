@@ -27,6 +27,7 @@ ZG_API float gradient_scale(double norm, int64_t micro_batches, float clip_norm,
 struct OptimizerStep {
   float gradient_scale;
   float rate;
+  Betas betas;
   int64_t step;  ///< counts from 1, skipped ones not included
   bool skipped = false;
 };

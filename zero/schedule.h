@@ -1,24 +1,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/api.h"
+#include "zero/config.h"
 
 namespace zg::zero {
 
-/// How the learning rate goes. WarmupLR, WarmupDecayLR and WarmupCosineLR have DeepSpeed's values.
+/// How the learning rate goes. Those with DeepSpeed's names have DeepSpeed's values. The range test
+/// and the cycle are of Smith 2018, arXiv:1803.09820.
 enum class ScheduleKind : uint8_t {
   none,              ///< `rate` always
   warmup_lr,         ///< up from warmup_min_lr to rate, then rate
   warmup_decay_lr,   ///< then linearly down to warmup_min_lr at total_num_steps
   warmup_cosine_lr,  ///< up from warmup_min_ratio * rate, then a cosine to cos_min_ratio * rate
-  cosine             ///< linearly up, never 0, then a cosine to min_rate, as nanoGPT
+  cosine,            ///< linearly up, never 0, then a cosine to min_rate, as nanoGPT
+  lr_range_test,     ///< up from rate without end, to see where training breaks
+  one_cycle  ///< up from cycle_min_lr to rate and down again, betas the other way; then decay
 };
-/// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine".
+/// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle".
 ZG_API const char* name_of(ScheduleKind kind);
 ZG_API ScheduleKind schedule_kind(const std::string& name);  ///< throws ConfigError: lists them
-ZG_API bool is_deepspeed(ScheduleKind kind);                 ///< one of DeepSpeed's three
+ZG_API bool is_deepspeed_warmup(ScheduleKind kind);          ///< one of DeepSpeed's three
 ZG_API bool decays(ScheduleKind kind);                       ///< ends at total_num_steps
 
 enum class WarmupType : uint8_t {
@@ -26,9 +31,29 @@ enum class WarmupType : uint8_t {
   linear  ///< i / warmup_num_steps
 };
 
+/// Of LRRangeTest: rate * (1 + step_rate * step / step_size), in whole step sizes if staircase.
+struct RangeTestOptions {
+  int64_t step_size = 2000;
+  double step_rate = 1.0;
+  bool staircase = false;
+};
+
+/// Of OneCycle. After n decay_step_size of decay the rate is cycle_min_lr / (1 + decay_lr_rate * n)
+/// and beta1 cycle_max_mom * (1 + decay_mom_rate * n).
+struct OneCycleOptions {
+  double cycle_min_lr = 0.0;
+  double decay_lr_rate = 0.0;
+  int64_t cycle_first_step_size = 2000, cycle_second_step_size = 2000;
+  int64_t decay_step_size = 0;  ///< 0: no decay
+  bool cycle_momentum = true;   ///< beta1 goes too, and beta2 is 0.99
+  double cycle_min_mom = 0.8, cycle_max_mom = 0.9;
+  double decay_mom_rate = 0.0;
+};
+
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::none;
-  double rate = 1e-3;                        ///< the highest; DeepSpeed's warmup_max_lr
+  /// The highest: DeepSpeed's warmup_max_lr, cycle_max_lr; of LRRangeTest the lowest, its min_lr.
+  double rate = 1e-3;
   int64_t warmup_num_steps = 0;              ///< DeepSpeed's three take at least 2
   int64_t total_num_steps = 0;               ///< of all that decay: where they end
   WarmupType warmup_type = WarmupType::log;  ///< of DeepSpeed's three
@@ -36,6 +61,8 @@ struct ScheduleOptions {
   double warmup_min_ratio = 0.0;             ///< WarmupCosineLR
   double cos_min_ratio = 0.0001;             ///< WarmupCosineLR
   double min_rate = 0.0;                     ///< cosine
+  RangeTestOptions range_test;
+  OneCycleOptions one_cycle;
 };
 /// Throws ConfigError. DeepSpeed only warns when total_num_steps < warmup_num_steps; so it passes.
 ZG_API void validate(const ScheduleOptions& options);
@@ -46,9 +73,11 @@ class ZG_API Schedule {
   explicit Schedule(const ScheduleOptions& options);
 
   /// Of the k-th optimizer step that is taken, k from 0: skipped steps do not count. DeepSpeed
-  /// moves a schedule after a step and starts it at iteration -1, so its three use iteration k - 1:
-  /// step 0 runs at the lowest rate, and so does step 1, where ln(1) = 0.
+  /// moves a schedule after a step and starts it at iteration -1, so its warm-ups use iteration
+  /// k - 1: step 0 runs at the lowest rate, and so does step 1, where ln(1) = 0.
   double rate(int64_t k) const;
+  /// Of the same step, where the schedule has them instead of the optimizer.
+  std::optional<Betas> betas(int64_t k) const;
 
  private:
   double warmup(int64_t iteration) const;  // from 0 to 1

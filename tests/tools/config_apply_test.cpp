@@ -15,6 +15,10 @@ using tools::Effect;
 using tools::Row;
 using tools::Type;
 
+bool is_schedule(const std::string& section) {
+  return tools::path_of(section) == "scheduler.params";
+}
+
 // The least that a key of this section needs around it to matter.
 json surroundings(const std::string& section) {
   json config = {{"train_micro_batch_size_per_gpu", 4}};
@@ -25,9 +29,11 @@ json surroundings(const std::string& section) {
     config["optimizer"] = {{"type", "Adam"}, {"params", {{"weight_decay", 0.1}}}};
   if (section == "scheduler")
     config["scheduler"] = {{"type", "WarmupLR"}, {"params", json::object()}};
-  if (section.starts_with("Warmup")) {
+  if (is_schedule(section)) {
     config["scheduler"] = {{"type", section}, {"params", json::object()}};
-    if (section != "WarmupLR") config["scheduler"]["params"]["total_num_steps"] = 5000;
+    json& params = config["scheduler"]["params"];
+    if (section.starts_with("Warmup") && section != "WarmupLR") params["total_num_steps"] = 5000;
+    if (section == "OneCycle") params = {{"cycle_min_lr", 0.001}, {"cycle_max_lr", 0.01}};
   }
   if (section.starts_with("offload_")) config["zero_optimization"]["stage"] = 3;
   return config;
@@ -36,7 +42,7 @@ json surroundings(const std::string& section) {
 json& section_in(json& config, const std::string& section) {
   if (section.empty()) return config;
   if (section == "adam") return config["optimizer"]["params"];
-  if (section.starts_with("Warmup")) return config["scheduler"]["params"];
+  if (is_schedule(section)) return config["scheduler"]["params"];
   if (section.starts_with("offload_")) return config["zero_optimization"][section];
   return config[section];
 }
@@ -59,7 +65,7 @@ json another(const Row& row) {
       return second.substr(0, second.find('|'));
     }
     case Type::text:
-      return key == "type" && std::string(row.section) == "optimizer" ? "Lamb" : "OneCycle";
+      return key == "type" && std::string(row.section) == "optimizer" ? "Lamb" : "LRRangeTest";
     default:
       return json{{"other", 1}};
   }

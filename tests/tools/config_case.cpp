@@ -16,13 +16,20 @@ std::string fingerprint(const tools::TrainOptions& options) {
       << ' ' << schedule.total_num_steps << ' ' << static_cast<int>(schedule.warmup_type) << ' '
       << schedule.warmup_min_lr << ' ' << schedule.warmup_min_ratio << ' ' << schedule.cos_min_ratio
       << '\n';
+  const zero::RangeTestOptions& test = schedule.range_test;
+  const zero::OneCycleOptions& cycle = schedule.one_cycle;
+  out << test.step_size << ' ' << test.step_rate << ' ' << test.staircase << ' '
+      << cycle.cycle_min_lr << ' ' << cycle.decay_lr_rate << ' ' << cycle.cycle_first_step_size
+      << ' ' << cycle.cycle_second_step_size << ' ' << cycle.decay_step_size << ' '
+      << cycle.cycle_momentum << ' ' << cycle.cycle_min_mom << ' ' << cycle.cycle_max_mom << ' '
+      << cycle.decay_mom_rate << '\n';
   out << options.optimisation.precision() << ' ' << name_of(engine.compute) << ' '
       << name_of(engine.grad_accum) << ' ' << engine.stage << ' ' << engine.clip_norm << ' '
       << engine.overlap_comm << ' ' << engine.reduce_bucket_size << ' '
       << engine.allgather_bucket_size << ' ' << engine.prefetch_bucket_size << ' '
       << engine.param_persistence_threshold << '\n';
   out << engine.adam.beta1 << ' ' << engine.adam.beta2 << ' ' << engine.adam.epsilon << ' '
-      << engine.adam.weight_decay << '\n';
+      << engine.adam.weight_decay << ' ' << engine.adam.decoupled << '\n';
   out << scaling.loss_scale << ' ' << scaling.initial_scale_power << ' ' << scaling.window << ' '
       << scaling.hysteresis << ' ' << scaling.consecutive_hysteresis << ' '
       << scaling.min_loss_scale << '\n';

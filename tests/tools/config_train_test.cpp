@@ -133,6 +133,27 @@ TEST_CASE(
   CHECK(std::regex_match(outcome.out, expected));
 }
 
+TEST_CASE("OneCycle's rate and momentum are those of its steps, and a resumed run goes on in it") {
+  const TemporaryFolder folder;
+  write_file(folder / "ds.json",
+             "{train_batch_size: 8, steps_per_print: 1, optimizer: {type: \"Adam\"}, scheduler: "
+             "{type: \"OneCycle\", params: {cycle_min_lr: 0.001, cycle_max_lr: 0.005, "
+             "cycle_first_step_size: 4, cycle_min_mom: 0.5, cycle_max_mom: 0.75}}}");
+  const std::string save = " --save " + (folder / "saved");
+  const Outcome outcome = zerograd(run + "--steps 3 --config " + (folder / "ds.json") + save);
+  CAPTURE(outcome.error);
+  CAPTURE(outcome.out);
+  CHECK(contains(outcome.error, "learning rate: OneCycle, from 0.001 to 0.005 in 4 steps"));
+  for (const char* line : {"step=1, skipped=0, lr=[0.002], mom=[[0.6875, 0.99]]\n",
+                           "step=2, skipped=0, lr=[0.003], mom=[[0.625, 0.99]]\n"})
+    CHECK(contains(outcome.out, line));
+  const Outcome rest =
+      zerograd("train --score-samples 0 --log-interval 0 --threads 1 --steps 6 --resume " +
+               (folder / "saved"));
+  const Outcome whole = zerograd(run + "--steps 6 --config " + (folder / "ds.json"));
+  CHECK(line_after(rest.out, "param_hash ") == line_after(whole.out, "param_hash "));
+}
+
 TEST_CASE("a run of a config is resumed without it, to the same bits") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json",

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "tests/zero/toy.h"
 
@@ -14,7 +15,7 @@ using State = zero::Engine::State;
 
 namespace {
 
-/// torch.optim.AdamW with torch.nn.utils.clip_grad_norm_ before it, in double.
+/// torch.optim.AdamW, or Adam, with torch.nn.utils.clip_grad_norm_ before it, in double.
 struct Reference {
   std::map<const Parameter*, std::vector<double>> value, moment1, moment2;
   int steps = 0;
@@ -42,8 +43,9 @@ struct Reference {
     for (const auto& [parameter, gradient] : gradients)
       for (size_t i = 0; i < gradient.size(); ++i) {
         double &p = value[parameter][i], &m = moment1[parameter][i], &v = moment2[parameter][i];
-        const double g = gradient[i] * clip;
-        if (parameter->decay) p -= rate * config.adam.weight_decay * p;
+        double g = gradient[i] * clip;
+        if (parameter->decay && config.adam.decoupled) p -= rate * config.adam.weight_decay * p;
+        if (parameter->decay && !config.adam.decoupled) g += config.adam.weight_decay * p;
         m = beta1 * m + (1 - beta1) * g;
         v = beta2 * v + (1 - beta2) * g * g;
         const double root = std::sqrt(v / (1 - std::pow(beta2, steps))) + config.adam.epsilon;
@@ -56,37 +58,62 @@ struct Reference {
 }  // namespace
 
 TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in double") {
-  for (DType compute : {DType::f32, DType::bf16})
-    for (float clip : {0.0f, 1.0f, 1000.0f}) {
-      CAPTURE(clip);
-      const Toy toy;
-      const Config config{
-          .compute = compute, .adam = {.beta2 = 0.99f, .weight_decay = 0.3f}, .clip_norm = clip};
-      Engine engine(toy.store, Device::cpu(), config);
-      Reference reference(engine, toy);
-      for (uint64_t step = 1; step <= 5; ++step) {
-        for (uint64_t m = 0; m < 3; ++m)
-          run_micro_batch(engine, random_gradients(toy.trainable(), step * 10 + m));
-        std::map<const Parameter*, std::vector<double>> mean;
-        for (const Parameter* parameter : toy.trainable())
-          for (float sum : engine.read(*parameter, State::gradient))
-            mean[parameter].push_back(sum / 3.0);
-        const double norm = reference.step(mean, config, 1e-2f);
-        // Doubles all the way, 356 terms.
-        CHECK(std::fabs(engine.step(1e-2f).gradient_norm - norm) < 356 * 0x1p-53 * norm);
-      }
-      double worst = 0.0;
-      for (const Parameter* parameter : toy.trainable()) {
-        const std::vector<float> masters = engine.read(*parameter, State::master);
-        for (size_t i = 0; i < masters.size(); ++i)
-          worst = std::max(worst, std::fabs(masters[i] - reference.value[parameter][i]));
-      }
-      // u = 2^-24, |p| < 2. A step rounds keep, keep * p and the sum: 6u. Its move is the rate 1e-2
-      // times a ratio below sqrt(5), known to 80u (tests/kernels/adam_test.cpp, and three more
-      // roundings of the scaled gradient): below 2u. Five steps: 40u.
-      CHECK(worst < 40 * 0x1p-24);
-      CHECK(worst > 0.0);
+  for (const auto& [compute, clip, decoupled] :
+       std::vector<std::tuple<DType, float, bool>>{{DType::f32, 0.0f, true},
+                                                   {DType::f32, 1.0f, true},
+                                                   {DType::f32, 1000.0f, true},
+                                                   {DType::bf16, 1.0f, true},
+                                                   {DType::bf16, 1000.0f, true},
+                                                   {DType::f32, 1.0f, false}}) {
+    CAPTURE(clip);
+    CAPTURE(decoupled);
+    const Toy toy;
+    const Config config{.compute = compute,
+                        .adam = {.beta2 = 0.99f, .weight_decay = 0.3f, .decoupled = decoupled},
+                        .clip_norm = clip};
+    Engine engine(toy.store, Device::cpu(), config);
+    Reference reference(engine, toy);
+    for (uint64_t step = 1; step <= 5; ++step) {
+      for (uint64_t m = 0; m < 3; ++m)
+        run_micro_batch(engine, random_gradients(toy.trainable(), step * 10 + m));
+      std::map<const Parameter*, std::vector<double>> mean;
+      for (const Parameter* parameter : toy.trainable())
+        for (float sum : engine.read(*parameter, State::gradient))
+          mean[parameter].push_back(sum / 3.0);
+      const double norm = reference.step(mean, config, 1e-2f);
+      // Doubles all the way, 356 terms.
+      CHECK(std::fabs(engine.step(1e-2f).gradient_norm - norm) < 356 * 0x1p-53 * norm);
     }
+    double worst = 0.0;
+    for (const Parameter* parameter : toy.trainable()) {
+      const std::vector<float> masters = engine.read(*parameter, State::master);
+      for (size_t i = 0; i < masters.size(); ++i)
+        worst = std::max(worst, std::fabs(masters[i] - reference.value[parameter][i]));
+    }
+    // u = 2^-24, |p| < 2. A step rounds keep, keep * p and the sum: 6u. Its move is the rate 1e-2
+    // times a ratio below sqrt(5), known to 80u (tests/kernels/adam_test.cpp, and three more
+    // roundings of the scaled gradient): below 2u. Five steps: 40u.
+    CHECK(worst < 40 * 0x1p-24);
+    CHECK(worst > 0.0);
+  }
+}
+
+TEST_CASE("betas of a step are as if the engine had them") {
+  const Toy toy;
+  Engine moved(toy.store, Device::cpu(), {});
+  Engine fixed(toy.store, Device::cpu(), {.adam = {.beta1 = 0.7f, .beta2 = 0.97f}});
+  for (uint64_t step = 1; step <= 2; ++step) {
+    for (Engine* engine : {&moved, &fixed})
+      run_micro_batch(*engine, random_gradients(toy.trainable(), step));
+    moved.step(1e-2f, zero::Betas{0.7f, 0.97f});
+    fixed.step(1e-2f);
+    CHECK(moved.parameter_hash() == fixed.parameter_hash());
+  }
+  for (Engine* engine : {&moved, &fixed})
+    run_micro_batch(*engine, random_gradients(toy.trainable(), 3));
+  moved.step(1e-2f, zero::Betas{0.6f, 0.97f});
+  fixed.step(1e-2f);
+  CHECK(moved.parameter_hash() != fixed.parameter_hash());
 }
 
 TEST_CASE("the clip factor is torch's: max_norm / (norm + 1e-6), at most 1, times the mean's") {

@@ -19,13 +19,13 @@ constexpr double pi = 3.14159265358979323846;
 
 /// 20 rates and more: past the end of everything that ends.
 template <class F>
-void check_rates(const ScheduleOptions& options, F expected) {
+void check_rates(const ScheduleOptions& options, F expected, double highest = 1.0) {
   CAPTURE(name_of(options.kind));
   const Schedule schedule(options);
   for (int k = 0; k < 26; ++k) {
     CAPTURE(k);
-    // A few roundings of f64 on values up to rate.
-    CHECK(std::fabs(schedule.rate(k) - expected(k)) <= 1e-15 * options.rate);
+    // A few roundings of f64 on values up to `highest` rates.
+    CHECK(std::fabs(schedule.rate(k) - expected(k)) <= 1e-15 * highest * options.rate);
   }
 }
 
@@ -118,16 +118,65 @@ TEST_CASE("cosine warms up from above zero and decays to its minimum at the tota
               [](int k) { return 0.5 * (1 + std::cos(pi * (k > 10 ? 10 : k) / 10.0)); });
 }
 
+TEST_CASE("LRRangeTest rises from its rate for ever, smoothly or in stairs") {
+  ScheduleOptions options{.kind = ScheduleKind::lr_range_test,
+                          .rate = 1e-4,
+                          .range_test = {.step_size = 5, .step_rate = 2.0}};
+  check_rates(
+      options, [](int k) { return 1e-4 * (1 + 2.0 * k / 5.0); }, 11.0);
+  options.range_test.staircase = true;
+  check_rates(
+      options, [](int k) { return 1e-4 * (1 + 2.0 * (k / 5)); }, 11.0);
+  CHECK_FALSE(Schedule(options).betas(3));
+}
+
+// DeepSpeed 0.19, lr_schedules.py: scale_factor of iteration + 1 in its cycle, then the decay.
+TEST_CASE("OneCycle rises to the rate, falls and decays, and its momentum goes the other way") {
+  const ScheduleOptions options{.kind = ScheduleKind::one_cycle,
+                                .rate = 1e-2,
+                                .one_cycle = {.cycle_min_lr = 1e-3,
+                                              .decay_lr_rate = 0.5,
+                                              .cycle_first_step_size = 4,
+                                              .cycle_second_step_size = 8,
+                                              .decay_step_size = 3,
+                                              .cycle_min_mom = 0.85,
+                                              .cycle_max_mom = 0.95,
+                                              .decay_mom_rate = 0.001}};
+  const auto scale = [](int k) {
+    const double x = k % 12 / 12.0, ratio = 4.0 / 12.0;
+    return x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
+  };
+  check_rates(options, [&](int k) {
+    return k - 1 < 12 ? 1e-3 + 9e-3 * scale(k) : 1e-3 / (1 + 0.5 * ((k - 12) / 3.0));
+  });
+  const Schedule schedule(options);
+  for (int k = 0; k < 26; ++k) {
+    CAPTURE(k);
+    const double beta1 = k == 0       ? 0.85
+                         : k - 1 < 12 ? 0.95 - 0.1 * scale(k)
+                                      : 0.95 * (1 + 0.001 * ((k - 12) / 3.0));
+    REQUIRE(schedule.betas(k));
+    CHECK(schedule.betas(k)->beta1 == doctest::Approx(beta1).epsilon(1e-7));
+    CHECK(schedule.betas(k)->beta2 == 0.99f);
+  }
+  ScheduleOptions fixed = options;
+  fixed.one_cycle.cycle_momentum = false;
+  fixed.one_cycle.decay_step_size = 0;
+  CHECK_FALSE(Schedule(fixed).betas(3));
+  CHECK(Schedule(fixed).rate(100) == 1e-3);
+}
+
 TEST_CASE("none is the rate itself") {
   check_rates({.rate = 0.125}, [](int) { return 0.125; });
 }
 
 TEST_CASE("schedules have names, and options out of range are refused by name") {
-  for (const char* name : {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"})
+  for (const char* name :
+       {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle", "cosine"})
     CHECK(std::string(name_of(zero::schedule_kind(name))) == name);
-  CHECK_THROWS_WITH_AS(zero::schedule_kind("OneCycle"),
-                       "schedule: no 'OneCycle'; expected one of none, WarmupLR, WarmupDecayLR, "
-                       "WarmupCosineLR, cosine",
+  CHECK_THROWS_WITH_AS(zero::schedule_kind("Cyclic"),
+                       "schedule: no 'Cyclic'; expected one of none, WarmupLR, WarmupDecayLR, "
+                       "WarmupCosineLR, cosine, LRRangeTest, OneCycle",
                        ConfigError);
   CHECK_THROWS_WITH_AS(Schedule({.kind = ScheduleKind::warmup_lr}),
                        "schedule: warmup_num_steps is 0.000000; expected 1 or more", ConfigError);
@@ -136,4 +185,7 @@ TEST_CASE("schedules have names, and options out of range are refused by name") 
   CHECK_THROWS_AS(Schedule({.rate = NAN}), ConfigError);
   CHECK_THROWS_AS(Schedule({.cos_min_ratio = 1.5}), ConfigError);
   CHECK_THROWS_AS(Schedule({.warmup_min_ratio = -0.5}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.range_test = {.step_size = 0}}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_first_step_size = 0}}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_max_mom = 1.0}}), ConfigError);
 }

@@ -85,6 +85,10 @@ class Mapping {
     });
     take("adam", "eps", {}, set(adam.epsilon));
     take("adam", "weight_decay", {"--weight-decay"}, set(adam.weight_decay));
+    // DeepSpeed runs AdamW for either type unless Adam is told not to.
+    const Setting* type = config_.find("optimizer", "type");
+    take("adam", "adam_w_mode", {},
+         [&](const Setting& s) { adam.decoupled = s.boolean || type->text.size() == 5; });
   }
 
   void apply_scheduler() {
@@ -97,6 +101,8 @@ class Mapping {
     const std::string& kind = type->text;
     schedule_.kind = zero::schedule_kind(kind);
     from_config_.insert("--schedule");
+    if (kind == "LRRangeTest") return apply_range_test(schedule_.range_test);
+    if (kind == "OneCycle") return apply_one_cycle(schedule_.one_cycle);
     take(kind, "warmup_max_lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
     // DeepSpeed takes at least 2; here 0 would mean not given.
     take(kind, "warmup_num_steps", {"--warmup-steps"},
@@ -116,6 +122,36 @@ class Mapping {
         {"cos_min_ratio", &schedule_.cos_min_ratio}};
     for (const auto& [key, target] : numbers)
       take(kind, key, {}, [&](const Setting& s) { *target = s.number; });
+  }
+
+  void apply_range_test(zero::RangeTestOptions& test) {
+    constexpr const char* in = "LRRangeTest";
+    take(in, "lr_range_test_min_lr", {"--lr"},
+         [&](const Setting& s) { schedule_.rate = s.number; });
+    take(in, "lr_range_test_step_size", {}, [&](const Setting& s) { test.step_size = s.integer; });
+    take(in, "lr_range_test_step_rate", {}, [&](const Setting& s) { test.step_rate = s.number; });
+    take(in, "lr_range_test_staircase", {}, [&](const Setting& s) { test.staircase = s.boolean; });
+  }
+
+  void apply_one_cycle(zero::OneCycleOptions& cycle) {
+    constexpr const char* in = "OneCycle";
+    take(in, "cycle_max_lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
+    const std::pair<const char*, double*> numbers[] = {{"cycle_min_lr", &cycle.cycle_min_lr},
+                                                       {"decay_lr_rate", &cycle.decay_lr_rate},
+                                                       {"cycle_min_mom", &cycle.cycle_min_mom},
+                                                       {"cycle_max_mom", &cycle.cycle_max_mom},
+                                                       {"decay_mom_rate", &cycle.decay_mom_rate}};
+    for (const auto& [key, target] : numbers)
+      take(in, key, {}, [&](const Setting& s) { *target = s.number; });
+    take(in, "cycle_first_step_size", {}, [&](const Setting& s) {
+      cycle.cycle_first_step_size = cycle.cycle_second_step_size = s.integer;
+    });
+    take(in, "cycle_second_step_size", {},
+         [&](const Setting& s) { cycle.cycle_second_step_size = s.integer; });
+    take(in, "decay_step_size", {}, [&](const Setting& s) { cycle.decay_step_size = s.integer; });
+    take(in, "cycle_momentum", {"--betas"},
+         [&](const Setting& s) { cycle.cycle_momentum = s.boolean; });
+    if (has_flag("--betas")) cycle.cycle_momentum = false;
   }
 
   void apply_precision() {

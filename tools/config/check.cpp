@@ -141,10 +141,10 @@ class Checker {
       return;
     }
     const std::string begin = config_.place_of(*type);
-    if (is_later(section, type->text))
-      return note_unsupported(
-          config_, begin + "'" + type->text + "': this version does not do it; expected one of " +
-                       names + "; try " + (section == "optimizer" ? "AdamW" : "WarmupLR"));
+    if (section == "optimizer" && is_later_optimizer(type->text))
+      return note_unsupported(config_, begin + "'" + type->text +
+                                           "': this version does not do it; expected one of " +
+                                           names + "; try AdamW");
     throw ConfigError(begin + "expected one of " + names + ", got '" + type->text + "'" +
                       name_advice(section, type->text));
   }

@@ -71,24 +71,17 @@ void check_sizes(const CheckedConfig& config) {
                       std::to_string(gather->integer + 1));
 }
 
-void check_optimizer(CheckedConfig& config) {
-  const Setting* mode = given(config, "adam", "adam_w_mode");
-  const Setting *decay = given(config, "adam", "weight_decay"),
-                *type = config.find("optimizer", "type");
-  const bool is_adamw = type && type->text.size() == 5;
-  if (mode && !mode->boolean && !is_adamw && decay && (decay->automatic || decay->number > 0.0))
-    note_unsupported(config, config.place_of(*mode) +
-                                 "false: Adam with weight decay in its gradients; expected true, "
-                                 "or \"weight_decay\": 0, where both are one; try true");
-}
-
 void check_scheduler(const CheckedConfig& config) {
   const Setting* type = config.find("scheduler", "type");
-  if (!type || (type->text != "WarmupDecayLR" && type->text != "WarmupCosineLR")) return;
-  if (!config.find(type->text, "total_num_steps"))
-    throw ConfigError(config.place_of(*type) + type->text +
-                      " needs total_num_steps; expected it in scheduler.params, got none; try "
-                      "\"total_num_steps\": \"auto\", which is the run's --steps");
+  if (!type) return;
+  for (const Row& row : rows()) {
+    const bool needed = row.section == type->text && !*row.fallback;
+    if (!needed || config.find(row.section, row.key)) continue;
+    const bool total = std::string(row.key) == "total_num_steps";
+    throw ConfigError(config.place_of(*type) + type->text + " needs " + row.key +
+                      "; expected it in scheduler.params, got none; try \"" + row.key +
+                      "\": " + (total ? "\"auto\", which is the run's --steps" : "0.001"));
+  }
 }
 
 }  // namespace
@@ -97,7 +90,6 @@ void check_contradictions(CheckedConfig& config) {
   check_precision(config);
   check_offload(config);
   check_sizes(config);
-  check_optimizer(config);
   check_scheduler(config);
 }
 

@@ -15,8 +15,7 @@ const Names optimizers = {"Adam", "AdamW"};
 const Names later_optimizers = {
     "Adagrad", "Lamb",  "Lion", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Muon",   "MuAdam",
     "MuAdamW", "MuSGD", "SGD",  "RMSprop",    "NAdam",       "RAdam",      "Adamax", "Adafactor"};
-const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
-const Names later_schedules = {"LRRangeTest", "OneCycle"};
+const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
 
 bool is_optimizer(const std::string& section) { return section == "optimizer"; }
 
@@ -41,11 +40,7 @@ std::string section_of_schedule(const std::string& type) {
   return std::find(schedules.begin(), schedules.end(), type) != schedules.end() ? type : "";
 }
 
-bool is_later(const std::string& section, const std::string& type) {
-  return is_optimizer(section) ? contains_folded(later_optimizers, type)
-                               : std::find(later_schedules.begin(), later_schedules.end(), type) !=
-                                     later_schedules.end();
-}
+bool is_later_optimizer(const std::string& type) { return contains_folded(later_optimizers, type); }
 
 std::string join_names(const std::string& section) {
   return join(is_optimizer(section) ? optimizers : schedules, ", ");
@@ -53,8 +48,8 @@ std::string join_names(const std::string& section) {
 
 std::string name_advice(const std::string& section, const std::string& type) {
   Names known = is_optimizer(section) ? optimizers : schedules;
-  const Names& later = is_optimizer(section) ? later_optimizers : later_schedules;
-  known.insert(known.end(), later.begin(), later.end());
+  if (is_optimizer(section))
+    known.insert(known.end(), later_optimizers.begin(), later_optimizers.end());
   for (const std::string& name : known)
     if (equal_folded(name, type)) return "; did you mean " + name + "?";
   const std::string meant = did_you_mean(type, known);

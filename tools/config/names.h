@@ -9,8 +9,9 @@ namespace zg::tools {
 std::string section_of_optimizer(const std::string& type);
 std::string section_of_schedule(const std::string& type);
 
-/// `section`: optimizer or scheduler. Whether DeepSpeed knows the name and this version does not.
-bool is_later(const std::string& section, const std::string& type);
+/// Whether DeepSpeed knows the optimizer and this version does not.
+bool is_later_optimizer(const std::string& type);
+/// `section`: optimizer or scheduler.
 std::string join_names(const std::string& section);  ///< "Adam, AdamW"
 /// "; did you mean AdamW?", or what to try.
 std::string name_advice(const std::string& section, const std::string& type);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "tools/config/names.h"
 #include "tools/values.h"
 
 namespace zg::tools {
@@ -50,7 +51,7 @@ std::string path_of(const std::string& section) {
   if (section.empty()) return "";
   if (section == "accelerate_deepspeed") return "deepspeed_config";
   if (section == "adam") return "optimizer.params";
-  if (section.starts_with("Warmup")) return "scheduler.params";
+  if (!section_of_schedule(section).empty()) return "scheduler.params";
   if (section.starts_with("offload_")) return "zero_optimization." + section;
   return section;
 }

@@ -92,6 +92,37 @@ std::vector<Row> precision() {
   };
 }
 
+std::vector<Row> range_test_and_cycle() {
+  constexpr const char *test = "LRRangeTest", *cycle = "OneCycle";
+  const auto number_of = [](const char* section, const char* key, const char* fallback,
+                            double most = largest_float) {
+    return Row{section, key, number, fallback, honoured, "", "", 0, most};
+  };
+  const auto count_of = [](const char* section, const char* key, const char* fallback,
+                           double least) {
+    return Row{section, key, integer, fallback, honoured, "", "", least, largest_count};
+  };
+  constexpr double below_one = 0x1.fffffep-1;  // the largest f32
+  return {
+      number_of(test, "lr_range_test_min_lr", "1e-3"),
+      count_of(test, "lr_range_test_step_size", "2000", 1),
+      number_of(test, "lr_range_test_step_rate", "1.0"),
+      {test, "lr_range_test_staircase", boolean, "false"},
+      number_of(cycle, "cycle_min_lr", ""),
+      number_of(cycle, "cycle_max_lr", ""),
+      number_of(cycle, "decay_lr_rate", "0"),
+      count_of(cycle, "cycle_first_step_size", "2000", 1),
+      count_of(cycle, "cycle_second_step_size", "null", 1),
+      {cycle, "cycle_first_stair_count", integer, "0", inner},      // DeepSpeed keeps the two
+      {cycle, "cycle_second_stair_count", integer, "null", inner},  // and never looks at them
+      count_of(cycle, "decay_step_size", "0", 0),
+      {cycle, "cycle_momentum", boolean, "true"},
+      number_of(cycle, "cycle_min_mom", "0.8", below_one),
+      number_of(cycle, "cycle_max_mom", "0.9", below_one),
+      number_of(cycle, "decay_mom_rate", "0"),
+  };
+}
+
 std::vector<Row> learning() {
   std::vector<Row> rows = {
       {"optimizer", "type", text, ""},
@@ -127,9 +158,13 @@ std::vector<Row> learning() {
       rows.push_back({schedule, "total_num_steps", integer, "", honoured, "", "", 1, largest_count,
                       nullptr, "", true});
     rows.push_back({schedule, "warmup_type", choice, "\"log\"", honoured, "", "log|linear"});
+  }
+  const std::vector<Row> more = range_test_and_cycle();
+  rows.insert(rows.end(), more.begin(), more.end());
+  for (const char* schedule :
+       {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"})
     rows.push_back(
         {schedule, "last_batch_iteration", integer, "-1", only, off, "", -1, largest_count});
-  }
   return rows;
 }
 
