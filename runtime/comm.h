@@ -79,6 +79,9 @@ ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);
 struct LocalOptions {
   double timeout_s = 60.0;  ///< of one collective; it covers waiting for peers
   DeviceOptions device;     ///< threads 0: this rank's share of the cores
+  /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
+  /// times.
+  bool dump_collectives = false;
 };
 
 /// A rank's share of this process's cores, at least one.

@@ -29,6 +29,9 @@ ZG_API std::string mpi_version();
 struct ProcessOptions {
   double timeout_s = 60.0;  ///< of one collective; it covers waiting for peers
   DeviceOptions device;     ///< threads 0: this process's share of the cores
+  /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
+  /// times.
+  bool dump_collectives = false;
   /// Name and value, at most 8: what has to be equal on every rank before anything else happens.
   std::vector<std::pair<std::string, std::string>> same;
 };

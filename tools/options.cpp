@@ -157,6 +157,9 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
       number_flag({"--comm-timeout"}, options.comm_timeout_s,
                   {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
                   "seconds until a rank that stays away ends the run (exit 4)"),
+      switch_flag({"--dump-collectives"}, options.dump_collectives,
+                  "after a failure: each rank's last 64 collectives on stderr, with\n"
+                  "step, state and times"),
       drill_flag(options.drill),
   };
 }

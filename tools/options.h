@@ -87,6 +87,7 @@ struct TrainOptions {
   std::optional<ProcessPlace>
       process;  ///< the rank that this process is; absent: ranks are threads
   double comm_timeout_s = 60.0;
+  bool dump_collectives = false;
   Drill drill;
 
   int64_t steps_per_print = 0;  ///< between DeepSpeed's two lines of progress; 0: none

@@ -36,7 +36,9 @@ int train_on_threads(const Run& run, const InterruptScope& interrupt) {
                                          memory[static_cast<size_t>(ranks.rank())]);
               if (ranks.rank() == 0) status = own;
             },
-            {.timeout_s = run.options.comm_timeout_s, .device = run.options.place.device});
+            {.timeout_s = run.options.comm_timeout_s,
+             .device = run.options.place.device,
+             .dump_collectives = run.options.dump_collectives});
   if (status == 0 && !run.options.memory_json.empty())
     write_memory_json(run.options.memory_json, to_json(memory_record(run, std::move(memory))));
   return status;
@@ -56,6 +58,7 @@ int train_as_process(const Run& run, const InterruptScope& interrupt) {
   try {
     run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
                          .device = run.options.place.device,
+                         .dump_collectives = run.options.dump_collectives,
                          .same = common_values(run)});
   } catch (const CommError& error) {
     throw CommError(text("rank %d/%d ends: %s", run.options.process->rank,

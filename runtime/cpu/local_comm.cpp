@@ -17,8 +17,11 @@ namespace {
 /// One rank of a LocalGroup, with the worker thread that its collectives run on.
 class LocalCommunicator final : public QueuedCommunicator {
  public:
-  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, int size, const Device& device)
-      : QueuedCommunicator(rank, size, {}), group_(std::move(group)), device_(device) {
+  LocalCommunicator(std::shared_ptr<LocalGroup> group, std::shared_ptr<CollectiveLog> log, int rank,
+                    int size, const Device& device)
+      : QueuedCommunicator(rank, size, std::move(log), {}),
+        group_(std::move(group)),
+        device_(device) {
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -29,7 +32,10 @@ class LocalCommunicator final : public QueuedCommunicator {
   }
 
   void abort(const std::string& cause) noexcept override { group_->abort(rank_, cause); }
-  void set_step(int64_t step) override { group_->set_step(rank_, step); }
+  void set_step(int64_t step) override {
+    QueuedCommunicator::set_step(step);
+    group_->set_step(rank_, step);
+  }
 
  private:
   void run(const Job& job, Ticket ticket) override {
@@ -106,19 +112,26 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     std::condition_variable changed;
     std::vector<std::exception_ptr> errors;
     std::vector<bool> ended;
+    std::vector<std::shared_ptr<cpu::CollectiveLog>> logs;
+    void dump_logs() const {
+      for (const auto& log : logs) log->dump();
+    }
     int running = 0;
   };
   const auto shared = std::make_shared<Shared>();
   shared->errors.resize(static_cast<size_t>(ranks));
   shared->ended.resize(static_cast<size_t>(ranks));
   shared->running = ranks;
+  for (int rank = 0; rank < ranks; ++rank)
+    shared->logs.push_back(std::make_shared<cpu::CollectiveLog>(rank, ranks));
   const auto group = std::make_shared<cpu::LocalGroup>(ranks, options.timeout_s);
 
   const auto run_rank = [=, &f](int rank) {
     std::exception_ptr error;
     try {
       const Device device = Device::cpu(rank, device_options);
-      cpu::LocalCommunicator communicator(group, rank, ranks, device);
+      cpu::LocalCommunicator communicator(group, shared->logs[static_cast<size_t>(rank)], rank,
+                                          ranks, device);
       try {
         f(communicator, device);
       } catch (...) {
@@ -158,6 +171,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
       if (!group->failed()) continue;
       // The group has given up; whoever computes on will see it at its next collective.
       if (shared->changed.wait_for(lock, std::chrono::milliseconds(1500), all_ended)) break;
+      if (options.dump_collectives) shared->dump_logs();
       std::string stalled;
       for (int rank = 0; rank < ranks; ++rank)
         if (!shared->ended[static_cast<size_t>(rank)])
@@ -177,7 +191,9 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     if (!error) continue;
     if (!first || (cpu::is_comm_error(first) && !cpu::is_comm_error(error))) first = error;
   }
-  if (first) std::rethrow_exception(first);
+  if (!first) return;
+  if (options.dump_collectives) shared->dump_logs();
+  std::rethrow_exception(first);
 }
 
 }  // namespace zg

@@ -28,7 +28,9 @@ constexpr int64_t window_bytes = int64_t{1} << 20;       // where pieces from al
 class MpiCommunicator final : public QueuedCommunicator {
  public:
   MpiCommunicator(const ProcessPlace& place, const ProcessOptions& options, const Device& device)
-      : QueuedCommunicator(place.rank, place.size, watch_every),
+      : QueuedCommunicator(place.rank, place.size,
+                           std::make_shared<CollectiveLog>(place.rank, place.size), watch_every),
+        dumps_(options.dump_collectives),
         timeout_(options.timeout_s),
         device_(device),
         same_(options.same),
@@ -67,7 +69,14 @@ class MpiCommunicator final : public QueuedCommunicator {
     aborts_ = true;
     changed_.wait_for(lock, 1s, [&] { return failure_ || ended_; });
   }
-  void set_step(int64_t step) override { step_ = step; }
+  void set_step(int64_t step) override {
+    QueuedCommunicator::set_step(step);
+    step_ = step;
+  }
+  /// After a failure, if that was asked for.
+  void dump() {
+    if (dumps_) log_->dump();
+  }
 
  private:
   /// A collective that ranks meet in; sequence -1: none, the rank computes.
@@ -155,7 +164,8 @@ class MpiCommunicator final : public QueuedCommunicator {
                 " is still in its own code and cannot be ended from outside; ending the process");
   }
 
-  [[noreturn]] static void end_process(const std::string& text) {
+  [[noreturn]] void end_process(const std::string& text) {
+    dump();
     std::fprintf(stderr, "error: %s\n", text.c_str());
     std::fflush(nullptr);
     std::_Exit(4);
@@ -427,6 +437,7 @@ class MpiCommunicator final : public QueuedCommunicator {
                         : std::string("the end or the beginning of the run");
   }
 
+  const bool dumps_;
   const std::chrono::duration<double> timeout_;
   const Device device_;
   const std::vector<std::pair<std::string, std::string>> same_;
@@ -462,15 +473,17 @@ void run_processes(const std::function<void(Communicator&, const Device&)>& f,
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_process(place.local_size);
   const Device device = Device::cpu(place.rank, device_options);
-  if (place.size == 1) return run_local(1, f, {options.timeout_s, device_options});
+  if (place.size == 1)
+    return run_local(1, f, {options.timeout_s, device_options, options.dump_collectives});
   cpu::MpiCommunicator communicator(place, options, device);
   try {
     f(communicator, device);
+    communicator.finish();
   } catch (...) {
     communicator.abort(cpu::describe(std::current_exception()));
+    communicator.dump();
     throw;
   }
-  communicator.finish();
 }
 
 }  // namespace zg

@@ -58,15 +58,22 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
   if (failure_) tell();
   jobs_.push_back(std::move(job));
   const Ticket ticket = next_++;
+  log_->queued(ticket, jobs_.back().call);
   if (size_ > 1) {
     lock.unlock();
     changed_.notify_all();
   } else {
-    run(jobs_.back(), ticket);
+    run_logged(jobs_.back(), ticket);
     jobs_.back().finished = true;
     ++done_;
   }
   return ticket;
+}
+
+void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
+  log_->started(ticket);
+  run(job, ticket);
+  log_->done(ticket);
 }
 
 void QueuedCommunicator::tell() {
@@ -109,7 +116,7 @@ void QueuedCommunicator::work() {
     const Ticket ticket = done_;
     lock.unlock();
     try {
-      run(job, ticket);
+      run_logged(job, ticket);
       lock.lock();
     } catch (...) {
       return fail(lock);

@@ -4,9 +4,12 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "runtime/cpu/call.h"
+#include "runtime/cpu/collective_log.h"
 
 namespace zg::cpu {
 
@@ -23,6 +26,7 @@ class QueuedCommunicator : public Communicator {
   Ticket all_reduce(const Tensor& x, const std::string& name) override;
   Ticket barrier(const std::string& name) override;
   void wait(Ticket ticket) override;
+  void set_step(int64_t step) override { log_->set_step(step); }
   WireCounts wire() const override { return counts_; }
 
  protected:
@@ -36,8 +40,9 @@ class QueuedCommunicator : public Communicator {
   };
 
   /// `watch_every` 0: watch() is never called.
-  QueuedCommunicator(int rank, int size, std::chrono::milliseconds watch_every)
-      : rank_(rank), size_(size), watch_every_(watch_every) {}
+  QueuedCommunicator(int rank, int size, std::shared_ptr<CollectiveLog> log,
+                     std::chrono::milliseconds watch_every)
+      : rank_(rank), size_(size), log_(std::move(log)), watch_every_(watch_every) {}
 
   /// On the thread of work(), or at once on the caller's where the rank is alone.
   virtual void run(const Job& job, Ticket ticket) = 0;
@@ -49,6 +54,7 @@ class QueuedCommunicator : public Communicator {
   void stop();  ///< what is queued is run before
 
   const int rank_, size_;
+  const std::shared_ptr<CollectiveLog> log_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;
@@ -59,6 +65,7 @@ class QueuedCommunicator : public Communicator {
   void count(Collective collective, int64_t bytes);
   Ticket enqueue(Job job);
   void fail(std::unique_lock<std::mutex>& lock);
+  void run_logged(const Job& job, Ticket ticket);
   [[noreturn]] void tell();
   bool await_job(std::unique_lock<std::mutex>& lock);
 
