@@ -13,6 +13,7 @@
 #include "tools/command_line.h"
 #include "tools/flags.h"
 #include "tools/hostfile.h"
+#include "tools/launcher.h"
 #include "tools/subcommands.h"
 
 namespace zg::tools {
@@ -20,7 +21,7 @@ namespace {
 
 struct LaunchOptions {
   int64_t nodes = -1, slots = -1, master_port = 29500;  // -1: all
-  std::string hostfile, include, exclude, master_addr;
+  std::string hostfile, include, exclude, launcher, master_addr;
 };
 
 using Words = std::vector<std::string>;
@@ -33,24 +34,26 @@ Flag count_flag(Names names, int64_t& target, const std::string& help) {
 }
 
 CommandLine command_line(LaunchOptions& options) {
-  return {
-      .usage = "zerograd launch [flags] [--] train ...",
-      .summary = "Starts train as one process for each rank, with mpirun, in DeepSpeed's terms.",
-      .groups = {{"flags",
-                  {count_flag({"--num-gpus", "--num-accelerators"}, options.slots,
-                              "ranks on each host; without a hostfile all is a rank for each\n"
-                              "core"),
-                   count_flag({"--num-nodes"}, options.nodes, "of the hostfile, the first N"),
-                   text_flag({"--hostfile", "-H"}, "F", options.hostfile,
-                             "lines of 'host slots=N'; none: this machine"),
-                   text_flag({"--include", "-i"}, "S", options.include,
-                             "host@host:0,2: these hosts and slots only"),
-                   text_flag({"--exclude", "-e"}, "S", options.exclude, "all but these"),
-                   integer_flag({"--master-port"}, options.master_port,
-                                "no effect: MPI finds its own ports", {1, ""}),
-                   text_flag({"--master-addr"}, "A", options.master_addr,
-                             "no effect: MPI finds its own addresses")}}},
-      .notes = "  zerograd launch --num_gpus 2 train --data sort --zero-stage 2"};
+  return {.usage = "zerograd launch [flags] [--] train ...",
+          .summary = "Starts train as one process for each rank, in DeepSpeed's terms.",
+          .groups = {{"flags",
+                      {count_flag({"--num-gpus", "--num-accelerators"}, options.slots,
+                                  "ranks on each host; without a hostfile all is a rank for each\n"
+                                  "core"),
+                       count_flag({"--num-nodes"}, options.nodes, "of the hostfile, the first N"),
+                       text_flag({"--hostfile", "-H"}, "F", options.hostfile,
+                                 "lines of 'host slots=N'; none: this machine"),
+                       text_flag({"--include", "-i"}, "S", options.include,
+                                 "host@host:0,2: these hosts and slots only"),
+                       text_flag({"--exclude", "-e"}, "S", options.exclude, "all but these"),
+                       text_flag({"--launcher"}, "L", options.launcher,
+                                 "openmpi, mpich or slurm [the build's MPI]; slurm without a\n"
+                                 "hostfile takes its allocation"),
+                       integer_flag({"--master-port"}, options.master_port,
+                                    "no effect: MPI finds its own ports", {1, ""}),
+                       text_flag({"--master-addr"}, "A", options.master_addr,
+                                 "no effect: MPI finds its own addresses")}}},
+          .notes = "  zerograd launch --num_gpus 2 train --data sort --zero-stage 2"};
 }
 
 // The launcher's flags all take a value, so the first other word is the command's.
@@ -63,11 +66,15 @@ size_t begin_of_command(const Words& words) {
 }
 
 std::vector<Host> hosts_of(const LaunchOptions& options) {
+  const bool allocated = options.launcher == "slurm" && options.hostfile.empty();
   const bool selects = !options.include.empty() || !options.exclude.empty();
   if (selects && (options.slots != -1 || options.nodes != -1))
     throw ConfigError(
         "--include: expected either --include or --exclude, or --num_nodes and --num_gpus; got "
         "both kinds");
+  if (allocated && selects)
+    throw ConfigError("--include: expected a --hostfile with it and --launcher slurm, got none");
+  if (allocated) return {};
   if (options.hostfile.empty() || !std::filesystem::exists(options.hostfile)) {
     if (!options.hostfile.empty())
       std::fprintf(stderr, "warning: --hostfile: there is no %s; this machine alone is used\n",
@@ -94,32 +101,17 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   return hosts;
 }
 
-// Words for posix_spawnp: no shell sees any of them. Ranks share the cores themselves.
-Words mpirun_words(const std::vector<Host>& hosts, const Words& command) {
-  Words words = {"mpirun", "--oversubscribe", "--bind-to", "none"};
-  if (geteuid() == 0) words.push_back("--allow-run-as-root");
-  size_t ranks = 0;
-  std::string list;
-  for (const Host& host : hosts) {
-    ranks += host.slots.size();
-    list += (list.empty() ? "" : ",") + host.name + ":" + std::to_string(host.slots.size());
-  }
-  words.insert(words.end(), {"-np", std::to_string(ranks), "--host", list});
-  words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
-}
-
 volatile pid_t started = 0;
 volatile std::sig_atomic_t received = 0;
 
-// A terminal's Ctrl-C reaches mpirun as well; what somebody sends to this process alone does not.
+// A terminal's Ctrl-C reaches the launcher as well; what somebody sends to this process alone does
+// not.
 void pass_on(int signal, siginfo_t* info, void*) {
   received = signal;
   if (info->si_code <= 0 && started > 0) kill(started, signal);
 }
 
-// mpirun's own status after a signal says nothing of it.
+// The launcher's own status after a signal says nothing of it.
 int run_and_pass_signals_on(Words words) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -129,9 +121,11 @@ int run_and_pass_signals_on(Words words) {
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
   pid_t child = 0;
-  if (const int error = posix_spawnp(&child, "mpirun", nullptr, nullptr, pointers.data(), environ))
-    throw Unsupported(std::string("launch: mpirun cannot be started: ") + std::strerror(error) +
-                      "; try apt-get install openmpi-bin, or train --ranks N");
+  if (const int error =
+          posix_spawnp(&child, pointers[0], nullptr, nullptr, pointers.data(), environ))
+    throw Unsupported("launch: " + words.front() + " cannot be started: " + std::strerror(error) +
+                      "; try installing it (openmpi-bin, mpich or slurm-client), or train --ranks "
+                      "N, whose ranks are threads");
   started = child;
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -154,16 +148,18 @@ int launch(const std::vector<std::string>& arguments) {
     throw ConfigError("launch: expected train and its flags, got " +
                       (command.empty() ? "nothing" : "'" + command.front() + "'") +
                       "; try zerograd launch --num_gpus 2 train --data sort");
-  const std::vector<Host> hosts = hosts_of(options);
-  if (mpi_version().compare(0, 8, "Open MPI") != 0)
-    throw Unsupported("launch: expected a build with Open MPI, got " +
-                      (mpi_version().empty() ? "none" : mpi_version()) +
-                      "; try train --ranks N, whose ranks are threads");
+  command.insert(command.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
+  const Job job{.hosts = hosts_of(options),
+                .nodes = options.nodes,
+                .slots = options.slots,
+                .command = std::move(command)};
+  const std::string mpi = mpi_version();
+  const Launcher launcher = launcher_of(options.launcher, mpi);
   for (const char* flag : {"--master-port", "--master-addr"})
     if (given.count(flag))
       std::fprintf(stderr, "launch: without effect: %s (MPI finds its own)\n", flag);
   std::fflush(nullptr);
-  return run_and_pass_signals_on(mpirun_words(hosts, command));
+  return run_and_pass_signals_on(launcher_words(launcher, mpi, job));
 }
 
 }  // namespace zg::tools

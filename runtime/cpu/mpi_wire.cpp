@@ -15,8 +15,11 @@ std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  return std::string(
-      text, std::find_if(text, text + length, [](char c) { return c == ',' || c == '\n'; }));
+  const char* end = std::find_if(text, text + length, [](char c) { return c == ',' || c == '\n'; });
+  const std::string line(text, static_cast<size_t>(end - text));
+  // "MPICH Version:\t4.0.2" on its first line.
+  const size_t number = line.find_last_of(" \t") + 1;
+  return line.starts_with("MPICH") ? "MPICH " + line.substr(number) : line;
 }
 
 namespace cpu::wire {

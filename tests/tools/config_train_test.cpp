@@ -81,6 +81,27 @@ TEST_CASE("a flag overrides a config's key, and one line says so") {
   CHECK(contains(outcome.error, "WarmupLR, 0.01 after"));
 }
 
+TEST_CASE("config: one in base64, as launchers pass it, is the file's") {
+  // {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
+  const std::string text =
+      "eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIm9wdGltaXplciI6IHsidHlwZSI6ICJBZGFtVyIsICJwYXJhbXMiOiB7Imxy"
+      "IjogMC4wMX19fQ==";
+  const Outcome outcome = zerograd(run + "--steps 1 --config " + text);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  CHECK(line_after(outcome.out, "param_hash ") ==
+        line_after(zerograd(run + "--steps 1 --batch-size 4 --lr 0.01 --betas 0.9,0.999 "
+                                  "--weight-decay 0")
+                       .out,
+                   "param_hash "));
+  // {"train_batch_size": 4, "foo": 1}: places count in the decoded text.
+  const Outcome wrong =
+      zerograd(run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgImZvbyI6IDF9");
+  CHECK(wrong.status == 2);
+  CHECK(contains(wrong.error, "--config:1:25: foo: "));
+  CHECK(zerograd(run + "--steps 1 --config eyJ0cmFpbl9iX").status == 5);
+}
+
 TEST_CASE("config: what is wrong ends a run before its first step, with exit status 2, 5 or 6") {
   const TemporaryFolder folder;
   const std::string path = folder / "ds.json";

@@ -4,18 +4,24 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runtime/error.h"
+#include "runtime/processes.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "tools/launcher.h"
+#include "tools/values.h"
 
 namespace zg::testing {
 namespace {
 
-/// Stands before the real mpirun and prints its words, a line each.
+/// Stands before the real mpirun and srun and prints their words, a line each.
 class FakeMpirun {
  public:
   FakeMpirun() : path_(std::getenv("PATH")) {
-    write_file(folder_ / "mpirun", "#!/bin/sh\nfor word; do echo \"$word\"; done\n");
-    std::filesystem::permissions(folder_ / "mpirun", std::filesystem::perms::owner_all);
+    for (const char* name : {"mpirun", "mpiexec.hydra", "srun"}) {
+      write_file(folder_ / name, "#!/bin/sh\nbasename $0\nfor word; do echo \"$word\"; done\n");
+      std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
+    }
     setenv("PATH", (folder_.path() + ":" + path_).c_str(), 1);
   }
   ~FakeMpirun() { setenv("PATH", path_.c_str(), 1); }
@@ -65,6 +71,48 @@ TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as th
   const Outcome literal =
       zerograd({"launch", "--num_gpus", "1", "train", "--data", "$(touch x);a b"});
   CHECK(contains(literal.out, "\n$(touch x);a b\n"));
+}
+
+TEST_CASE("launch hands srun the allocation's ranks, or those of a hostfile") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
+    return;
+  }
+  const FakeMpirun fake;
+  const std::string file = " --hostfile " + fake.hosts("a slots=2\nb slots=1\n");
+  const std::string pmi = mpi_version().starts_with("Open MPI") ? "--mpi=pmix\n" : "--mpi=pmi2\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "/"},
+      {" --num_nodes 3 --num_gpus 4", "--nodes=3\n--ntasks-per-node=4\n/"},
+      {file, "--ntasks=3\n--distribution=arbitrary\n--nodelist=a,a,b\n/"},
+      {file + " --exclude a:0", "--ntasks=2\n--distribution=arbitrary\n--nodelist=a,b\n/"}};
+  for (const auto& [flags, words] : cases) {
+    const Outcome outcome = zerograd("launch --launcher slurm" + flags + train);
+    CAPTURE(flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.starts_with("srun\n--kill-on-bad-exit=1\n" + pmi + words));
+  }
+  CHECK(zerograd("launch --launcher slurm --include a" + train).status == 2);
+}
+
+TEST_CASE("each launcher has its words, and one of another MPI than the build's is refused") {
+  using namespace tools;
+  const Job job{.hosts = {{"a", {0, 1}}, {"b", {0}}}, .command = {"zerograd", "train"}};
+  const auto words = [&](const std::string& name, const std::string& mpi) {
+    return join(launcher_words(launcher_of(name, mpi), mpi, job), " ");
+  };
+  CHECK(words("", "MPICH 4.0.2") == "mpiexec.hydra -np 3 -hosts a:2,b:1 zerograd train");
+  CHECK(contains(words("", "Open MPI 4.1.4"), "mpirun --oversubscribe --bind-to none"));
+  CHECK(contains(words("openmpi", "Open MPI 4.1.4"), " -np 3 --host a:2,b:1 zerograd train"));
+  CHECK(words("slurm", "MPICH 4.0.2").starts_with("srun --kill-on-bad-exit=1 --mpi=pmi2 "));
+  CHECK_THROWS_AS(launcher_of("mpich", "Open MPI 4.1.4"), Unsupported);
+  CHECK_THROWS_AS(launcher_of("slurm", ""), Unsupported);
+  CHECK_THROWS_AS(launcher_of("pdsh", "Open MPI 4.1.4"), Unsupported);
+  CHECK_THROWS_WITH_AS(launcher_of("slrum", "Open MPI 4.1.4"),
+                       "--launcher: expected openmpi, mpich, slurm, got 'slrum'; did you mean "
+                       "slurm?",
+                       ConfigError);
 }
 
 TEST_CASE("launch runs nothing for a hostfile or a selection that is none") {

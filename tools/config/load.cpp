@@ -1,7 +1,9 @@
 #include "tools/config/load.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "runtime/error.h"
 #include "tools/config/accelerate.h"
@@ -64,10 +66,35 @@ struct Document {
   bool is_yaml = false;
 };
 
+// As launchers pass a config through a command line: base64 with - and _ for + and /. None when it
+// is no such text.
+std::optional<std::string> base64_decoded(const std::string& word) {
+  static const std::string digits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  std::string text;
+  uint32_t bits = 0;
+  int count = 0;
+  const size_t end = word.find_last_not_of('=') + 1;
+  for (const char letter : word.substr(0, end)) {
+    const size_t digit = digits.find(letter);
+    if (digit == std::string::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<uint32_t>(digit);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    text += static_cast<char>(bits >> count & 0xff);
+  }
+  const bool whole = word.size() % 4 == 0 && word.size() - end <= 2 && count < 6;
+  return whole && text.find('{') != std::string::npos ? std::optional(text) : std::nullopt;
+}
+
+// A file, a config itself, or one in base64: as DeepSpeed takes them.
 Document document_of(const std::string& path) {
   const size_t first = path.find_first_not_of(" \t\n");
   if (first != std::string::npos && path[first] == '{')
     return {.file = "--config", .root = read_hjson(path, "--config")};
+  if (const auto text = base64_decoded(path); text && !std::filesystem::exists(path))
+    return {.file = "--config", .root = read_hjson(*text, "--config")};
   const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
   const std::string text = read_text(path);
   return {.file = path,
