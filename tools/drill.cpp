@@ -14,6 +14,7 @@ std::vector<int64_t> parse_steps(const std::string& flag, const std::string& val
     end = value.find('+', begin);
     steps.push_back(parse_integer(flag, value.substr(begin, end - begin), 0));
   }
+  std::sort(steps.begin(), steps.end());
   return steps;
 }
 

@@ -20,11 +20,16 @@ struct Drill {
   };
   Fault fault = Fault::none;
   int64_t rank = 0;
-  std::vector<int64_t> steps;
+  std::vector<int64_t> steps;  ///< rising
+  int64_t struck = 0;          ///< in earlier attempts of this run
 
   bool strikes(int at_rank, int64_t at_step, Fault which) const {
-    return fault == which && rank == at_rank &&
-           std::find(steps.begin(), steps.end(), at_step) != steps.end();
+    if (fault != which || rank != at_rank) return false;
+    // The run ends where it is struck, so that each attempt has one of the steps; inf ends nothing.
+    if (fault == Fault::infinity)
+      return std::find(steps.begin(), steps.end(), at_step) != steps.end();
+    return struck < static_cast<int64_t>(steps.size()) &&
+           steps[static_cast<size_t>(struck)] == at_step;
   }
 };
 

@@ -1,11 +1,4 @@
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "runtime/error.h"
@@ -14,6 +7,8 @@
 #include "tools/flags.h"
 #include "tools/hostfile.h"
 #include "tools/launcher.h"
+#include "tools/options.h"
+#include "tools/restart.h"
 #include "tools/subcommands.h"
 
 namespace zg::tools {
@@ -101,37 +96,12 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   return hosts;
 }
 
-volatile pid_t started = 0;
-volatile std::sig_atomic_t received = 0;
-
-// A terminal's Ctrl-C reaches the launcher as well; what somebody sends to this process alone does
-// not.
-void pass_on(int signal, siginfo_t* info, void*) {
-  received = signal;
-  if (info->si_code <= 0 && started > 0) kill(started, signal);
-}
-
-// The launcher's own status after a signal says nothing of it.
-int run_and_pass_signals_on(Words words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  struct sigaction action {};
-  action.sa_sigaction = pass_on;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
-  for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
-  pid_t child = 0;
-  if (const int error =
-          posix_spawnp(&child, pointers[0], nullptr, nullptr, pointers.data(), environ))
-    throw Unsupported("launch: " + words.front() + " cannot be started: " + std::strerror(error) +
-                      "; try installing it (openmpi-bin, mpich or slurm-client), or train --ranks "
-                      "N, whose ranks are threads");
-  started = child;
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  const int own = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  return own != 0 && received != 0 ? 128 + received : own;
+// A launcher's own status after a signal says nothing of it.
+ChildEnd run_launcher(const Words& words) {
+  const ChildEnd end = run_child(words,
+                                 "try installing it (openmpi-bin, mpich or slurm-client), or train "
+                                 "--ranks N, whose ranks are threads");
+  return {end.status != 0 && end.signal != 0 ? 128 + end.signal : end.status, end.signal};
 }
 
 }  // namespace
@@ -148,18 +118,24 @@ int launch(const std::vector<std::string>& arguments) {
     throw ConfigError("launch: expected train and its flags, got " +
                       (command.empty() ? "nothing" : "'" + command.front() + "'") +
                       "; try zerograd launch --num_gpus 2 train --data sort");
+  TrainOptions train;
+  if (!parse_flags(Words(command.begin() + 1, command.end()), train)) return 0;
   command.insert(command.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
-  const Job job{.hosts = hosts_of(options),
-                .nodes = options.nodes,
-                .slots = options.slots,
-                .command = std::move(command)};
+  Job job{.hosts = hosts_of(options),
+          .nodes = options.nodes,
+          .slots = options.slots,
+          .command = std::move(command)};
   const std::string mpi = mpi_version();
   const Launcher launcher = launcher_of(options.launcher, mpi);
   for (const char* flag : {"--master-port", "--master-addr"})
     if (given.count(flag))
       std::fprintf(stderr, "launch: without effect: %s (MPI finds its own)\n", flag);
-  std::fflush(nullptr);
-  return run_and_pass_signals_on(launcher_words(launcher, mpi, job));
+  if (!restarts(train)) return run_launcher(launcher_words(launcher, mpi, job)).status;
+  const auto start = [&](const Words& words) {
+    job.command = words;
+    return run_launcher(launcher_words(launcher, mpi, job));
+  };
+  return run_with_restarts(train, job.command, start).status;
 }
 
 }  // namespace zg::tools

@@ -3,6 +3,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "tools/text.h"
@@ -18,10 +21,31 @@ std::string number(double value) {
 
 std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
+// Whether the line is whole and of what happened before `step`.
+bool stays(const std::string& line, int64_t step) {
+  const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!record.is_object()) return false;
+  return record.contains("final") ? record.value("steps", step) <= step
+                                  : record.value("step", step) < step;
+}
+
+void drop_from(const std::string& path, int64_t step) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  std::ifstream file(path);
+  uintmax_t kept = 0;
+  for (std::string line; std::getline(file, line) && !file.eof() && stays(line, step);)
+    kept += line.size() + 1;
+  std::filesystem::resize_file(path, kept, error);
+  if (error) throw FileError("--metrics: " + path + " cannot be cut: " + error.message());
+}
+
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, bool append)
-    : path_(path), file_(std::fopen(path.c_str(), append ? "a" : "w"), std::fclose) {
+MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_step)
+    : path_(path), file_(nullptr, std::fclose) {
+  if (resumed) drop_from(path, first_step);
+  file_.reset(std::fopen(path.c_str(), resumed ? "a" : "w"));
   if (!file_) throw FileError("--metrics: " + path + " cannot be written: " + std::strerror(errno));
 }
 

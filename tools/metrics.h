@@ -34,7 +34,9 @@ struct FinalRecord {
 /// the same bits; NaN and infinities are strings, for JSON has none.
 class MetricsFile {
  public:
-  MetricsFile(const std::string& path, bool append);  ///< or starts anew; FileError
+  /// Starts anew at step 0. A run that resumes goes on in the file: what it has of steps that are
+  /// taken again goes. FileError.
+  MetricsFile(const std::string& path, bool resumed, int64_t first_step);
   void write(const StepRecord& record);
   void write(const FinalRecord& record);
 

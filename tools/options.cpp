@@ -218,6 +218,10 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
           {"--resume"}, "DIR|auto", options.resume,
           "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
           "when it has one. What no flag says of model, data and training is\nthe checkpoint's"),
+      integer_flag({"--max-restarts"}, options.max_restarts,
+                   "after a failure go on from --save's newest checkpoint, at most so\n"
+                   "often; not after signals and what would fail again the same way"),
+      integer_flag({"--restarted"}, options.restarted, "", {0, ""}),
   };
 }
 
@@ -287,7 +291,7 @@ constexpr const char* data_expected =
 
 }  // namespace
 
-bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
+bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
   const CommandLine line = {
       .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
       .summary = "Trains a GPT. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
@@ -299,7 +303,11 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
           "--precision 16, --strategy ddp|deepspeed_stage_N, --deepspeed_config F.\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
-  if (!parse(line, arguments, options.given)) return false;
+  return parse(line, arguments, options.given);
+}
+
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
+  if (!parse_flags(arguments, options)) return false;
   if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
   adopt_processes(options);
   load_config(options);

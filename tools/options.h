@@ -100,7 +100,9 @@ struct TrainOptions {
   std::optional<int64_t> dump_gradients_step;  ///< given with the path
   std::string save;
   int64_t save_interval = 0, save_top_k = 0;  ///< 0: keep every checkpoint
-  std::string resume;                         ///< a DIR, a step_N or "auto"; empty: start afresh
+  int64_t max_restarts = 0;
+  int64_t restarted = 0;  ///< so often, by then; given: by the process that restarts this one
+  std::string resume;     ///< a DIR, a step_N or "auto"; empty: start afresh
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
   bool only_planned = false;  ///< nothing but --memory-json is written; --steps are walked anew
 };
@@ -138,5 +140,8 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
+
+/// The same without a look at configs, files, processes and how the flags go together.
+bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options);
 
 }  // namespace zg::tools

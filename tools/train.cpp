@@ -5,6 +5,7 @@
 #include "tools/interrupt.h"
 #include "tools/planner.h"
 #include "tools/processes.h"
+#include "tools/restart.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/training.h"
@@ -87,11 +88,24 @@ void write_trace(const Run& run) {
                                 "a smaller --batch-size or more --ranks\n"));
 }
 
+// A rank that stalls or is killed takes its process with it, so that what goes on is another one.
+int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "train");
+  return run_with_restarts(options, arguments,
+                           [](std::vector<std::string> words) {
+                             words.insert(words.begin(), "/proc/self/exe");
+                             return run_child(words, "try without --max-restarts");
+                           })
+      .status;
+}
+
 }  // namespace
 
 int train(const std::vector<std::string>& arguments) {
   TrainOptions options;
   if (!parse(arguments, options)) return 0;
+  if (restarts(options)) return supervise(options, arguments);
+  go_on_after_restart(options);
   const Run run = prepare_run(options);
   check_machine(run);
   int status = 0;

@@ -87,7 +87,7 @@ void Training::prepare_engine() {
     if (lies_in(run_.resumed, options_.save)) saved_at_ = engine_.steps();
   }
   if (is_first() && !options_.metrics.empty())
-    metrics_.emplace(options_.metrics, !run_.resumed.empty());
+    metrics_.emplace(options_.metrics, !run_.resumed.empty(), engine_.steps());
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
                          settings_.optimisation.engine.adam);

@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <sstream>
 
+#include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {
@@ -52,6 +54,89 @@ TEST_CASE("collectives: after a failure every rank that was asked to lists its l
     return;
   }
   check_dump(mpirun("-np 2 zerograd " + drill + "--dump-collectives").error);
+}
+
+TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives the same bits") {
+  const std::string run = sort_run + "--ranks 2 ";
+  const TemporaryFolder folder;
+  const auto outputs = [&](const std::string& name) {
+    return "--save-interval 2 --save " + folder / name + " --metrics " +
+           folder / (name + ".jsonl ");
+  };
+  const Outcome whole = zerograd(run + outputs("whole"));
+  REQUIRE(whole.status == 0);
+  const std::string hash = line_after(whole.out, "param_hash ");
+  const auto steps_of = [&](const std::string& name) {
+    std::vector<nlohmann::json> records = json_lines(folder / (name + ".jsonl"));
+    for (nlohmann::json& record : records)
+      for (const char* own : {"tokens_per_s", "step_s", "wire_bytes"}) record.erase(own);
+    return records;
+  };
+  const std::pair<const char*, const char*> faults[] = {{"throw", "status 1 (an error)"},
+                                                        {"stall", "status 4 (CommError)"}};
+  for (const auto& [fault, ended] : faults) {
+    CAPTURE(fault);
+    const std::string drill =
+        " --comm-timeout 2 --inject rank=1,step=1+5,fault=" + std::string(fault);
+    const Outcome outcome = zerograd(run + outputs(fault) + "--max-restarts 2" + drill);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(line_after(outcome.out, "param_hash ") == hash);
+    CHECK(contains(outcome.error, std::string("\nrestart 1 of 2: the run ended with ") + ended +
+                                      "; nothing was saved yet, so it begins again\n"));
+    CHECK(contains(outcome.error, std::string("\nrestart 2 of 2: the run ended with ") + ended +
+                                      "; it goes on from " + folder / fault + "/step_4\n"));
+    CHECK(steps_of(fault) == steps_of("whole"));
+  }
+  const Outcome once =
+      zerograd(run + outputs("once") + "--max-restarts 1 --inject rank=0,step=3+5,fault=throw");
+  CHECK(once.status == 1);
+  CHECK(
+      contains(once.error, "\nno restart is left of 1: the run ended with status 1 (an error)\n"));
+}
+
+TEST_CASE("restarts: signals, usage and memory end a run for good") {
+  const TemporaryFolder folder;
+  const std::string run = sort_run + "--max-restarts 3 --save " + folder / "s ";
+  for (const auto& [flags, status] :
+       {std::pair("--device-memory 1KiB", 3), std::pair("--dropout 2", 2),
+        std::pair("--ranks 3 --train-batch-size 7", 2), std::pair("--resume /nowhere", 5)}) {
+    CAPTURE(flags);
+    const Outcome outcome = zerograd(run + flags);
+    CHECK(outcome.status == status);
+    CHECK(!contains(outcome.error, "restart "));
+  }
+  const Outcome ended =
+      zerograd_signalled(run + "--steps 1000000 --log-interval 1", "iter 3:", SIGTERM);
+  CAPTURE(ended.error);
+  CHECK(ended.status == 143);
+  CHECK(contains(ended.out, "saved "));
+  CHECK(!contains(ended.error, "restart "));
+  const Outcome nowhere = zerograd(sort_run + "--max-restarts 1");
+  CHECK(nowhere.status == 2);
+  CHECK(contains(nowhere.error, "--max-restarts: expected --save DIR"));
+}
+
+TEST_CASE("restarts: launch starts the processes again, which mpirun alone cannot") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: restarts (%s)\n", why.c_str());
+    return;
+  }
+  const TemporaryFolder folder;
+  const std::string run = sort_run + "--save-interval 2 --max-restarts 1 --save " + folder / "s ";
+  const Outcome outcome =
+      zerograd("launch --num_gpus 2 " + run + "--inject rank=1,step=5,fault=throw");
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "\nrestart 1 of 1: the run ended with status "));
+  CHECK(contains(outcome.error, "; it goes on from " + folder / "s/step_4\n"));
+  CHECK(line_after(outcome.out, "param_hash ") ==
+        line_after(zerograd(sort_run + "--ranks 2").out, "param_hash "));
+  const Outcome bare =
+      mpirun("-np 2 zerograd " + sort_run + "--max-restarts 1 --save " + folder / "t");
+  CHECK(bare.status == 2);
+  CHECK(contains(bare.error, "--max-restarts: expected a run that this process can start again"));
+  CHECK(contains(bare.error, "try zerograd launch"));
 }
 
 }  // namespace zg::testing

@@ -146,7 +146,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
         "--schedule-pipeline gpipe", "--offload-optimizer host", "--offload-param nvme",
         "--offload-gradients host", "--offload-activations host", "--cpu_offload", "--nvme-path d",
         "--device cuda", "--device hpu", "--use_hpu", "--local_rank 1",
-        "--max-restarts 1", "--limit_train_batches 5", "--autotuning run", "--from-hf d"}) {
+        "--limit_train_batches 5", "--autotuning run", "--from-hf d"}) {
     CAPTURE(flags);
     const Outcome outcome = zerograd(std::string("train --data sort ") + flags);
     CAPTURE(outcome.error);
