@@ -91,7 +91,6 @@ FlagGroup later_train_flags() {
       {{"--offload-activations"}, "P", {"none"}, places, stays},
       {{"--cpu-offload"}, "", {}, {}, stays},
       {{"--nvme-path"}, "DIR", {}, {}, stays},
-      {{"--limit-train-batches"}, "N", {}, {}, "this version counts --steps or --epochs"},
       {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
       {{"--from-hf"}, "DIR", {}, {}, "this version reads --init F.safetensors only"},
   };

@@ -1,5 +1,7 @@
 #include "tools/options.h"
 
+#include <limits>
+
 #include "models/gpt.h"
 #include "runtime/error.h"
 #include "tools/config/load.h"
@@ -81,6 +83,21 @@ std::vector<Flag> place_flags(PlaceOptions& place) {
   };
 }
 
+// Lightning's: 120 batches, or 0.25 of them. Listed in help as a spelling only.
+Flag epoch_limit_flag(EpochLimit& limit) {
+  return {{"--limit-train-batches"},
+          "N",
+          "",
+          [&limit](const std::string& name, const std::string& value) {
+            limit = {};
+            if (value.find('.') == std::string::npos)
+              limit.batches = parse_integer(name, value, 1, std::numeric_limits<int32_t>::max());
+            else
+              limit.share = parse_number(
+                  name, value, {0.0, 1.0, true, false, "a share above 0 and at most 1.0"});
+          }};
+}
+
 std::vector<Flag> size_flags(TrainOptions& options) {
   return {
       integer_flag({"--batch-size", "--per-device-train-batch-size", "-b"}, options.batch.micro,
@@ -95,6 +112,7 @@ std::vector<Flag> size_flags(TrainOptions& options) {
       number_flag({"--epochs", "--num-train-epochs"}, options.epochs,
                   {0.0, 1e6, true, false, "a number above 0 and at most 1e6"},
                   "passes over the training data, instead of --steps", ""),
+      epoch_limit_flag(options.epoch_limit),
   };
 }
 
@@ -277,6 +295,10 @@ void check_train(const TrainOptions& options) {
                       ", got " + std::to_string(options.drill.rank));
   if (given.count("--steps") && given.count("--epochs"))
     throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
+  if (given.count("--steps") && given.count("--limit-train-batches"))
+    throw ConfigError(
+        "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
+        "--steps");
   for (const char* name : {"--save-interval", "--save-top-k"})
     if (given.count(name) && options.save.empty())
       throw ConfigError(std::string(name) + ": expected --save DIR with it, got none");
@@ -300,7 +322,8 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
           "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
           "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
-          "--precision 16, --strategy ddp|deepspeed_stage_N, --deepspeed_config F.\n\n"
+          "--precision 16, --strategy ddp|deepspeed_stage_N, --deepspeed_config F,\n"
+          "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
   return parse(line, arguments, options.given);

@@ -68,6 +68,12 @@ struct OptimisationOptions {
   std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
 };
 
+/// How much of the training data an epoch passes over, as Lightning's limit_train_batches.
+struct EpochLimit {
+  int64_t batches = 0;  ///< at most so many micro-batches of each rank; 0: all
+  double share = 1.0;   ///< of them
+};
+
 /// Everything `train` can be told.
 struct TrainOptions {
   Given given;
@@ -79,6 +85,7 @@ struct TrainOptions {
   BatchOptions batch;
   int64_t steps = 2000;
   double epochs = 0.0;  ///< 0: not given
+  EpochLimit epoch_limit;
   OptimisationOptions optimisation;
   bool activation_checkpoint = false;
   uint64_t seed = 3407;

@@ -1,6 +1,7 @@
 #include "tools/run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -106,13 +107,27 @@ struct Position {
 };
 
 // Epochs count samples: what is left of them goes in steps of today's size.
+// An epoch of fewer batches is a share of one.
+void limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
+  if (!options.given.count("--limit-train-batches")) return;
+  const EpochLimit& limit = options.epoch_limit;
+  const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
+  const auto batch = static_cast<double>(settings.micro_batch * settings.ranks);
+  const double batches = limit.batches > 0
+                             ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
+                             : std::floor(limit.share * std::floor(all / batch));
+  const double epochs = options.given.count("--epochs") ? options.epochs : 1.0;
+  options.epochs = settings.epochs = epochs * batches * batch / all;
+}
+
 int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
                     const Settings& settings, const Position& done) {
   if (options.epochs <= 0.0) return options.steps;
   const double samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train)) -
                          static_cast<double>(done.samples);
+  constexpr double rounding = 1e-9;  // of a share of an epoch that is a whole number of steps
   const auto left =
-      static_cast<int64_t>(samples / static_cast<double>(settings.samples_per_step()));
+      static_cast<int64_t>(samples / static_cast<double>(settings.samples_per_step()) + rounding);
   return std::max<int64_t>(1, done.steps + std::max<int64_t>(0, left));
 }
 
@@ -147,8 +162,10 @@ Run prepare_run(const TrainOptions& given) {
   run.settings = settings_of(options, *run.dataset);
   if (!options.initial_weights.empty())
     check_initial_weights(options.initial_weights, run.settings.model);
+  limit_epochs(options, *run.dataset, run.settings);
   run.steps = total_steps(options, *run.dataset, run.settings, done);
-  if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs"))
+  if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&
+      !options.given.count("--limit-train-batches"))
     run.steps = done.steps + given.steps;
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
   if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)

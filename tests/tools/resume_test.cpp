@@ -97,6 +97,24 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
   CHECK(zerograd("plan --resume " + epochs).status == 0);
 }
 
+TEST_CASE("an epoch of limited batches ends after them, also where a run goes on") {
+  const TemporaryFolder folder;
+  const auto ends_at = [](const std::string& flags, int step) {
+    const Outcome outcome = zerograd(sort_run + flags);
+    CAPTURE(outcome.error);
+    CHECK(contains(outcome.error, "; steps 0 to " + std::to_string(step) + "\n"));
+  };
+  ends_at("--limit_train_batches 3", 3);
+  ends_at("--limit_train_batches 3 --epochs 2", 6);
+  ends_at("--limit_train_batches 6 --grad-accum 2 --ranks 2", 3);
+  // Of 5000 batches of 2.
+  ends_at("--limit_train_batches 0.001 --epochs 2", 10);
+  const std::string save = folder / "saved";
+  ends_at("--limit_train_batches 7 --save-interval 5 --save " + save, 7);
+  const Outcome rest = zerograd("train --score-samples 0 --resume " + save + "/step_5");
+  CHECK(contains(rest.error, "; steps 5 to 7\n"));
+}
+
 TEST_CASE("every setting of a run comes from its checkpoint, none at its default") {
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
