@@ -68,6 +68,24 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
   throw ConfigError("unknown flag " + name + did_you_mean(dashed, names));
 }
 
+bool is_accepted(const Flag& flag, const std::string& value) {
+  try {
+    flag.set(flag.names.front(), value);
+  } catch (const ConfigError&) {
+    return false;
+  } catch (const Error&) {  // known, and not done here
+  }
+  return true;
+}
+
+// --strategy deepspeed_stage 3: a value in two words.
+void refuse_split_value(const Flag& flag, const std::string& value, const std::string& rest) {
+  const std::string whole = value + "_" + rest;
+  if (!is_accepted(flag, value) && is_accepted(flag, whole))
+    throw ConfigError(flag.names.front() + ": expected a value in one word, got '" + value + " " +
+                      rest + "'; did you mean " + whole + "?");
+}
+
 // The flag's own spelling in the left column: "--batch-size N".
 std::string left_column(const Flag& flag) {
   return flag.names.front() + (flag.value.empty() ? "" : " " + flag.value);
@@ -139,6 +157,9 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
     const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& word) {
       return word.compare(0, 1, "-") == 0;
     });
+    for (const auto& [known_flag, option] : options)
+      if (flag == extras.end() && !known_flag->names.empty() && option->count() > 0)
+        refuse_split_value(*known_flag, option->results().back(), extras.front());
     refuse_extra(flag != extras.end() ? *flag : extras.front(), known);
   }
   for (const auto& [flag, option] : options) {

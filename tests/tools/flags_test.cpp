@@ -89,6 +89,8 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --resume auto", 2, "--resume auto"},
       {"train --data sort --sample-interval 5", 2, "--sample-interval: expected data PATH.txt"},
       {"train --data sort --strategy deepspeed_stage3", 2, "did you mean deepspeed_stage_3?"},
+      {"train --data sort --strategy deepspeed_stage 3", 2, "did you mean deepspeed_stage_3?"},
+      {"train --data sort --strategy ddp 3", 2, "unexpected argument '3'"},
       {"train --data sort --ranks 0", 2, "--ranks: expected a whole number of 1 or more, got '0'"},
       {"train --data sort --num_gpus -1", 2, "--ranks: expected a whole number"},
       {"train --data sort --zero-stage 4", 2, "--zero-stage: expected 0, 1, 2, 3, got '4'\n"},
