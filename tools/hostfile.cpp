@@ -5,12 +5,15 @@
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "tools/text.h"
 #include "tools/values.h"
 
 namespace zg::tools {
 namespace {
 
-constexpr int64_t most_slots = 4096;
+constexpr int64_t most_slots = 4096, most_ranks = 65536;
+constexpr size_t most_hosts = 4096;
+constexpr int64_t largest_file = 1 << 20;
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -49,19 +52,25 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
     Host host = {.name = part.substr(0, colon)};
     const auto known = find(hosts, host.name);
     if (known == hosts.end())
-      throw ConfigError(flag + ": expected hosts of the hostfile, got '" + host.name + "'");
+      throw ConfigError(flag + ": expected hosts of the hostfile, got '" + printable(host.name) +
+                        "'");
     if (find(chosen, host.name) != chosen.end())
-      throw ConfigError(flag + ": " + host.name + " comes twice; try " + host.name + ":0,1");
+      throw ConfigError(flag + ": " + host.name + " comes twice; expected it once, as " +
+                        host.name + ":0,1");
     if (colon != std::string::npos)
       for (const std::string& word : split(part.substr(colon + 1), ',')) {
         const auto slot = static_cast<int>(parse_integer(flag, word, 0, most_slots));
         if (std::find(known->slots.begin(), known->slots.end(), slot) == known->slots.end())
-          throw ConfigError(flag + ": " + host.name + " has no slot " + word);
+          throw ConfigError(flag + ": " + host.name + " has no slot " + word +
+                            "; expected one of its " + std::to_string(known->slots.size()));
+        if (std::find(host.slots.begin(), host.slots.end(), slot) != host.slots.end())
+          throw ConfigError(flag + ": slot " + word + " of " + host.name +
+                            " comes twice; expected it once");
         host.slots.push_back(slot);
       }
     if (colon != std::string::npos && host.slots.empty())
-      throw ConfigError(flag + ": expected slots after '" + part + "', as in " + host.name +
-                        ":0,2");
+      throw ConfigError(flag + ": expected slots after '" + printable(part) + "', as in " +
+                        host.name + ":0,2");
     chosen.push_back(std::move(host));
   }
   if (chosen.empty()) throw ConfigError(flag + ": expected host@host:0,2, got nothing");
@@ -71,25 +80,35 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
 }  // namespace
 
 std::vector<Host> read_hostfile(const std::string& path) {
+  if (File::open(path).size() > largest_file)
+    throw ConfigError(path + ":1: expected 'host slots=N' on each line, got more than 1 MiB");
+  return parse_hosts(read_text(path), path);
+}
+
+std::vector<Host> parse_hosts(const std::string& text, const std::string& file) {
   std::vector<Host> hosts;
   int number = 0;
-  for (const std::string& line : split(read_text(path), '\n')) {
-    const std::string place = path + ":" + std::to_string(++number) + ": ";
+  int64_t ranks = 0;
+  for (const std::string& line : split(text, '\n')) {
+    const std::string place = file + ":" + std::to_string(++number) + ": ";
     std::istringstream words(line.substr(0, line.find('#')));
     std::string name, slots, more;
     if (!(words >> name)) continue;
     if (!(words >> slots) || (words >> more) || !slots.starts_with("slots="))
-      throw ConfigError(place + "expected 'host slots=N', got '" + line + "'");
+      throw ConfigError(place + "expected 'host slots=N', got '" + printable(line) + "'");
     if (!is_host_name(name))
-      throw ConfigError(place + "expected a host's name of letters, digits, . and -, got '" + name +
-                        "'");
+      throw ConfigError(place + "expected a host's name of letters, digits, . and -, got '" +
+                        printable(name) + "'");
     if (find(hosts, name) != hosts.end())
       throw ConfigError(place + name + " comes twice; expected each host once");
-    hosts.push_back(
-        {name, first_slots(parse_integer(place + "slots", slots.substr(6), 1, most_slots))});
+    const int64_t count = parse_integer(place + "slots", slots.substr(6), 1, most_slots);
+    ranks += count;
+    if (ranks > most_ranks || hosts.size() == most_hosts)
+      throw ConfigError(place + "expected at most 4096 hosts of 65536 slots in all, got more");
+    hosts.push_back({name, first_slots(count)});
   }
   if (hosts.empty())
-    throw ConfigError(path + ": expected 'host slots=N' on each line, got no host");
+    throw ConfigError(file + ":1: expected 'host slots=N' on each line, got no host");
   return hosts;
 }
 
@@ -110,7 +129,8 @@ std::vector<Host> selected(std::vector<Host> hosts, const std::string& include,
     for (int slot : out.slots) std::erase(slots, slot);
   }
   std::erase_if(hosts, [](const Host& host) { return host.slots.empty(); });
-  if (hosts.empty()) throw ConfigError("--exclude: no slot is left to run on");
+  if (hosts.empty())
+    throw ConfigError("--exclude: expected slots to run on, got none that is left");
   return hosts;
 }
 

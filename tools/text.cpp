@@ -3,6 +3,9 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "models/utf8.h"
+#include "runtime/error.h"
+
 namespace zg::tools {
 
 std::string text(const char* format, ...) {
@@ -14,6 +17,27 @@ std::string text(const char* format, ...) {
   va_end(again);
   va_end(arguments);
   return result;
+}
+
+std::string printable(const std::string& source, size_t most) {
+  std::string line;
+  size_t at = 0;
+  for (size_t count = 0; at < source.size(); ++count) {
+    if (count == most) return line + "...";
+    size_t end = at + 1;
+    bool is_control = true;
+    try {
+      size_t next = at;
+      const char32_t code = models::next_code_point(source, next, "");
+      is_control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+      end = next;
+    } catch (const ConfigError&) {  // a byte of something else
+    }
+    for (; at < end; ++at)
+      line += is_control ? text("\\x%02x", static_cast<unsigned char>(source[at]))
+                         : std::string(1, source[at]);
+  }
+  return line;
 }
 
 }  // namespace zg::tools

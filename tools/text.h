@@ -7,4 +7,8 @@ namespace zg::tools {
 /// printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...);
 
+/// What a message shows of a text that others wrote: one line of at most `most` characters, then
+/// "...". Controls, which a terminal would obey, and bytes that are no UTF-8 are written as \x1b.
+std::string printable(const std::string& text, size_t most = 40);
+
 }  // namespace zg::tools

@@ -8,7 +8,7 @@ target_compile_features(zg_options INTERFACE cxx_std_20)
 # Designated initialisers leave fields to their defaults on purpose; -Wrestrict is wrong about
 # std::string in g++ 12.
 target_compile_options(zg_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-                       -Wno-restrict -ffp-contract=off -fvisibility=hidden
+                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off -fvisibility=hidden
                        -fvisibility-inlines-hidden $<$<BOOL:${ZG_WERROR}>:-Werror>)
 if(ZG_SANITIZE)
   target_compile_options(zg_options INTERFACE -fsanitize=${ZG_SANITIZE} -fno-omit-frame-pointer

@@ -120,8 +120,8 @@ class Mapping {
         {"warmup_min_lr", &schedule_.warmup_min_lr},
         {"warmup_min_ratio", &schedule_.warmup_min_ratio},
         {"cos_min_ratio", &schedule_.cos_min_ratio}};
-    for (const auto& [key, target] : numbers)
-      take(kind, key, {}, [&](const Setting& s) { *target = s.number; });
+    for (const auto& number : numbers)
+      take(kind, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
   }
 
   void apply_range_test(zero::RangeTestOptions& test) {

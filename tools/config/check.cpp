@@ -8,6 +8,7 @@
 #include "tools/config/coerce.h"
 #include "tools/config/contradictions.h"
 #include "tools/config/names.h"
+#include "tools/text.h"
 
 namespace zg::tools {
 namespace {
@@ -61,7 +62,7 @@ class Checker {
                         (section.empty() ? "DeepSpeed's config"
                          : in.empty()    ? "accelerate's config"
                                          : in) +
-                        ", got '" + member.key + "'; " + advice);
+                        ", got '" + printable(member.key) + "'; " + advice);
     config_.warnings.push_back(begin + "unknown key, ignored; " + advice);
   }
 
@@ -145,7 +146,7 @@ class Checker {
       return note_unsupported(config_, begin + "'" + type->text +
                                            "': this version does not do it; expected one of " +
                                            names + "; try AdamW");
-    throw ConfigError(begin + "expected one of " + names + ", got '" + type->text + "'" +
+    throw ConfigError(begin + "expected one of " + names + ", got '" + printable(type->text) + "'" +
                       name_advice(section, type->text));
   }
 

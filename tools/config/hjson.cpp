@@ -1,16 +1,19 @@
 #include "tools/config/hjson.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <map>
 
 #include "runtime/error.h"
+#include "tools/text.h"
 
 namespace zg::tools {
 namespace {
 
-constexpr int deepest = 64;  // a reader that calls itself must stop before its stack does
+constexpr size_t most_keys = 1000;  // each may cost a search for what it should have been
+constexpr int deepest = 64;         // a reader that calls itself must stop before its stack does
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -52,7 +55,7 @@ class Reader {
   }
 
   Value read() {
-    check_bytes();
+    check_text(source_, file_);
     skip();
     if (at_end())
       refuse(here(), "the file holds no settings; expected an object {...}, got nothing",
@@ -98,29 +101,9 @@ class Reader {
   }
   Position here() const { return {line_, column_}; }
   std::string rest() const {
-    std::string word;
-    for (size_t i = at_; i < source_.size() && source_[i] != '\n' && word.size() < 16; ++i)
-      word += source_[i];
-    return word;
-  }
-
-  // Once, so that nothing below meets a byte that it would have to pass on.
-  void check_bytes() {
-    const size_t start = at_;
-    while (!at_end()) {
-      const auto byte = static_cast<unsigned char>(look());
-      const int more = byte < 0x80 ? 0 : byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : 1;
-      bool valid = byte < 0x80 ? (byte >= 0x20 || is_blank(look())) && byte != 0x7F
-                               : byte >= 0xC2 && byte <= 0xF4;
-      for (int i = 1; i <= more; ++i)
-        valid = valid && (static_cast<unsigned char>(look(static_cast<size_t>(i))) & 0xC0) == 0x80;
-      if (!valid)
-        refuse(here(), "the byte " + std::to_string(byte) + " is no text; expected UTF-8",
-               "a text file");
-      for (int i = 0; i <= more; ++i) step();
-    }
-    at_ = start;
-    line_ = column_ = 1;
+    constexpr size_t characters = 16;
+    const std::string next = source_.substr(at_, 4 * (characters + 1));
+    return printable(next.substr(0, next.find('\n')), characters);
   }
 
   void skip() {
@@ -177,6 +160,8 @@ class Reader {
       }
       if (look() == close) return step(), object;
       Value::Member member{.at = here()};
+      if (object.members.size() >= most_keys)
+        refuse(member.at, "more than 1000 keys; expected fewer, got one more", "a config");
       member.key = read_key();
       path_.push_back(member.key);
       const auto [first, is_new] = lines.emplace(member.key, member.at.line);
@@ -238,7 +223,7 @@ class Reader {
         refuse(start,
                std::string("the string is not closed; expected ") + quote +
                    ", got the end of the " + (cut ? "file" : "line"),
-               std::string("a ") + quote + " after '" + text.substr(0, 16) + "'" +
+               std::string("a ") + quote + " after '" + printable(text, 16) + "'" +
                    (cut ? ", or the whole of a file that was cut off" : ""));
       }
       if (look() == quote) return step(), text;
@@ -302,25 +287,26 @@ class Reader {
     Value value{.at = here()};
     if (is_punctuator(look()))
       refuse(value.at, "expected a value, got '" + rest() + "'", "a value here");
-    std::string word;
-    for (size_t i = at_;; ++i) {
-      const char c = i < source_.size() ? source_[i] : '\n';
-      const bool comment = c == '#' || (c == '/' && i + 1 < source_.size() &&
-                                        (source_[i + 1] == '/' || source_[i + 1] == '*'));
-      const bool line_ends = c == '\n' || c == '\r';
-      if (line_ends || comment || c == ',' || c == '}' || c == ']') {
-        while (!word.empty() && is_blank(word.back())) word.pop_back();
-        if (is_literal(word, value) || line_ends) {
-          if (value.kind == Value::Kind::null && word != "null") {
-            value.kind = Value::Kind::text;
-            value.text = word;
-          }
-          while (at_ < i && !at_end()) step();
-          return value;
-        }
-      }
-      word += c;
+    size_t end = at_;
+    while (!ends_literal(end)) ++end;
+    if (!is_literal(trimmed(end), value)) {
+      end = std::min(source_.find_first_of("\r\n", end), source_.size());
+      value.kind = Value::Kind::text;
+      value.text = trimmed(end);
     }
+    while (at_ < end) step();
+    return value;
+  }
+
+  bool ends_literal(size_t at) const {
+    if (at >= source_.size() || std::strchr("\r\n,}]#", source_[at])) return true;
+    const char next = at + 1 < source_.size() ? source_[at + 1] : '\0';
+    return source_[at] == '/' && (next == '/' || next == '*');
+  }
+
+  std::string trimmed(size_t end) const {
+    while (end > at_ && is_blank(source_[end - 1])) --end;
+    return source_.substr(at_, end - at_);
   }
 
   bool is_literal(const std::string& word, Value& value) {

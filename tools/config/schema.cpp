@@ -29,9 +29,9 @@ std::string lower(std::string word) {
 
 bool names(const Row& row, const std::string& key) {
   if (key == row.key) return true;
+  if (*row.alias == '\0') return false;
   const std::string aliases = std::string("|") + row.alias + "|";
-  return *row.alias != '\0' && key.find('|') == std::string::npos &&
-         aliases.find("|" + key + "|") != std::string::npos;
+  return key.find('|') == std::string::npos && aliases.find("|" + key + "|") != std::string::npos;
 }
 
 // Both DeepSpeed's, or both accelerate's.

@@ -37,4 +37,8 @@ std::string shown(const Value& value);
 /// "ds.json:12:5: zero_optimization.stage: " — how every error about a config begins.
 std::string place(const std::string& file, Position at, const std::string& path);
 
+/// ConfigError at the first byte that is no UTF-8, and at a control other than space, tab and the
+/// ends of lines. No reader then meets a byte that it would have to pass on.
+void check_text(const std::string& source, const std::string& file);
+
 }  // namespace zg::tools

@@ -10,21 +10,41 @@
 
 #include "runtime/error.h"
 #include "tools/config/hjson.h"
+#include "tools/text.h"
 
 namespace zg::tools {
 namespace {
 
 constexpr size_t deepest = 64;  // an event comes before the parser calls itself for what is inside
 
-Position position(const YAML::Mark& mark) {
-  return {std::max(0, mark.line) + 1, std::max(0, mark.column) + 1};
-}
+// The parser counts the bytes of a line; columns are characters.
+class Places {
+ public:
+  explicit Places(const std::string& source) {
+    const size_t mark_bytes = source.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // the parser drops it
+    characters_.reserve(source.size() + 1);
+    for (size_t at = mark_bytes; at < source.size(); ++at)
+      characters_.push_back(last() + ((static_cast<unsigned char>(source[at]) & 0xC0) != 0x80));
+    characters_.push_back(last());
+  }
+
+  Position of(const YAML::Mark& mark) const {
+    const int size = static_cast<int>(characters_.size());
+    const int at = std::clamp(mark.pos, 0, size - 1), begin = at - std::clamp(mark.column, 0, at);
+    return {std::max(0, mark.line) + 1, before(at) - before(begin) + 1};
+  }
+
+ private:
+  int last() const { return characters_.empty() ? 0 : characters_.back(); }
+  int before(int at) const { return at == 0 ? 0 : characters_[static_cast<size_t>(at - 1)]; }
+  std::vector<int> characters_;  // that begin at or before a byte
+};
 
 // Builds the tree from events: a document's nodes would forget which keys came twice, and an alias
 // could make few bytes a large tree.
 class Builder : public YAML::EventHandler {
  public:
-  explicit Builder(const std::string& file) : file_(file) {}
+  Builder(const std::string& file, const Places& places) : file_(file), places_(places) {}
   Value root;
 
   void OnDocumentStart(const YAML::Mark&) override {}
@@ -109,7 +129,8 @@ class Builder : public YAML::EventHandler {
       if (value.kind == Value::Kind::null) refuse(value.at, "expected a key, got none; try a word");
       for (const Value::Member& other : level.value.members)
         if (other.key == value.text)
-          refuse(value.at, value.text + ": the key comes twice; expected it once, got it in line " +
+          refuse(value.at, printable(value.text) +
+                               ": the key comes twice; expected it once, got it in line " +
                                std::to_string(other.at.line) +
                                " too; try leaving one of the two out");
       if (level.value.members.size() >= 1000)
@@ -123,25 +144,31 @@ class Builder : public YAML::EventHandler {
     }
   }
 
+  Position position(const YAML::Mark& mark) const { return places_.of(mark); }
+
   const std::string& file_;
+  const Places& places_;
   std::vector<Level> open_;
 };
 
 }  // namespace
 
 Value read_yaml(const std::string& source, const std::string& file) {
+  check_text(source, file);
+  const Places places(source);
   try {
     std::istringstream stream(source);
     YAML::Parser parser(stream);
-    Builder builder(file);
+    Builder builder(file, places);
     if (!parser.HandleNextDocument(builder)) return {.kind = Value::Kind::null};
-    Builder next(file);
+    Builder next(file, places);
     if (parser.HandleNextDocument(next))
       throw ConfigError(place(file, next.root.at, "") +
                         "expected one document, got two; try a file for each");
     return builder.root;
   } catch (const YAML::Exception& error) {
-    throw ConfigError(place(file, position(error.mark), "") + "no YAML: " + error.msg +
+    throw ConfigError(place(file, places.of(error.mark), "") +
+                      "no YAML: " + printable(error.msg, 80) +
                       "; expected accelerate's config; try key: value on a line");
   }
 }
