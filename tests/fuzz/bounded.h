@@ -1,0 +1,31 @@
+#pragma once
+
+#include <time.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace zg::testing {
+
+[[noreturn]] inline void report(const std::string& finding, const std::string& message) {
+  std::fprintf(stderr, "FINDING: %s: %s\n", finding.c_str(), message.c_str());
+  std::abort();
+}
+
+inline double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Calls f: more than a second of processor time is a finding, and so is what f throws, for nobody
+/// catches it. The wall's clock would blame an input for what else the machine does.
+template <class F>
+void bounded(const F& f) {
+  const double begin = processor_seconds();
+  f();
+  if (processor_seconds() - begin > 1.0) report("slow", "more than a second for one input");
+}
+
+}  // namespace zg::testing

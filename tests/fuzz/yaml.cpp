@@ -1,0 +1,48 @@
+#include "tools/config/yaml.h"
+#include "runtime/error.h"
+#include "tests/fuzz/bounded.h"
+#include "tests/placed_message.h"
+#include "tools/config/accelerate.h"
+#include "tools/config/load.h"
+
+// accelerate's YAML, from bytes to the options of a run.
+namespace zg::testing {
+namespace {
+
+const std::string file = "a.yaml";
+
+tools::CheckedConfig checked(const tools::Value& root, bool lenient, const std::string& section) {
+  const tools::CheckedConfig config =
+      tools::check_config(root, file, tools::Compat::v0_19, lenient, section);
+  for (const std::string& line : config.warnings)
+    if (!is_one_line(line)) report("a warning is no line of text", line);
+  if (config.unsupported) throw Unsupported(*config.unsupported);
+  return config;
+}
+
+void load(const std::string& text) {
+  const bool lenient = text.size() % 8 == 0;
+  const tools::Value root = tools::read_yaml(text, file);
+  const tools::CheckedConfig yaml = checked(root, lenient, "accelerate");
+  const tools::CheckedConfig deepspeed = checked(tools::deepspeed_config_of(root), lenient, "");
+  tools::TrainOptions options;
+  tools::apply_config(deepspeed, options);
+  tools::apply_accelerate(yaml, &deepspeed, {}, options);
+}
+
+}  // namespace
+}  // namespace zg::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
+  using namespace zg::testing;
+  const std::string text(bytes, bytes + size);
+  bounded([&] {
+    try {
+      load(text);
+    } catch (const zg::Error& error) {
+      if (const std::string flaw = flaw_of(error.what(), file, text); !flaw.empty())
+        report(flaw, error.what());
+    }
+  });
+  return 0;
+}
