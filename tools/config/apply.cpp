@@ -141,8 +141,8 @@ class Mapping {
                                                        {"cycle_min_mom", &cycle.cycle_min_mom},
                                                        {"cycle_max_mom", &cycle.cycle_max_mom},
                                                        {"decay_mom_rate", &cycle.decay_mom_rate}};
-    for (const auto& [key, target] : numbers)
-      take(in, key, {}, [&](const Setting& s) { *target = s.number; });
+    for (const auto& number : numbers)
+      take(in, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
     take(in, "cycle_first_step_size", {}, [&](const Setting& s) {
       cycle.cycle_first_step_size = cycle.cycle_second_step_size = s.integer;
     });
