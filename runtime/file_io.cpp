@@ -38,7 +38,8 @@ constexpr size_t call_bytes = size_t{1} << 30;
 }  // namespace
 
 File File::open(const std::string& path) {
-  File file(path, open_descriptor(path, O_RDONLY));
+  // Else a pipe that nobody writes to would wait here for ever.
+  File file(path, open_descriptor(path, O_RDONLY | O_NONBLOCK));
   if (!S_ISREG(status_of(file.descriptor_, path).st_mode))
     throw FileError("open: " + path + ": expected a regular file");
   return file;
@@ -91,8 +92,11 @@ void File::close() {
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
 }
 
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, int64_t most_bytes) {
   const File file = File::open(path);
+  if (file.size() > most_bytes)
+    throw FileError("read: " + path + ": has " + std::to_string(file.size()) +
+                    " bytes; expected at most " + std::to_string(most_bytes));
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;

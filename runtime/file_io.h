@@ -33,7 +33,8 @@ class ZG_API File {
   int descriptor_;
 };
 
-ZG_API std::string read_text(const std::string& path);
+/// FileError for a file of more than `most_bytes`: what it claims to be is never that large.
+ZG_API std::string read_text(const std::string& path, int64_t most_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
 /// Makes the names in a directory durable: what was created, renamed or removed there.
 ZG_API void sync_directory(const std::string& path);

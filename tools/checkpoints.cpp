@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -19,27 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct StepFolder {
-  int64_t steps;
-  std::string path;
-};
-
-// The step_N of a directory, newest first; one that is not there holds none.
-std::vector<StepFolder> step_folders(const std::string& directory) {
-  std::vector<StepFolder> folders;
-  std::error_code missing;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, missing)) {
-    const std::string name = entry.path().filename().string();
-    int64_t steps = 0;
-    const auto [end, error] = std::from_chars(name.data() + std::min<size_t>(5, name.size()),
-                                              name.data() + name.size(), steps);
-    if (name.starts_with("step_") && error == std::errc() && end == name.data() + name.size())
-      folders.push_back({steps, entry.path().string()});
-  }
-  std::sort(folders.begin(), folders.end(),
-            [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
-  return folders;
-}
+using zero::step_folders;
+using zero::StepFolder;
 
 bool verifies(const std::string& step_folder) {
   try {

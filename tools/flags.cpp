@@ -68,6 +68,11 @@ Flag text_flag(Names names, const std::string& value, std::string& target,
           }};
 }
 
+Flag positional(const char* name, const char* help, std::string& target) {
+  return {
+      {}, name, help, [&target](const std::string&, const std::string& value) { target = value; }};
+}
+
 Flag switch_flag(Names names, bool& target, const std::string& help) {
   return {std::move(names), "", help, [&target](const std::string& name, const std::string& value) {
             target = parse_switch(name, value);

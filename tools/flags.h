@@ -30,6 +30,8 @@ Flag number_flag(Names names, double& target, const Range& range, const std::str
 Flag number_flag(Names names, float& target, const Range& range, const std::string& help);
 Flag seed_flag(uint64_t& target, const std::string& help);
 Flag text_flag(Names names, const std::string& value, std::string& target, const std::string& help);
+/// One of a command line's positionals.
+Flag positional(const char* name, const char* help, std::string& target);
 Flag switch_flag(Names names, bool& target, const std::string& help);
 
 /// One of `choices`, the enumerators of E in order.

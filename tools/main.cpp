@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -15,7 +14,6 @@
 
 #include "runtime/error.h"
 #include "runtime/processes.h"
-#include "tools/interrupt.h"
 #include "tools/later.h"
 #include "tools/subcommands.h"
 #include "tools/values.h"
@@ -34,6 +32,7 @@ constexpr Subcommand subcommands[] = {
     {"plan", "the bytes that train will take, without taking them", plan},
     {"eval", "validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
+    {"verify", "reads every byte of checkpoints and names what is damaged", verify},
     {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
     {"info", "version, instruction set, memory, devices and measured limits", info},
 };
@@ -68,8 +67,9 @@ int run(std::string name, std::vector<std::string> arguments) {
     if (name == later.name) throw Unsupported(name + ": " + later.reason);
     known.push_back(later.name);
   }
-  throw ConfigError("expected a subcommand (train, plan, eval, generate, launch or info), got '" +
-                    name + "'" + did_you_mean(name, known));
+  throw ConfigError(
+      "expected a subcommand (train, plan, eval, generate, verify, launch or info), got '" + name +
+      "'" + did_you_mean(name, known));
 }
 
 int exit_status(const char* type) {
@@ -112,13 +112,11 @@ int check_stdout(int status) {
 }
 
 // A launcher ends every process soon after the first one has failed. The others find out on their
-// own and shall have the time to say where they were; and the one that failed first leaves first,
-// for its status is the launcher's.
+// own and shall have the time to say where they were.
 int leave_last(int status) {
-  using namespace std::chrono_literals;
+  constexpr std::chrono::seconds enough(1);
   try {
-    if (zg::process_place() && !last_warning())
-      std::this_thread::sleep_for(status == 4 ? 1300ms : 1000ms);
+    if (zg::process_place()) std::this_thread::sleep_for(enough);
   } catch (const zg::ConfigError&) {  // it is what has been reported
   }
   return status;
@@ -134,14 +132,18 @@ void bound_spinning(char** words) {
   // Where that is not allowed the run goes on as it is.
 }
 
-// The status of what it threw, once reported; absent: it ended by itself, with `status`.
-std::optional<int> error_of(int& status, const std::string& name,
-                            const std::vector<std::string>& arguments) {
+}  // namespace
+}  // namespace zg::tools
+
+int main(int count, char** words) {
+  using namespace zg::tools;
+  occupy_standard_streams();
+  bound_spinning(words);
+  if (count < 2) return print_usage(stderr), 2;
   try {
-    status = run(name, arguments);
-    return std::nullopt;
-  } catch (const Error& error) {
-    return report(error.type(), error.what());
+    return check_stdout(run(words[1], std::vector<std::string>(words + 2, words + count)));
+  } catch (const zg::Error& error) {
+    return leave_last(report(error.type(), error.what()));
   } catch (const std::bad_alloc&) {
     return report("OutOfMemory", "the system refused memory outside of the counted arenas");
   } catch (const std::length_error&) {
@@ -153,19 +155,4 @@ std::optional<int> error_of(int& status, const std::string& name,
   } catch (const std::exception& error) {
     return report("Error", error.what());
   }
-}
-
-}  // namespace
-}  // namespace zg::tools
-
-int main(int count, char** words) {
-  using namespace zg::tools;
-  occupy_standard_streams();
-  bound_spinning(words);
-  if (count < 2) return print_usage(stderr), 2;
-  int status = 0;
-  if (const std::optional<int> error =
-          error_of(status, words[1], std::vector<std::string>(words + 2, words + count)))
-    return leave_last(*error);
-  return check_stdout(status);
 }

@@ -243,13 +243,8 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
   };
 }
 
-constexpr const char* checkpoint_help = "a checkpoint's DIR, one step_N, or a safetensors file";
-
 Flag checkpoint_positional(std::string& target) {
-  return {
-      {}, "CHECKPOINT", checkpoint_help, [&target](const std::string&, const std::string& value) {
-        target = value;
-      }};
+  return positional("CHECKPOINT", "a checkpoint's DIR, one step_N, or a safetensors file", target);
 }
 
 void check_model(const ModelOptions& model, const Given& given) {
@@ -293,8 +288,6 @@ void check_train(const TrainOptions& options) {
   if (options.drill.fault != Drill::Fault::none && options.drill.rank >= options.ranks)
     throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
                       ", got " + std::to_string(options.drill.rank));
-  if (options.drill.fault == Drill::Fault::mismatch && options.ranks == 1)
-    throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   if (given.count("--steps") && given.count("--epochs"))
     throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
   if (given.count("--steps") && given.count("--limit-train-batches"))
@@ -337,10 +330,6 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   adopt_processes(options);
   load_config(options);
   check_train(options);
-  if (options.drill.fault == Drill::Fault::stop && !options.process)
-    throw ConfigError(
-        "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
-        "threads, of which none would be left to notice");
   return true;
 }
 

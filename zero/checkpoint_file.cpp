@@ -1,5 +1,6 @@
 #include "zero/checkpoint_file.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -75,32 +76,44 @@ void write_masters(Engine& engine, const ReadByName& read) {
 
 }  // namespace
 
+std::vector<StepFolder> step_folders(const std::string& directory) {
+  std::vector<StepFolder> folders;
+  if (!exists(directory)) return folders;
+  for (const fs::path& entry : entries_of(directory))
+    if (const std::optional<int64_t> step = step_of(entry.filename().string()))
+      folders.push_back({*step, entry.string()});
+  std::sort(folders.begin(), folders.end(),
+            [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
+  return folders;
+}
+
 std::string find_checkpoint(const std::string& path) {
   if (exists(path + "/" + manifest_name)) return path;
   if (!exists(path))
     throw FileError("checkpoint: " + path +
                     ": there is nothing of that name; expected a step_N folder or one with some");
-  std::string newest;
-  int64_t best = -1;
-  for (const fs::path& entry : entries_of(path)) {
-    const std::optional<int64_t> step = step_of(entry.filename().string());
-    if (!step || *step <= best || !exists((entry / manifest_name).string())) continue;
-    best = *step;
-    newest = entry.string();
-  }
-  if (newest.empty())
-    throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
-  return newest;
+  for (const StepFolder& folder : step_folders(path))
+    if (exists(folder.path + "/" + manifest_name)) return folder.path;
+  throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
 }
 
 CheckpointInfo read_checkpoint_info(const std::string& path) {
   return read_manifest(find_checkpoint(path)).info;
 }
 
+std::vector<std::string> damages_of(const std::string& step_folder) {
+  try {
+    return CheckpointReader(step_folder).damages();
+  } catch (const FileError& error) {
+    return {error.what()};
+  }
+}
+
 void verify_checkpoint(const std::string& path) {
-  const CheckpointReader reader(find_checkpoint(path));
-  for (const auto& [name, shape] : reader.manifest().parameters) reader.check_tiles(name, "master");
-  for (const Manifest::Piece& piece : reader.manifest().pieces) reader.read(piece);
+  const std::vector<std::string> damages = damages_of(find_checkpoint(path));
+  if (damages.empty()) return;
+  const size_t more = damages.size() - 1;
+  throw FileError(damages.front() + (more ? "; and " + std::to_string(more) + " more" : ""));
 }
 
 CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {

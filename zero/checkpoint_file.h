@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/api.h"
 #include "zero/engine.h"
@@ -15,7 +16,8 @@ namespace zg::zero {
 //                             that holds the whole parameter has its shape, a part has one axis.
 //   manifest.json             format, version, the counters and config of CheckpointInfo,
 //                             parameters (name to shape), tensors (name, dtype, shape, file and
-//                             XXH3-128 of the bytes), the state of a dynamic loss scale, and a
+//                             XXH3-128 of the bytes), headers (file to XXH3-128 of its bytes
+//                             before the tensors), the state of a dynamic loss scale, and a
 //                             checksum of the manifest itself
 // Shards hold parts of parameters, cut where the ranks' were: whoever loads puts them together by
 // offset, at any number of ranks and any stage.
@@ -37,11 +39,21 @@ struct CheckpointInfo {
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 
+struct StepFolder {
+  int64_t steps;
+  std::string path;
+};
+/// The step_N of a directory, newest first; one that is not there holds none. FileError.
+ZG_API std::vector<StepFolder> step_folders(const std::string& directory);
+
 /// `path` is a DIR (its newest step_N) or one step_N. Returns the step_N; FileError when none.
 ZG_API std::string find_checkpoint(const std::string& path);
 ZG_API CheckpointInfo read_checkpoint_info(const std::string& path);
 
-/// Reads every byte; FileError naming the first tensor that is missing or damaged.
+/// Reads every byte of a step_N. What is missing or damaged, an entry each, naming file, tensor and
+/// place; none: it can be loaded as it was saved.
+ZG_API std::vector<std::string> damages_of(const std::string& step_folder);
+/// The first of them as a FileError.
 ZG_API void verify_checkpoint(const std::string& path);
 
 /// Restores masters, moments, counters and a dynamic loss scale (without one in the checkpoint: as

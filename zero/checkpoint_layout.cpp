@@ -19,6 +19,11 @@ std::string shard_name(int rank) {
   return name;
 }
 
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+}
+
 std::span<const NamedState> states_of(const Parameter& parameter) {
   return std::span(saved_states).first(parameter.trainable ? 3 : 1);
 }

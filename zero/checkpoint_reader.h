@@ -10,7 +10,8 @@
 
 namespace zg::zero {
 
-/// One step_N. Every tensor is compared with its checksum as it is read. Throws FileError.
+/// One step_N. Headers are compared with their checksums when a shard is opened, every tensor as it
+/// is read. Throws FileError.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& path);
@@ -21,9 +22,16 @@ class CheckpointReader {
   /// That the pieces of a state tile the parameter, whose shape the caller has checked.
   void check_tiles(const std::string& parameter, const std::string& state) const;
   std::vector<float> read(const std::string& parameter, const std::string& state) const;
-  std::vector<float> read(const Manifest::Piece& piece) const;
+  /// The same a few MiB at a time, in order; what was visited before an error may be damaged.
+  void for_floats(const std::string& parameter, const std::string& state,
+                  const SafetensorsReader::Visit& visit) const;
+
+  /// Everything that is missing or damaged, an entry each with file, tensor and place, after
+  /// reading every byte.
+  std::vector<std::string> damages() const;
 
  private:
+  void for_floats(const Manifest::Piece& piece, const SafetensorsReader::Visit& visit) const;
   const SafetensorsReader& file(const std::string& name) const;
   const std::vector<const Manifest::Piece*>& pieces(const std::string& parameter,
                                                     const std::string& state) const;

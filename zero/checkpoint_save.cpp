@@ -82,7 +82,7 @@ Manifest::Piece described(const Engine::Piece& piece, const std::string& file) {
 }
 
 /// This rank's pieces into its file, on the disk when it returns.
-std::vector<Manifest::Piece> write_shard(const std::string& folder, const Engine& engine) {
+Manifest write_shard(const std::string& folder, const Engine& engine) {
   const std::string file = shard_name(engine.ranks().rank());
   const std::vector<Engine::Piece> pieces = sorted_pieces(engine);
   std::vector<Manifest::Piece> written;
@@ -99,7 +99,7 @@ std::vector<Manifest::Piece> write_shard(const std::string& folder, const Engine
     writer.write_floats(values);
   }
   writer.finish();
-  return written;
+  return {.pieces = std::move(written), .headers = {{file, writer.header_checksum()}}};
 }
 
 /// Where a rank tells rank 0 what it wrote: in the folder that they share anyway, so that saving
@@ -109,16 +109,14 @@ std::string account_name(const std::string& folder, int rank) {
 }
 
 /// Every rank's account in rank order; they go with the reading.
-std::vector<Manifest::Piece> collect_pieces(const std::string& folder, int world) {
-  std::vector<Manifest::Piece> all;
+void collect_accounts(const std::string& folder, int world, Manifest& manifest) {
   for (int rank = 0; rank < world; ++rank) {
     const std::string account = account_name(folder, rank);
-    for (Manifest::Piece& piece : pieces_from(read_text(account))) all.push_back(std::move(piece));
+    add_account(read_text(account), manifest);
     std::error_code error;
     fs::remove(account, error);
     check(error, "remove", account);
   }
-  return all;
 }
 
 }  // namespace
@@ -148,10 +146,10 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
   }
   ranks.wait(ranks.barrier("checkpoint folder"));
   // Whoever says what it wrote has it on the disk.
-  write_text(account_name(unfinished, ranks.rank()), pieces_text(write_shard(unfinished, engine)));
+  write_text(account_name(unfinished, ranks.rank()), account_text(write_shard(unfinished, engine)));
   ranks.wait(ranks.barrier("checkpoint pieces"));
   if (first) {
-    manifest.pieces = collect_pieces(unfinished, ranks.size());
+    collect_accounts(unfinished, ranks.size(), manifest);
     write_text(unfinished + "/" + manifest_name, manifest_text(manifest));
     sync_directory(unfinished);
     rename_over(unfinished, path);

@@ -1,11 +1,14 @@
 #include "zero/manifest.h"
 
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "zero/checkpoint_layout.h"
 #include "zero/checksum.h"
+#include "zero/safetensors_format.h"
 
 namespace zg::zero {
 namespace {
@@ -14,13 +17,27 @@ using nlohmann::json;
 
 constexpr const char* format = "zerograd checkpoint";
 constexpr int version = 1;
+constexpr int deepest = 64;  // of a caller's config; what writes JSON follows its depth
+constexpr int64_t most_bytes = int64_t{1} << 30;
 
 json extents_of(const Shape& shape) {
   return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
 }
 
+// The parser's own conversion takes 1e300 and -1 too.
+int64_t count_of(const json& value) {
+  if (!value.is_number_unsigned() ||
+      value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
+    throw FileError("expected a count, got " + value.dump().substr(0, 60));
+  return value.get<int64_t>();
+}
+
 Shape shape_of(const json& extents) {
-  const auto values = extents.get<std::vector<int64_t>>();
+  std::vector<int64_t> values;
+  if (!extents.is_array()) throw FileError("expected a shape, got " + extents.dump().substr(0, 60));
+  for (const json& extent : extents) values.push_back(count_of(extent));
+  if (!is_addressable(values))
+    throw FileError("shape " + extents.dump().substr(0, 60) + " overflows 64 bits");
   return Shape(std::span<const int64_t>(values));
 }
 
@@ -28,6 +45,8 @@ std::string checksum_of(const json& manifest) {
   const std::string text = manifest.dump();  // keys in order, so equal content is equal text
   return checksum(std::as_bytes(std::span(text)));
 }
+
+std::string written_as(const json& manifest) { return manifest.dump(1) + "\n"; }
 
 json config_of(const CheckpointInfo& info) {
   if (info.config_json.empty()) return json::object();
@@ -45,11 +64,14 @@ Manifest::Piece piece_of(const json& tensor) {
   const std::string name = tensor.at("name");
   const size_t at = name.rfind('@'), colon = name.rfind(':', at);
   int64_t offset = -1;
+  const char* end = name.data() + name.size();
+  bool whole = false;
   if (at != std::string::npos && colon != std::string::npos)
-    std::from_chars(name.data() + at + 1, name.data() + name.size(), offset);
+    whole = std::from_chars(name.data() + at + 1, end, offset).ptr == end;
   const std::string file = tensor.at("file");
-  if (offset < 0) throw FileError("tensor name '" + name + "'; expected PARAMETER:STATE@OFFSET");
-  if (file.find('/') != std::string::npos)
+  if (!whole || offset < 0)
+    throw FileError("tensor name '" + name + "'; expected PARAMETER:STATE@OFFSET");
+  if (!is_file_name(file))
     throw FileError("tensor '" + name + "' is in '" + file + "'; expected a file beside it");
   return {.parameter = name.substr(0, colon),
           .state = name.substr(colon + 1, at - colon - 1),
@@ -70,10 +92,8 @@ json tensors_of(const std::vector<Manifest::Piece>& pieces) {
   return tensors;
 }
 
-std::vector<Manifest::Piece> pieces_of(const json& tensors) {
-  std::vector<Manifest::Piece> pieces;
-  for (const json& tensor : tensors) pieces.push_back(piece_of(tensor));
-  return pieces;
+void add_pieces(const json& tensors, Manifest& manifest) {
+  for (const json& tensor : tensors) manifest.pieces.push_back(piece_of(tensor));
 }
 
 json json_of(const LossScaler::State& state) {
@@ -84,14 +104,23 @@ json json_of(const LossScaler::State& state) {
 }
 
 LossScaler::State scaler_of(const json& object) {
+  const bool never = object.at("last_overflow") == -1;
   return {.scale = object.at("scale"),
-          .hysteresis = object.at("hysteresis"),
-          .iteration = object.at("iteration"),
-          .last_overflow = object.at("last_overflow")};
+          .hysteresis = count_of(object.at("hysteresis")),
+          .iteration = count_of(object.at("iteration")),
+          .last_overflow = never ? -1 : count_of(object.at("last_overflow"))};
+}
+
+json parse_json(const std::string& text) {
+  return json::parse(text, [](int depth, json::parse_event_t, json&) {
+    if (depth > deepest)
+      throw FileError("is nested deeper than " + std::to_string(deepest) + " levels");
+    return true;
+  });
 }
 
 Manifest parse(const std::string& text) {
-  json object = json::parse(text);
+  json object = parse_json(text);
   if (object.value("format", "") != format)
     throw FileError(std::string("expected format '") + format + "'");
   if (object.at("version") != version)
@@ -100,16 +129,24 @@ Manifest parse(const std::string& text) {
   const std::string written = object.at("checksum");
   object.erase("checksum");
   if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
+  object["checksum"] = written;
+  if (written_as(object) != text)
+    throw FileError("is damaged: between its values stands something else than was written");
   Manifest manifest;
-  manifest.info = {.steps = object.at("steps"),
-                   .skipped = object.at("skipped"),
-                   .micro_batches = object.at("micro_batches"),
+  manifest.info = {.steps = count_of(object.at("steps")),
+                   .skipped = count_of(object.at("skipped")),
+                   .micro_batches = count_of(object.at("micro_batches")),
                    .config_json = object.at("config").dump()};
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
   for (const auto& [name, extents] : object.at("parameters").items())
     manifest.parameters.emplace(name, shape_of(extents));
-  manifest.pieces = pieces_of(object.at("tensors"));
+  add_pieces(object.at("tensors"), manifest);
+  for (const Manifest::Piece& piece : manifest.pieces)
+    if (!manifest.parameters.contains(piece.parameter))
+      throw FileError("tensor '" + piece.name() + "' is of none of its parameters");
+  if (const auto headers = object.find("headers"); headers != object.end())
+    headers->get_to(manifest.headers);
   return manifest;
 }
 
@@ -119,12 +156,15 @@ std::string Manifest::Piece::name() const {
   return parameter + ":" + state + "@" + std::to_string(offset);
 }
 
-std::string pieces_text(const std::vector<Manifest::Piece>& pieces) {
-  return tensors_of(pieces).dump();
+std::string account_text(const Manifest& shard) {
+  return json{{"headers", shard.headers}, {"tensors", tensors_of(shard.pieces)}}.dump();
 }
 
-std::vector<Manifest::Piece> pieces_from(const std::string& text) {
-  return pieces_of(json::parse(text));
+void add_account(const std::string& text, Manifest& manifest) {
+  const json account = json::parse(text);
+  add_pieces(account.at("tensors"), manifest);
+  for (const auto& [file, checksum] : account.at("headers").items())
+    manifest.headers.emplace(file, checksum);
 }
 
 std::string manifest_text(const Manifest& manifest) {
@@ -139,13 +179,17 @@ std::string manifest_text(const Manifest& manifest) {
                  {"parameters", parameters},
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
+  if (!manifest.headers.empty()) object["headers"] = manifest.headers;
   object["checksum"] = checksum_of(object);
-  return object.dump(1) + "\n";
+  return written_as(object);
 }
 
 Manifest read_manifest(const std::string& path) {
   const std::string file = path + "/" + manifest_name;
-  const std::string text = read_text(file);
+  return manifest_from(read_text(file, most_bytes), file);
+}
+
+Manifest manifest_from(const std::string& text, const std::string& file) {
   try {
     return parse(text);
   } catch (const json::parse_error& error) {

@@ -26,15 +26,19 @@ struct Manifest {
   std::optional<LossScaler::State> loss_scaler;  ///< of runs with a dynamic scale
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;
+  /// Of each shard: XXH3-128 of its bytes before the tensors. Empty: an older checkpoint.
+  std::map<std::string, std::string> headers;
 };
 
 /// ConfigError when info.config_json is not a JSON object.
 std::string manifest_text(const Manifest& manifest);
-/// What one rank tells another about its shard.
-std::string pieces_text(const std::vector<Manifest::Piece>& pieces);
-std::vector<Manifest::Piece> pieces_from(const std::string& text);
-/// Of `path`/manifest.json. FileError when it is missing, damaged or of another format.
+/// What one rank tells another about its shard: its pieces and its header.
+std::string account_text(const Manifest& shard);
+void add_account(const std::string& text, Manifest& manifest);
+/// Of `path`/manifest.json. FileError when it is missing, damaged or of another format; what it
+/// says of shapes and places is checked, not what is in the files.
 Manifest read_manifest(const std::string& path);
+Manifest manifest_from(const std::string& text, const std::string& file);  ///< file: for errors
 inline constexpr const char* manifest_name = "manifest.json";
 
 }  // namespace zg::zero

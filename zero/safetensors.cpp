@@ -9,6 +9,7 @@
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "zero/checksum.h"
 #include "zero/safetensors_format.h"
 
 namespace zg::zero {
@@ -20,11 +21,19 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 struct SafetensorsReaderState {
   File file;
   SafetensorsHeader header;
+  std::string header_checksum;
 };
 
 namespace {
 
-SafetensorsHeader read_header(const File& file) {
+std::string checksum_of(uint64_t length, const std::string& header) {
+  Checksum checksum;
+  checksum.update(std::as_bytes(std::span(&length, 1)));
+  checksum.update(std::as_bytes(std::span(header)));
+  return checksum.hex();
+}
+
+SafetensorsReaderState read_header(File file) {
   const int64_t file_bytes = file.size();
   const auto fail = [&](const std::string& what) {
     throw FileError("safetensors: " + file.path() + ": " + what);
@@ -43,7 +52,8 @@ SafetensorsHeader read_header(const File& file) {
          std::to_string(file_bytes));
   std::string text(length, '\0');
   file.read_at(safetensors_length_bytes, std::as_writable_bytes(std::span(text)));
-  return parse_safetensors_header(file.path(), text, data_begin, file_bytes);
+  SafetensorsHeader header = parse_safetensors_header(file.path(), text, data_begin, file_bytes);
+  return {std::move(file), std::move(header), checksum_of(length, text)};
 }
 
 template <class T>
@@ -56,6 +66,7 @@ void widen(std::span<const std::byte> bytes, std::span<float> values) {
 }
 
 void widen(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
+  if (dtype == DType::f32) return widen<float>(bytes, values);
   if (dtype == DType::f64) return widen<double>(bytes, values);
   if (dtype == DType::bf16) return widen<bf16>(bytes, values);
   return widen<f16>(bytes, values);
@@ -65,13 +76,10 @@ constexpr int64_t chunk_elements = int64_t{1} << 20;
 
 }  // namespace
 
-SafetensorsReader::SafetensorsReader(const std::string& path) {
-  File file = File::open(path);
-  SafetensorsHeader header = read_header(file);
-  state_ = std::make_unique<SafetensorsReaderState>(
-      SafetensorsReaderState{std::move(file), std::move(header)});
-}
+SafetensorsReader::SafetensorsReader(const std::string& path)
+    : state_(std::make_unique<SafetensorsReaderState>(read_header(File::open(path)))) {}
 SafetensorsReader::~SafetensorsReader() = default;
+SafetensorsReader::SafetensorsReader(SafetensorsReader&&) noexcept = default;
 
 const std::map<std::string, SafetensorsReader::Entry>& SafetensorsReader::entries() const {
   return state_->header.entries;
@@ -80,8 +88,9 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
   return state_->header.metadata;
 }
 bool SafetensorsReader::contains(const std::string& name) const { return entries().contains(name); }
+const std::string& SafetensorsReader::header_checksum() const { return state_->header_checksum; }
 
-std::vector<float> SafetensorsReader::read_floats(const std::string& name) const {
+void SafetensorsReader::for_floats(const std::string& name, const Visit& visit) const {
   const File& file = state_->file;
   const auto found = entries().find(name);
   if (found == entries().end())
@@ -90,20 +99,26 @@ std::vector<float> SafetensorsReader::read_floats(const std::string& name) const
   if (!is_floating(entry.dtype))
     throw FileError("safetensors: " + file.path() + ": tensor '" + name + "' holds " +
                     name_of(entry.dtype) + "; expected f64, f32, bf16 or f16");
-  std::vector<float> values(static_cast<size_t>(entry.shape.numel()));
-  if (entry.dtype == DType::f32) {
-    file.read_at(entry.begin, std::as_writable_bytes(std::span(values)));
-    return values;
-  }
   const int64_t size = size_of(entry.dtype), count = entry.shape.numel();
   std::vector<std::byte> bytes;
+  std::vector<float> values;
   for (int64_t begin = 0; begin < count; begin += chunk_elements) {
     const int64_t chunk = std::min(chunk_elements, count - begin);
     bytes.resize(static_cast<size_t>(chunk * size));
+    values.resize(static_cast<size_t>(chunk));
     file.read_at(entry.begin + begin * size, bytes);
-    widen(entry.dtype, bytes,
-          std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk)));
+    widen(entry.dtype, bytes, values);
+    visit(values);
   }
+}
+
+std::vector<float> SafetensorsReader::read_floats(const std::string& name) const {
+  std::vector<float> values;
+  if (const auto found = entries().find(name); found != entries().end())
+    values.reserve(static_cast<size_t>(found->second.shape.numel()));
+  for_floats(name, [&](std::span<const float> chunk) {
+    values.insert(values.end(), chunk.begin(), chunk.end());
+  });
   return values;
 }
 
@@ -137,10 +152,18 @@ struct SafetensorsWriterState {
     if (!finished && written != path) std::remove(written.c_str());
   }
 
+  int64_t expected() const { return entries[next].shape.numel() * size_of(entries[next].dtype); }
+  // Nobody brings parts of what has none.
+  void skip_empty() {
+    while (next < entries.size() && expected() == 0) ++next;
+  }
+
   const std::string path, written;  // a name of its own until it is complete
   const std::vector<SafetensorsWriter::Entry> entries;
   File file;
+  std::string header_checksum;
   size_t next = 0;
+  int64_t next_bytes = 0;  // of that entry, written so far
   bool finished = false;
 };
 
@@ -183,22 +206,40 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   const std::string header = header_text(path, entries, metadata);
   state_.reset(new SafetensorsWriterState(path, entries));
   const uint64_t length = header.size();
+  state_->header_checksum = checksum_of(length, header);
   state_->file.write(std::as_bytes(std::span(&length, 1)));
   state_->file.write(std::as_bytes(std::span(header)));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
 
+const std::string& SafetensorsWriter::header_checksum() const { return state_->header_checksum; }
+
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   SafetensorsWriterState& s = *state_;
   if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
-  const Entry& entry = s.entries[s.next];
-  const int64_t expected = entry.shape.numel() * size_of(entry.dtype);
-  if (static_cast<int64_t>(bytes.size()) != expected)
-    refuse(s.path, "tensor '" + entry.name + "' takes " + std::to_string(expected) +
-                       " bytes, got " + std::to_string(bytes.size()));
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  if (s.next_bytes != 0 || size != s.expected())
+    refuse(s.path, "tensor '" + s.entries[s.next].name + "' takes " +
+                       std::to_string(s.expected() - s.next_bytes) + " bytes, got " +
+                       std::to_string(size));
   s.file.write(bytes);
   ++s.next;
+}
+
+void SafetensorsWriter::write_part(std::span<const std::byte> bytes) {
+  SafetensorsWriterState& s = *state_;
+  s.skip_empty();
+  if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
+  const int64_t left = s.expected() - s.next_bytes, size = static_cast<int64_t>(bytes.size());
+  if (size > left)
+    refuse(s.path, "tensor '" + s.entries[s.next].name + "' takes " + std::to_string(left) +
+                       " more bytes, got " + std::to_string(size));
+  s.file.write(bytes);
+  s.next_bytes += size;
+  if (size < left) return;
+  ++s.next;
+  s.next_bytes = 0;
 }
 
 void SafetensorsWriter::write_floats(std::span<const float> values) {
@@ -211,6 +252,7 @@ void SafetensorsWriter::write_floats(std::span<const float> values) {
 
 void SafetensorsWriter::finish() {
   SafetensorsWriterState& s = *state_;
+  s.skip_empty();
   if (s.next != s.entries.size())
     refuse(s.path, "tensor '" + s.entries[s.next].name + "' was declared but not written");
   s.file.sync();

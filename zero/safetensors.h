@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,12 +27,18 @@ class ZG_API SafetensorsReader {
 
   explicit SafetensorsReader(const std::string& path);
   ~SafetensorsReader();
+  SafetensorsReader(SafetensorsReader&& other) noexcept;
 
   const std::map<std::string, Entry>& entries() const;
   const std::map<std::string, std::string>& metadata() const;
   bool contains(const std::string& name) const;
   /// Widened to f32 from f64, f32, bf16 or f16; FileError for others or an unknown name.
   std::vector<float> read_floats(const std::string& name) const;
+  /// The same a few MiB at a time, in order.
+  using Visit = std::function<void(std::span<const float> values)>;
+  void for_floats(const std::string& name, const Visit& visit) const;
+  /// XXH3-128 of the file's bytes before its tensors.
+  const std::string& header_checksum() const;
 
  private:
   std::unique_ptr<struct SafetensorsReaderState> state_;
@@ -54,7 +61,9 @@ class ZG_API SafetensorsWriter {
 
   void write(std::span<const std::byte> bytes);  ///< FileError when the size is not the entry's
   void write_floats(std::span<const float> values);
-  void finish();  ///< fsyncs, then gives the file its name
+  void write_part(std::span<const std::byte> bytes);  ///< of an entry, whose parts come in order
+  const std::string& header_checksum() const;         ///< as the reader's
+  void finish();                                      ///< fsyncs, then gives the file its name
 
  private:
   std::unique_ptr<struct SafetensorsWriterState> state_;

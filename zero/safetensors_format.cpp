@@ -133,13 +133,11 @@ class HeaderParser {
       fail(name, "shape is " + brief(value) + "; expected an array of up to " +
                      std::to_string(Shape::max_rank) + " extents");
     std::vector<int64_t> extents;
-    int64_t room = std::numeric_limits<int64_t>::max() / size_of(DType::f64);
     for (const json& extent : value) {
       if (!is_count(extent)) fail(name, "shape is " + brief(value) + "; expected counts");
       extents.push_back(extent.get<int64_t>());
-      if (extents.back() > room) fail(name, "shape " + brief(value) + " overflows 64 bits");
-      if (extents.back() > 0) room /= extents.back();
     }
+    if (!is_addressable(extents)) fail(name, "shape " + brief(value) + " overflows 64 bits");
     return Shape(std::span<const int64_t>(extents));
   }
 
@@ -168,6 +166,15 @@ class HeaderParser {
 };
 
 }  // namespace
+
+bool is_addressable(std::span<const int64_t> extents) {
+  int64_t room = std::numeric_limits<int64_t>::max() / size_of(DType::f64);
+  for (int64_t extent : extents) {
+    if (extent < 0 || extent > room) return false;
+    if (extent > 0) room /= extent;
+  }
+  return true;
+}
 
 const char* safetensors_name(DType dtype) {
   for (const TypeName& type : type_names)

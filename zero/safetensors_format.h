@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "zero/safetensors.h"
@@ -16,6 +17,8 @@ inline constexpr int64_t safetensors_header_limit = 100'000'000;
 inline constexpr int64_t safetensors_alignment = 8;
 inline constexpr const char* safetensors_metadata = "__metadata__";
 
+/// Whether a tensor of counts of elements, of any dtype, has a count of bytes that fits 64 bits.
+bool is_addressable(std::span<const int64_t> extents);
 const char* safetensors_name(DType dtype);
 std::optional<DType> safetensors_dtype(const std::string& name);
 

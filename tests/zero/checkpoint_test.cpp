@@ -233,7 +233,7 @@ TEST_CASE("pieces of a parameter in several shards are put together by offset") 
     manifest.erase("checksum");
     const std::string text = manifest.dump();
     manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
-    std::ofstream(path + "/manifest.json") << manifest.dump();
+    std::ofstream(path + "/manifest.json") << manifest.dump(1) << "\n";
   };
   const auto part = [&](const char* name, const std::vector<float>& values) {
     return json{{"name", name},

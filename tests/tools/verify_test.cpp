@@ -1,0 +1,75 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string run =
+    "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
+    "--n-head 1 --n-embd 16 --ranks 2 ";
+
+void flip_last_byte(const std::string& path) {
+  std::string bytes = read_file(path);
+  bytes.back() ^= 1;
+  write_file(path, bytes);
+}
+
+}  // namespace
+
+TEST_CASE("verify names every damage, and the step that is taken instead") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save", last = save + "/step_6", before = save + "/step_4";
+  REQUIRE(zerograd(run + "--steps 6 --save-interval 2 --save " + save).status == 0);
+  const Outcome whole = zerograd("verify " + save);
+  CHECK(whole.status == 0);
+  CHECK(whole.error.empty());
+  CHECK(whole.out == last + ": verifies\n" + before + ": verifies\n" + save +
+                         "/step_2: verifies\n--resume " + save + " takes " + last + "\n");
+
+  flip_last_byte(last + "/shard_00000.safetensors");
+  fs::resize_file(last + "/shard_00001.safetensors", 3000);
+  const Outcome one = zerograd("verify " + last);
+  CHECK(one.status == 5);
+  CHECK(contains(one.out, last + ": 2 damages\n"));
+  CHECK(contains(one.out, last + "/shard_00000.safetensors: tensor '"));
+  CHECK(contains(one.out, last + "/shard_00001.safetensors: "));
+  CHECK(contains(one.error, "error: FileError: verify: " + last + " is damaged"));
+  const Outcome all = zerograd("verify " + save);
+  CHECK(all.status == 5);
+  CHECK(contains(all.out, before + ": verifies\n"));
+  CHECK(contains(all.out, "--resume " + save + " takes " + before + "\n"));
+  CHECK(contains(all.error, "1 of the 3 checkpoints in " + save + " is damaged"));
+
+  const Outcome resumed = zerograd("train --score-samples 0 --ranks 2 --resume " + save);
+  CHECK(resumed.status == 0);
+  CHECK(contains(resumed.error, "passed over " + last));
+  CHECK(contains(resumed.error, "; steps 4 to 6\n"));
+
+  fs::remove(before + "/manifest.json");
+  flip_last_byte(save + "/step_2/manifest.json");
+  const Outcome none = zerograd("verify " + save);
+  CHECK(none.status == 5);
+  CHECK(contains(none.out, before + ": 1 damage\n  open: " + before + "/manifest.json: No such"));
+  CHECK(contains(none.out, "--resume " + save + " takes nothing\n"));
+  CHECK(zerograd("train --resume " + save).status == 5);
+}
+
+TEST_CASE("verify of what is no checkpoint says so") {
+  const TemporaryFolder folder;
+  for (const std::string& path : {folder.path(), folder / "absent"}) {
+    const Outcome outcome = zerograd("verify " + path);
+    CHECK(outcome.status == 5);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, "error: FileError: checkpoint: " + path));
+  }
+  CHECK(zerograd("verify").status == 2);
+  CHECK(contains(zerograd("verify --help").out, "Exit status 5"));
+}
+
+}  // namespace zg::testing
