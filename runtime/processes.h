@@ -32,6 +32,10 @@ struct ProcessOptions {
   /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
   /// times.
   bool dump_collectives = false;
+  /// Asked now and then, on a thread of its own: whether the launcher has announced that it will
+  /// kill this process about a second later. A collective that cannot end before is then a
+  /// CommError.
+  std::function<bool()> told_to_end;
   /// Name and value, at most 8: what has to be equal on every rank before anything else happens.
   std::vector<std::pair<std::string, std::string>> same;
 };

@@ -1,12 +1,27 @@
 #include "tools/drill.h"
 
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <sstream>
+#include <thread>
 
 #include "runtime/error.h"
+#include "tools/text.h"
 #include "tools/values.h"
 
 namespace zg::tools {
 namespace {
+
+using Fault = Drill::Fault;
+using Phase = Drill::Phase;
+
+// In the order of their enumerators; none and begin cannot be asked for.
+const std::vector<std::string> faults = {"throw", "return", "stall", "inf",
+                                         "kill",  "stop",   "oom",   "mismatch"};
+const std::vector<std::string> phases = {"init", "forward", "backward", "step", "save"};
 
 std::vector<int64_t> parse_steps(const std::string& flag, const std::string& value) {
   std::vector<int64_t> steps;
@@ -18,35 +33,88 @@ std::vector<int64_t> parse_steps(const std::string& flag, const std::string& val
   return steps;
 }
 
+void parse_drill(const std::string& name, const std::string& value, Drill& drill) {
+  Given given;
+  std::istringstream parts(value);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const std::string what = equals == std::string::npos ? "" : part.substr(equals + 1);
+    const std::string path = name + " " + key;
+    given.insert(key);
+    if (key == "rank") {
+      drill.rank = parse_integer(path, what, 0);
+    } else if (key == "step") {
+      drill.steps = parse_steps(path, what);
+    } else if (key == "fault") {
+      drill.fault = static_cast<Fault>(parse_choice(path, what, faults) + 1);
+    } else if (key == "phase") {
+      drill.phase = static_cast<Phase>(parse_choice(path, what, phases) + 1);
+    } else {
+      throw ConfigError(name + ": expected rank, step, fault and phase, got '" + key + "'");
+    }
+  }
+  const bool has_step = given.count("step") > 0, wants_step = drill.phase != Phase::init;
+  if (!given.count("rank") || !given.count("fault") || has_step != wants_step)
+    throw ConfigError(name + ": expected rank=R,step=S,fault=F[,phase=P], or rank=R,fault=F," +
+                      "phase=init, got '" + value + "'");
+  if (drill.fault == Fault::infinity && drill.phase != Phase::begin)
+    throw ConfigError(name + ": expected fault=inf without a phase, got '" + value + "'");
+}
+
+// Until its peers have given up on this rank, which ends its process.
+[[noreturn]] void stall() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
 }  // namespace
+
+void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
+            const Device& device) {
+  if (!drill.strikes(ranks.rank(), step, phase) || drill.fault == Fault::infinity ||
+      device.type() == Device::Type::meta)
+    return;
+  const bool alone = ranks.size() == 1;
+  const std::string where =
+      text("rank %d in step %lld", ranks.rank(), (long long)step) +
+      (phase == Phase::begin ? "" : ", phase " + phases[static_cast<size_t>(phase) - 1]);
+  std::fprintf(stderr, "inject: %s on rank %d/%d pid %d in step %lld\n",
+               faults[static_cast<size_t>(drill.fault) - 1].c_str(), ranks.rank(), ranks.size(),
+               static_cast<int>(getpid()), (long long)step);
+  switch (drill.fault) {
+    case Fault::none:
+    case Fault::infinity:
+      return;
+    case Fault::error:
+      throw ShapeError("inject: a drill on " + where);
+    case Fault::leave:  // of a rank that is alone nobody else would notice
+      if (alone) throw CommError("inject: a drill ended " + where);
+      throw LeftEarly{};
+    case Fault::stall:
+      if (alone) throw CommError("inject: a drill stalled " + where);
+      stall();
+    case Fault::kill:
+      std::raise(SIGKILL);
+      return;
+    case Fault::stop:
+      std::raise(SIGSTOP);
+      return;
+    case Fault::memory:
+      Tensor::empty({int64_t{1} << 50}, DType::u8, device);
+      return;
+    case Fault::mismatch:
+      ranks.wait(ranks.barrier("inject: a drill"));
+      return;
+  }
+}
 
 Flag drill_flag(Drill& drill) {
   return {{"--inject"},
           "DRILL",
-          "a fault on purpose: rank=R,step=S[+S...],\n"
-          "fault=throw|return|stall|inf",
+          "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" + join(faults, "|") +
+              ";\nP: " + join(phases, "|") + " [the step's begin]; init has no step",
           [&drill](const std::string& name, const std::string& value) {
-            Given given;
-            std::istringstream parts(value);
-            for (std::string part; std::getline(parts, part, ',');) {
-              const size_t equals = part.find('=');
-              const std::string key = part.substr(0, equals);
-              const std::string what = equals == std::string::npos ? "" : part.substr(equals + 1);
-              const std::string path = name + " " + key;
-              given.insert(key);
-              if (key == "rank") {
-                drill.rank = parse_integer(path, what, 0);
-              } else if (key == "step") {
-                drill.steps = parse_steps(path, what);
-              } else if (key == "fault") {
-                const size_t choice = parse_choice(path, what, {"throw", "return", "stall", "inf"});
-                drill.fault = static_cast<Drill::Fault>(choice + 1);
-              } else {
-                throw ConfigError(name + ": expected rank, step and fault, got '" + key + "'");
-              }
-            }
-            if (given.size() != 3)
-              throw ConfigError(name + ": expected rank=R,step=S,fault=F, got '" + value + "'");
+            parse_drill(name, value, drill);
           }};
 }
 

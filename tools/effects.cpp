@@ -27,6 +27,16 @@ void check_step(const char* flag, int64_t step, int64_t end) {
                       std::to_string(end) + ", got " + std::to_string(step));
 }
 
+void check_drill_step(const TrainOptions& options, int64_t step, int64_t end) {
+  check_step("--inject step", step, end);
+  if (options.drill.phase != Drill::Phase::save) return;
+  const bool due = options.save_interval > 0 && (step + 1) % options.save_interval == 0;
+  if (options.save.empty() || (!due && step + 1 != end))
+    throw ConfigError("--inject: expected a step that saves for phase=save, got " +
+                      std::to_string(step) +
+                      "; try --save DIR, and step=" + std::to_string(end - 1) + ", the last");
+}
+
 }  // namespace
 
 void check_data_flags(const TrainOptions& options, const models::Dataset& dataset) {
@@ -56,7 +66,7 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
   if (options.dump_gradients_step)
     check_step("--dump-gradients", *options.dump_gradients_step, end);
   if (options.drill.fault != Drill::Fault::none)
-    for (int64_t step : options.drill.steps) check_step("--inject step", step, end);
+    for (int64_t step : options.drill.steps) check_drill_step(options, step, end);
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {

@@ -1,8 +1,11 @@
 #include "tools/interrupt.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <initializer_list>
 
@@ -12,6 +15,7 @@ namespace {
 // A handler reaches nothing but globals; it runs on any thread, and ranks read what it noted.
 std::atomic<int> noted = 0;
 std::atomic<int64_t> noted_at_ms = 0;
+std::atomic<bool> warned = false, under_mpirun = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a handler takes no locks");
 
@@ -24,7 +28,9 @@ int64_t now_ms() {
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
 }
 
-void note(int signal) {
+void note(int signal, siginfo_t* info, void*) {
+  // Slurm and others wait longer, but do not start processes under this name.
+  if (signal == SIGTERM && info->si_pid == getppid() && under_mpirun) warned = true;
   int before = noted;
   if ((before == 0 || before == SIGPIPE) && noted.compare_exchange_strong(before, signal)) {
     noted_at_ms = now_ms();
@@ -34,15 +40,15 @@ void note(int signal) {
   }
 }
 
-void note_pipe(int signal) {
+void note_pipe(int signal, siginfo_t*, void*) {
   int before = 0;
   noted.compare_exchange_strong(before, signal);
 }
 
-void handle(int signal, void (*handler)(int), unsigned flags) {
+void handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
   struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = static_cast<int>(flags);
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigaction(signal, &action, nullptr);
 }
 
@@ -50,18 +56,21 @@ void handle(int signal, void (*handler)(int), unsigned flags) {
 
 InterruptScope::InterruptScope() {
   noted = 0;
-  for (int signal : {SIGINT, SIGTERM}) handle(signal, note, SA_RESTART);
-  handle(SIGPIPE, note_pipe, SA_RESTART);  // saving prints as well, and that must not end it
+  under_mpirun = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
+  for (int signal : {SIGINT, SIGTERM}) handle(signal, note);
+  handle(SIGPIPE, note_pipe);  // saving prints as well, and that must not end it
 }
 
 InterruptScope::~InterruptScope() {
-  for (int signal : {SIGINT, SIGTERM, SIGPIPE}) handle(signal, SIG_DFL, 0);
+  for (int signal : {SIGINT, SIGTERM, SIGPIPE}) std::signal(signal, SIG_DFL);
 }
+
+bool last_warning() { return warned; }
 
 int InterruptScope::signal() const { return noted; }
 
 void InterruptScope::release() const {
-  for (int signal : {SIGINT, SIGTERM}) handle(signal, SIG_DFL, 0);
+  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
   if (const int number = noted; number == SIGINT || number == SIGTERM) std::raise(number);
 }
 

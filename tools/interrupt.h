@@ -2,6 +2,10 @@
 
 namespace zg::tools {
 
+/// Whether mpirun, which started this process, sent it a SIGTERM while there was an InterruptScope:
+/// a second later it sends SIGKILL.
+bool last_warning();
+
 /// RAII: the first SIGINT or SIGTERM is noted instead of ending the process, so that a run can stop
 /// between two steps and save; a second one, unless it comes with the first, ends it at once.
 /// SIGPIPE is noted too, each time: when nobody reads the results any more (`| head -1`), a run

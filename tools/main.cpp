@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -14,6 +15,7 @@
 
 #include "runtime/error.h"
 #include "runtime/processes.h"
+#include "tools/interrupt.h"
 #include "tools/later.h"
 #include "tools/subcommands.h"
 #include "tools/values.h"
@@ -112,11 +114,13 @@ int check_stdout(int status) {
 }
 
 // A launcher ends every process soon after the first one has failed. The others find out on their
-// own and shall have the time to say where they were.
+// own and shall have the time to say where they were; and the one that failed first leaves first,
+// for its status is the launcher's.
 int leave_last(int status) {
-  constexpr std::chrono::seconds enough(1);
+  using namespace std::chrono_literals;
   try {
-    if (zg::process_place()) std::this_thread::sleep_for(enough);
+    if (zg::process_place() && !last_warning())
+      std::this_thread::sleep_for(status == 4 ? 1300ms : 1000ms);
   } catch (const zg::ConfigError&) {  // it is what has been reported
   }
   return status;
@@ -132,18 +136,14 @@ void bound_spinning(char** words) {
   // Where that is not allowed the run goes on as it is.
 }
 
-}  // namespace
-}  // namespace zg::tools
-
-int main(int count, char** words) {
-  using namespace zg::tools;
-  occupy_standard_streams();
-  bound_spinning(words);
-  if (count < 2) return print_usage(stderr), 2;
+// The status of what it threw, once reported; absent: it ended by itself, with `status`.
+std::optional<int> error_of(int& status, const std::string& name,
+                            const std::vector<std::string>& arguments) {
   try {
-    return check_stdout(run(words[1], std::vector<std::string>(words + 2, words + count)));
-  } catch (const zg::Error& error) {
-    return leave_last(report(error.type(), error.what()));
+    status = run(name, arguments);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return report(error.type(), error.what());
   } catch (const std::bad_alloc&) {
     return report("OutOfMemory", "the system refused memory outside of the counted arenas");
   } catch (const std::length_error&) {
@@ -155,4 +155,19 @@ int main(int count, char** words) {
   } catch (const std::exception& error) {
     return report("Error", error.what());
   }
+}
+
+}  // namespace
+}  // namespace zg::tools
+
+int main(int count, char** words) {
+  using namespace zg::tools;
+  occupy_standard_streams();
+  bound_spinning(words);
+  if (count < 2) return print_usage(stderr), 2;
+  int status = 0;
+  if (const std::optional<int> error =
+          error_of(status, words[1], std::vector<std::string>(words + 2, words + count)))
+    return leave_last(*error);
+  return check_stdout(status);
 }

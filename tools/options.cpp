@@ -288,6 +288,8 @@ void check_train(const TrainOptions& options) {
   if (options.drill.fault != Drill::Fault::none && options.drill.rank >= options.ranks)
     throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
                       ", got " + std::to_string(options.drill.rank));
+  if (options.drill.fault == Drill::Fault::mismatch && options.ranks == 1)
+    throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   if (given.count("--steps") && given.count("--epochs"))
     throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
   if (given.count("--steps") && given.count("--limit-train-batches"))
@@ -330,6 +332,10 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   adopt_processes(options);
   load_config(options);
   check_train(options);
+  if (options.drill.fault == Drill::Fault::stop && !options.process)
+    throw ConfigError(
+        "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
+        "threads, of which none would be left to notice");
   return true;
 }
 

@@ -15,12 +15,14 @@ namespace {
 // Processes that torchrun, accelerate or deepspeed start would each train alone.
 void refuse_strangers() {
   const char* size = std::getenv("WORLD_SIZE");
-  if (!size || std::atoll(size) <= 1) return;
+  const long long processes =
+      size ? std::atoll(size) : 1;  // its digits: somebody may copy the line
+  if (processes <= 1) return;
   throw ConfigError(
-      text("WORLD_SIZE: expected processes that MPI starts, got %s of another "
-           "launcher, which could not meet; try zerograd launch --num_gpus %s train ..., "
+      text("WORLD_SIZE: expected processes that MPI starts, got %lld of another "
+           "launcher, which could not meet; try zerograd launch --num_gpus %lld train ..., "
            "or unset WORLD_SIZE",
-           size, size));
+           processes, processes));
 }
 
 std::string checksum_of(const std::string& bytes) {

@@ -31,6 +31,10 @@ int64_t Stepper::load() {
   return 0;
 }
 
+void Stepper::pass(Drill::Phase phase, int64_t step) {
+  strike(run_.options.drill, phase, step, ranks_, device_);
+}
+
 Stepper::Step Stepper::step() {
   const TraceSpan span(device_.compute(), "step");
   ranks_.set_step(engine_->steps());
@@ -47,6 +51,7 @@ Stepper::Step Stepper::step() {
   {
     const PhaseScope phase(device_, "step");
     const TraceSpan optimizer(device_.compute(), "optimizer");
+    pass(Drill::Phase::step);
     done.result = engine_->step(static_cast<float>(done.rate), betas);
   }
   memory_.note(Cell::after_step);
@@ -67,19 +72,22 @@ double Stepper::micro_batch(int64_t index) {
   {
     const PhaseScope phase(device_, "forward");
     const TraceSpan span(device_.compute(), "forward");
+    if (last) pass(Drill::Phase::forward);
     loss = model_->loss(
         tape, batch.ids, batch.targets,
         {.seed = settings_.seed, .step = engine_->steps(), .first_sample = first_sample},
         run_.options.activation_checkpoint);
   }
   const double value = read_back(loss.value());
-  if (index == 0 &&
-      run_.options.drill.strikes(ranks_.rank(), engine_->steps(), Drill::Fault::infinity))
+  const Drill& drill = run_.options.drill;
+  if (index == 0 && drill.fault == Drill::Fault::infinity &&
+      drill.strikes(ranks_.rank(), engine_->steps(), Drill::Phase::begin))
     loss = mul(loss, std::numeric_limits<double>::infinity());
   if (last) memory_.note(Cell::after_forward);
   if (last) memory_.note(Cell::before_backward);
   {
     const TraceSpan span(device_.compute(), "backward");
+    if (last) pass(Drill::Phase::backward);
     engine_->backward(tape, loss);
   }
   if (last) memory_.note(Cell::after_backward);

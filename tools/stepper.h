@@ -40,6 +40,10 @@ class Stepper {
   /// whoever has one speaks for all, after a step. SIGTERM, SIGINT, SIGPIPE or 0.
   int agreed(int signal);
 
+  /// Here a drill may strike.
+  void pass(Drill::Phase phase, int64_t step);
+  void pass(Drill::Phase phase) { pass(phase, engine_->steps()); }
+
   zero::Engine& engine() { return *engine_; }
   const models::GPT& model() const { return *model_; }
   Settings& settings() { return settings_; }  ///< its samples move on

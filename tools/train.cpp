@@ -45,10 +45,22 @@ int train_on_threads(const Run& run, const InterruptScope& interrupt) {
   return status;
 }
 
+// The plan answers what an error alone cannot.
+[[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
+  const DeviceOptions& limits = run.options.place.device;
+  if (limits.memory_limit == 0 && limits.host_limit == 0) throw;  // there is nothing to fit
+  const std::optional<std::string> smallest = smallest_fitting(run);
+  const std::string what = error.what();
+  throw OutOfMemory(what + (what.ends_with('\n') ? "" : "\n") +
+                    (smallest ? "try " + *smallest + ": the smallest setting that fits\n"
+                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
+                                "a smaller --batch-size or more --ranks\n"));
+}
+
 // One of several processes: each is a rank and reports for itself.
 int train_as_process(const Run& run, const InterruptScope& interrupt) {
   int status = 0;
-  const auto rank = [&](Communicator& ranks, const Device& device) {
+  const auto train_rank = [&](Communicator& ranks, const Device& device) {
     Training training(run, ranks, device);
     status = training.run(interrupt);
     if (!training.finished() || run.options.memory_json.empty()) return;
@@ -56,10 +68,18 @@ int train_as_process(const Run& run, const InterruptScope& interrupt) {
     if (ranks.rank() == 0)
       write_memory_json(run.options.memory_json, to_json(memory_record(run, {}), texts));
   };
+  const auto rank = [&](Communicator& ranks, const Device& device) {
+    try {
+      train_rank(ranks, device);
+    } catch (const OutOfMemory& error) {
+      explain(run, error);  // now: the others leave soon after they heard, and it takes a while
+    }
+  };
   try {
     run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
                          .device = run.options.place.device,
                          .dump_collectives = run.options.dump_collectives,
+                         .told_to_end = last_warning,
                          .same = common_values(run)});
   } catch (const CommError& error) {
     throw CommError(text("rank %d/%d ends: %s", run.options.process->rank,
@@ -77,15 +97,6 @@ void write_trace(const Run& run) {
   if (!run.trace) return;
   const bool first = is_first_process(run.options);
   run.trace->write(run.options.trace + (first ? "" : text(".rank%d", run.options.process->rank)));
-}
-
-// The plan answers what an error alone cannot.
-[[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
-  const std::optional<std::string> smallest = smallest_fitting(run);
-  throw OutOfMemory(error.what() +
-                    (smallest ? "try " + *smallest + ": the smallest setting that fits\n"
-                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
-                                "a smaller --batch-size or more --ranks\n"));
 }
 
 // A rank that stalls or is killed takes its process with it, so that what goes on is another one.
@@ -116,6 +127,7 @@ int train(const std::vector<std::string>& arguments) {
       write_trace(run);
     } catch (const FileError&) {  // the first error is the one to report
     }
+    if (run.options.process) throw;
     try {
       throw;
     } catch (const OutOfMemory& error) {

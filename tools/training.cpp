@@ -7,7 +7,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <thread>
 #include <utility>
 
 #include "kernels/peak.h"
@@ -96,7 +95,6 @@ void Training::prepare_engine() {
     peak_flops_ =
         measured_peak(device_, settings_.optimisation.engine.compute) *
         std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
-  ranks_.wait(ranks_.barrier("start"));
 }
 
 void Training::announce() {
@@ -136,35 +134,21 @@ void Training::announce() {
 int Training::run(const InterruptScope& interrupt) {
   try {
     return run_steps(interrupt);
+  } catch (const LeftEarly&) {
+    return 0;
   } catch (...) {
     print_memory_table();  // what led to an OutOfMemory, say
     throw;
   }
 }
 
-// What --inject asks of this rank at the beginning of a step; whether it shall leave.
-bool Training::drill_ends(int64_t step) const {
-  using Fault = Drill::Fault;
-  const auto strikes = [&](Fault fault) {
-    return options_.drill.strikes(ranks_.rank(), step, fault);
-  };
-  const std::string where = text("rank %d in step %lld", ranks_.rank(), (long long)step);
-  if (strikes(Fault::error)) throw ShapeError("inject: a drill on " + where);
-  if (strikes(Fault::stall)) {
-    const std::chrono::duration<double> timeout(options_.comm_timeout_s);
-    std::this_thread::sleep_for(timeout);
-    if (ranks_.size() == 1) throw CommError("inject: a drill stalled " + where);
-    for (;;) std::this_thread::sleep_for(timeout);  // until its peers have given up on it
-  }
-  if (strikes(Fault::leave) && ranks_.size() == 1)
-    throw CommError("inject: a drill ended " + where);  // nobody else would notice
-  return strikes(Fault::leave);
-}
-
 int Training::run_steps(const InterruptScope& interrupt) {
+  ranks_.set_step(engine_.steps());
+  stepper_.pass(Drill::Phase::init);
+  ranks_.wait(ranks_.barrier("start"));
   while (engine_.steps() < run_.steps) {
     ranks_.set_step(engine_.steps());
-    if (drill_ends(engine_.steps())) return 0;
+    stepper_.pass(Drill::Phase::begin);
     report(train_step(engine_.steps()));
     report_periodic(engine_.steps());
     if (const int number = stepper_.agreed(interrupt.signal())) return interrupted(number);
@@ -277,6 +261,7 @@ void Training::print_memory_table() {
 
 void Training::save() {
   if (saved_at_ == engine_.steps()) return;
+  stepper_.pass(Drill::Phase::save, engine_.steps() - 1);
   const CheckpointDirectory directory(options_.save, options_.save_top_k);
   const std::string path = directory.save(engine_, settings_, micro_batches_);
   saved_at_ = engine_.steps();

@@ -30,7 +30,6 @@ class Training {
   void prepare_engine();
   void announce();
   int run_steps(const InterruptScope& interrupt);
-  bool drill_ends(int64_t step) const;
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
   void report(const StepRecord& record);

@@ -1,10 +1,20 @@
 #include "runtime/cpu/call.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/error.h"
 
 namespace zg::cpu {
+namespace {
+
+std::string listed(const std::vector<int>& ranks) {
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "rank " : ", ") + std::to_string(rank);
+  return list;
+}
+
+}  // namespace
 
 std::string Call::text() const {
   return std::string(name_of(op)) + " of '" + name + "' (" + name_of(dtype) + ", " +
@@ -23,12 +33,25 @@ std::string where(const Call& call, int64_t sequence, int64_t step) {
   return named(call, sequence) + ", in step " + std::to_string(step);
 }
 
-std::string disagreement(int64_t sequence, int64_t step, int rank, const Call& call, int peer,
-                         const Call& other) {
+std::string disagreement(int64_t sequence, int64_t step, const std::vector<Call>& calls) {
+  const int size = static_cast<int>(calls.size());
+  const auto call = [&](int rank) -> const Call& { return calls[static_cast<size_t>(rank)]; };
+  const auto says = [&](int rank) {
+    return "rank " + std::to_string(rank) + " calls " + call(rank).text();
+  };
+  const auto differs_from = [&](int rank) {
+    return static_cast<int>(std::count_if(
+        calls.begin(), calls.end(), [&](const Call& other) { return !other.agrees(call(rank)); }));
+  };
+  std::string who;
+  for (int rank = 0; rank < size && size > 2 && who.empty(); ++rank)
+    if (const int next = (rank + 1) % size;
+        differs_from(rank) == size - 1 && differs_from(next) == 1)
+      who = says(rank) + ", each of the others calls " + call(next).text();
+  for (int rank = 1; rank < size && who.empty(); ++rank)
+    if (!call(rank).agrees(call(0))) who = says(0) + ", " + says(rank);
   return "ranks disagree at collective #" + std::to_string(sequence) + " in step " +
-         std::to_string(step) + ": rank " + std::to_string(rank) + " calls " + call.text() +
-         ", rank " + std::to_string(peer) + " calls " + other.text() +
-         "; every rank must make the same calls";
+         std::to_string(step) + ": " + who + "; every rank must make the same calls";
 }
 
 std::string early_return(int rank, int64_t step, const std::string& place) {
@@ -36,17 +59,23 @@ std::string early_return(int rank, int64_t step, const std::string& place) {
          "; the others are at " + place + "; every rank must make the same calls";
 }
 
-std::string absence(const std::string& ranks, const char* verb, double timeout_s,
+std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
                     const std::string& place) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.3g", timeout_s);
-  return "rank " + ranks + " did not " + verb + " within " + seconds + " s: " + place +
+  return listed(ranks) + " did not " + verb + " within " + seconds + " s: " + place +
          "; look at what that rank is doing, or raise --comm-timeout";
+}
+
+std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place) {
+  return listed(ranks) + " did not " + verb + " before the launcher ended the run: " + place +
+         "; nothing was saved since";
 }
 
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause) {
   return "rank " + std::to_string(rank) + " failed in step " + std::to_string(step) +
-         (last.empty() ? ", before any collective" : ", after " + last) + ": " + cause;
+         (last.empty() ? ", before any collective" : ", after " + last) + ": " +
+         cause.substr(0, cause.find('\n'));
 }
 
 std::string describe(const std::exception_ptr& error) {

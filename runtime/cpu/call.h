@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/comm.h"
 
@@ -24,14 +25,17 @@ struct Call {
 std::string named(const Call& call, int64_t sequence);
 /// The same with ", in step 5".
 std::string where(const Call& call, int64_t sequence, int64_t step);
-std::string disagreement(int64_t sequence, int64_t step, int rank, const Call& call, int peer,
-                         const Call& other);
+/// `calls`: of every rank, by rank; not all agree. One that stands alone against all others is
+/// named as such.
+std::string disagreement(int64_t sequence, int64_t step, const std::vector<Call>& calls);
 /// `place`: where() of those who wait.
 std::string early_return(int rank, int64_t step, const std::string& place);
 /// `verb`: "arrive" or "finish".
-std::string absence(const std::string& ranks, const char* verb, double timeout_s,
+std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
                     const std::string& place);
-/// `last`: named() of its last collective; empty: it had none.
+/// The same when the launcher is about to kill those who wait.
+std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place);
+/// `last`: named() of its last collective; empty: it had none. Of `cause` the first line.
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
 
 std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."

@@ -1,5 +1,7 @@
 #include "runtime/cpu/local_group.h"
 
+#include <algorithm>
+
 #include "runtime/error.h"
 
 namespace zg::cpu {
@@ -37,10 +39,9 @@ void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*
     }
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && failure_.empty() &&
         missing() >= 0) {
-      std::string ranks;
+      std::vector<int> ranks;
       for (int r = 0; r < size_; ++r)
-        if (members_[static_cast<size_t>(r)].*progress < sequence)
-          ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+        if (members_[static_cast<size_t>(r)].*progress < sequence) ranks.push_back(r);
       fail(absence(ranks, verb, timeout_.count(), where(self.call, sequence, self.step)));
     }
   }
@@ -53,10 +54,11 @@ void LocalGroup::meet(int rank, int64_t sequence, Call call, const std::function
   self.arrived = sequence;
   changed_.notify_all();
   await(lock, rank, sequence, &Member::arrived, "arrive");
-  for (int peer = 0; peer < size_; ++peer) {
-    const Member& other = members_[static_cast<size_t>(peer)];
-    if (other.call.agrees(self.call)) continue;
-    fail(disagreement(sequence, self.step, rank, self.call, peer, other.call));
+  const auto agrees = [&](const Member& other) { return other.call.agrees(self.call); };
+  if (!std::all_of(members_.begin(), members_.end(), agrees)) {
+    std::vector<Call> calls;
+    for (const Member& member : members_) calls.push_back(member.call);
+    fail(disagreement(sequence, self.step, calls));
     throw CommError(failure_);
   }
   lock.unlock();

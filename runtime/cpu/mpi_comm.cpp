@@ -12,18 +12,6 @@ namespace cpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using namespace std::chrono_literals;
-
-constexpr auto watch_every = 20ms;  // for news of peers, when nothing is queued
-constexpr auto look_every = 50ms;   // whether peers are alive
-constexpr auto grace = 700ms;  // for the owner to see a failure; mpirun kills a second after one
-
-constexpr auto pause = 500ms;  // between two looks, that no scheduler makes
-
-constexpr int hello_tag = 1, notice_tag = 2, data_tag = 3;
-constexpr int64_t largest_message = int64_t{256} << 20;  // MPI counts in int
-constexpr int64_t window_bytes = int64_t{1} << 20;       // where pieces from all peers arrive
-
 /// One rank as a process. Its worker is the only thread that calls MPI, from start to end.
 class MpiCommunicator final : public QueuedCommunicator {
  public:
@@ -31,6 +19,7 @@ class MpiCommunicator final : public QueuedCommunicator {
       : QueuedCommunicator(place.rank, place.size,
                            std::make_shared<CollectiveLog>(place.rank, place.size), watch_every),
         dumps_(options.dump_collectives),
+        told_to_end_(options.told_to_end),
         timeout_(options.timeout_s),
         device_(device),
         same_(options.same),
@@ -120,6 +109,7 @@ class MpiCommunicator final : public QueuedCommunicator {
 
   void connect() {
     wire::start(size_);
+    is_up_ = true;
     greet();
     for (const int peer : others_) receive(peers_[at(peer)]);
   }
@@ -136,10 +126,7 @@ class MpiCommunicator final : public QueuedCommunicator {
     for (int peer = 0; peer < size_; ++peer)
       for (size_t i = 0; i < same_.size(); ++i)
         if (std::strcmp(hellos[at(peer)].same[i], hellos[0].same[i]) != 0)
-          throw ConfigError("ranks differ before step 0: the " + same_[i].first + " of rank " +
-                            std::to_string(peer) + " (" + hellos[at(peer)].process.host +
-                            ") is not rank 0's (" + hellos[0].process.host +
-                            "); expected the same command, program and files on every host");
+          throw ConfigError(difference(same_[i].first, peer, hellos[at(peer)], hellos[0]));
     for (const int peer : others_) {
       Peer& other = peers_[at(peer)];
       other.process = hellos[at(peer)].process;
@@ -175,9 +162,17 @@ class MpiCommunicator final : public QueuedCommunicator {
   template <class Done>
   void await_end_or(const Done& done, double timeouts, const char* what) {
     std::unique_lock lock(mutex_);
+    const auto start = Clock::now();
     const auto longest = std::chrono::duration<double>(timeouts * timeout_.count() + 1);
-    if (changed_.wait_for(lock, longest, [&] { return ended_ || done(); })) return;
-    end_process("CommError: rank " + std::to_string(rank_) + ": " + what + " within the timeout");
+    const auto over = [&] { return ended_ || done(); };
+    while (!changed_.wait_for(lock, watch_every, over)) {
+      const bool told = !is_up_ && told_to_end_ && told_to_end_();
+      if (!told && Clock::now() - start < longest) continue;
+      end_process("CommError: rank " + std::to_string(rank_) + "/" + std::to_string(size_) +
+                  " ends: " + what +
+                  (told ? " before a peer failed, and the launcher ends this process"
+                        : " within the timeout"));
+    }
   }
 
   Clock::duration patience() const { return std::chrono::duration_cast<Clock::duration>(timeout_); }
@@ -216,14 +211,16 @@ class MpiCommunicator final : public QueuedCommunicator {
                .op = call.op,
                .dtype = call.dtype};
     notice_.set_text(call.name);
-    const Call own = notice_.call();  // a name that was cut is cut alike
     tell(notice_, patience());
     until(meeting, 50, [this](int peer) { return peers_[at(peer)].arrivals.empty(); });
+    std::vector<Call> calls(peers_.size());
+    calls[at(rank_)] = notice_.call();  // a name that was cut is cut alike
     for (const int peer : others_) {
-      const Call other = peers_[at(peer)].arrivals.front().call();
+      calls[at(peer)] = peers_[at(peer)].arrivals.front().call();
       peers_[at(peer)].arrivals.pop_front();
-      if (!other.agrees(own)) fail(disagreement(meeting.sequence, step_, rank_, own, peer, other));
     }
+    for (const Call& other : calls)
+      if (!other.agrees(calls[at(rank_)])) fail(disagreement(meeting.sequence, step_, calls));
   }
 
   void gather(const Job& job, const Meeting& meeting) {
@@ -316,12 +313,19 @@ class MpiCommunicator final : public QueuedCommunicator {
         if (meeting.arriving && peers_[at(peer)].left)
           fail(early_return(peer, peers_[at(peer)].step, place_of(meeting)));
       look_for_dead(meeting, missing_);
-      if (now <= last) continue;
-      std::string ranks;
-      for (const int peer : missing_) ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
-      fail(absence(ranks, meeting.arriving ? "arrive" : "finish", timeout_.count(),
-                   place_of(meeting)));
+      const bool given_up = soon_killed(now);
+      if (now <= last && !given_up) continue;
+      const char* verb = meeting.arriving ? "arrive" : "finish";
+      fail(given_up ? unfinished(missing_, verb, place_of(meeting))
+                    : absence(missing_, verb, timeout_.count(), place_of(meeting)));
     }
+  }
+
+  // What can still be said is said while there is time.
+  bool soon_killed(Clock::time_point now) {
+    if (!told_to_end_ || !told_to_end_()) return false;
+    if (told_at_ == Clock::time_point{}) told_at_ = now;
+    return now > told_at_ + grace;
   }
 
   // --- news of peers
@@ -384,10 +388,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   void raise_failure(const Meeting& meeting) {
     if (cause_of_end_.empty() || (meeting.sequence >= 0 && ended_after_ >= meeting.sequence))
       return;
-    throw CommError(cause_of_end_ +
-                    (adds_place_ && meeting.call
-                         ? "; rank " + std::to_string(rank_) + " waits in " + place_of(meeting)
-                         : ""));
+    throw CommError(cause_of_end_ + (adds_place_ ? doing(meeting) : ""));
   }
 
   [[noreturn]] void raise_abort() {
@@ -425,11 +426,16 @@ class MpiCommunicator final : public QueuedCommunicator {
       Peer& other = peers_[at(peer)];
       if (!other.visible || other.left || other.process.alive()) continue;
       if (++other.misses < 2) continue;
-      fail("rank " + std::to_string(peer) + " (pid " + std::to_string(other.process.pid) +
-           ") is gone, in step " + std::to_string(other.step) +
-           ": it was killed or ended without a word; rank " + std::to_string(rank_) +
-           (meeting.call ? " waits in " + place_of(meeting) : " computes"));
+      fail(gone(peer, other) + doing(meeting));
     }
+  }
+
+  std::string doing(const Meeting& meeting) const {
+    return "; rank " + std::to_string(rank_) +
+           (meeting.call    ? " waits in " + place_of(meeting)
+            : last_.empty() ? " computes before its first collective, in step "
+                            : " computes after " + last_ + ", in step ") +
+           (meeting.call ? "" : std::to_string(step_));
   }
 
   std::string place_of(const Meeting& meeting) const {
@@ -438,11 +444,13 @@ class MpiCommunicator final : public QueuedCommunicator {
   }
 
   const bool dumps_;
+  const std::function<bool()> told_to_end_;
   const std::chrono::duration<double> timeout_;
   const Device device_;
   const std::vector<std::pair<std::string, std::string>> same_;
   std::atomic<int64_t> step_ = 0;
   std::atomic<bool> aborts_ = false;
+  std::atomic<bool> is_up_ = false;         // MPI has started
   std::string cause_;                       // of this rank's abort; by mutex_
   bool connected_ = false, ended_ = false;  // by mutex_
 
@@ -456,6 +464,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   int64_t finished_ = -1;
   std::string last_;  // the collective that this rank was in
   std::string cause_of_end_;
+  Clock::time_point told_at_{};
   bool adds_place_ = false;
   int64_t ended_after_ = -1;  // the last collective that the rank which failed has finished
   Clock::time_point looked_{};

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <string>
 #include <thread>
 
 #include "runtime/cpu/call.h"
@@ -13,6 +14,19 @@
 #include "runtime/cpu/process_id.h"
 
 namespace zg::cpu {
+
+using namespace std::chrono_literals;
+
+inline constexpr auto watch_every = 20ms;  // for news of peers, when nothing is queued
+inline constexpr auto look_every = 50ms;   // whether peers are alive
+inline constexpr auto grace =
+    700ms;  // for the owner to see a failure; mpirun kills a second after one
+
+inline constexpr auto pause = 500ms;  // between two looks, that no scheduler makes
+
+inline constexpr int hello_tag = 1, notice_tag = 2, data_tag = 3;
+inline constexpr int64_t largest_message = int64_t{256} << 20;  // MPI counts in int
+inline constexpr int64_t window_bytes = int64_t{1} << 20;  // where pieces from all peers arrive
 
 /// Who a rank is and what must be equal on all. Sent as it lies in memory.
 struct Hello {
@@ -47,6 +61,19 @@ struct Peer {
   int64_t step = 0;
   bool left = false;
 };
+
+inline std::string difference(const std::string& what, int rank, const Hello& other,
+                              const Hello& first) {
+  return "ranks differ before step 0: the " + what + " of rank " + std::to_string(rank) + " (" +
+         other.process.host + ") is not rank 0's (" + first.process.host +
+         "); expected the same command, program and files on every host";
+}
+
+inline std::string gone(int rank, const Peer& peer) {
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.process.pid) +
+         ") is gone, last heard of in step " + std::to_string(peer.step) +
+         ": it was killed or ended without a word";
+}
 
 /// Short waits yield, so that a peer on the same core may run; longer ones sleep.
 class Pace {

@@ -146,8 +146,10 @@ Outcome mpirun(const std::string& line) {
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
                          int signal) {
   bool sent = false;
-  return finish(start(mpirun_words(line), nullptr, "mpirun"), [&](const Outcome& so_far) {
-    const std::string pid = line_after(so_far.error, "rank " + rank + " pid ");
+  const Process process = start(mpirun_words(line), nullptr, "mpirun");
+  return finish(process, [&](const Outcome& so_far) {
+    const std::string pid = rank == "mpirun" ? std::to_string(process.pid) + " "
+                                             : line_after(so_far.error, "rank " + rank + " pid ");
     if (sent || !contains(so_far.out, text) || !contains(pid, " ")) return true;
     sent = true;
     kill(std::stoi(pid), signal);

@@ -37,7 +37,8 @@ std::string missing_mpi();
 /// The same under mpirun: mpirun("-np 2 zerograd train --data sort").
 Outcome mpirun(const std::string& line);
 
-/// When rank 0's stdout contains `text`, the process of `rank` ("1/4") gets the signal.
+/// When rank 0's stdout contains `text`, the process of `rank` ("1/4", or "mpirun" itself) gets the
+/// signal.
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
                          int signal);
 
