@@ -15,62 +15,6 @@ using tools::Effect;
 using tools::Row;
 using tools::Type;
 
-bool is_schedule(const std::string& section) {
-  return tools::path_of(section) == "scheduler.params";
-}
-
-// The least that a key of this section needs around it to matter.
-json surroundings(const std::string& section) {
-  json config = {{"train_micro_batch_size_per_gpu", 4}};
-  if (section == "fp16") config["fp16"]["enabled"] = true;
-  if (section == "zero_optimization") config[section]["stage"] = 0;
-  if (section == "bf16") config["bf16"]["enabled"] = true;
-  if (section == "optimizer" || section == "adam")
-    config["optimizer"] = {{"type", "Adam"}, {"params", {{"weight_decay", 0.1}}}};
-  if (section == "scheduler")
-    config["scheduler"] = {{"type", "WarmupLR"}, {"params", json::object()}};
-  if (is_schedule(section)) {
-    config["scheduler"] = {{"type", section}, {"params", json::object()}};
-    json& params = config["scheduler"]["params"];
-    if (section.starts_with("Warmup") && section != "WarmupLR") params["total_num_steps"] = 5000;
-    if (section == "OneCycle") params = {{"cycle_min_lr", 0.001}, {"cycle_max_lr", 0.01}};
-  }
-  if (section.starts_with("offload_")) config["zero_optimization"]["stage"] = 3;
-  return config;
-}
-
-json& section_in(json& config, const std::string& section) {
-  if (section.empty()) return config;
-  if (section == "adam") return config["optimizer"]["params"];
-  if (is_schedule(section)) return config["scheduler"]["params"];
-  if (section.starts_with("offload_")) return config["zero_optimization"][section];
-  return config[section];
-}
-
-// Another value than the default's, of the right type.
-json another(const Row& row) {
-  const std::string key = row.key, fallback = row.fallback;
-  switch (row.type) {
-    case Type::boolean:
-      return fallback != "true";
-    case Type::integer:
-      return key == "stage" ? json(2) : json(fallback == "6" ? 8 : 6);
-    case Type::number:
-      return 0.25;
-    case Type::numbers:
-      return json{0.5, 0.75};
-    case Type::choice: {
-      const std::string choices = row.choices;
-      const std::string second = choices.substr(choices.find('|') + 1);
-      return second.substr(0, second.find('|'));
-    }
-    case Type::text:
-      return key == "type" && std::string(row.section) == "optimizer" ? "Lamb" : "LRRangeTest";
-    default:
-      return json{{"other", 1}};
-  }
-}
-
 // What it sets, asks in vain for, or what it says.
 std::string behaviour(const json& config) {
   const Loaded loaded = load(config.dump());

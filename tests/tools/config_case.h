@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/error_message.h"
@@ -28,5 +29,12 @@ inline Loaded load(const std::string& text, tools::Compat compat = tools::Compat
 
 /// Everything that a config can set, as text.
 std::string fingerprint(const tools::TrainOptions& options);
+
+/// The least that a key of this section needs around it to matter.
+nlohmann::json surroundings(const std::string& section);
+/// Where in a config the keys of a section stand.
+nlohmann::json& section_in(nlohmann::json& config, const std::string& section);
+/// Another value than the default's, of the right type.
+nlohmann::json another(const tools::Row& row);
 
 }  // namespace zg::testing
