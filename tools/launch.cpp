@@ -124,7 +124,8 @@ int launch(const std::vector<std::string>& arguments) {
   Job job{.hosts = hosts_of(options),
           .nodes = options.nodes,
           .slots = options.slots,
-          .command = std::move(command)};
+          .command = std::move(command),
+          .timeout_s = train.comm_timeout_s};
   const std::string mpi = mpi_version();
   const Launcher launcher = launcher_of(options.launcher, mpi);
   for (const char* flag : {"--master-port", "--master-addr"})

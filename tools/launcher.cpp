@@ -35,9 +35,23 @@ std::string host_of_each_rank(const std::vector<Host>& hosts) {
   return join(words, ",");
 }
 
+// mpirun believes in a host that it has lost for 8 minutes, and keeps the job for as long.
+Words watch_of_hosts(double timeout_s) {
+  const auto seconds = [&](double share) {
+    return std::to_string(std::max<int64_t>(1, static_cast<int64_t>(share * timeout_s)));
+  };
+  return {"--mca", "oob_tcp_keepalive_time",   seconds(0.4),
+          "--mca", "oob_tcp_keepalive_intvl",  seconds(0.2),
+          "--mca", "oob_tcp_keepalive_probes", "2"};
+}
+
 Words openmpi_words(const Job& job) {
   Words words = {"mpirun", "--oversubscribe", "--bind-to", "none"};
   if (geteuid() == 0) words.push_back("--allow-run-as-root");
+  if (job.hosts.size() > 1) {
+    const Words watch = watch_of_hosts(job.timeout_s);
+    words.insert(words.end(), watch.begin(), watch.end());
+  }
   words.insert(words.end(),
                {"-np", std::to_string(ranks_of(job.hosts)), "--host", hosts_and_slots(job.hosts)});
   return words;

@@ -15,6 +15,7 @@ struct Job {
   std::vector<Host> hosts;         ///< empty: Slurm's allocation says where
   int64_t nodes = -1, slots = -1;  ///< then: at most these, -1: all that it has
   std::vector<std::string> command;
+  double timeout_s = 60.0;  ///< after which ranks give up on each other: Open MPI on hosts too
 };
 
 /// The launcher that `name` (DeepSpeed's --launcher; empty: the MPI's own) means for this build's
