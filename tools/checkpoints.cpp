@@ -98,7 +98,8 @@ std::string CheckpointDirectory::save(const zero::Engine& engine, const Settings
                                      .micro_batches = micro_batches,
                                      .config_json = to_json(settings)};
   const std::string written = zero::save_checkpoint(path_, engine, info);
-  if (keep_ > 0) remove_worse();
+  // One rank alone: two would find what the other removes.
+  if (keep_ > 0 && engine.ranks().rank() == 0) remove_worse();
   return written;
 }
 

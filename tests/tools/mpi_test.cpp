@@ -103,6 +103,20 @@ TEST_CASE("mpi: a signal to any process saves on all, and the run goes on from t
   }
 }
 
+TEST_CASE("mpi: one process alone removes the checkpoints that --save-top-k does not keep") {
+  NEEDS_MPI("--save-top-k");
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome = mpirun(started(4,
+                                         "train --data sort --steps 40 --batch-size 2 "
+                                         "--score-samples 0 --log-interval 0 --threads 1 "
+                                         "--save-interval 2 --save-top-k 1 --save " +
+                                             save));
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  CHECK(std::distance(std::filesystem::directory_iterator(save), {}) <= 2);  // best and newest
+}
+
 TEST_CASE("mpi: a signal while a peer is gone saves nothing and says what was pending") {
   NEEDS_MPI("signals");
   struct Case {
