@@ -1,6 +1,8 @@
 #include "tools/checkpoint_options.h"
 
+#include "runtime/error.h"
 #include "tools/flags.h"
+#include "tools/model_flags.h"
 
 namespace zg::tools {
 
@@ -18,6 +20,50 @@ bool parse(const std::vector<std::string>& arguments, VerifyOptions& options) {
           "  zerograd verify checkpoints\n"
           "  zerograd verify checkpoints/step_300"};
   return parse(line, arguments, options.given);
+}
+
+bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& options) {
+  const CommandLine line = {
+      .usage =
+          "zerograd consolidate CHECKPOINT F [--dtype f32|bf16]\n"
+          "       zerograd consolidate --split F DIR [--ranks N]",
+      .summary =
+          "Writes a checkpoint's master parameters as one safetensors file, or such a file as a\n"
+          "checkpoint, a few MiB at a time.",
+      .positionals = {positional("FROM", "a checkpoint's DIR or one step_N; to split: a file",
+                                 options.from),
+                      positional("TO", "the file to write; to split: a DIR without checkpoints",
+                                 options.to)},
+      .groups = {{"to a file",
+                  {{{"--dtype"},
+                    "f32|bf16",
+                    "of the file: the masters as they are, or rounded [f32]",
+                    [&options](const std::string& name, const std::string& value) {
+                      const size_t choice = parse_choice(name, value, {"f32", "bf16"});
+                      options.dtype = choice == 0 ? DType::f32 : DType::bf16;
+                    }}}},
+                 {"to a checkpoint",
+                  {switch_flag({"--split"}, options.split, "write DIR/step_0 from a file"),
+                   integer_flag({"--ranks"}, options.ranks, "shards", {1, nullptr}),
+                   model_type_flag(options.model), heads_flag(options.model)}}},
+      .notes =
+          "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
+          "generate and --split need no flags for it. step_0 has these parameters, moments of "
+          "zero\n"
+          "and no step behind it: --resume trains it from step 0, --init, eval and generate read "
+          "it.\n"
+          "A file of other make does not say how many heads it has: give --n-head or "
+          "--model-type.\n\n"
+          "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"
+          "  zerograd consolidate --split weights.safetensors eight --ranks 8"};
+  if (!parse(line, arguments, options.given)) return false;
+  check_model(options.model, options.given);
+  for (const char* flag : {"--ranks", "--n-head", "--model-type"})
+    if (!options.split && options.given.count(flag))
+      throw ConfigError(std::string(flag) + ": expected --split with it, got none");
+  if (options.split && options.given.count("--dtype"))
+    throw ConfigError("--dtype: a checkpoint's masters are f32; leave the flag out of --split");
+  return true;
 }
 
 }  // namespace zg::tools

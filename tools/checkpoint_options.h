@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/dtype.h"
 #include "tools/command_line.h"
+#include "tools/options.h"
 
 // What the subcommands that only touch files can be told. Each parse() is false after printing
 // help.
@@ -14,6 +16,17 @@ struct VerifyOptions {
   std::string checkpoint;
 };
 
+/// A checkpoint to a file or, to split, a file to a checkpoint.
+struct ConsolidateOptions {
+  Given given;
+  std::string from, to;
+  bool split = false;
+  DType dtype = DType::f32;
+  int64_t ranks = 1;
+  ModelOptions model;
+};
+
 bool parse(const std::vector<std::string>& arguments, VerifyOptions& options);
+bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& options);
 
 }  // namespace zg::tools

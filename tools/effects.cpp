@@ -1,8 +1,7 @@
 #include "tools/effects.h"
 
-#include <filesystem>
-
 #include "runtime/error.h"
+#include "tools/setup.h"
 
 namespace zg::tools {
 namespace {
@@ -70,12 +69,10 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {
-  std::error_code ignored;  // what is not there is refused by who opens it
-  if (!std::filesystem::is_directory(checkpoint, ignored)) return;
   for (const char* flag : {"--model-type", "--n-head"})
-    if (given.count(flag))
-      throw ConfigError(std::string(flag) + ": expected a safetensors file, got the checkpoint " +
-                        checkpoint + ", which says what its model is; leave the flag out");
+    if (given.count(flag) && settings_in(checkpoint))
+      throw ConfigError(std::string(flag) + ": " + checkpoint +
+                        " says itself what its model is; leave the flag out");
 }
 
 }  // namespace zg::tools

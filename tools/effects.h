@@ -16,7 +16,7 @@ void check_data_flags(const EvalOptions& options, const std::string& source,
 void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
                       int64_t end);
 
-/// Of --n-head and --model-type beside a checkpoint, which knows its model.
+/// Of --n-head and --model-type beside a checkpoint or file that knows its model.
 void check_model_flags(const Given& given, const std::string& checkpoint);
 
 }  // namespace zg::tools

@@ -106,7 +106,6 @@ FlagGroup later_train_flags() {
 
 const std::vector<LaterCommand>& later_commands() {
   static const std::vector<LaterCommand> commands = {
-      {"consolidate", "this version does not convert checkpoints; generate and eval read them"},
       {"export", "this version writes its own checkpoints only"},
       {"tune", "this version does not tune"},
       {"bench", "this version has no benchmarks in the command"},

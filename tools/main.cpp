@@ -34,6 +34,7 @@ constexpr Subcommand subcommands[] = {
     {"plan", "the bytes that train will take, without taking them", plan},
     {"eval", "validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
+    {"consolidate", "a checkpoint as one safetensors file, and back", consolidate},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
     {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
     {"info", "version, instruction set, memory, devices and measured limits", info},
@@ -45,7 +46,7 @@ void print_usage(std::FILE* out) {
                "usage: zerograd SUBCOMMAND [flags]\n\n",
                ZG_VERSION);
   for (const Subcommand& subcommand : subcommands)
-    std::fprintf(out, "  %-10s %s\n", subcommand.name, subcommand.summary);
+    std::fprintf(out, "  %-11s %s\n", subcommand.name, subcommand.summary);
   std::fprintf(
       out,
       "\n  zerograd train --data sort         learns to sort six digits\n"
@@ -70,8 +71,9 @@ int run(std::string name, std::vector<std::string> arguments) {
     known.push_back(later.name);
   }
   throw ConfigError(
-      "expected a subcommand (train, plan, eval, generate, verify, launch or info), got '" + name +
-      "'" + did_you_mean(name, known));
+      "expected a subcommand (train, plan, eval, generate, consolidate, verify, launch or info), "
+      "got '" +
+      name + "'" + did_you_mean(name, known));
 }
 
 int exit_status(const char* type) {

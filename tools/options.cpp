@@ -2,11 +2,11 @@
 
 #include <limits>
 
-#include "models/gpt.h"
 #include "runtime/error.h"
 #include "tools/config/load.h"
 #include "tools/flags.h"
 #include "tools/later.h"
+#include "tools/model_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
 
@@ -20,26 +20,6 @@ Flag source_flag(DataOptions& data) {
 Flag validation_fraction_flag(DataOptions& data) {
   return number_flag({"--val-fraction"}, data.validation_fraction, below_one,
                      "the end of a text or token file that is held out");
-}
-
-Flag model_type_flag(ModelOptions& model) {
-  std::string names;
-  for (const std::string& name : models::GPTConfig::preset_names()) {
-    const size_t line = names.rfind('\n') == std::string::npos ? 0 : names.rfind('\n');
-    names += names.empty() ? "" : names.size() - line > 48 ? ",\n" : ", ";
-    names += name;
-  }
-  return {{"--model-type"},
-          "NAME",
-          names + " [" + model.model_type + "]",
-          [&model](const std::string& name, const std::string& value) {
-            const auto& known = models::GPTConfig::preset_names();
-            model.model_type = known[parse_choice(name, value, known)];
-          }};
-}
-
-Flag heads_flag(ModelOptions& model) {
-  return integer_flag({"--n-head"}, model.heads, "attention heads", {1, ""});
 }
 
 std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
@@ -245,14 +225,6 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
 
 Flag checkpoint_positional(std::string& target) {
   return positional("CHECKPOINT", "a checkpoint's DIR, one step_N, or a safetensors file", target);
-}
-
-void check_model(const ModelOptions& model, const Given& given) {
-  const bool any = model.layers || model.heads || model.width;
-  if (any && given.count("--model-type"))
-    throw ConfigError(
-        "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
-        "one of them, got both");
 }
 
 std::vector<Flag> config_flags(ConfigOptions& config) {

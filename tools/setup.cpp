@@ -9,6 +9,7 @@
 #include "tools/text.h"
 #include "tools/values.h"
 #include "zero/checkpoint_file.h"
+#include "zero/consolidate.h"
 #include "zero/safetensors.h"
 
 namespace zg::tools {
@@ -66,11 +67,22 @@ std::string sizes(const models::GPTConfig& model) {
               (long long)model.block_size, model.tied ? ", tied" : "");
 }
 
-Settings settings_of(const std::string& path, const ModelOptions& options) {
+}  // namespace
+
+std::optional<Settings> settings_in(const std::string& path) {
   if (std::filesystem::is_directory(path))
     return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
-  Settings settings;
+  const auto metadata = zero::SafetensorsReader(path).metadata();
+  const auto found = metadata.find(zero::config_metadata);
+  if (found == metadata.end()) return std::nullopt;
+  return settings_from_json(found->second, path);
+}
+
+Settings settings_of(const std::string& path, const ModelOptions& options) {
+  if (std::filesystem::is_directory(path)) return *settings_in(path);
+  Settings settings{.micro_batch = default_micro_batch};
   try {
+    if (std::optional<Settings> own = settings_in(path)) return *own;
     settings.model = config_from_shapes(path, options);
   } catch (const FileError& error) {
     throw FileError(std::string(error.what()) +
@@ -78,8 +90,6 @@ Settings settings_of(const std::string& path, const ModelOptions& options) {
   }
   return settings;
 }
-
-}  // namespace
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
                                               uint64_t seed) {
@@ -150,18 +160,17 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
 }
 
 void check_initial_weights(const std::string& path, const models::GPTConfig& model) {
-  const bool is_checkpoint = std::filesystem::is_directory(path);
-  if (!is_checkpoint && !zero::SafetensorsReader(path).contains("transformer.wte.weight")) return;
-  const models::GPTConfig there =
-      is_checkpoint ? settings_of(zero::find_checkpoint(path), {}).model : sizes_from_shapes(path);
+  const std::optional<Settings> settings = settings_in(path);
+  if (!settings && !zero::SafetensorsReader(path).contains("transformer.wte.weight")) return;
+  const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
   std::string flags;
   const auto compare = [&](const char* flag, int64_t size, int64_t own) {
     if (size != own) flags += std::string(" ") + flag + " " + std::to_string(size);
   };
   if (there.layers != model.layers || there.width != model.width ||
-      (is_checkpoint && there.heads != model.heads))
+      (settings && there.heads != model.heads))
     flags = text(" --n-layer %lld --n-head %s --n-embd %lld", (long long)there.layers,
-                 is_checkpoint ? std::to_string(there.heads).c_str() : "N", (long long)there.width);
+                 settings ? std::to_string(there.heads).c_str() : "N", (long long)there.width);
   compare("--vocab-size", there.vocabulary, model.vocabulary);
   compare("--block-size", there.block_size, model.block_size);
   if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";

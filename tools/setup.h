@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "models/data.h"
 #include "models/gpt.h"
@@ -29,11 +30,16 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
 /// size.
 void check_initial_weights(const std::string& path, const models::GPTConfig& model);
 
+/// Of a checkpoint, or of a safetensors file: what consolidate wrote into it, else sizes from its
+/// shapes and heads from the options. FileError, ConfigError.
+Settings settings_of(const std::string& path, const ModelOptions& options);
+/// What a checkpoint or file says of its run by itself.
+std::optional<Settings> settings_in(const std::string& path);
+
 /// Fills what `given` does not name from the settings of a checkpoint.
 void adopt(const Settings& saved, TrainOptions& options);
 
-/// A trained model that reads: from a checkpoint (its settings) or a safetensors file (sizes from
-/// its shapes, heads from the options).
+/// A trained model that reads: from a checkpoint or a safetensors file, with settings_of() it.
 struct TrainedModel {
   Settings settings;
   Device device;

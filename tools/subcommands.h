@@ -12,6 +12,7 @@ int plan(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
 int launch(const std::vector<std::string>& arguments);
+int consolidate(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
 int info(const std::vector<std::string>& arguments);
 

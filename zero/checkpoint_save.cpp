@@ -10,36 +10,12 @@
 #include "zero/checksum.h"
 #include "zero/manifest.h"
 #include "zero/safetensors.h"
+#include "zero/unfinished_folder.h"
 
 namespace zg::zero {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder that goes with the scope, whatever it holds by then.
-struct TemporaryFolder {
-  explicit TemporaryFolder(std::string path) : path(std::move(path)) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  const std::string path;
-};
-
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  check(error, "create", path);
-}
-
-void remove_unfinished(const std::string& directory) {
-  for (const fs::path& entry : entries_of(directory)) {
-    std::error_code error;
-    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, error);
-    check(error, "remove", entry.string());
-  }
-}
 
 void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
   if (info.steps != engine.steps() || info.skipped != engine.skipped())
@@ -134,29 +110,19 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
 
   Communicator& ranks = engine.ranks();
   const bool first = ranks.rank() == 0;
-  const std::string name = step_prefix + std::to_string(info.steps);
-  const std::string path = directory + "/" + name;
-  const std::string unfinished = directory + "/" + unfinished_prefix + name;
-  std::optional<TemporaryFolder> folder;
-  if (first) {
-    make_folder(directory);
-    remove_unfinished(directory);
-    folder.emplace(unfinished);
-    make_folder(unfinished);
-  }
+  std::optional<UnfinishedFolder> folder;
+  if (first) folder.emplace(directory, info.steps);
+  const std::string unfinished = UnfinishedFolder::path_of(directory, info.steps);
   ranks.wait(ranks.barrier("checkpoint folder"));
   // Whoever says what it wrote has it on the disk.
   write_text(account_name(unfinished, ranks.rank()), account_text(write_shard(unfinished, engine)));
   ranks.wait(ranks.barrier("checkpoint pieces"));
   if (first) {
     collect_accounts(unfinished, ranks.size(), manifest);
-    write_text(unfinished + "/" + manifest_name, manifest_text(manifest));
-    sync_directory(unfinished);
-    rename_over(unfinished, path);
-    sync_directory(directory);
+    folder->finish(manifest);
   }
   ranks.wait(ranks.barrier("checkpoint saved"));
-  return path;
+  return directory + "/" + step_prefix + std::to_string(info.steps);
 }
 
 }  // namespace zg::zero

@@ -90,23 +90,31 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
 bool SafetensorsReader::contains(const std::string& name) const { return entries().contains(name); }
 const std::string& SafetensorsReader::header_checksum() const { return state_->header_checksum; }
 
-void SafetensorsReader::for_floats(const std::string& name, const Visit& visit) const {
-  const File& file = state_->file;
+const SafetensorsReader::Entry& SafetensorsReader::floats(const std::string& name) const {
   const auto found = entries().find(name);
   if (found == entries().end())
-    throw FileError("safetensors: " + file.path() + ": has no tensor '" + name + "'");
-  const Entry& entry = found->second;
-  if (!is_floating(entry.dtype))
-    throw FileError("safetensors: " + file.path() + ": tensor '" + name + "' holds " +
-                    name_of(entry.dtype) + "; expected f64, f32, bf16 or f16");
-  const int64_t size = size_of(entry.dtype), count = entry.shape.numel();
+    throw FileError("safetensors: " + state_->file.path() + ": has no tensor '" + name + "'");
+  if (!is_floating(found->second.dtype))
+    throw FileError("safetensors: " + state_->file.path() + ": tensor '" + name + "' holds " +
+                    name_of(found->second.dtype) + "; expected f64, f32, bf16 or f16");
+  return found->second;
+}
+
+void SafetensorsReader::for_floats(const std::string& name, const Visit& visit) const {
+  for_floats(name, 0, floats(name).shape.numel(), visit);
+}
+
+void SafetensorsReader::for_floats(const std::string& name, int64_t begin, int64_t numel,
+                                   const Visit& visit) const {
+  const Entry& entry = floats(name);
+  const int64_t size = size_of(entry.dtype), end = begin + numel;
   std::vector<std::byte> bytes;
   std::vector<float> values;
-  for (int64_t begin = 0; begin < count; begin += chunk_elements) {
-    const int64_t chunk = std::min(chunk_elements, count - begin);
+  for (; begin < end; begin += chunk_elements) {
+    const int64_t chunk = std::min(chunk_elements, end - begin);
     bytes.resize(static_cast<size_t>(chunk * size));
     values.resize(static_cast<size_t>(chunk));
-    file.read_at(entry.begin + begin * size, bytes);
+    state_->file.read_at(entry.begin + begin * size, bytes);
     widen(entry.dtype, bytes, values);
     visit(values);
   }
@@ -114,8 +122,7 @@ void SafetensorsReader::for_floats(const std::string& name, const Visit& visit) 
 
 std::vector<float> SafetensorsReader::read_floats(const std::string& name) const {
   std::vector<float> values;
-  if (const auto found = entries().find(name); found != entries().end())
-    values.reserve(static_cast<size_t>(found->second.shape.numel()));
+  values.reserve(static_cast<size_t>(floats(name).shape.numel()));
   for_floats(name, [&](std::span<const float> chunk) {
     values.insert(values.end(), chunk.begin(), chunk.end());
   });

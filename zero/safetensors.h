@@ -37,10 +37,14 @@ class ZG_API SafetensorsReader {
   /// The same a few MiB at a time, in order.
   using Visit = std::function<void(std::span<const float> values)>;
   void for_floats(const std::string& name, const Visit& visit) const;
+  /// Of elements [begin, begin + numel), which the tensor has.
+  void for_floats(const std::string& name, int64_t begin, int64_t numel, const Visit& visit) const;
   /// XXH3-128 of the file's bytes before its tensors.
   const std::string& header_checksum() const;
 
  private:
+  const Entry& floats(const std::string& name) const;
+
   std::unique_ptr<struct SafetensorsReaderState> state_;
 };
 

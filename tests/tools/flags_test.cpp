@@ -168,7 +168,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"consolidate", "export", "tune", "bench"}) {
+  for (const char* name : {"export", "tune", "bench"}) {
     CAPTURE(name);
     const Outcome outcome = zerograd(name);
     CHECK(outcome.status == 6);

@@ -1,0 +1,108 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+#include "zero/safetensors.h"
+
+namespace zg::testing {
+namespace {
+
+const std::string run =
+    "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 2 "
+    "--n-head 2 --n-embd 16 --steps 3 ";
+
+std::string evaluated(const std::string& what) {
+  const Outcome outcome = zerograd("eval " + what + " --eval-batches 3 --score-samples 20");
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.out, "val loss "));
+  return outcome.out;
+}
+
+/// A safetensors file of so many tensors of 4 MiB, with one of two elements first.
+void write_large(const std::string& path, int64_t tensors) {
+  std::vector<zero::SafetensorsWriter::Entry> entries = {
+      {"transformer.wte.weight", DType::f32, {1, 2}},
+      {"transformer.wpe.weight", DType::f32, {2, 2}}};
+  for (int64_t i = 0; i < tensors; ++i)
+    entries.push_back({"w" + std::to_string(i), DType::f32, {1024, 1024}});
+  zero::SafetensorsWriter writer(path, entries);
+  writer.write_floats(std::vector<float>(2, 1.0f));
+  writer.write_floats(std::vector<float>(4, 1.0f));
+  for (int64_t i = 0; i < tensors; ++i)
+    writer.write_floats(std::vector<float>(1 << 20, static_cast<float>(i)));
+  writer.finish();
+}
+
+}  // namespace
+
+TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on from it") {
+  for (const std::string flags : {"--ranks 2 --zero-stage 2", "--tied --precision bf16"}) {
+    CAPTURE(flags);
+    const TemporaryFolder folder;
+    const std::string save = folder / "save", file = folder / "weights.safetensors";
+    const Outcome trained = zerograd(run + flags + " --save " + save);
+    const std::string hash = line_after(trained.out, "param_hash ");
+    const Outcome outcome = zerograd("consolidate " + save + " " + file);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out == "saved " + file + " of " + save + "/step_3\nparam_hash " + hash + "\n");
+    const bool tied = contains(flags, "--tied");
+    CHECK(zero::SafetensorsReader(file).contains("lm_head.weight") == !tied);
+    CHECK(evaluated(file) == evaluated(save));
+    CHECK(zerograd("eval " + file + " --n-head 2").status == 2);
+
+    const std::string three = folder / "three";
+    const Outcome split = zerograd("consolidate --split " + file + " " + three + " --ranks 3");
+    CHECK(split.status == 0);
+    CHECK(split.out == "saved " + three + "/step_0\nparam_hash " + hash + "\n");
+    CHECK(zerograd("verify " + three).status == 0);
+    CHECK(evaluated(three) == evaluated(save));
+    CHECK(zerograd("consolidate --split " + file + " " + three).status == 2);
+    // Nothing is behind it: --init and --resume of it train alike.
+    const std::string rest = run + flags + " --dropout 0 ";
+    const Outcome resumed = zerograd(rest + "--resume " + three);
+    CHECK(contains(resumed.error, "; steps 0 to 3\n"));
+    const std::string resumed_hash = line_after(resumed.out, "param_hash ");
+    for (const std::string& weights : {three, file})
+      CHECK(line_after(zerograd(rest + "--init " + weights).out, "param_hash ") == resumed_hash);
+    CHECK(resumed_hash.size() == 32);
+
+    const std::string half = folder / "half.safetensors";
+    REQUIRE(zerograd("consolidate " + save + " " + half + " --dtype bf16").status == 0);
+    CHECK(zero::SafetensorsReader(half).entries().begin()->second.dtype == DType::bf16);
+    evaluated(half);
+  }
+}
+
+TEST_CASE("consolidating takes the memory of a few MiB, not of the model") {
+  const TemporaryFolder folder;
+  write_large(folder / "small", 1);
+  write_large(folder / "large", 24);
+  const auto converted = [&](const std::string& name) {
+    const Outcome split = zerograd("consolidate --split " + (folder / name) + " " +
+                                   (folder / name + "_split") + " --n-head 1 --ranks 2");
+    CAPTURE(split.error);
+    REQUIRE(split.status == 0);
+    const Outcome joined =
+        zerograd("consolidate " + (folder / name + "_split") + " " + (folder / name + "_joined"));
+    REQUIRE(joined.status == 0);
+    CHECK(line_after(split.out, "param_hash ") == line_after(joined.out, "param_hash "));
+    return std::max(split.resident_bytes, joined.resident_bytes);
+  };
+  const int64_t small = converted("small"), large = converted("large");
+  MESSAGE("resident " << small << " bytes for 4 MiB of weights, " << large << " for 96 MiB");
+  CHECK(large - small < 4 << 20);  // one tensor; what was read is 24 times that
+}
+
+TEST_CASE("consolidate refuses what does not go together") {
+  CHECK(zerograd("consolidate a b --ranks 2").status == 2);
+  CHECK(zerograd("consolidate --split a b --dtype bf16").status == 2);
+  CHECK(zerograd("consolidate a").status == 2);
+  CHECK(zerograd("consolidate absent b").status == 5);
+  CHECK(zerograd("consolidate --split absent b").status == 5);
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,122 @@
+#include "zero/consolidate.h"
+
+#include <algorithm>
+
+#include "runtime/error.h"
+#include "zero/checkpoint_layout.h"
+#include "zero/checkpoint_reader.h"
+#include "zero/checksum.h"
+#include "zero/unfinished_folder.h"
+
+namespace zg::zero {
+namespace {
+
+/// A part of a tensor in the writer's dtype; `hash` sees what a reader will.
+void write(SafetensorsWriter& writer, DType dtype, std::span<const float> values, Checksum& hash) {
+  if (dtype == DType::f32) {
+    hash.update(std::as_bytes(values));
+    return writer.write_part(std::as_bytes(values));
+  }
+  std::vector<bf16> rounded(values.size());
+  std::vector<float> widened(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    rounded[i] = bf16(values[i]);
+    widened[i] = static_cast<float>(rounded[i]);
+  }
+  hash.update(std::as_bytes(std::span(widened)));
+  writer.write_part(std::as_bytes(std::span(rounded)));
+}
+
+/// What rank `rank` of so many holds: an equal share of every parameter, in the order of names. An
+/// empty parameter lies in no share: rank 0 has its name.
+std::vector<Manifest::Piece> share_of(const std::map<std::string, Shape>& parameters, int rank,
+                                      int ranks) {
+  std::vector<Manifest::Piece> pieces;
+  for (const auto& [name, shape] : parameters) {
+    const int64_t whole = shape.numel(), share = whole / ranks, left = whole % ranks;
+    const int64_t begin = share * rank + std::min<int64_t>(rank, left);
+    const int64_t numel = share + (rank < left ? 1 : 0);
+    if (numel == 0 && (whole > 0 || rank > 0)) continue;
+    for (const char* state : {"master", "moment1", "moment2"})
+      pieces.push_back({.parameter = name,
+                        .state = state,
+                        .offset = begin,
+                        .shape = numel == whole ? shape : Shape{numel},
+                        .file = shard_name(rank)});
+  }
+  return pieces;
+}
+
+constexpr int64_t chunk_elements = int64_t{1} << 20;
+
+void for_zeros(int64_t numel, const SafetensorsReader::Visit& visit) {
+  const std::vector<float> zeros(static_cast<size_t>(std::min(numel, chunk_elements)));
+  for (int64_t begin = 0; begin < numel; begin += chunk_elements)
+    visit(std::span(zeros).first(static_cast<size_t>(std::min(numel - begin, chunk_elements))));
+}
+
+void write_shard(const SafetensorsReader& reader, const std::string& folder, int rank, int ranks,
+                 Manifest& manifest) {
+  std::vector<Manifest::Piece> pieces = share_of(manifest.parameters, rank, ranks);
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const Manifest::Piece& piece : pieces)
+    entries.push_back({piece.name(), DType::f32, piece.shape});
+  SafetensorsWriter writer(folder + "/" + shard_name(rank), entries);
+  for (Manifest::Piece& piece : pieces) {
+    Checksum sum;
+    const auto visit = [&](std::span<const float> values) {
+      write(writer, DType::f32, values, sum);
+    };
+    if (piece.state == "master")
+      reader.for_floats(piece.parameter, piece.offset, piece.shape.numel(), visit);
+    else
+      for_zeros(piece.shape.numel(), visit);
+    piece.checksum = sum.hex();
+    manifest.pieces.push_back(piece);
+  }
+  writer.finish();
+  manifest.headers.emplace(shard_name(rank), writer.header_checksum());
+}
+
+}  // namespace
+
+std::string consolidate(const std::string& path, const std::string& file, DType dtype) {
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    throw DTypeError(std::string("consolidate: expected f32 or bf16, got ") + name_of(dtype));
+  const CheckpointReader reader(find_checkpoint(path));
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& [name, shape] : reader.manifest().parameters) {
+    reader.check_tiles(name, "master");
+    entries.push_back({name, dtype, shape});
+  }
+  // transformers opens no file without this format.
+  SafetensorsWriter writer(
+      file, entries, {{"format", "pt"}, {config_metadata, reader.manifest().info.config_json}});
+  Checksum hash;
+  for (const SafetensorsWriter::Entry& entry : entries)
+    reader.for_floats(entry.name, "master",
+                      [&](std::span<const float> values) { write(writer, dtype, values, hash); });
+  writer.finish();
+  return hash.hex();
+}
+
+std::string split(const std::string& file, const std::string& directory,
+                  const std::string& config_json, int ranks) {
+  const SafetensorsReader reader(file);
+  Manifest manifest{.info = {.config_json = config_json}};
+  for (const auto& [name, entry] : reader.entries())
+    if (is_floating(entry.dtype)) manifest.parameters.emplace(name, entry.shape);
+  if (manifest.parameters.empty())
+    throw FileError("split: " + file + ": has no tensor of f64, f32, bf16 or f16");
+  UnfinishedFolder folder(directory, 0);
+  for (int rank = 0; rank < ranks; ++rank)
+    write_shard(reader, folder.path(), rank, ranks, manifest);
+  folder.finish(manifest);
+  Checksum hash;
+  for (const auto& parameter : manifest.parameters)
+    reader.for_floats(parameter.first,
+                      [&](std::span<const float> values) { hash.update(std::as_bytes(values)); });
+  return hash.hex();
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,56 @@
+#include "zero/unfinished_folder.h"
+
+#include <filesystem>
+
+#include "runtime/file_io.h"
+#include "zero/checkpoint_layout.h"
+
+namespace zg::zero {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(error, "create", path);
+}
+
+void remove_unfinished(const std::string& directory) {
+  for (const fs::path& entry : entries_of(directory)) {
+    std::error_code error;
+    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, error);
+    check(error, "remove", entry.string());
+  }
+}
+
+}  // namespace
+
+UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
+    : directory_(directory), name_(step_name(step)), path_(path_of(directory, step)) {
+  make_folder(directory_);
+  remove_unfinished(directory_);
+  make_folder(path_);
+}
+
+UnfinishedFolder::~UnfinishedFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string UnfinishedFolder::path_of(const std::string& directory, int64_t step) {
+  return directory + "/" + unfinished_prefix + step_name(step);
+}
+
+std::string UnfinishedFolder::finish(const Manifest& manifest) {
+  const std::string finished = directory_ + "/" + name_;
+  write_text(path_ + "/" + manifest_name, manifest_text(manifest));
+  sync_directory(path_);
+  rename_over(path_, finished);
+  sync_directory(directory_);
+  return finished;
+}
+
+}  // namespace zg::zero
