@@ -15,11 +15,8 @@ const Tensor& BackwardPass::gradient_of_output(int output) const {
 }
 
 Tensor BackwardPass::saved(int index) const {
-  const TapeState::Saved& saved =
-      tape_->saved_tensors.at(tape_->entries[entry_].saved + static_cast<size_t>(index));
-  if (!saved.parameter) return saved.tensor;
-  const Tensor whole = tape_->source->value(*saved.parameter);
-  return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
+  return tape_->fetch(
+      tape_->saved_tensors.at(tape_->entries[entry_].saved + static_cast<size_t>(index)));
 }
 
 int BackwardPass::slot_of(int input) const {

@@ -27,10 +27,11 @@ Device Var::device() const { return parameter_ ? tape_->device : value().device(
 // --- recording ---
 
 TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mode,
-                     TapeState* parent)
+                     TapeState* parent, ActivationStore* activations)
     : device(device),
       source(source),
       mode(mode),
+      activations(activations),
       parent(parent),
       root(parent ? parent->root : *this) {}
 
@@ -109,7 +110,16 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
               .dtype = tensor.dtype()};
     }
   }
-  return {.tensor = tensor};
+  return {.tensor = activations ? activations->keep(tensor, device.compute()) : tensor};
+}
+
+Tensor TapeState::fetch(const Saved& saved) const {
+  if (saved.parameter) {
+    const Tensor whole = source->value(*saved.parameter);
+    return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
+  }
+  return activations && saved.tensor ? activations->fetch(saved.tensor, device.compute())
+                                     : saved.tensor;
 }
 
 TapeState::Entry& TapeState::push(Kind kind, const char* op) {
@@ -223,8 +233,9 @@ Tape::Use::~Use() { tape_->close_use(index_, std::uncaught_exceptions() > except
 
 // --- the tape ---
 
-Tape::Tape(const Device& device, ParameterSource* parameters, TapeMode mode)
-    : state_(std::make_shared<TapeState>(device, parameters, mode, nullptr)) {}
+Tape::Tape(const Device& device, ParameterSource* parameters, TapeMode mode,
+           ActivationStore* activations)
+    : state_(std::make_shared<TapeState>(device, parameters, mode, nullptr, activations)) {}
 Tape::~Tape() = default;
 Tape::Tape(Tape&&) noexcept = default;
 Tape& Tape::operator=(Tape&&) noexcept = default;

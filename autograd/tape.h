@@ -69,13 +69,23 @@ enum class TapeMode : uint8_t {
   inference  ///< records nothing; units are still opened and closed
 };
 
+/// Where what ops keep for backward rests until then; ZeRO's offload implements it.
+class ZG_API ActivationStore {
+ public:
+  virtual ~ActivationStore() = default;
+  /// What the record holds instead of `tensor`, the same shape and dtype.
+  virtual Tensor keep(const Tensor& tensor, Stream& stream) = 0;
+  /// What an op's backward is given for it, on the device.
+  virtual Tensor fetch(const Tensor& kept, Stream& stream) = 0;
+};
+
 /// A linear record of one forward pass. Execution order is already a topological order, so
 /// backward is a reverse walk that frees entries as it goes: no sort, no graph. One tape per
 /// micro-batch; a tape is walked once.
 class ZG_API Tape {
  public:
   explicit Tape(const Device& device, ParameterSource* parameters = nullptr,
-                TapeMode mode = TapeMode::record);
+                TapeMode mode = TapeMode::record, ActivationStore* activations = nullptr);
   ~Tape();
   Tape(Tape&&) noexcept;
   Tape& operator=(Tape&&) noexcept;

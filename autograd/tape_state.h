@@ -46,7 +46,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     bool held = false;   // acquired by the backward walk
   };
 
-  TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent);
+  TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent,
+            ActivationStore* activations = nullptr);
 
   bool recording() const { return mode == TapeMode::record && paused == 0; }
   void require_usable(const char* op) const;
@@ -57,6 +58,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
 
   Var parameter(const Parameter& parameter);
   Saved keep(const Tensor& tensor);
+  Tensor fetch(const Saved& saved) const;
   std::vector<Var> record(const char* op, std::span<const Var> inputs,
                           std::span<const Tensor> outputs, std::span<const Tensor> saved,
                           const void* numbers, size_t numbers_bytes,
@@ -81,6 +83,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   const Device device;
   ParameterSource* const source;
   const TapeMode mode;
+  ActivationStore* const activations;  // null: kept tensors stay where they are
   TapeState* const parent;  // of a recomputed segment's tape: the tape that recomputes it
   TapeState& root;          // leaves and counts live there
 

@@ -146,13 +146,18 @@ Tensor Tensor::flat(int64_t begin, int64_t count) const {
 }
 
 Tensor Tensor::alias(int64_t byte_offset, const Shape& shape, DType dtype) const {
+  return of(buffer_, byte_offset, shape, dtype);
+}
+
+Tensor Tensor::of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Shape& shape,
+                  DType dtype) {
   const int64_t bytes = shape.numel() * size_of(dtype);
-  if (!buffer_ || byte_offset < 0 || byte_offset + bytes > buffer_->bytes())
+  if (!buffer || byte_offset < 0 || byte_offset + bytes > buffer->bytes())
     throw ShapeError("alias: " + shape.str() + " of " + name_of(dtype) + " at byte " +
                      std::to_string(byte_offset) + " is outside a buffer of " +
-                     std::to_string(buffer_ ? buffer_->bytes() : 0) + " bytes");
+                     std::to_string(buffer ? buffer->bytes() : 0) + " bytes");
   Tensor tensor;
-  tensor.buffer_ = buffer_;
+  tensor.buffer_ = std::move(buffer);
   tensor.shape_ = shape;
   tensor.dtype_ = dtype;
   tensor.offset_ = byte_offset;

@@ -23,6 +23,10 @@ class ZG_API Tensor {
   static Tensor zeros(const Shape& shape, DType dtype, const Device& device);
   static Tensor full(const Shape& shape, double value, DType dtype, const Device& device);
 
+  /// A typed view of a buffer at a byte offset; throws ShapeError when out of range.
+  static Tensor of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Shape& shape,
+                   DType dtype);
+
   /// Copies from host memory; throws ShapeError unless values.size() == shape.numel().
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape, const Device& device) {

@@ -60,7 +60,6 @@ FlagGroup refusing(std::vector<Later> rows) {
 }
 
 constexpr const char* data_only = "this version's ranks share the data, not the model";
-constexpr const char* stays = "this version keeps everything in the device's memory";
 
 std::vector<Later> place_rows() {
   return {
@@ -79,18 +78,12 @@ FlagGroup later_place_flags() {
 }
 
 FlagGroup later_train_flags() {
-  const std::vector<std::string> places = {"host", "nvme"};
   std::vector<Later> rows = place_rows();
   const std::vector<Later> more = {
       {{"--tensor-parallel"}, "N", {"1"}, {}, data_only},
       {{"--pipeline-parallel"}, "N", {"1"}, {}, data_only},
       {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
-      {{"--offload-optimizer"}, "P", {"none"}, places, stays},
-      {{"--offload-param"}, "P", {"none"}, places, stays},
-      {{"--offload-gradients"}, "P", {"none"}, places, stays},
-      {{"--offload-activations"}, "P", {"none"}, places, stays},
-      {{"--cpu-offload"}, "", {}, {}, stays},
-      {{"--nvme-path"}, "DIR", {}, {}, stays},
+      {{"--nvme-path"}, "DIR", {}, {}, "this version keeps nothing on drives"},
       {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
       {{"--from-hf"}, "DIR", {}, {}, "this version reads --init F.safetensors only"},
   };

@@ -29,13 +29,14 @@ void MemoryRows::begin_step(int64_t step) {
 
 void MemoryRows::note(Cell cell) {
   MemoryTracker& memory = device_.memory();
-  MemoryRow row = {.step = step_,
-                   .at = cell,
-                   .live = memory.live(),
-                   .max = memory.peak(),
-                   .reserved = memory.peak_reserved(),
-                   .host_max = memory.peak(Space::pinned) + memory.peak(Space::host),
-                   .phase = memory.peak_phase()};
+  MemoryRow row = {
+      .step = step_,
+      .at = cell,
+      .live = memory.live(),
+      .max = memory.peak(),
+      .reserved = memory.peak_reserved(),
+      .host_max = memory.peak_reserved(Space::pinned) + memory.peak_reserved(Space::host),
+      .phase = memory.peak_phase()};
   for (size_t space = 0; space < row.spaces.size(); ++space)
     row.spaces[space] = memory.live_by_purpose(static_cast<Space>(space));
   memory.reset_peaks();

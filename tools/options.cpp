@@ -7,6 +7,7 @@
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/model_flags.h"
+#include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
 
@@ -107,18 +108,18 @@ Flag stage_flag(zero::Config& engine) {
 }
 
 // Of Lightning: the stage by another name. Listed in help as a spelling only.
-Flag strategy_flag(zero::Config& engine) {
-  return {{"--strategy"}, "S", "", [&engine](const std::string& name, const std::string& value) {
+Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
+  return {{"--strategy"},
+          "S",
+          "",
+          [&engine, &offload](const std::string& name, const std::string& value) {
             const std::string stage = "deepspeed_stage_";
             const size_t choice =
                 parse_choice(name, value,
                              {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
                               stage + "2_offload", stage + "3_offload"});
-            if (choice > 3)
-              throw Unsupported(name + " " + value +
-                                ": this version keeps everything in the device's memory; try " +
-                                name + " " + stage + value.substr(stage.size(), 1));
-            engine.stage = static_cast<int>(choice);
+            offload.cpu_offload = offload.cpu_offload || choice > 3;
+            engine.stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
           }};
 }
 
@@ -130,7 +131,7 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
                    "mpirun -np N starts them; then it may be left out",
                    {1, nullptr}),
       stage_flag(engine),
-      strategy_flag(engine),
+      strategy_flag(engine, options.offload),
       integer_flag({"--reduce-bucket-size"}, engine.reduce_bucket_size,
                    "largest reduction of gradients, elements", {1, nullptr}),
       integer_flag({"--prefetch-bucket-size"}, engine.prefetch_bucket_size,
@@ -244,6 +245,7 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
           {"batch and length", size_flags(options)},
           {"optimisation", optimisation_flags(options)},
           {"ranks", rank_flags(options)},
+          {"offload", offload_flags(options.offload, options.optimisation.engine.offload)},
           {"place", place_flags(options.place)},
           {"output", output_flags(options)},
           {"checkpoints", checkpoint_flags(options)},
@@ -291,7 +293,8 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
           "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
           "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
-          "--precision 16, --strategy ddp|deepspeed_stage_N, --deepspeed_config F,\n"
+          "--precision 16, --strategy ddp|deepspeed_stage_N[_offload],\n"
+          "--deepspeed_config F,\n"
           "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};

@@ -74,6 +74,11 @@ struct EpochLimit {
   double share = 1.0;   ///< of them
 };
 
+struct OffloadFlags {
+  bool cpu_offload = false;        ///< Lightning's: what the engine is not told goes to the host
+  bool cpu_checkpointing = false;  ///< DeepSpeed's: what checkpointed blocks keep does
+};
+
 /// Everything `train` can be told.
 struct TrainOptions {
   Given given;
@@ -87,6 +92,7 @@ struct TrainOptions {
   double epochs = 0.0;  ///< 0: not given
   EpochLimit epoch_limit;
   OptimisationOptions optimisation;
+  OffloadFlags offload;
   bool activation_checkpoint = false;
   uint64_t seed = 3407;
   PlaceOptions place;

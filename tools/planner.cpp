@@ -49,21 +49,44 @@ bool fits(const Run& run, const RankMemory& memory) {
   });
 }
 
+namespace {
+
+// What --cpu-offload adds; a run that offloads something already has said where things go.
+bool may_offload(const Run& run) {
+  const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
+  return run.options.place.device.memory_limit > 0 && offload.optimizer == Space::device &&
+         offload.parameter == Space::device;
+}
+
+void set_offload(zero::Config& engine) {
+  engine.offload.optimizer = engine.offload.gradient = Space::host;
+  engine.offload.parameter = engine.stage == 3 ? Space::host : Space::device;
+}
+
+}  // namespace
+
 std::optional<std::string> smallest_fitting(const Run& run) {
   Run candidate = run;
   candidate.trace = nullptr;
   // Every later step is like the third.
   candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   const bool always = run.options.activation_checkpoint;
-  for (bool checkpointing : {false, true}) {
-    if (always && !checkpointing) continue;
+  zero::Config& engine = candidate.settings.optimisation.engine;
+  const zero::OffloadOptions places = engine.offload;
+  for (const auto& [offload, checkpointing] : {std::pair(false, false), std::pair(false, true),
+                                               std::pair(true, false), std::pair(true, true)}) {
+    if ((always && !checkpointing) || (offload && !may_offload(run))) continue;
     candidate.options.activation_checkpoint = checkpointing;
     for (int stage = 0; stage <= 3; ++stage) {
-      if (stage > 0 && run.options.ranks == 1) break;  // nobody to share with
-      if (stage > 1 && run.settings.optimisation.engine.reduce_at_boundary) break;
-      candidate.settings.optimisation.engine.stage = stage;
+      const bool moves = offload || places.parameter != Space::device;
+      const bool shares = run.options.ranks > 1 || (moves && stage == 3);
+      if ((stage > 0 && !shares) || (stage > 1 && engine.reduce_at_boundary)) continue;
+      if (stage < 3 && places.parameter != Space::device) continue;
+      engine.stage = stage;
+      engine.offload = places;
+      if (offload) set_offload(engine);
       if (fits(candidate, walk(candidate, 0)))
-        return text("--zero-stage %d%s", stage,
+        return text("--zero-stage %d%s%s", stage, offload ? " --cpu-offload" : "",
                     checkpointing && !always ? " --activation-checkpoint" : "");
     }
   }

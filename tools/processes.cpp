@@ -29,6 +29,11 @@ std::string checksum_of(const std::string& bytes) {
   return zero::checksum(std::as_bytes(std::span(bytes)));
 }
 
+std::string offload_of(const zero::OffloadOptions& offload) {
+  return text(" %s %s %s %s", name_of(offload.parameter), name_of(offload.gradient),
+              name_of(offload.optimizer), name_of(offload.activation));
+}
+
 // What the settings of a checkpoint leave out and all ranks must do alike.
 std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
@@ -41,7 +46,7 @@ std::string path_of(const Run& run) {
               (long long)options.save_interval, (long long)options.score_samples,
               options.save.empty(), options.memory_json.empty(),
               (long long)options.dump_gradients_step.value_or(-1)) +
-         " " + options.initial_weights + " " + run.resumed;
+         offload_of(engine.offload) + " " + options.initial_weights + " " + run.resumed;
 }
 
 }  // namespace

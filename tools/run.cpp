@@ -1,8 +1,8 @@
 #include "tools/run.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
+#include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
 #include "tools/setup.h"
@@ -148,6 +149,7 @@ Run prepare_run(const TrainOptions& given) {
     adopt(*saved, options);
   }
   settle_schedule(options);
+  settle_offload(options);
   if (options.place.device.threads == 0)
     options.place.device.threads = options.process
                                        ? threads_per_process(options.process->local_size)

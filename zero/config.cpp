@@ -49,6 +49,18 @@ void validate(const Config& config) {
     throw ConfigError(std::string("config: optimizer is bf16, compute is ") +
                       name_of(config.compute) + "; expected bf16 for both, or optimizer f32");
   validate(config.loss_scaling);
+  const OffloadOptions& offload = config.offload;
+  for (const auto& [field, space] :
+       {std::pair("parameter", offload.parameter), std::pair("gradient", offload.gradient),
+        std::pair("optimizer", offload.optimizer), std::pair("activation", offload.activation)})
+    if (space != Space::device && space != Space::host)
+      throw Unsupported(std::string("config: offload.") + field + " is " + name_of(space) +
+                        "; expected device or host");
+  if (offload.parameter != Space::device && config.stage != 3)
+    throw ConfigError(
+        "config: offload.parameter needs stage 3, where values are shards between "
+        "their uses; got stage " +
+        std::to_string(config.stage));
   const AdamOptions& adam = config.adam;
   check(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1, "a number in [0, 1)");
   check(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2, "a number in [0, 1)");

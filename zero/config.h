@@ -4,6 +4,7 @@
 
 #include "runtime/api.h"
 #include "runtime/dtype.h"
+#include "runtime/memory.h"
 #include "zero/loss_scale.h"
 
 namespace zg::zero {
@@ -19,6 +20,15 @@ struct Betas {
   float beta1, beta2;
 };
 
+/// Where each kind of bytes rests between its uses: Space::device or Space::host. ZeRO-Offload: Ren
+/// et al. 2021, arXiv:2101.06840. Every choice gives the same bits.
+struct OffloadOptions {
+  Space parameter = Space::device;   ///< stage 3's shards; what is worth no exchange stays
+  Space gradient = Space::device;    ///< sums between micro-batches
+  Space optimizer = Space::device;   ///< moments, and masters where values are no masters
+  Space activation = Space::device;  ///< what the tape keeps for backward
+};
+
 /// How the engine keeps and updates parameters.
 struct Config {
   /// What the ranks share out. 0: gradient sums; every rank updates everything. 1: also masters and
@@ -31,7 +41,8 @@ struct Config {
   DType load = DType::f32;        ///< f32 | bf16: masters start, and are loaded, rounded to it
   DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
   AdamOptions adam;
-  float clip_norm = 1.0f;         ///< of the global gradient norm; 0: no clipping
+  float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
+  OffloadOptions offload;
   LossScaleOptions loss_scaling;  ///< of f16; the other dtypes need none
   uint64_t seed = 3407;           ///< of initial values
 

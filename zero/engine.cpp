@@ -43,9 +43,13 @@ EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicat
       users(store.units().size()),
       residency(storages, comm, this->config),
       reducer(comm, device, this->config),
+      activations(config.offload.activation == Space::device
+                      ? nullptr
+                      : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
   // Small parameters are not worth an exchange of their own: at stage 3 they stay whole, together.
-  const bool shards_values = config.stage == 3 && comm.size() > 1;
+  const bool shards_values =
+      config.stage == 3 && (comm.size() > 1 || config.offload.parameter != Space::device);
   std::vector<const Parameter*> persistent;
   const auto add = [&](const std::string& name, std::span<const Parameter* const> parameters,
                        bool stays_whole) {
@@ -127,7 +131,7 @@ Engine::~Engine() = default;
 Tape Engine::tape() {
   state_->check_store("tape");
   state_->residency.start(TapeMode::record);
-  return Tape(state_->device, this);
+  return Tape(state_->device, this, TapeMode::record, state_->activations.get());
 }
 
 Tape Engine::inference_tape() {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "zero/activations.h"
 #include "zero/engine.h"
 #include "zero/reducer.h"
 #include "zero/residency.h"
@@ -41,6 +42,7 @@ struct EngineState {
   std::vector<Storage> storages;
   Residency residency;
   Reducer reducer;
+  const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
   int64_t micro_batches = 0, taken = 0, skipped = 0;
 };

@@ -17,7 +17,9 @@ std::vector<Communicator::Ticket> gather_values(Storage& storage, Communicator& 
                                                 const Config& config) {
   std::vector<Communicator::Ticket> tickets;
   for (const Values* values : {&storage.trainable, &storage.frozen})
-    if (!values->empty())
+    if (!values->empty() && comm.size() == 1)
+      copy(values->shard, values->whole, values->shard.device().compute());
+    else if (!values->empty())
       gather_in_buckets(values->shard, values->whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);
   if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());

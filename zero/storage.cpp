@@ -9,9 +9,11 @@
 namespace zg::zero {
 namespace {
 
-Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose) {
+Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, Space space) {
   const PurposeScope scope(device, purpose);
-  return Tensor::zeros({numel}, dtype, device);
+  const Tensor tensor = Tensor::empty({numel}, dtype, device, space);
+  fill_zero(tensor, device.compute());
+  return tensor;
 }
 
 Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
@@ -21,10 +23,12 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
   const int64_t shard = values.flat.shard_numel();
   const DType dtype = place.config.compute;
   if (place.stays_whole) {
-    values.whole = zeros(values.flat.padded, dtype, place.device, Purpose::parameter);
+    values.whole =
+        zeros(values.flat.padded, dtype, place.device, Purpose::parameter, Space::device);
     values.shard = values.whole.flat(values.flat.shard_begin(place.rank), shard);
   } else {
-    values.shard = zeros(shard, dtype, place.device, Purpose::parameter);
+    values.shard =
+        zeros(shard, dtype, place.device, Purpose::parameter, place.config.offload.parameter);
   }
   return values;
 }
@@ -69,11 +73,14 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   sums_begin = flat.shard_begin(place.rank);
   state_begin = config.stage == 0 ? 0 : sums_begin;
   state_numel = config.stage == 0 ? flat.padded : flat.shard_numel();
-  sums = zeros(flat.shard_numel(), config.grad_accum, place.device, Purpose::gradient);
-  if (config.reduce_at_boundary)
-    local_sums = zeros(flat.padded, DType::f32, place.device, Purpose::gradient);
+  const auto gradients = [&](int64_t numel, DType dtype) {
+    return zeros(numel, dtype, place.device, Purpose::gradient, config.offload.gradient);
+  };
+  sums = gradients(flat.shard_numel(), config.grad_accum);
+  if (config.reduce_at_boundary) local_sums = gradients(flat.padded, DType::f32);
   const auto state = [&] {
-    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer);
+    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer,
+                 config.offload.optimizer);
   };
   masters = !values_are_masters ? state() : config.stage == 0 ? trainable.whole : trainable.shard;
   moment1 = state();

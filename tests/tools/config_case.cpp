@@ -42,7 +42,12 @@ std::string fingerprint(const tools::TrainOptions& options) {
   out << scaling.loss_scale << ' ' << scaling.initial_scale_power << ' ' << scaling.window << ' '
       << scaling.hysteresis << ' ' << scaling.consecutive_hysteresis << ' '
       << scaling.min_loss_scale << '\n';
-  out << options.steps_per_print << ' ' << options.dump_memory << ' '
+  const zero::OffloadOptions& offload = engine.offload;
+  for (const Space space :
+       {offload.parameter, offload.gradient, offload.optimizer, offload.activation})
+    out << name_of(space) << ' ';
+  out << options.offload.cpu_checkpointing << '\n'
+      << options.steps_per_print << ' ' << options.dump_memory << ' '
       << options.buckets.reduce_per_square << ' ' << options.buckets.prefetch_per_square << ' '
       << options.buckets.persistence_per_width << '\n';
   return out.str();

@@ -17,7 +17,7 @@ using nlohmann::json;
 using tools::Row;
 
 // What a key needs beside its section to matter within eight steps, as changes of a config; "value"
-// is what the key is set to where another() would not do.
+// is what the key is set to where another() would not do, "flags" what the command is told besides.
 const std::map<std::string, const char*> needs = {
     {"train_batch_size", R"({"value": 16})"},
     {"gradient_accumulation_steps", R"({"value": 2})"},
@@ -41,6 +41,12 @@ const std::map<std::string, const char*> needs = {
      R"({"value": 1000, "zero_optimization": {"stage": 2}})"},
     {"zero_optimization.stage3_param_persistence_threshold",
      R"({"value": 0, "zero_optimization": {"stage": 3}})"},
+    {"zero_optimization.cpu_offload_param",
+     R"({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}})"},
+    {"zero_optimization.offload_param.device",
+     R"({"zero_optimization": {"stage3_param_persistence_threshold": 0}})"},
+    {"activation_checkpointing.cpu_checkpointing",
+     R"({"flags": "--activation-checkpoint --dump-memory"})"},
 };
 
 // The bits and the exchanges are the same: these say when a unit's values are there, which
@@ -113,7 +119,9 @@ TEST_CASE("config: every honoured key changes what a run does") {
     CAPTURE(name);
     json need = needs.count(name) ? json::parse(needs.at(name)) : json::object();
     const json value = need.contains("value") ? need["value"] : another(row);
+    const std::string more = need.value("flags", "");
     need.erase("value");
+    need.erase("flags");
     json with = surroundings(row.section);
     if (std::string(row.section).starts_with("Warmup"))
       section_in(with, row.section)["warmup_num_steps"] = 3;
@@ -125,9 +133,9 @@ TEST_CASE("config: every honoured key changes what a run does") {
       without = surroundings("bf16");  // one without the other is Unsupported
     section_in(with, row.section)[row.key] = value;
     // Overflows in two steps that are not neighbours, and an end that lists exchanges.
-    std::string flags = "--ranks 2";
+    std::string flags = "--ranks 2 " + more;
     if (std::string(row.section) == "fp16") flags += " --inject rank=0,step=1+3,fault=inf";
-    if (std::string(row.section) == "zero_optimization")
+    if (tools::path_of(row).starts_with("zero_optimization"))
       flags += " --inject rank=1,step=2,fault=throw --dump-memory";
     CAPTURE(with.dump());
     const auto [known, is_new] = before.emplace(without.dump() + flags, "");

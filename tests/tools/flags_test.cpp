@@ -93,6 +93,8 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --strategy ddp 3", 2, "unexpected argument '3'"},
       {"train --data sort --ranks 0", 2, "--ranks: expected a whole number of 1 or more, got '0'"},
       {"train --data sort --num_gpus -1", 2, "--ranks: expected a whole number"},
+      {"train --data sort --offload-param host", 2, "--offload-param: expected --zero-stage 3"},
+      {"train --data sort --offload-optimizer cpu", 2, "--offload-optimizer: expected none, host"},
       {"train --data sort --zero-stage 4", 2, "--zero-stage: expected 0, 1, 2, 3, got '4'\n"},
       {"train --data sort --zero-stage 1 --strategy ddp", 2, "--zero-stage and --strategy"},
       {"train --data sort --zero-stage 2 --reduce-at-boundary", 2, "expected stage 0 or 1"},
@@ -155,11 +157,9 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
 
 TEST_CASE("what this version does not do is refused by name and never ignored") {
   for (const char* flags :
-       {"--strategy deepspeed_stage_2_offload", "--tensor-parallel 2", "--pipeline-parallel 2",
-        "--schedule-pipeline gpipe", "--offload-optimizer host", "--offload-param nvme",
-        "--offload-gradients host", "--offload-activations host", "--cpu_offload", "--nvme-path d",
-        "--device cuda", "--device hpu", "--use_hpu", "--local_rank 1", "--autotuning run",
-        "--from-hf d"}) {
+       {"--tensor-parallel 2", "--pipeline-parallel 2", "--schedule-pipeline gpipe",
+        "--offload-optimizer nvme", "--offload-param nvme", "--nvme-path d", "--device cuda",
+        "--device hpu", "--use_hpu", "--local_rank 1", "--autotuning run", "--from-hf d"}) {
     CAPTURE(flags);
     const Outcome outcome = zerograd(std::string("train --data sort ") + flags);
     CAPTURE(outcome.error);
@@ -183,6 +183,7 @@ TEST_CASE("flags that ask for what happens anyway are accepted, in every spellin
        {"--ranks 1 --tensor-parallel 1 --pipeline_parallel 1 --schedule-pipeline 1f1b",
         "--gpus 1 --local_rank 0 --device cpu --strategy ddp --deepspeed",
         "--num_gpus 1 --zero-stage 0 --offload-optimizer none --offload_param none",
+        "--strategy deepspeed_stage_3_offload --offload_activations host", "--cpu_offload",
         "--schedule none --warmup-steps 0 --overlap-comm on --reduce-bucket-size 500000000",
         "--precision 32 --grad-accum-dtype f32 --max-restarts 0 --comm-timeout 60",
         "--precision 16 --initial_scale_power 8 --schedule WarmupLR --num_warmup_steps 10",

@@ -74,6 +74,9 @@ std::string random_setting(uint32_t seed, const std::string& text) {
   flags += " --threads " + draw.one_of({"0", "1", "2", "3"});
   flags += " --dropout " + draw.one_of({"0", "0.1"});
   flags += draw.one_of({"", " --activation-checkpoint"});
+  flags += draw.one_of({"", " --offload-optimizer host", " --offload-gradients host",
+                        " --offload-activations host", " --cpu-offload",
+                        " --cpu-offload --offload-activations host"});
   if (stage < 2) flags += draw.one_of({"", " --reduce-at-boundary"});
   return flags;
 }
@@ -209,7 +212,16 @@ TEST_CASE("a plan prints its peak, the wire and whether it fits") {
   const Outcome alone = zerograd("plan " + large + "--memory-json " + (folder / "m.json"));
   CHECK(alone.status == 3);
   CHECK(line_after(alone.out, "fits 12GiB: ") ==
+        "no; smallest setting that fits: --zero-stage 0 --cpu-offload");
+  CHECK(line_after(plan_of("--data sort --model-type gpt2-xl --device-memory 300MiB"),
+                   "fits 300MiB: ") ==
         "no; smallest setting that fits: none; try a smaller --batch-size or more --ranks");
+  // The seeds' case: what no rank holds alone trains on one with the states on the host.
+  const Outcome offloaded = zerograd("plan " + large + "--cpu-offload --zero-stage 3");
+  CHECK(offloaded.status == 0);
+  CHECK(contains(offloaded.out, "\nhost 2"));
+  CHECK(line_after(offloaded.out, "fits 12GiB: ") ==
+        "yes; smallest setting that fits: --zero-stage 3");
   const nlohmann::json rest = json_lines(folder / "m.json")[0].at("ranks")[0].at("rest");
   double states = 0.0;
   for (const auto& [kind, bytes] : rest.items()) states += bytes.get<double>();

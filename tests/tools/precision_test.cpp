@@ -251,7 +251,7 @@ TEST_CASE("a checkpoint that knew no schedules and presets goes on as it was") {
   manifest.erase("checksum");
   const std::string text = manifest.dump();
   manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
-  write_file(manifest_path, manifest.dump());
+  write_file(manifest_path, manifest.dump(1) + "\n");
   CHECK(train("train --steps 3 --score-samples 0 --resume " + save).hash ==
         train(run + "--steps 3").hash);
 }

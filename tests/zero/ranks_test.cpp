@@ -106,6 +106,59 @@ TEST_CASE("every stage, world size, bucket, prefetch and persistence setting giv
   }
 }
 
+TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
+  using enum Space;
+  const zero::OffloadOptions places[] = {{.optimizer = host},
+                                         {.gradient = host},
+                                         {.activation = host},
+                                         {.parameter = host},
+                                         {host, host, host, host}};
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    const Outcome reference = train({.compute = compute}, 1);
+    for (const int stage : {0, 1, 2, 3})
+      for (const int ranks : {1, 2, 4})
+        for (zero::OffloadOptions offload : places) {
+          if (stage < 3) offload.parameter = device;
+          Config config{.stage = stage, .compute = compute, .offload = offload};
+          config.overlap_comm = ranks != 2;
+          config.param_persistence_threshold = ranks == 4 ? 64 : 0;
+          CAPTURE(str(config, ranks));
+          CHECK(train(config, ranks) == reference);
+        }
+  }
+}
+
+TEST_CASE("what rests on the host takes nothing of the device") {
+  using enum Space;
+  const auto bytes = [](const Device& device, Space space, Purpose purpose) {
+    return device.memory().live_by_purpose(space)[static_cast<size_t>(purpose)];
+  };
+  for (const int ranks : {1, 2})
+    run_local(ranks, [&](Communicator& comm, const Device& cpu) {
+      const Toy toy;
+      Engine engine(toy.store, comm, cpu,
+                    {.stage = 3,
+                     .compute = DType::bf16,
+                     .offload = {host, host, host, host},
+                     .param_persistence_threshold = 0});
+      for (const Purpose purpose : {Purpose::parameter, Purpose::gradient, Purpose::optimizer}) {
+        if (bytes(cpu, device, purpose) != 0) throw ShapeError("something stayed on the device");
+        if (bytes(cpu, host, purpose) == 0) throw ShapeError("nothing came to the host");
+      }
+      Tape tape = engine.tape();
+      Var loss;
+      {
+        const Tape::Use use(tape, toy.first);
+        loss = distance(tape, loss, toy.weight, 7);
+      }
+      if (bytes(cpu, host, Purpose::activation) == 0) throw ShapeError("activations stayed");
+      engine.backward(tape, loss);
+      if (bytes(cpu, host, Purpose::activation) != 0) throw ShapeError("activations are kept");
+      if (bytes(cpu, device, Purpose::activation) != arena_granule)  // the loss
+        throw ShapeError("fetched activations are kept");
+    });
+}
+
 TEST_CASE("bf16 gradient sums are one mode of their own, the same at every stage and world size") {
   const Outcome reference = train({.compute = DType::bf16, .grad_accum = DType::bf16}, 1);
   CHECK(reference.hash != train({.compute = DType::bf16}, 1).hash);

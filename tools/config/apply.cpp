@@ -22,6 +22,7 @@ class Mapping {
     apply_scheduler();
     apply_precision();
     apply_zero();
+    apply_offload();
     take("", "gradient_clipping", {"--clip"},
          [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
     take("", "steps_per_print", {},
@@ -209,6 +210,29 @@ class Mapping {
     const Setting* overlap = config_.find(in, "overlap_comm");
     if (overlap && overlap->null && !has_flag("--overlap-comm"))
       engine_.overlap_comm = engine_.stage == 3;
+  }
+
+  // DeepSpeed sums gradients where the optimizer is.
+  void apply_offload() {
+    zero::OffloadOptions& offload = engine_.offload;
+    const auto to_host = [&](const char* flag, Space& space) {
+      if (!has_flag(flag)) space = Space::host;
+    };
+    const auto optimizer = [&](bool moves) {
+      if (!moves) return;
+      to_host("--offload-optimizer", offload.optimizer);
+      to_host("--offload-gradients", offload.gradient);
+    };
+    const auto parameter = [&](bool moves) {
+      if (moves) to_host("--offload-param", offload.parameter);
+    };
+    const char* const in = "zero_optimization";
+    take(in, "cpu_offload", {}, [&](const Setting& s) { optimizer(s.boolean); });
+    take(in, "cpu_offload_param", {}, [&](const Setting& s) { parameter(s.boolean); });
+    take("offload_optimizer", "device", {}, [&](const Setting& s) { optimizer(s.text == "cpu"); });
+    take("offload_param", "device", {}, [&](const Setting& s) { parameter(s.text == "cpu"); });
+    take("activation_checkpointing", "cpu_checkpointing", {},
+         [&](const Setting& s) { options_.offload.cpu_checkpointing = s.boolean; });
   }
 
   const CheckedConfig& config_;

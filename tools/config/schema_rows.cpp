@@ -15,7 +15,6 @@ constexpr double largest_float = 3e38;
 constexpr const char* off = "this version does not do it";
 constexpr const char* layout = "gradients and values always lie in flat shards";
 constexpr const char* units = "values are gathered unit by unit and freed after their last use";
-constexpr const char* stays = "this version keeps everything in the device's memory";
 constexpr const char* no_drive = "nothing is kept on drives";
 constexpr const char* monitors = "--metrics F writes a JSON line per step";
 
@@ -186,8 +185,8 @@ std::vector<Row> zero_optimization() {
       size("stage3_param_persistence_threshold", "1e5", "param_persistence_threshold", 0),
       {in, "offload_param", section, "null", inner, "", "offload_param"},
       {in, "offload_optimizer", section, "null", inner, "", "offload_optimizer"},
-      {in, "cpu_offload", boolean, "null", only, stays},
-      {in, "cpu_offload_param", boolean, "null", only, stays},
+      {in, "cpu_offload", boolean, "null"},
+      {in, "cpu_offload_param", boolean, "null"},
       {in, "cpu_offload_use_pin_memory", boolean, "null", inner},
       {in, "contiguous_gradients", boolean, "true", nothing, layout},
       {in, "reduce_scatter", boolean, "true", nothing, "shards are reduced where they stay"},
@@ -236,7 +235,7 @@ std::vector<Row> offload() {
   std::vector<Row> rows;
   for (const char* in : {"offload_param", "offload_optimizer"}) {
     const bool optimizer = in[8] == 'o';
-    rows.push_back({in, "device", choice, "\"none\"", only, stays, "none|cpu|nvme"});
+    rows.push_back({in, "device", choice, "\"none\"", honoured, "", "none|cpu|nvme"});
     rows.push_back({in, "nvme_path", text, "null", inner});
     rows.push_back(
         {in, "buffer_count", integer, optimizer ? "4" : "5", inner, "", "", 1, largest_count});
@@ -264,7 +263,7 @@ std::vector<Row> activation_checkpointing() {
        "the arena places what a block keeps"},
       {in, "synchronize_checkpoint_boundary", boolean, "false", only, off},
       {in, "profile", boolean, "false", only, off},
-      {in, "cpu_checkpointing", boolean, "false", only, stays},
+      {in, "cpu_checkpointing", boolean, "false"},
   };
 }
 

@@ -1,0 +1,54 @@
+#include "tools/offload_flags.h"
+
+#include "runtime/error.h"
+#include "tools/flags.h"
+
+namespace zg::tools {
+namespace {
+
+Flag place_flag(const std::string& name, Space& space, const std::string& help) {
+  return {{name}, "none|host", help, [&space](const std::string& flag, const std::string& value) {
+            const size_t choice = parse_choice(flag, value, {"none", "host", "nvme"});
+            if (choice == 2)
+              throw Unsupported(flag + " nvme: this version keeps nothing on drives; try " + flag +
+                                " host");
+            space = choice == 0 ? Space::device : Space::host;
+          }};
+}
+
+}  // namespace
+
+std::vector<Flag> offload_flags(OffloadFlags& offload, zero::OffloadOptions& engine) {
+  return {
+      place_flag("--offload-optimizer", engine.optimizer,
+                 "where AdamW's moments and masters are, and are updated [none]"),
+      place_flag("--offload-gradients", engine.gradient, "where sums of gradients are [none]"),
+      place_flag("--offload-param", engine.parameter,
+                 "stage 3: where values are between their uses [none]"),
+      place_flag("--offload-activations", engine.activation,
+                 "where what backward needs is until then [none]"),
+      switch_flag({"--cpu-offload"}, offload.cpu_offload,
+                  "optimizer and gradients, at stage 3 parameters too, to the host"),
+  };
+}
+
+void settle_offload(TrainOptions& options) {
+  zero::Config& engine = options.optimisation.engine;
+  zero::OffloadOptions& places = engine.offload;
+  const auto move = [&](const char* flag, Space& space) {
+    if (!options.given.count(flag)) space = Space::host;
+  };
+  if (options.offload.cpu_offload) {
+    move("--offload-optimizer", places.optimizer);
+    move("--offload-gradients", places.gradient);
+    if (engine.stage == 3) move("--offload-param", places.parameter);
+  }
+  if (options.offload.cpu_checkpointing && options.activation_checkpoint)
+    move("--offload-activations", places.activation);
+  if (places.parameter != Space::device && engine.stage != 3)
+    throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
+                      std::to_string(engine.stage) +
+                      ", where every rank needs whole values all the time");
+}
+
+}  // namespace zg::tools
