@@ -66,4 +66,26 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
   return true;
 }
 
+bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd export CHECKPOINT --hf DIR",
+      .summary =
+          "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR):\n"
+          "config.json and model.safetensors, the masters in f32. What else is in DIR stays.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"to", {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write")}},
+                 {"model (the checkpoint's own unless given)",
+                  {model_type_flag(options.model), heads_flag(options.model)}}},
+      .notes =
+          "A tokenizer is not written: the checkpoint's characters are none that transformers "
+          "knows,\nand PATH.bin has the tokens of whoever made it.\n\n"
+          "  zerograd export checkpoints --hf gpt2-mine\n"
+          "  zerograd train --from-hf gpt2-mine --data tokens.bin"};
+  if (!parse(line, arguments, options.given)) return false;
+  if (options.hugging_face.empty())
+    throw ConfigError("--hf: expected a folder to write, got nothing; try --hf DIR");
+  check_model(options.model, options.given);
+  return true;
+}
+
 }  // namespace zg::tools

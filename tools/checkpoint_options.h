@@ -26,7 +26,15 @@ struct ConsolidateOptions {
   ModelOptions model;
 };
 
+struct ExportOptions {
+  Given given;
+  std::string checkpoint;
+  std::string hugging_face;  ///< a folder
+  ModelOptions model;
+};
+
 bool parse(const std::vector<std::string>& arguments, VerifyOptions& options);
+bool parse(const std::vector<std::string>& arguments, ExportOptions& options);
 bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& options);
 
 }  // namespace zg::tools

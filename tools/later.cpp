@@ -85,7 +85,6 @@ FlagGroup later_train_flags() {
       {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
       {{"--nvme-path"}, "DIR", {}, {}, "this version keeps nothing on drives"},
       {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
-      {{"--from-hf"}, "DIR", {}, {}, "this version reads --init F.safetensors only"},
   };
   rows.insert(rows.end(), more.begin(), more.end());
   FlagGroup group = refusing(std::move(rows));
@@ -99,7 +98,6 @@ FlagGroup later_train_flags() {
 
 const std::vector<LaterCommand>& later_commands() {
   static const std::vector<LaterCommand> commands = {
-      {"export", "this version writes its own checkpoints only"},
       {"tune", "this version does not tune"},
       {"bench", "this version has no benchmarks in the command"},
   };

@@ -25,6 +25,10 @@ Flag heads_flag(ModelOptions& model) {
   return integer_flag({"--n-head"}, model.heads, "attention heads", {1, ""});
 }
 
+Flag checkpoint_positional(std::string& target) {
+  return positional("CHECKPOINT", "a checkpoint's DIR, one step_N, or a safetensors file", target);
+}
+
 void check_model(const ModelOptions& model, const Given& given) {
   const bool any = model.layers || model.heads || model.width;
   if (any && given.count("--model-type"))

@@ -224,10 +224,6 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
   };
 }
 
-Flag checkpoint_positional(std::string& target) {
-  return positional("CHECKPOINT", "a checkpoint's DIR, one step_N, or a safetensors file", target);
-}
-
 std::vector<Flag> config_flags(ConfigOptions& config) {
   return {
       text_flag({"--config", "--deepspeed-config"}, "F", config.path,
@@ -275,6 +271,10 @@ void check_train(const TrainOptions& options) {
       throw ConfigError(std::string(name) + ": expected --save DIR with it, got none");
   if (options.resume == "auto" && options.save.empty())
     throw ConfigError("--resume auto: expected --save DIR to look in, got none");
+  if (!options.from_hf.empty() && !options.initial_weights.empty())
+    throw ConfigError("--from-hf: expected one of --init and --from-hf, got both");
+  if (!options.resume.empty() && !options.from_hf.empty())
+    throw ConfigError("--from-hf: expected one of --from-hf and --resume, got both");
   if (!options.resume.empty() && !options.initial_weights.empty())
     throw ConfigError("--init: expected one of --init and --resume, got both");
 }

@@ -85,6 +85,7 @@ struct TrainOptions {
   DataOptions data;
   ModelOptions model;
   std::string initial_weights;
+  std::string from_hf;  ///< Hugging Face's folder; empty: none
   ConfigOptions config;
   BucketsByWidth buckets;
   BatchOptions batch;

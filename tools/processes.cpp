@@ -46,7 +46,8 @@ std::string path_of(const Run& run) {
               (long long)options.save_interval, (long long)options.score_samples,
               options.save.empty(), options.memory_json.empty(),
               (long long)options.dump_gradients_step.value_or(-1)) +
-         offload_of(engine.offload) + " " + options.initial_weights + " " + run.resumed;
+         offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf + " " +
+         run.resumed;
 }
 
 }  // namespace

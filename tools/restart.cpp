@@ -68,6 +68,7 @@ void go_on_after_restart(TrainOptions& options) {
   if (options.restarted == 0 || checkpoint_to_resume("auto", options.save).empty()) return;
   options.resume = "auto";
   options.initial_weights.clear();
+  options.from_hf.clear();
 }
 
 }  // namespace zg::tools

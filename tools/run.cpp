@@ -12,6 +12,7 @@
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
+#include "tools/hugging_face.h"
 #include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
@@ -148,6 +149,8 @@ Run prepare_run(const TrainOptions& given) {
     done = {.steps = info.steps, .samples = saved->samples};
     adopt(*saved, options);
   }
+  std::vector<std::string> notes;
+  if (!options.from_hf.empty()) notes = adopt_hf(options);
   settle_schedule(options);
   settle_offload(options);
   if (options.place.device.threads == 0)
@@ -164,6 +167,11 @@ Run prepare_run(const TrainOptions& given) {
   run.settings = settings_of(options, *run.dataset);
   if (!options.initial_weights.empty())
     check_initial_weights(options.initial_weights, run.settings.model);
+  if (!options.from_hf.empty())
+    hf_weights(options.from_hf, run.settings.model, &notes.emplace_back());
+  if (is_first_process(options))
+    for (const std::string& note : notes)
+      if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
   limit_epochs(options, *run.dataset, run.settings);
   run.steps = total_steps(options, *run.dataset, run.settings, done);
   if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&

@@ -8,6 +8,7 @@
 #include "autograd/ops.h"
 #include "models/generate.h"
 #include "runtime/trace.h"
+#include "tools/hugging_face.h"
 #include "zero/checkpoint_file.h"
 
 namespace zg::tools {
@@ -28,6 +29,8 @@ int64_t Stepper::load() {
   if (!run_.resumed.empty()) return zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
   if (!run_.options.initial_weights.empty())
     zero::load_weights(run_.options.initial_weights, *engine_);
+  if (!run_.options.from_hf.empty())
+    zero::load_weights(hf_weights(run_.options.from_hf, settings_.model), *engine_);
   return 0;
 }
 

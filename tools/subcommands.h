@@ -13,6 +13,7 @@ int eval(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
 int launch(const std::vector<std::string>& arguments);
 int consolidate(const std::vector<std::string>& arguments);
+int export_weights(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
 int info(const std::vector<std::string>& arguments);
 

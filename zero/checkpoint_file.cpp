@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <functional>
+#include <memory>
 #include <optional>
 
 #include "runtime/error.h"
@@ -62,17 +62,6 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
 }
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
-
-using ReadByName = std::function<std::vector<float>(const std::string& name)>;
-
-void write_masters(Engine& engine, const ReadByName& read) {
-  for (const auto& [name, parameter] : engine.store().by_name()) {
-    std::vector<float> values;
-    if (!on_meta(engine)) values = read(name);
-    if (engine.config().load == DType::bf16) round_to_bf16(values);
-    engine.write(*parameter, State::master, values);
-  }
-}
 
 }  // namespace
 
@@ -136,22 +125,37 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   return info;
 }
 
-void load_weights(const std::string& path, Engine& engine) {
+WeightSource weights_of(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    const CheckpointReader reader(find_checkpoint(path));
-    check_parameters(reader.path(), reader.manifest().parameters, engine.store());
-    for (const auto& [name, parameter] : engine.store().by_name())
-      reader.check_tiles(name, "master");
-    write_masters(engine, [&](const std::string& name) { return reader.read(name, "master"); });
-    return;
+    const auto reader = std::make_shared<CheckpointReader>(find_checkpoint(path));
+    const auto& shapes = reader->manifest().parameters;
+    for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
+    return {.path = reader->path(), .shapes = shapes, .read = [reader](const std::string& name) {
+              return reader->read(name, "master");
+            }};
   }
-  const SafetensorsReader reader(path);
-  std::map<std::string, Shape> there;
-  for (const auto& [name, entry] : reader.entries())
-    if (is_floating(entry.dtype)) there.emplace(name, entry.shape);
-  check_parameters(path, there, engine.store());
-  write_masters(engine, [&](const std::string& name) { return reader.read_floats(name); });
+  const auto reader = std::make_shared<SafetensorsReader>(path);
+  WeightSource weights = {.path = path, .read = [reader](const std::string& name) {
+                            return reader->read_floats(name);
+                          }};
+  for (const auto& [name, entry] : reader->entries())
+    if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
+  return weights;
+}
+
+void load_weights(const WeightSource& weights, Engine& engine) {
+  check_parameters(weights.path, weights.shapes, engine.store());
+  for (const auto& [name, parameter] : engine.store().by_name()) {
+    std::vector<float> values;
+    if (!on_meta(engine)) values = weights.read(name);
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write(*parameter, State::master, values);
+  }
+}
+
+void load_weights(const std::string& path, Engine& engine) {
+  load_weights(weights_of(path), engine);
 }
 
 void dump_gradients(const std::string& path, const Engine& engine) {

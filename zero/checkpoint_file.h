@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -63,11 +65,20 @@ ZG_API void verify_checkpoint(const std::string& path);
 /// no values, here and in load_weights.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 
-/// Weights only, by parameter name, from a plain safetensors file or a checkpoint (its masters),
-/// rounded to Config::load;
-/// other tensors in it are ignored. FileError naming what is missing or has another shape, and what
-/// the file has instead, before anything is written.
-ZG_API void load_weights(const std::string& path, Engine& engine);
+/// Weights by parameter name, wherever they lie.
+struct WeightSource {
+  std::string path;  ///< for errors
+  std::map<std::string, Shape> shapes;
+  /// Of one that is in `shapes`, when it is asked for.
+  std::function<std::vector<float>(const std::string& name)> read;
+};
+/// A plain safetensors file's floating tensors or a checkpoint's masters. FileError.
+ZG_API WeightSource weights_of(const std::string& path);
+
+/// Weights only, by parameter name, rounded to Config::load; others are ignored. FileError naming
+/// what is missing or has another shape, and what there is instead, before anything is written.
+ZG_API void load_weights(const WeightSource& weights, Engine& engine);
+ZG_API void load_weights(const std::string& path, Engine& engine);  ///< weights_of()
 
 /// The gradients accumulated since the last step, divided by the number of all ranks' micro-batches
 /// and the loss scale, by parameter name, in f32, as safetensors. ConfigError when there were no

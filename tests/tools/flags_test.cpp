@@ -159,7 +159,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
   for (const char* flags :
        {"--tensor-parallel 2", "--pipeline-parallel 2", "--schedule-pipeline gpipe",
         "--offload-optimizer nvme", "--offload-param nvme", "--nvme-path d", "--device cuda",
-        "--device hpu", "--use_hpu", "--local_rank 1", "--autotuning run", "--from-hf d"}) {
+        "--device hpu", "--use_hpu", "--local_rank 1", "--autotuning run"}) {
     CAPTURE(flags);
     const Outcome outcome = zerograd(std::string("train --data sort ") + flags);
     CAPTURE(outcome.error);
@@ -168,7 +168,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"export", "tune", "bench"}) {
+  for (const char* name : {"tune", "bench"}) {
     CAPTURE(name);
     const Outcome outcome = zerograd(name);
     CHECK(outcome.status == 6);

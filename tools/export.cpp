@@ -1,0 +1,29 @@
+#include <cstdio>
+#include <filesystem>
+
+#include "runtime/error.h"
+#include "tools/checkpoint_options.h"
+#include "tools/checkpoints.h"
+#include "tools/effects.h"
+#include "tools/hugging_face.h"
+#include "tools/setup.h"
+#include "tools/subcommands.h"
+
+namespace zg::tools {
+
+int export_weights(const std::vector<std::string>& arguments) {
+  ExportOptions options;
+  if (!parse(arguments, options)) return 0;
+  check_model_flags(options.given, options.checkpoint);
+  const bool is_file = std::filesystem::is_regular_file(options.checkpoint);
+  const std::string source = is_file ? options.checkpoint : usable_checkpoint(options.checkpoint);
+  const Settings settings = settings_of(source, options.model);
+  models::validate(settings.model);
+  const std::string hash =
+      export_hf(zero::weights_of(source), settings.model, options.hugging_face);
+  std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), source.c_str(),
+              hash.c_str());
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,146 @@
+#include "tools/hugging_face.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "models/hf_gpt2.h"
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/text.h"
+#include "zero/checksum.h"
+#include "zero/safetensors_folder.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr const char* config_name = "config.json";
+constexpr const char* positions = "transformer.wpe.weight";
+constexpr int64_t config_bytes = 1 << 20;
+
+models::HFGPT2 read_config(const std::string& directory) {
+  const std::string path = directory + "/" + config_name;
+  return models::hf_gpt2_config(read_text(path, config_bytes), path);
+}
+
+// What the model has no use for: of blocks that it lacks, an error; else a line, or nothing.
+std::string unused_in(const zero::SafetensorsFolder& folder, const models::GPTConfig& model,
+                      const std::map<std::string, std::string>& used) {
+  std::string unused;
+  int64_t count = 0;
+  for (const std::string& name : folder.names()) {
+    const std::string own = models::hf_short_name(name);
+    if (used.contains(own) || models::hf_gpt2_ignores(own, model)) continue;
+    if (own.starts_with("h."))
+      throw FileError("--from-hf: " + folder.path() + ": has '" + name + "', which a GPT-2 of " +
+                      std::to_string(model.layers) + " blocks has not, as its config.json says");
+    if (count++ == 0) unused = printable(name);
+  }
+  if (count == 0) return "";
+  return text("%s: %lld tensors are not used, '%s' for one", folder.path().c_str(),
+              (long long)count, unused.c_str());
+}
+
+// Short name to the file's own.
+std::map<std::string, std::string> names_of(const zero::SafetensorsFolder& folder) {
+  std::map<std::string, std::string> names;
+  for (const std::string& name : folder.names()) names.emplace(models::hf_short_name(name), name);
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> adopt_hf(TrainOptions& options) {
+  const models::HFGPT2 theirs = read_config(options.from_hf);
+  const models::GPTConfig& config = theirs.config;
+  for (const char* flag :
+       {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied", "--untied"})
+    if (options.given.count(flag))
+      throw ConfigError(std::string(flag) + ": " + options.from_hf +
+                        " says itself what its model is; leave the flag out");
+  ModelOptions& model = options.model;
+  model.layers = config.layers;
+  model.heads = config.heads;
+  model.width = config.width;
+  model.vocabulary = config.vocabulary;
+  model.tied = config.tied;
+  if (!options.given.count("--dropout")) {
+    if (!theirs.one_dropout)
+      throw Unsupported(options.from_hf + "/" + config_name +
+                        ": resid_pdrop, embd_pdrop and attn_pdrop differ; this version has one "
+                        "dropout for all; try --dropout");
+    model.dropout = static_cast<double>(config.dropout);
+  }
+  if (!options.given.count("--block-size")) model.block_size = config.block_size;
+  if (model.block_size > config.block_size)
+    throw ConfigError("--block-size: expected at most the " + std::to_string(config.block_size) +
+                      " positions of " + options.from_hf + ", got " +
+                      std::to_string(model.block_size));
+  if (model.block_size == config.block_size) return {};
+  return {text("of the %lld positions in %s the first %lld are used", (long long)config.block_size,
+               options.from_hf.c_str(), (long long)model.block_size)};
+}
+
+zero::WeightSource hf_weights(const std::string& directory, const models::GPTConfig& model,
+                              std::string* note) {
+  models::GPTConfig whole = model;
+  whole.block_size = read_config(directory).config.block_size;
+  const auto folder = std::make_shared<zero::SafetensorsFolder>(directory);
+  const std::map<std::string, std::string> theirs = names_of(*folder);
+  std::map<std::string, std::string> used;
+  std::map<std::string, models::HFTensor> tensors;
+  zero::WeightSource weights = {.path = directory};
+  for (const models::HFTensor& tensor : models::hf_gpt2_tensors(whole)) {
+    const std::string own = models::hf_short_name(tensor.name);
+    const auto found = theirs.find(own);
+    if (found == theirs.end())
+      throw FileError("--from-hf: " + directory + ": has no '" + tensor.name + "' " +
+                      tensor.their_shape().str());
+    if (const Shape& shape = folder->shape(found->second); shape != tensor.their_shape())
+      throw FileError("--from-hf: " + directory + ": '" + found->second + "' has shape " +
+                      shape.str() + "; expected " + tensor.their_shape().str());
+    used.emplace(own, found->second);
+    tensors.emplace(tensor.name, tensor);
+    weights.shapes.emplace(tensor.name, tensor.name == positions
+                                            ? Shape{model.block_size, model.width}
+                                            : tensor.shape);
+  }
+  if (note) *note = unused_in(*folder, model, used);
+  weights.read = [folder, used, tensors, model](const std::string& name) {
+    const models::HFTensor& tensor = tensors.at(name);
+    std::vector<float> values = folder->read_floats(used.at(models::hf_short_name(name)));
+    if (tensor.conv1d) return models::transposed(values, tensor.shape[1], tensor.shape[0]);
+    if (name == positions) values.resize(static_cast<size_t>(model.block_size * model.width));
+    return values;
+  };
+  return weights;
+}
+
+std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig& model,
+                      const std::string& directory) {
+  std::vector<zero::SafetensorsWriter::Entry> entries;
+  const std::vector<models::HFTensor> tensors = models::hf_gpt2_tensors(model);
+  for (const models::HFTensor& tensor : tensors) {
+    const auto found = weights.shapes.find(tensor.name);
+    if (found == weights.shapes.end() || found->second != tensor.shape)
+      throw FileError("export: " + weights.path + ": expected '" + tensor.name + "' " +
+                      tensor.shape.str() + ", as its settings say");
+    entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
+  }
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw FileError("--hf: " + directory + " cannot be made: " + error.message());
+  // transformers opens no file without this format.
+  zero::SafetensorsWriter writer(directory + "/model.safetensors", entries, {{"format", "pt"}});
+  zero::Checksum hash;
+  for (const models::HFTensor& tensor : tensors) {
+    const std::vector<float> values = weights.read(tensor.name);
+    hash.update(std::as_bytes(std::span(values)));
+    writer.write_floats(tensor.conv1d ? models::transposed(values, tensor.shape[0], tensor.shape[1])
+                                      : values);
+  }
+  writer.finish();
+  write_text(directory + "/" + config_name, models::hf_gpt2_json(model));
+  return hash.hex();
+}
+
+}  // namespace zg::tools
