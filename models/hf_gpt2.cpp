@@ -1,9 +1,7 @@
 #include "models/hf_gpt2.h"
 
-#include <algorithm>
 #include <charconv>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
@@ -13,10 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* prefix = "transformer.";
-constexpr const char* conv1d_weights[] = {".attn.c_attn.weight", ".attn.c_proj.weight",
-                                          ".mlp.c_fc.weight", ".mlp.c_proj.weight"};
-constexpr const char* masks[] = {".attn.bias", ".attn.masked_bias"};
 constexpr double epsilon = 1e-5;  // of our layer_norm
 constexpr int deepest = 64;       // what writes JSON follows its depth
 constexpr int64_t end_of_text_vocabulary = 50257;
@@ -96,12 +90,6 @@ void require_our_arithmetic(const Reader& reader, int64_t width) {
   reader.require("quantization_config", nullptr);
 }
 
-bool ends_with_any(const std::string& name, std::span<const char* const> ends) {
-  for (const char* end : ends)
-    if (name.ends_with(end)) return true;
-  return false;
-}
-
 }  // namespace
 
 HFGPT2 hf_gpt2_config(const std::string& text, const std::string& path) {
@@ -158,38 +146,6 @@ std::string hf_gpt2_json(const GPTConfig& config) {
               {"use_cache", true}}
              .dump(2) +
          "\n";
-}
-
-std::vector<HFTensor> hf_gpt2_tensors(const GPTConfig& config) {
-  ParameterStore store;
-  const GPT model(store, config);
-  std::map<std::string, Shape> by_name;
-  for (const auto& parameter : store.parameters())
-    by_name.emplace(parameter->name, parameter->shape);
-  std::vector<HFTensor> tensors;
-  for (const auto& [name, shape] : by_name)
-    tensors.push_back({name, shape, ends_with_any(name, conv1d_weights)});
-  return tensors;
-}
-
-std::string hf_short_name(const std::string& name) {
-  return name.starts_with(prefix) ? name.substr(std::string(prefix).size()) : name;
-}
-
-bool hf_gpt2_ignores(const std::string& name, const GPTConfig& config) {
-  return ends_with_any(name, masks) || (config.tied && name == "lm_head.weight");
-}
-
-std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
-  // Tiles that fit the cache: written straight through, large matrices take a miss per element.
-  constexpr int64_t tile = 32;
-  std::vector<float> result(values.size());
-  for (int64_t i = 0; i < rows; i += tile)
-    for (int64_t j = 0; j < columns; j += tile)
-      for (int64_t r = i; r < std::min(rows, i + tile); ++r)
-        for (int64_t c = j; c < std::min(columns, j + tile); ++c)
-          result[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
-  return result;
 }
 
 }  // namespace zg::models

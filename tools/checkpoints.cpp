@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "tools/text.h"
 
 namespace zg::tools {
 namespace {
@@ -40,7 +41,8 @@ std::string usable_checkpoint(const std::string& path) {
       zero::verify_checkpoint(folder.path);
       return folder.path;
     } catch (const FileError& error) {
-      std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), error.what());
+      std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(),
+                   harmless(error.what()).c_str());
     }
   }
   throw FileError(path + (folders.size() == 1 ? ": its one checkpoint does not verify"

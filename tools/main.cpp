@@ -18,6 +18,7 @@
 #include "tools/interrupt.h"
 #include "tools/later.h"
 #include "tools/subcommands.h"
+#include "tools/text.h"
 #include "tools/values.h"
 
 namespace zg::tools {
@@ -96,7 +97,7 @@ int report(const char* type, const char* message) {
   std::fflush(stdout);
   const size_t length = std::strlen(message);
   const bool ended = length > 0 && message[length - 1] == '\n';
-  std::fprintf(stderr, "error: %s: %s%s", type, message, ended ? "" : "\n");
+  std::fprintf(stderr, "error: %s: %s%s", type, harmless(message).c_str(), ended ? "" : "\n");
   return exit_status(type);
 }
 

@@ -40,4 +40,14 @@ std::string printable(const std::string& source, size_t most) {
   return line;
 }
 
+std::string harmless(const std::string& message) {
+  std::string result;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool obeyed = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
+    result += obeyed ? text("\\x%02x", byte) : std::string(1, c);
+  }
+  return result;
+}
+
 }  // namespace zg::tools

@@ -133,6 +133,7 @@ Manifest parse(const std::string& text) {
   if (written_as(object) != text)
     throw FileError("is damaged: between its values stands something else than was written");
   Manifest manifest;
+  if (!object.at("config").is_object()) throw FileError("config: expected an object");
   manifest.info = {.steps = count_of(object.at("steps")),
                    .skipped = count_of(object.at("skipped")),
                    .micro_batches = count_of(object.at("micro_batches")),

@@ -97,6 +97,17 @@ TEST_CASE("consolidating takes the memory of a few MiB, not of the model") {
   CHECK(large - small < 4 << 20);  // one tensor; what was read is 24 times that
 }
 
+TEST_CASE("a name in a file moves no cursor") {
+  const TemporaryFolder folder;
+  const std::string header = R"({"a\u001b[2J":{"dtype":"X","shape":[],"data_offsets":[0,0]}})";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  write_file(folder / "f", length + header);
+  const Outcome outcome = zerograd("eval " + (folder / "f") + " --n-head 1");
+  CHECK(outcome.status == 5);
+  CHECK(contains(outcome.error, R"(tensor 'a\x1b[2J': dtype is "X")"));
+}
+
 TEST_CASE("consolidate refuses what does not go together") {
   CHECK(zerograd("consolidate a b --ranks 2").status == 2);
   CHECK(zerograd("consolidate --split a b --dtype bf16").status == 2);

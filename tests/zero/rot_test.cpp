@@ -210,6 +210,7 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
   CHECK(damage_with([](json&) {}) == "none");
   CHECK(damage_with([](json& m) { m.erase("headers"); }) == "none");  // as older ones are
   CHECK(contains(damage_with([](json& m) { m["steps"] = 1e300; }), "expected a count, got 1e+300"));
+  CHECK(contains(damage_with([](json& m) { m["config"] = 5; }), "config: expected an object"));
   CHECK(contains(damage_with([](json& m) { m["steps"] = -1; }), "expected a count, got -1"));
   CHECK(contains(damage_with([](json& m) { m["skipped"] = UINT64_MAX; }), "expected a count"));
   const auto tensor = [&](const char* key, const json& value) {

@@ -1,0 +1,51 @@
+#include "models/hf_gpt2.h"
+#include "runtime/error.h"
+#include "tests/fuzz/bounded.h"
+#include "zero/checkpoint_layout.h"
+#include "zero/safetensors_folder.h"
+
+// The same text as Hugging Face's config.json and as model.safetensors.index.json.
+namespace zg::testing {
+namespace {
+
+template <class Read>
+void guarded(const std::string& begin, const Read& read) {
+  const auto check = [&](const Error& error) {
+    if (!std::string(error.what()).starts_with(begin))
+      report("an error without its file", error.what());
+  };
+  try {
+    read();
+  } catch (const FileError& error) {
+    check(error);
+  } catch (const Unsupported& error) {
+    check(error);
+  }
+}
+
+void read_config(const std::string& text) {
+  const models::GPTConfig config = models::hf_gpt2_config(text, "config.json").config;
+  models::validate(config);
+  const models::GPTConfig back =
+      models::hf_gpt2_config(models::hf_gpt2_json(config), "again").config;
+  if (back.layers != config.layers || back.heads != config.heads || back.width != config.width ||
+      back.vocabulary != config.vocabulary || back.block_size != config.block_size ||
+      back.tied != config.tied || back.dropout != config.dropout)
+    report("not what is written of it", text);
+}
+
+void read_index(const std::string& text) {
+  for (const auto& [tensor, file] : zero::weight_map_from(text, "index.json"))
+    if (!zero::is_file_name(file)) report("outside the folder", file);
+}
+
+}  // namespace
+}  // namespace zg::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
+  using namespace zg::testing;
+  const std::string text(bytes, bytes + size);
+  bounded([&] { guarded("config.json: ", [&] { read_config(text); }); });
+  bounded([&] { guarded("index: index.json: ", [&] { read_index(text); }); });
+  return 0;
+}

@@ -1,0 +1,65 @@
+#include "zero/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tests/fuzz/bounded.h"
+#include "zero/checkpoint_layout.h"
+#include "zero/checksum.h"
+#include "zero/safetensors_format.h"
+
+// A checkpoint's manifest, as it comes and with the checksum that its content has: whoever wants to
+// deceive the reader can compute it too.
+namespace zg::testing {
+namespace {
+
+using nlohmann::json;
+
+void read(const std::string& text) {
+  zero::Manifest manifest;
+  try {
+    manifest = zero::manifest_from(text, "manifest.json");
+  } catch (const FileError& error) {
+    if (!std::string(error.what()).starts_with("checkpoint: manifest.json: "))
+      report("an error without its file", error.what());
+    return;
+  }
+  const auto addressable = [](const Shape& shape) {
+    if (!zero::is_addressable(shape.extents())) report("too large", shape.str());
+  };
+  for (const auto& [name, shape] : manifest.parameters) addressable(shape);
+  for (const zero::Manifest::Piece& piece : manifest.pieces) {
+    addressable(piece.shape);
+    if (piece.offset < 0 || !manifest.parameters.contains(piece.parameter))
+      report("a piece of nothing", piece.name());
+    if (!zero::is_file_name(piece.file)) report("outside the folder", piece.file);
+  }
+  if (manifest.info.steps < 0 || manifest.info.skipped < 0 || manifest.info.micro_batches < 0)
+    report("a negative count", text);
+  // What was read is what would be written.
+  if (zero::manifest_from(zero::manifest_text(manifest), "again").pieces.size() !=
+      manifest.pieces.size())
+    report("not what is written of it", text);
+}
+
+std::string with_checksum(const std::string& text) {
+  const auto shallow = [](int depth, json::parse_event_t, json&) { return depth < 80; };
+  json object = json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (!object.is_object()) return "";
+  object.erase("checksum");
+  const std::string content = object.dump();
+  object["checksum"] = zero::checksum(std::as_bytes(std::span(content)));
+  return object.dump(1) + "\n";
+}
+
+}  // namespace
+}  // namespace zg::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
+  using namespace zg::testing;
+  const std::string text(bytes, bytes + size);
+  const std::string valid = with_checksum(text);
+  bounded([&] { read(text); });
+  if (!valid.empty()) bounded([&] { read(valid); });
+  return 0;
+}

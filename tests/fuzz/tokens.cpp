@@ -1,0 +1,49 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "models/token_file.h"
+#include "runtime/error.h"
+#include "tests/fuzz/bounded.h"
+
+// llm.c's token files: the bytes as they come, and behind a header that fits them but for what
+// their first bytes change in it.
+namespace zg::testing {
+namespace {
+
+const int file = memfd_create("tokens", MFD_CLOEXEC);
+const std::string path = "/proc/self/fd/" + std::to_string(file);
+
+void read(const std::string& bytes) {
+  if (ftruncate(file, 0) != 0 ||
+      pwrite(file, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    std::abort();
+  try {
+    if (1024 + 2 * models::read_token_file(path).size() != bytes.size())
+      report("not its size", std::to_string(bytes.size()));
+  } catch (const FileError& error) {
+    if (!std::string(error.what()).starts_with(path + ": "))
+      report("an error without its file", error.what());
+  }
+}
+
+std::string with_header(const std::string& bytes) {
+  int32_t header[256] = {20240520, 1, static_cast<int32_t>(bytes.size() / 2)};
+  if (bytes.size() > 3) {
+    char* at = reinterpret_cast<char*>(header) + static_cast<unsigned char>(bytes[0]) % 16;
+    std::memcpy(at, bytes.data() + 1, bytes.size() % 3);
+  }
+  return std::string(reinterpret_cast<char*>(header), sizeof header) + bytes;
+}
+
+}  // namespace
+}  // namespace zg::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
+  using namespace zg::testing;
+  const std::string text(bytes, bytes + size);
+  bounded([&] { read(text); });
+  bounded([&] { read(with_header(text)); });
+  return 0;
+}
