@@ -72,7 +72,17 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
       index(index),
       name(std::string(prefix(type)) + ":" + std::to_string(index)),
       traits(traits_of(type, options)),
-      ledger(name, type != Device::Type::meta, options) {}
+      ledger(name, type != Device::Type::meta, options),
+      swap(options.swap) {}
+
+void DeviceState::reserve_file() {
+  if (type == Device::Type::meta) return;
+  if (swap.directory.empty())
+    throw ConfigError("allocate: Space::file needs a directory on a drive; expected " + name +
+                      " with Device::Options::swap.directory; got none; try --nvme-path DIR");
+  if (!swap_file) swap_file = std::make_unique<cpu::SwapFile>(swap);
+  swap_file->reserve(ledger.reserved(Space::file));
+}
 
 Device DeviceState::make(Device::Type type, int index, const Device::Options& options) {
   if (index < 0)

@@ -26,11 +26,19 @@ ZG_API Isa best_isa();
 /// Cores this process may run on (its affinity mask).
 ZG_API int available_cores();
 
+/// Where a device keeps Space::file, and how: DeepSpeed's aio block.
+struct SwapOptions {
+  std::string directory;         ///< on the drive; empty: there is no Space::file
+  int64_t block_size = 1 << 20;  ///< bytes of one request
+  int queue_depth = 8;           ///< requests under way at once
+};
+
 struct DeviceOptions {
   int threads = 0;           ///< for kernels; 0 takes every available core
   int64_t memory_limit = 0;  ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
   int64_t host_limit = 0;    ///< bytes of Space::pinned and Space::host together, 0 for none
   std::optional<Isa> isa;    ///< default best_isa()
+  SwapOptions swap;
 };
 
 /// A logical device: its own arena, accounting, streams and threads. Each call of cpu() or meta()

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "runtime/arena.h"
+#include "runtime/cpu/swap_file.h"
 #include "runtime/memory.h"
+#include "runtime/swap.h"
 
 namespace zg {
 
@@ -68,6 +70,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   DeviceState(Device::Type type, int index, const Device::Options& options);
 
   static Device make(Device::Type type, int index, const Device::Options& options);
+  static DeviceState& of(const Device& device) { return *device.state_; }
   Device handle() { return Device(shared_from_this()); }
 
   const Device::Type type;
@@ -77,6 +80,12 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   Ledger ledger;
   std::shared_ptr<Trace> trace;
   std::unique_ptr<Stream> compute;
+  /// Behind Space::file from its first allocation on; never on a meta device.
+  std::unique_ptr<cpu::SwapFile> swap_file;
+  const SwapOptions swap;
+  SwapCount swapped;
+  /// The drive has what the arena of Space::file reserves.
+  void reserve_file();
 };
 
 namespace cpu {

@@ -55,11 +55,9 @@ void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) con
 }
 
 Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
-  if (space == Space::file)
-    throw Unsupported("allocate: Space::file is reached by offloading, not by allocation");
   std::lock_guard lock(mutex_);
   Account& account = this->account(space);
-  if (!account.arena) account.arena = std::make_unique<Arena>(backed_);
+  if (!account.arena) account.arena = std::make_unique<Arena>(backed_ && space != Space::file);
   if (const int64_t limit = this->limit(space); limit > 0) {
     int64_t others = 0;
     if (space != Space::device) {
@@ -196,10 +194,17 @@ void MemoryTracker::print(std::ostream& out) const {
 
 Buffer::Buffer(const Device& device, int64_t bytes, Space space)
     : device_(device), bytes_(bytes), space_(space) {
-  const Ledger::Block block = device_.state_->ledger.allocate(arena_bytes(bytes), space);
+  const Ledger::Block block = device_.state_->ledger.allocate(arena_bytes(bytes, space), space);
   offset_ = block.offset;
   data_ = block.data;
   purpose_ = block.purpose;
+  if (space != Space::file) return;
+  try {
+    device_.state_->reserve_file();
+  } catch (...) {
+    device_.state_->ledger.release(offset_, arena_bytes(bytes, space), space, purpose_);
+    throw;
+  }
 }
 
 std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Space space) {
@@ -207,7 +212,7 @@ std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Sp
 }
 
 Buffer::~Buffer() {
-  device_.state_->ledger.release(offset_, arena_bytes(bytes_), space_, purpose_);
+  device_.state_->ledger.release(offset_, arena_bytes(bytes_, space_), space_, purpose_);
 }
 
 PurposeScope::PurposeScope(const Device& device, Purpose purpose)

@@ -26,8 +26,10 @@ ZG_API const char* name_of(Purpose purpose);
 
 /// Sizes are rounded up to this before they are counted.
 inline constexpr int64_t arena_granule = 256;
-constexpr int64_t arena_bytes(int64_t bytes) {
-  return bytes <= 0 ? arena_granule : (bytes + arena_granule - 1) / arena_granule * arena_granule;
+inline constexpr int64_t file_granule = 4096;  ///< in Space::file: a block of its drive
+constexpr int64_t arena_bytes(int64_t bytes, Space space = Space::device) {
+  const int64_t granule = space == Space::file ? file_granule : arena_granule;
+  return bytes <= 0 ? granule : (bytes + granule - 1) / granule * granule;
 }
 
 using BytesByPurpose = std::array<int64_t, purpose_count>;
@@ -44,8 +46,9 @@ class ZG_API Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  std::byte* data() const { return data_; }  ///< null on a meta device
-  int64_t bytes() const { return bytes_; }   ///< as asked for, before rounding
+  std::byte* data() const { return data_; }        ///< null on a meta device and in Space::file
+  int64_t file_offset() const { return offset_; }  ///< of Space::file: where it begins
+  int64_t bytes() const { return bytes_; }         ///< as asked for, before rounding
   Space space() const { return space_; }
   Purpose purpose() const { return purpose_; }
   const Device& device() const { return device_; }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/error.h"
+#include "runtime/swap.h"
 
 namespace zg {
 namespace {
@@ -211,10 +212,30 @@ void copy(const Tensor& src, const Tensor& dst, Stream&) {
     throw ShapeError("copy: expected equal sizes and element types, got " + src.shape().str() +
                      " " + name_of(src.dtype()) + " to " + dst.shape().str() + " " +
                      name_of(dst.dtype()));
+  const bool from_file = src.buffer()->space() == Space::file;
+  if (from_file || dst.buffer()->space() == Space::file)
+    return wait_for_swap(src.device(), start_swap(src, dst));
   if (src.raw() && dst.raw()) std::memmove(dst.raw(), src.raw(), static_cast<size_t>(src.bytes()));
 }
 
+namespace {
+
+void fill_zero_in_file(const Tensor& dst) {
+  constexpr int64_t chunk = 1 << 20;
+  const PurposeScope purpose(dst.device(), Purpose::workspace);
+  const int64_t longest = std::min<int64_t>(dst.numel(), chunk);
+  const Tensor zeros = Tensor::empty({longest}, dst.dtype(), dst.device(), Space::host);
+  fill_zero(zeros, dst.device().compute());
+  for (int64_t begin = 0; begin < dst.numel(); begin += longest) {
+    const int64_t count = std::min(longest, dst.numel() - begin);
+    copy(zeros.flat(0, count), dst.flat(begin, count), dst.device().compute());
+  }
+}
+
+}  // namespace
+
 void fill_zero(const Tensor& dst, Stream&) {
+  if (dst && dst.buffer()->space() == Space::file) return fill_zero_in_file(dst);
   if (dst.raw()) std::memset(dst.raw(), 0, static_cast<size_t>(dst.bytes()));
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/cpu/team.h"
 #include "runtime/error.h"
 #include "runtime/processes.h"
+#include "runtime/swap.h"
 #include "runtime/tensor.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
@@ -96,7 +97,8 @@ int info(const std::vector<std::string>& arguments) {
   row("mpi", mpi_version().empty()
                  ? "absent: no MPI was found when this was built, or ZG_MPI is OFF"
                  : mpi_version());
-  row("io_uring", "absent: nothing is offloaded to files, so nothing does asynchronous I/O");
+  const std::string absence = io_uring_absence();
+  row("io_uring", absence.empty() ? "drives are read by it" : "absent: " + absence);
   if (measure) print_limits(device);
   return 0;
 }

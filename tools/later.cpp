@@ -83,7 +83,6 @@ FlagGroup later_train_flags() {
       {{"--tensor-parallel"}, "N", {"1"}, {}, data_only},
       {{"--pipeline-parallel"}, "N", {"1"}, {}, data_only},
       {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
-      {{"--nvme-path"}, "DIR", {}, {}, "this version keeps nothing on drives"},
       {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
   };
   rows.insert(rows.end(), more.begin(), more.end());

@@ -59,7 +59,8 @@ Json json_of(const RankMemory& rank) {
             {"padding", rank.rest.padding}}},
           {"peak", peak_json(rank.rows)},
           {"rows", rows},
-          {"wire", json_of(rank.wire)}};
+          {"wire", json_of(rank.wire)},
+          {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/comm.h"
+#include "runtime/swap.h"
 #include "tools/memory_rows.h"
 #include "zero/model_states.h"
 
@@ -16,6 +17,7 @@ struct RankMemory {
   zero::RestingBytes rest;
   std::vector<MemoryRow> rows;
   WireCounts wire{};  ///< received in the steps of the rows
+  SwapCount io{};     ///< of the drive, initialisation included
 };
 
 /// A run's or a plan's memory: the same bytes of JSON when they are the same.

@@ -1,18 +1,24 @@
 #include "tools/offload_flags.h"
 
+#include <filesystem>
+
 #include "runtime/error.h"
 #include "tools/flags.h"
 
 namespace zg::tools {
 namespace {
 
-Flag place_flag(const std::string& name, Space& space, const std::string& help) {
-  return {{name}, "none|host", help, [&space](const std::string& flag, const std::string& value) {
+Flag place_flag(const std::string& name, Space& space, bool nvme, const std::string& help) {
+  return {{name},
+          nvme ? "none|host|nvme" : "none|host",
+          help,
+          [&space, nvme](const std::string& flag, const std::string& value) {
             const size_t choice = parse_choice(flag, value, {"none", "host", "nvme"});
-            if (choice == 2)
-              throw Unsupported(flag + " nvme: this version keeps nothing on drives; try " + flag +
-                                " host");
-            space = choice == 0 ? Space::device : Space::host;
+            if (choice == 2 && !nvme)
+              throw Unsupported(flag + " nvme: sums of gradients are added to all the time; try " +
+                                flag + " host");
+            constexpr Space spaces[] = {Space::device, Space::host, Space::file};
+            space = spaces[choice];
           }};
 }
 
@@ -20,13 +26,16 @@ Flag place_flag(const std::string& name, Space& space, const std::string& help) 
 
 std::vector<Flag> offload_flags(OffloadFlags& offload, zero::OffloadOptions& engine) {
   return {
-      place_flag("--offload-optimizer", engine.optimizer,
+      place_flag("--offload-optimizer", engine.optimizer, true,
                  "where AdamW's moments and masters are, and are updated [none]"),
-      place_flag("--offload-gradients", engine.gradient, "where sums of gradients are [none]"),
-      place_flag("--offload-param", engine.parameter,
+      place_flag("--offload-gradients", engine.gradient, false,
+                 "where sums of gradients are [none]"),
+      place_flag("--offload-param", engine.parameter, true,
                  "stage 3: where values are between their uses [none]"),
-      place_flag("--offload-activations", engine.activation,
+      place_flag("--offload-activations", engine.activation, true,
                  "where what backward needs is until then [none]"),
+      text_flag({"--nvme-path"}, "DIR", offload.nvme_path,
+                "where nvme is: a file without a name, gone when the run ends"),
       switch_flag({"--cpu-offload"}, offload.cpu_offload,
                   "optimizer and gradients, at stage 3 parameters too, to the host"),
   };
@@ -45,6 +54,15 @@ void settle_offload(TrainOptions& options) {
   }
   if (options.offload.cpu_checkpointing && options.activation_checkpoint)
     move("--offload-activations", places.activation);
+  const bool on_drive = places.parameter == Space::file || places.optimizer == Space::file ||
+                        places.activation == Space::file;
+  if (on_drive && options.offload.nvme_path.empty())
+    throw ConfigError(
+        "--nvme-path: expected a directory on a drive, for what goes to nvme; got none");
+  if (on_drive && !std::filesystem::is_directory(options.offload.nvme_path))
+    throw FileError("--nvme-path: " + options.offload.nvme_path +
+                    " is no directory; expected one on a drive, for what goes to nvme");
+  options.place.device.swap.directory = options.offload.nvme_path;
   if (places.parameter != Space::device && engine.stage != 3)
     throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
                       std::to_string(engine.stage) +

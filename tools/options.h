@@ -75,7 +75,8 @@ struct EpochLimit {
 };
 
 struct OffloadFlags {
-  bool cpu_offload = false;        ///< Lightning's: what the engine is not told goes to the host
+  bool cpu_offload = false;  ///< Lightning's: what the engine is not told goes to the host
+  std::string nvme_path;
   bool cpu_checkpointing = false;  ///< DeepSpeed's: what checkpointed blocks keep does
 };
 

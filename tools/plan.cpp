@@ -70,6 +70,9 @@ void print_summary(const Run& run, const RankMemory& memory) {
                                            static_cast<double>(run.steps - run.steps_done)));
   print("host " + mib(host));
   print("disk " + mib(file));
+  if (file > 0)
+    print(text("drive reads %s and writes %s, first values included", mib(memory.io.read).c_str(),
+               mib(memory.io.written).c_str()));
 }
 
 // The exit status.

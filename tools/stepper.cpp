@@ -143,7 +143,8 @@ RankMemory Stepper::rank_memory() const {
   return {.rank = ranks_.rank(),
           .rest = engine_->resting_bytes(),
           .rows = memory_.rows(),
-          .wire = ranks_.wire()};
+          .wire = ranks_.wire(),
+          .io = swapped(device_)};
 }
 
 }  // namespace zg::tools

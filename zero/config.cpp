@@ -53,9 +53,11 @@ void validate(const Config& config) {
   for (const auto& [field, space] :
        {std::pair("parameter", offload.parameter), std::pair("gradient", offload.gradient),
         std::pair("optimizer", offload.optimizer), std::pair("activation", offload.activation)})
-    if (space != Space::device && space != Space::host)
+    if (space == Space::pinned || (space == Space::file && std::string(field) == "gradient"))
       throw Unsupported(std::string("config: offload.") + field + " is " + name_of(space) +
                         "; expected device or host");
+  check(offload.sub_group_size >= 1, "offload.sub_group_size",
+        static_cast<double>(offload.sub_group_size), "1 or more");
   if (offload.parameter != Space::device && config.stage != 3)
     throw ConfigError(
         "config: offload.parameter needs stage 3, where values are shards between "

@@ -57,7 +57,7 @@ EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicat
     const Storage& storage = storages.emplace_back(
         name, parameters,
         Storage::Place{this->config, comm.rank(), comm.size(), this->device, stays_whole});
-    storages.back().initialise(config.seed, config.load, device.compute());
+    storages.back().initialise(config.seed, config.load);
     for (const Values* values : {&storage.trainable, &storage.frozen})
       for (const FlatUnit::Piece& piece : values->flat.pieces) {
         places[static_cast<size_t>(piece.parameter->index)] = storages.size() - 1;

@@ -46,10 +46,10 @@ Local local_state(EngineState& s, Storage& storage, bool trainable, State state)
 /// The whole flat array of the state.
 Tensor whole_state(EngineState& s, Storage& storage, bool trainable, State state) {
   const Local local = local_state(s, storage, trainable, state);
-  if (!local.tensor || local.tensor.numel() == local.flat->padded) return local.tensor;
+  if (!local.tensor || local.tensor.numel() == local.flat->padded) return in_memory(local.tensor);
   const PurposeScope purpose(s.device, Purpose::workspace);
   const Tensor whole = Tensor::empty({local.flat->padded}, local.tensor.dtype(), s.device);
-  s.comm.wait(s.comm.all_gather(local.tensor, whole, storage.name + " state"));
+  s.comm.wait(s.comm.all_gather(in_memory(local.tensor), whole, storage.name + " state"));
   return whole;
 }
 
@@ -66,7 +66,7 @@ RestingBytes Engine::resting_bytes() const {
   const auto add = [&](int64_t& kind, const Tensor& tensor, int64_t numel) {
     if (!tensor) return;
     kind += numel * size_of(tensor.dtype());
-    held += arena_bytes(tensor.bytes());
+    held += arena_bytes(tensor.bytes(), tensor.buffer()->space());
   };
   for (const Storage& storage : state_->storages) {
     for (const Values* values : {&storage.trainable, &storage.frozen})

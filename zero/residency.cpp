@@ -13,19 +13,6 @@ void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::stri
         comm.all_gather(shard, whole, name, {begin, std::min(step, shard.numel() - begin)}));
 }
 
-std::vector<Communicator::Ticket> gather_values(Storage& storage, Communicator& comm,
-                                                const Config& config) {
-  std::vector<Communicator::Ticket> tickets;
-  for (const Values* values : {&storage.trainable, &storage.frozen})
-    if (!values->empty() && comm.size() == 1)
-      copy(values->shard, values->whole, values->shard.device().compute());
-    else if (!values->empty())
-      gather_in_buckets(values->shard, values->whole, storage.name + " values",
-                        config.allgather_bucket_size, comm, tickets);
-  if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
-  return tickets;
-}
-
 Residency::Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config)
     : storages_(storages), comm_(comm), config_(config), states_(storages.size()) {}
 
@@ -75,15 +62,47 @@ void Residency::gather(size_t index) {
     values->whole =
         Tensor::empty({values->flat.padded}, values->shard.dtype(), values->shard.device());
   }
-  states_[index].tickets = gather_values(storage, comm_, config_);
-  states_[index].gathering = true;
+  State& state = states_[index];
+  state.gathering = true;
+  if (config_.offload.parameter != Space::file) return exchange(index);
+  for (size_t i = 0; i < 2; ++i) {
+    const Values& values = i == 0 ? storage.trainable : storage.frozen;
+    if (values.empty()) continue;
+    const PurposeScope purpose(values.shard.device(), Purpose::parameter);
+    state.shards[i] = Tensor::empty(values.shard.shape(), values.shard.dtype(),
+                                    values.shard.device(), Space::host);
+    state.read = start_swap(values.shard, state.shards[i]);
+  }
+}
+
+// The shards are in memory: every rank's to every rank, or to the device.
+void Residency::exchange(size_t index) {
+  Storage& storage = storages_[index];
+  State& state = states_[index];
+  for (size_t i = 0; i < 2; ++i) {
+    const Values& values = i == 0 ? storage.trainable : storage.frozen;
+    if (values.empty()) continue;
+    const Tensor& shard = state.shards[i] ? state.shards[i] : values.shard;
+    if (comm_.size() == 1)
+      copy(shard, values.whole, shard.device().compute());
+    else
+      gather_in_buckets(shard, values.whole, storage.name + " values",
+                        config_.allgather_bucket_size, comm_, state.tickets);
+  }
+  if (!config_.overlap_comm && !state.tickets.empty()) comm_.wait(state.tickets.back());
 }
 
 void Residency::complete(size_t index) {
   State& state = states_[index];
   state.gathering = false;
+  if (config_.offload.parameter == Space::file) {
+    for (const Tensor& shard : state.shards)
+      if (shard) wait_for_swap(shard.device(), state.read);
+    exchange(index);
+  }
   if (!state.tickets.empty()) comm_.wait(state.tickets.back());
   state.tickets.clear();
+  state.shards = {};
 }
 
 void Residency::evict(size_t index) noexcept {

@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "runtime/comm.h"
+#include "runtime/swap.h"
 #include "zero/storage.h"
 
 namespace zg::zero {
@@ -36,8 +37,11 @@ class Residency {
     int users = 0;
     bool gathering = false;
     std::vector<Communicator::Ticket> tickets;
+    std::array<Tensor, 2> shards;  // of shards in a file: where they are read to
+    SwapTicket read = 0;
   };
   void gather(size_t storage);
+  void exchange(size_t storage);
   void complete(size_t storage);
   void evict(size_t storage) noexcept;
   void prefetch();
@@ -51,9 +55,6 @@ class Residency {
   std::vector<size_t> order_;                  // of this one, so far
 };
 
-/// The whole of every value array of the storage, gathered from the shards in buckets.
-std::vector<Communicator::Ticket> gather_values(Storage& storage, Communicator& comm,
-                                                const Config& config);
 /// One flat array in buckets of at most `bucket` elements of the whole.
 void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::string& name,
                        int64_t bucket, Communicator& comm,

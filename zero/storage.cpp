@@ -87,7 +87,7 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   moment2 = state();
 }
 
-void Storage::initialise(uint64_t seed, DType load, Stream& stream) {
+void Storage::initialise(uint64_t seed, DType load) {
   const auto fill = [&](const Values& values) {
     if (values.empty()) return;
     if (values.whole)
@@ -100,7 +100,7 @@ void Storage::initialise(uint64_t seed, DType load, Stream& stream) {
   if (!masters || values_are_masters) return;
   initialise_pieces(trainable.flat.within(state_begin, state_begin + state_numel), masters, seed,
                     load);
-  round_masters(state_begin, state_begin + state_numel, stream);
+  round_masters(state_begin, state_begin + state_numel);
 }
 
 void Storage::zero_unfolded(Stream& stream) {
@@ -108,11 +108,9 @@ void Storage::zero_unfolded(Stream& stream) {
     if (!folded[i]) fill_zero(sums.flat(pieces[i].begin, pieces[i].numel()), stream);
 }
 
-void Storage::round_masters(int64_t begin, int64_t end, Stream& stream) {
+void Storage::round_masters(int64_t begin, int64_t end) {
   if (values_are_masters) return;
-  kernels::cast(
-      {.x = masters.flat(begin - state_begin, end - begin), .y = low_precision(begin, end - begin)},
-      stream);
+  convert(masters.flat(begin - state_begin, end - begin), low_precision(begin, end - begin));
 }
 
 Tensor Storage::low_precision(int64_t begin, int64_t numel) const {

@@ -35,7 +35,7 @@ struct Storage {
   /// Values and masters from (seed, name, element), rounded to `load`, of what this rank holds;
   /// moments and sums are zero already. Whole values of other ranks' shards are made here too,
   /// without an exchange.
-  void initialise(uint64_t seed, DType load, Stream& stream);
+  void initialise(uint64_t seed, DType load);
 
   /// What is not in `folded` becomes zero: its sum is undefined until then.
   void zero_unfolded(Stream& stream);
@@ -43,7 +43,7 @@ struct Storage {
 
   /// The compute copies of masters [begin, end), places of the trainable flat array inside the
   /// state's range, follow them; nothing to do where they are the same bytes.
-  void round_masters(int64_t begin, int64_t end, Stream& stream);
+  void round_masters(int64_t begin, int64_t end);
   /// Where AdamW writes the compute copy of a range of the state; absent where masters are values.
   Tensor low_precision(int64_t begin, int64_t numel) const;
 

@@ -19,7 +19,32 @@ void for_each_chunk(const Tensor& tensor, const F& f) {
   }
 }
 
+// Rounds what is in memory to where `to` is.
+void store(const Tensor& memory, const Tensor& to) {
+  Stream& stream = to.device().compute();
+  if (!in_file(to)) return kernels::cast({.x = memory, .y = to}, stream);
+  if (memory.dtype() == to.dtype()) return copy(memory, to, stream);
+  const Tensor rounded = Tensor::empty(to.shape(), to.dtype(), to.device(), Space::host);
+  kernels::cast({.x = memory, .y = rounded}, stream);
+  copy(rounded, to, stream);
+}
+
 }  // namespace
+
+bool in_file(const Tensor& tensor) { return tensor && tensor.buffer()->space() == Space::file; }
+
+Tensor in_memory(const Tensor& tensor) {
+  if (!in_file(tensor)) return tensor;
+  const Tensor memory = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), Space::host);
+  copy(tensor, memory, tensor.device().compute());
+  return memory;
+}
+
+void convert(const Tensor& from, const Tensor& to) {
+  for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
+    store(in_memory(from.flat(begin, chunk.numel())), chunk);
+  });
+}
 
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce) {
@@ -28,7 +53,7 @@ void write_floats(const Tensor& to,
     const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device);
     if (float* values = staging.data<float>())
       produce(begin, {values, static_cast<size_t>(chunk.numel())});
-    kernels::cast({.x = staging, .y = chunk}, device.compute());
+    store(staging, chunk);
   });
 }
 
@@ -38,6 +63,7 @@ void round_to_bf16(std::span<float> values) {
 
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume) {
   for_each_chunk(from, [&](int64_t, Tensor chunk) {
+    chunk = in_memory(chunk);
     if (chunk.dtype() != DType::f32) {
       const Tensor wide = Tensor::empty(chunk.shape(), DType::f32, chunk.device());
       kernels::cast({.x = chunk, .y = wide}, chunk.device().compute());

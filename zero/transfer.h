@@ -18,6 +18,13 @@ void write_floats(const Tensor& to,
 /// device nothing is consumed.
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
 
+/// Whether its bytes are on a drive, where no kernel reaches them.
+bool in_file(const Tensor& tensor);
+/// The tensor itself, or a copy on the host of one in a file.
+Tensor in_memory(const Tensor& tensor);
+/// to = from, rounded to its dtype, wherever the two are; a few MiB at a time.
+void convert(const Tensor& from, const Tensor& to);
+
 /// To nearest even; for what is loaded in half precision and kept in f32.
 void round_to_bf16(std::span<float> values);
 

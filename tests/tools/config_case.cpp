@@ -46,6 +46,9 @@ std::string fingerprint(const tools::TrainOptions& options) {
   for (const Space space :
        {offload.parameter, offload.gradient, offload.optimizer, offload.activation})
     out << name_of(space) << ' ';
+  const SwapOptions& swap = options.place.device.swap;
+  out << options.offload.nvme_path << ' ' << offload.sub_group_size << ' ' << swap.block_size << ' '
+      << swap.queue_depth << ' ';
   out << options.offload.cpu_checkpointing << '\n'
       << options.steps_per_print << ' ' << options.dump_memory << ' '
       << options.buckets.reduce_per_square << ' ' << options.buckets.prefetch_per_square << ' '

@@ -51,8 +51,11 @@ const std::map<std::string, const char*> needs = {
 
 // The bits and the exchanges are the same: these say when a unit's values are there, which
 // tests/zero/residency_test.cpp shows.
-const std::set<std::string> only_when = {"zero_optimization.overlap_comm",
-                                         "zero_optimization.stage3_prefetch_bucket_size"};
+const std::set<std::string> only_when = {
+    "zero_optimization.overlap_comm", "zero_optimization.stage3_prefetch_bucket_size",
+    // Where and how a drive is read: tests/runtime/swap_test.cpp
+    "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
+    "zero_optimization.sub_group_size", "aio.block_size", "aio.queue_depth"};
 
 std::string name_of(const Row& row) {
   const std::string section = row.section;

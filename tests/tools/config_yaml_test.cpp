@@ -115,7 +115,7 @@ TEST_CASE("accelerate: what is wrong or not done is told with its place") {
   CHECK(status("distributed_type: FSDP") == 6);
   CHECK(status("num_machines: 2") == 6);
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, "
-               "offload_param_device: nvme, offload_param_nvme_path: d}") == 6);
+               "offload_param_device: nvme, offload_param_nvme_path: /nowhere}") == 5);
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}") ==
         5);
   CHECK(status(yaml_of(std::string(ZG_CONFIGS) + "zero2.json")) == 2);  // fp16 here, bf16 there

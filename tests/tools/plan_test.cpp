@@ -76,7 +76,11 @@ std::string random_setting(uint32_t seed, const std::string& text) {
   flags += draw.one_of({"", " --activation-checkpoint"});
   flags += draw.one_of({"", " --offload-optimizer host", " --offload-gradients host",
                         " --offload-activations host", " --cpu-offload",
-                        " --cpu-offload --offload-activations host"});
+                        " --cpu-offload --offload-activations host",
+                        " --offload-optimizer nvme --nvme-path /tmp",
+                        " --offload-optimizer nvme --offload-activations nvme --nvme-path /tmp"});
+  if (stage == 3)
+    flags += draw.one_of({"", " --offload-param host", " --offload-param nvme --nvme-path /tmp"});
   if (stage < 2) flags += draw.one_of({"", " --reduce-at-boundary"});
   return flags;
 }

@@ -53,7 +53,8 @@ constexpr int micro_batches = 8, steps = 3;
 Outcome train(const Config& config, int ranks) {
   Outcome outcome;
   std::mutex mutex;
-  run_local(ranks, [&](Communicator& comm, const Device& device) {
+  const LocalOptions options{.device = {.swap = {.directory = "/tmp"}}};
+  const auto rank = [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device, config);
     std::vector<double> losses, norms, scales;
@@ -70,7 +71,8 @@ Outcome train(const Config& config, int ranks) {
     const std::lock_guard lock(mutex);
     if (outcome.hash.empty()) outcome = here;
     if (!(outcome == here)) throw ShapeError("ranks ended with different outcomes");
-  });
+  };
+  run_local(ranks, rank, options);
   return outcome;
 }
 
@@ -112,7 +114,10 @@ TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
                                          {.gradient = host},
                                          {.activation = host},
                                          {.parameter = host},
-                                         {host, host, host, host}};
+                                         {host, host, host, host},
+                                         {.optimizer = file, .sub_group_size = 64},
+                                         {.parameter = file, .sub_group_size = 100},
+                                         {file, host, file, file, 1000}};
   for (const DType compute : {DType::f32, DType::bf16}) {
     const Outcome reference = train({.compute = compute}, 1);
     for (const int stage : {0, 1, 2, 3})

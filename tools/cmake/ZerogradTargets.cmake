@@ -78,6 +78,7 @@ function(zg_add_library name)
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/zerograd>)
   target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads
                         $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>
+                        $<TARGET_NAME_IF_EXISTS:liburing::liburing>
                         $<BUILD_INTERFACE:zg_options>)
 endfunction()
 
@@ -100,5 +101,6 @@ function(zg_install name)
   write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake
                                    COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfig.cmake
-                ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake DESTINATION ${cmake_dir})
+                ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake
+                ${PROJECT_SOURCE_DIR}/tools/cmake/Findliburing.cmake DESTINATION ${cmake_dir})
 endfunction()

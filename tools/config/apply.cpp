@@ -212,25 +212,37 @@ class Mapping {
       engine_.overlap_comm = engine_.stage == 3;
   }
 
-  // DeepSpeed sums gradients where the optimizer is.
+  // DeepSpeed sums gradients where the optimizer is; here a drive is no place to add to.
   void apply_offload() {
     zero::OffloadOptions& offload = engine_.offload;
-    const auto to_host = [&](const char* flag, Space& space) {
-      if (!has_flag(flag)) space = Space::host;
+    const auto move = [&](const char* flag, Space& kind, Space to) {
+      if (!has_flag(flag)) kind = to;
     };
-    const auto optimizer = [&](bool moves) {
-      if (!moves) return;
-      to_host("--offload-optimizer", offload.optimizer);
-      to_host("--offload-gradients", offload.gradient);
+    const auto optimizer = [&](const std::string& to) {
+      if (to == "none") return;
+      move("--offload-optimizer", offload.optimizer, to == "cpu" ? Space::host : Space::file);
+      move("--offload-gradients", offload.gradient, Space::host);
     };
-    const auto parameter = [&](bool moves) {
-      if (moves) to_host("--offload-param", offload.parameter);
+    const auto parameter = [&](const std::string& to) {
+      if (to != "none")
+        move("--offload-param", offload.parameter, to == "cpu" ? Space::host : Space::file);
     };
     const char* const in = "zero_optimization";
-    take(in, "cpu_offload", {}, [&](const Setting& s) { optimizer(s.boolean); });
-    take(in, "cpu_offload_param", {}, [&](const Setting& s) { parameter(s.boolean); });
-    take("offload_optimizer", "device", {}, [&](const Setting& s) { optimizer(s.text == "cpu"); });
-    take("offload_param", "device", {}, [&](const Setting& s) { parameter(s.text == "cpu"); });
+    take(in, "cpu_offload", {}, [&](const Setting& s) { optimizer(s.boolean ? "cpu" : "none"); });
+    take(in, "cpu_offload_param", {},
+         [&](const Setting& s) { parameter(s.boolean ? "cpu" : "none"); });
+    take("offload_optimizer", "device", {}, [&](const Setting& s) { optimizer(s.text); });
+    take("offload_param", "device", {}, [&](const Setting& s) { parameter(s.text); });
+    for (const char* section : {"offload_param", "offload_optimizer"})
+      take(section, "nvme_path", {"--nvme-path"},
+           [&](const Setting& s) { options_.offload.nvme_path = s.text; });
+    take(in, "sub_group_size", {}, [&](const Setting& s) {
+      offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
+    });
+    SwapOptions& swap = options_.place.device.swap;
+    take("aio", "block_size", {}, [&](const Setting& s) { swap.block_size = s.integer; });
+    take("aio", "queue_depth", {},
+         [&](const Setting& s) { swap.queue_depth = static_cast<int>(s.integer); });
     take("activation_checkpointing", "cpu_checkpointing", {},
          [&](const Setting& s) { options_.offload.cpu_checkpointing = s.boolean; });
   }

@@ -53,11 +53,6 @@ void check_offload(CheckedConfig& config) {
                         "nvme without a place; expected nvme_path, got none; try \"nvme_path\": "
                         "\"/local_nvme\"");
   }
-  for (const char* section : {"offload_param", "offload_optimizer"})
-    if (const Setting* device = given(config, section, "device"); device && device->text == "nvme")
-      note_unsupported(config, config.place_of(*device) +
-                                   "'nvme': this version keeps nothing on drives; expected none or "
-                                   "cpu; try cpu");
   if (const Setting* parameters = given(config, "offload_param", "device");
       parameters && parameters->text != "none") {
     const Setting* stage = config.find("zero_optimization", "stage");

@@ -15,7 +15,6 @@ constexpr double largest_float = 3e38;
 constexpr const char* off = "this version does not do it";
 constexpr const char* layout = "gradients and values always lie in flat shards";
 constexpr const char* units = "values are gathered unit by unit and freed after their last use";
-constexpr const char* no_drive = "nothing is kept on drives";
 constexpr const char* monitors = "--metrics F writes a JSON line per step";
 
 std::vector<Row> top_level() {
@@ -51,7 +50,7 @@ std::vector<Row> top_level() {
       {"", "data_types", section, "null", inner, "", "data_types"},
       {"", "checkpoint", section, "null", inner, "", "checkpoint"},
       {"", "activation_checkpointing", section, "null", inner, "", "activation_checkpointing"},
-      {"", "aio", section, "null", nothing, no_drive, "aio"},
+      {"", "aio", section, "null", inner, "", "aio"},
       {"", "tensorboard", section, "null", nothing, monitors, "tensorboard"},
       {"", "csv_monitor", section, "null", nothing, monitors, "csv_monitor"},
       {"", "wandb", section, "null", nothing, monitors, "wandb"},
@@ -192,8 +191,7 @@ std::vector<Row> zero_optimization() {
       {in, "reduce_scatter", boolean, "true", nothing, "shards are reduced where they stay"},
       {in, "allgather_partitions", boolean, "true", nothing, units},
       {in, "round_robin_gradients", boolean, "false", nothing, layout},
-      {in, "sub_group_size", integer, "1e9", nothing, "AdamW takes no extra memory to tile", "", 1,
-       largest_integer},
+      {in, "sub_group_size", integer, "1e9", honoured, "", "", 1, largest_integer},
       {in, "stage3_max_live_parameters", integer, "1e9", nothing, units, "", 0, largest_integer,
        nullptr, "max_live_parameters"},
       {in, "stage3_max_reuse_distance", integer, "1e9", nothing, units, "", 0, largest_integer,
@@ -236,7 +234,7 @@ std::vector<Row> offload() {
   for (const char* in : {"offload_param", "offload_optimizer"}) {
     const bool optimizer = in[8] == 'o';
     rows.push_back({in, "device", choice, "\"none\"", honoured, "", "none|cpu|nvme"});
-    rows.push_back({in, "nvme_path", text, "null", inner});
+    rows.push_back({in, "nvme_path", text, "null"});
     rows.push_back(
         {in, "buffer_count", integer, optimizer ? "4" : "5", inner, "", "", 1, largest_count});
     rows.push_back({in, "pin_memory", boolean, "true", inner, "", "", 0, 0, "false"});
@@ -269,8 +267,8 @@ std::vector<Row> activation_checkpointing() {
 
 std::vector<Row> services() {
   std::vector<Row> rows = {
-      {"aio", "block_size", integer, "1048576", inner, "", "", 1, largest_integer},
-      {"aio", "queue_depth", integer, "8", inner, "", "", 1, largest_count},
+      {"aio", "block_size", integer, "1048576", honoured, "", "", 1, 1 << 30},
+      {"aio", "queue_depth", integer, "8", honoured, "", "", 1, 1024},
       {"aio", "intra_op_parallelism", integer, "1", inner, "", "", 1, largest_count, nullptr,
        "thread_count"},
       {"aio", "single_submit", boolean, "false", inner},

@@ -1,0 +1,44 @@
+#include "runtime/swap.h"
+
+#include "runtime/device_state.h"
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+bool is_on_file(const Tensor& tensor) { return tensor.buffer()->space() == Space::file; }
+
+// Of the file, blocks included that the range only touches.
+int64_t blocks_of(const Tensor& file) {
+  constexpr int64_t block = file_granule;
+  const int64_t begin = file.byte_offset() / block;
+  const int64_t end = (file.byte_offset() + file.bytes() + block - 1) / block;
+  return (end - begin) * block;
+}
+
+}  // namespace
+
+SwapTicket start_swap(const Tensor& from, const Tensor& to) {
+  if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
+    throw ShapeError("swap: expected equal sizes and element types, got " + from.shape().str() +
+                     " and " + to.shape().str());
+  const bool writes = is_on_file(to);
+  if (writes == is_on_file(from))
+    throw ShapeError("swap: expected one tensor in memory and one in Space::file");
+  const Tensor& file = writes ? to : from;
+  const Tensor& memory = writes ? from : to;
+  DeviceState& device = DeviceState::of(file.device());
+  (writes ? device.swapped.written : device.swapped.read) += blocks_of(file);
+  if (!device.swap_file || file.numel() == 0) return 0;
+  const int64_t offset = file.buffer()->file_offset() + file.byte_offset();
+  const std::span<std::byte> bytes(memory.raw(), static_cast<size_t>(memory.bytes()));
+  return writes ? device.swap_file->write(offset, bytes) : device.swap_file->read(offset, bytes);
+}
+
+void wait_for_swap(const Device& device, SwapTicket ticket) {
+  if (DeviceState& state = DeviceState::of(device); state.swap_file) state.swap_file->wait(ticket);
+}
+
+SwapCount swapped(const Device& device) { return DeviceState::of(device).swapped; }
+
+}  // namespace zg

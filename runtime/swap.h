@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/tensor.h"
+
+namespace zg {
+
+/// A transfer between memory and Space::file that has been asked for.
+using SwapTicket = int64_t;
+
+/// Starts to bring a tensor of Space::file to memory, or memory to it: equal numel and dtype, of
+/// one device. Transfers are done in the order of the calls, on a worker of the device; memory must
+/// be left alone until wait_for_swap(). A meta device counts the bytes and moves none.
+ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to);
+/// Returns when this transfer and all before it are done. FileError: a drive failed, or gave back
+/// something else than was written.
+ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
+
+/// Bytes of Space::file that were asked for so far, in whole blocks of 4096.
+struct SwapCount {
+  int64_t read = 0, written = 0;
+};
+ZG_API SwapCount swapped(const Device& device);
+
+/// Why drives are not read by io_uring here; empty: they are.
+ZG_API std::string io_uring_absence();
+
+}  // namespace zg

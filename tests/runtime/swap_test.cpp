@@ -1,0 +1,135 @@
+#include "runtime/swap.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+#include <vector>
+
+#include "runtime/error.h"
+#include "tests/temporary_folder.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+Device device_on(const std::string& directory, int64_t block_size = 1 << 20, int depth = 8) {
+  return Device::cpu(
+      0, {.swap = {.directory = directory, .block_size = block_size, .queue_depth = depth}});
+}
+
+Tensor file_of(const Device& device, int64_t numel) {
+  return Tensor::empty({numel}, DType::u8, device, Space::file);
+}
+
+std::vector<uint8_t> random_bytes(std::mt19937& random, int64_t count) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  return bytes;
+}
+
+/// This process's open file without a name in the directory.
+std::string unnamed_file_in(const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with(directory) && target.ends_with(" (deleted)")) return entry.path();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("any range of a file comes back as it was written last, whatever the requests' size") {
+  const TemporaryFolder folder;
+  for (const auto& [block_size, depth] :
+       {std::pair<int64_t, int>(4096, 1), {8192, 3}, {1 << 20, 8}}) {
+    const Device device = device_on(folder.path(), block_size, depth);
+    constexpr int64_t size = 100'003;
+    const Tensor first = file_of(device, 5), file = file_of(device, size);
+    fill_zero(file, device.compute());
+    std::vector<uint8_t> expected(size, 0);
+    std::mt19937 random(7);
+    for (int round = 0; round < 200; ++round) {
+      const auto begin = static_cast<int64_t>(random() % size);
+      const auto count = static_cast<int64_t>(random() % static_cast<uint64_t>(size - begin)) + 1;
+      const std::vector<uint8_t> bytes = random_bytes(random, count);
+      copy(Tensor::from(bytes, {count}, device), file.flat(begin, count), device.compute());
+      std::copy(bytes.begin(), bytes.end(), expected.begin() + begin);
+    }
+    const Tensor memory = Tensor::empty({size}, DType::u8, device);
+    copy(file, memory, device.compute());
+    CHECK(memory.to_host<uint8_t>() == expected);
+    const Tensor middle = Tensor::empty({4097}, DType::u8, device);
+    copy(file.flat(4095, 4097), middle, device.compute());
+    CHECK(middle.to_host<uint8_t>() ==
+          std::vector<uint8_t>(expected.begin() + 4095, expected.begin() + 4095 + 4097));
+  }
+}
+
+TEST_CASE("transfers are done in the order of the calls") {
+  const TemporaryFolder folder;
+  const Device device = device_on(folder.path(), 4096, 2);
+  constexpr int64_t size = 1 << 20;
+  const Tensor file = file_of(device, size);
+  std::mt19937 random(3);
+  std::vector<Tensor> sources, targets;
+  SwapTicket last = 0;
+  for (int i = 0; i < 10; ++i) {
+    sources.push_back(Tensor::from(random_bytes(random, size), {size}, device));
+    targets.push_back(Tensor::empty({size}, DType::u8, device));
+    start_swap(sources.back(), file);
+    last = start_swap(file, targets.back());
+  }
+  wait_for_swap(device, last);
+  for (size_t i = 0; i < sources.size(); ++i)
+    CHECK(sources[i].to_host<uint8_t>() == targets[i].to_host<uint8_t>());
+}
+
+TEST_CASE("a bit that the drive changed is found, with its place, and nothing is read after it") {
+  const TemporaryFolder folder;
+  const Device device = device_on(folder.path());
+  const Tensor file = file_of(device, 20'000), memory = Tensor::empty({20'000}, DType::u8, device);
+  fill_zero(file, device.compute());
+  const std::string path = unnamed_file_in(folder.path());
+  REQUIRE(!path.empty());
+  CHECK(std::filesystem::is_empty(folder.path()));
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(opened >= 0);
+  const uint8_t one = 1;
+  REQUIRE(pwrite(opened, &one, 1, 9000) == 1);
+  REQUIRE(fsync(opened) == 0);
+  close(opened);
+  CHECK_THROWS_WITH_AS(copy(file, memory, device.compute()),
+                       doctest::Contains("the block at byte 8192 is not what was written there"),
+                       FileError);
+  CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
+}
+
+TEST_CASE("a drive without room or a directory is told before anything is kept there") {
+  const TemporaryFolder folder;
+  const Device device = device_on(folder.path());
+  const Tensor kept = file_of(device, 4096);
+  CHECK_THROWS_WITH_AS(file_of(device, int64_t{1} << 50), doctest::Contains("has no room"),
+                       FileError);
+  CHECK(device.memory().live(Space::file) == 4096);
+  CHECK_THROWS_WITH_AS(file_of(device_on(folder / "none"), 1), doctest::Contains("none"),
+                       FileError);
+  CHECK_THROWS_WITH_AS(file_of(Device::cpu(), 1), doctest::Contains("--nvme-path"), ConfigError);
+}
+
+TEST_CASE("a meta device counts what a drive would do, to the byte") {
+  const TemporaryFolder folder;
+  for (const Device& device : {device_on(folder.path()), Device::meta()}) {
+    const Tensor file = file_of(device, 10'000),
+                 memory = Tensor::empty({10'000}, DType::u8, device);
+    copy(memory, file, device.compute());
+    copy(file.flat(4000, 200), memory.flat(0, 200), device.compute());
+    CHECK(swapped(device).written == 3 * 4096);
+    CHECK(swapped(device).read == 2 * 4096);
+    CHECK(device.memory().live(Space::file) == 3 * 4096);
+  }
+}
