@@ -46,8 +46,11 @@ void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) con
           << (name_.empty() ? "" : " for " + name_) << " on " << device_name_ << " ("
           << name_of(space) << ") in phase " << phase_ << "; expected at most " << mib(limit)
           << " MiB in all, of which " << mib(held) << " MiB are reserved and "
-          << mib(account(space).total)
-          << " MiB live; try a smaller batch, --activation-checkpoint, or a larger limit\n";
+          << mib(account(space).total) << " MiB live, and more in steps of "
+          << mib(Arena::grow_bytes) << " MiB; try "
+          << (space == Space::device
+                  ? "a smaller batch, --activation-checkpoint, or a larger limit\n"
+                  : "offloading less, or a larger limit\n");
   for (int p = 0; p < purpose_count; ++p)
     message << "  " << name_of(static_cast<Purpose>(p)) << " "
             << mib(account(space).live[static_cast<size_t>(p)]) << " MiB\n";

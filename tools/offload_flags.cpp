@@ -13,7 +13,9 @@ Flag place_flag(const std::string& name, Space& space, bool nvme, const std::str
           nvme ? "none|host|nvme" : "none|host",
           help,
           [&space, nvme](const std::string& flag, const std::string& value) {
-            const size_t choice = parse_choice(flag, value, {"none", "host", "nvme"});
+            // DeepSpeed calls the host cpu.
+            const size_t choice =
+                value == "cpu" ? 1 : parse_choice(flag, value, {"none", "host", "nvme"});
             if (choice == 2 && !nvme)
               throw Unsupported(flag + " nvme: sums of gradients are added to all the time; try " +
                                 flag + " host");

@@ -81,8 +81,11 @@ int print_verdict(const Run& run, const RankMemory& memory) {
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = fits(run, memory);
   const std::optional<std::string> smallest = smallest_fitting(run);
-  std::string line = "fits " + size(limits.memory_limit ? limits.memory_limit : limits.host_limit) +
-                     ": " + (yes ? "yes" : "no") + "; smallest setting that fits: ";
+  std::string caps = limits.memory_limit ? size(limits.memory_limit) : "";
+  if (limits.host_limit)
+    caps += (caps.empty() ? "" : " and ") + size(limits.host_limit) + " of host memory";
+  std::string line =
+      "fits " + caps + ": " + (yes ? "yes" : "no") + "; smallest setting that fits: ";
   line += smallest ? *smallest : "none; try a smaller --batch-size or more --ranks";
   print(line);
   return yes ? 0 : 3;

@@ -138,6 +138,7 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
 Run prepare_run(const TrainOptions& given) {
   Run run{.options = given};
   TrainOptions& options = run.options;
+  if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
   settle_precision(options);
   std::optional<Settings> saved;
   Position done;

@@ -71,6 +71,10 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
         settings.optimisation.engine.loss_scaling.consecutive_hysteresis);
   visit("run", "min_loss_scale", settings.optimisation.engine.loss_scaling.min_loss_scale);
   visit("run", "stage", settings.optimisation.engine.stage);
+  visit("run", "offload_parameter", settings.optimisation.engine.offload.parameter);
+  visit("run", "offload_gradient", settings.optimisation.engine.offload.gradient);
+  visit("run", "offload_optimizer", settings.optimisation.engine.offload.optimizer);
+  visit("run", "offload_activation", settings.optimisation.engine.offload.activation);
   visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
   visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
   visit("run", "seed", settings.seed);
@@ -85,6 +89,7 @@ const char* order_name(models::Order order) {
 }
 
 Json value_of(models::Order order) { return order_name(order); }
+Json value_of(Space space) { return zg::name_of(space); }
 Json value_of(DType dtype) { return name_of(dtype); }
 Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
 Json value_of(zero::WarmupType type) { return type == zero::WarmupType::linear ? "linear" : "log"; }
@@ -109,6 +114,12 @@ void read(const Json& json, DType& dtype) {
   for (DType known : {DType::f32, DType::bf16, DType::f16})
     if (name == name_of(known)) return void(dtype = known);
   throw ConfigError("dtype " + name + "; expected f32, bf16 or f16");
+}
+void read(const Json& json, Space& space) {
+  const std::string name = json.get<std::string>();
+  for (Space known : {Space::device, Space::host, Space::file})
+    if (name == zg::name_of(known)) return void(space = known);
+  throw ConfigError("offload " + name + "; expected device, host or file");
 }
 void read(const Json& json, zero::ScheduleKind& kind) {
   kind = zero::schedule_kind(json.get<std::string>());

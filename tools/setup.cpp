@@ -242,6 +242,14 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--initial-scale-power", engine.loss_scaling.initial_scale_power,
        saved_engine.loss_scaling.initial_scale_power);
   if (missing("--strategy")) fill("--zero-stage", engine.stage, saved_engine.stage);
+  if (missing("--config")) {
+    zero::OffloadOptions& offload = engine.offload;
+    const zero::OffloadOptions& saved_offload = saved_engine.offload;
+    fill("--offload-optimizer", offload.optimizer, saved_offload.optimizer);
+    fill("--offload-gradients", offload.gradient, saved_offload.gradient);
+    fill("--offload-activations", offload.activation, saved_offload.activation);
+    if (engine.stage == 3) fill("--offload-param", offload.parameter, saved_offload.parameter);
+  }
   // Another precision sums in a dtype of its own.
   if (optimisation.precision() == saved.optimisation.precision())
     fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
@@ -249,8 +257,11 @@ void adopt(const Settings& saved, TrainOptions& options) {
   // Another number of ranks takes the same batch in other turns.
   BatchOptions& batch = options.batch;
   if (!batch.micro && !batch.accumulation && !batch.train) {
-    batch.micro = saved.micro_batch;
     batch.train = saved.samples_per_step();
+    // As it was, or the largest that this number of ranks can share the step in.
+    const int64_t share = std::max<int64_t>(1, *batch.train / options.ranks);
+    batch.micro = std::min(saved.micro_batch, share);
+    while (share % *batch.micro != 0) --*batch.micro;
   }
 }
 

@@ -53,10 +53,25 @@ std::string described(const zero::ScheduleOptions& schedule) {
                           (long long)schedule.warmup_num_steps);
   if (zero::decays(schedule.kind))
     line += text(", decaying until step %lld", (long long)schedule.total_num_steps);
-  if (zero::is_deepspeed_warmup(schedule.kind)) line += "; 0 in the first two";
+  if (zero::is_deepspeed_warmup(schedule.kind)) {
+    const zero::Schedule rates(schedule);
+    line += rates.rate(0) == rates.rate(1)
+                ? text("; %g in the first two", rates.rate(0))
+                : text("; %g in the first, %g in the second", rates.rate(0), rates.rate(1));
+  }
   if (zero::decays(schedule.kind) && schedule.total_num_steps < schedule.warmup_num_steps)
     line += text("; total_num_steps %lld is less than warmup_num_steps %lld",
                  (long long)schedule.total_num_steps, (long long)schedule.warmup_num_steps);
+  return line;
+}
+
+std::string described(const zero::OffloadOptions& offload) {
+  std::string line;
+  for (const auto& [kind, space] :
+       {std::pair("parameters", offload.parameter), std::pair("gradients", offload.gradient),
+        std::pair("optimizer", offload.optimizer), std::pair("activations", offload.activation)})
+    if (space != Space::device)
+      line += text(", %s on the %s", kind, space == Space::host ? "host" : "drive");
   return line;
 }
 
@@ -101,10 +116,11 @@ void Training::announce() {
   const Device::Traits& traits = device_.traits();
   std::fprintf(stderr, "rank %d/%d pid %d %s\n", ranks_.rank(), ranks_.size(),
                static_cast<int>(getpid()), device_.name().c_str());
-  console_->log(text("%s, %d thread%s%s, %s, ZeRO stage %d", name_of(traits.isa), traits.threads,
+  console_->log(text("%s, %d thread%s%s, %s, ZeRO stage %d%s", name_of(traits.isa), traits.threads,
                      traits.threads == 1 ? "" : "s", ranks_.size() == 1 ? "" : " per rank",
                      settings_.optimisation.precision().c_str(),
-                     settings_.optimisation.engine.stage));
+                     settings_.optimisation.engine.stage,
+                     described(settings_.optimisation.engine.offload).c_str()));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
                      settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
                      (long long)dataset_.epoch_samples(Split::validation),

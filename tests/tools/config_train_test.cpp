@@ -65,6 +65,10 @@ TEST_CASE("a config's offload is that of the flags, and moves what it says") {
   CHECK(lines(config) == lines(same + "--cpu-offload --offload-activations host"));
   CHECK(lines(config + " --offload-activations none") == lines(same + "--cpu-offload"));
   CHECK(lines(config) != lines(same));
+  const Outcome none = zerograd(plan + config + " --offload-optimizer none --offload-param none");
+  CHECK(none.out == zerograd(plan + same).out);
+  CHECK(contains(none.error, "zero_optimization.offload_optimizer.device (--offload-optimizer)"));
+  CHECK(contains(none.error, "zero_optimization.offload_param.device (--offload-param)"));
 }
 
 TEST_CASE("a config and the flags that say the same give the same bits, also of plan") {
@@ -95,6 +99,21 @@ TEST_CASE("a flag overrides a config's key, and one line says so") {
   CHECK(contains(outcome.error, "ZeRO stage 3"));
   CHECK(contains(outcome.error, "batch 8 = "));
   CHECK(contains(outcome.error, "WarmupLR, 0.01 after"));
+}
+
+TEST_CASE("a resumed run keeps its offload unless it is told otherwise") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved", tail = " --steps 2 --score-samples 0 --resume " + save;
+  const Outcome first = zerograd(run + "--steps 1 --zero-stage 3 --cpu-offload --save " + save);
+  CHECK(contains(first.error, "ZeRO stage 3, parameters on the host, gradients on the host"));
+  CHECK(contains(zerograd("train" + tail).error, "optimizer on the host"));
+  const Outcome none = zerograd("train --zero-stage 0 --offload-optimizer none" + tail);
+  CHECK(contains(none.error, "ZeRO stage 0, gradients on the host\n"));
+  CHECK(contains(none.error, "changed: run.offload_optimizer: host in the checkpoint, device now"));
+  CHECK(line_after(none.out, "param_hash ") ==
+        line_after(zerograd(run + "--steps 2").out, "param_hash "));
+  // Sixteen samples a step on one rank are eight on each of two.
+  CHECK(zerograd("train --ranks 2" + tail).status == 0);
 }
 
 TEST_CASE("config: one in base64, as launchers pass it, is the file's") {

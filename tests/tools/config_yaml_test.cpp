@@ -119,6 +119,11 @@ TEST_CASE("accelerate: what is wrong or not done is told with its place") {
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}") ==
         5);
   CHECK(status(yaml_of(std::string(ZG_CONFIGS) + "zero2.json")) == 2);  // fp16 here, bf16 there
+  write_file(folder / "ds.json", "{train_batch_size: 8}");
+  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
+               (folder / "ds.json") + ", zero_stage: 3}") == 2);
+  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
+               (folder / "ds.json") + ", zero3_init_flag: true}") == 0);
   CHECK(status("distributed_type: MULTI_CPU\nnum_processes: 2") == 0);
 }
 

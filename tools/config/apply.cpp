@@ -215,24 +215,23 @@ class Mapping {
   // DeepSpeed sums gradients where the optimizer is; here a drive is no place to add to.
   void apply_offload() {
     zero::OffloadOptions& offload = engine_.offload;
-    const auto move = [&](const char* flag, Space& kind, Space to) {
-      if (!has_flag(flag)) kind = to;
-    };
     const auto optimizer = [&](const std::string& to) {
       if (to == "none") return;
-      move("--offload-optimizer", offload.optimizer, to == "cpu" ? Space::host : Space::file);
-      move("--offload-gradients", offload.gradient, Space::host);
+      offload.optimizer = to == "cpu" ? Space::host : Space::file;
+      if (!has_flag("--offload-gradients")) offload.gradient = Space::host;
     };
     const auto parameter = [&](const std::string& to) {
-      if (to != "none")
-        move("--offload-param", offload.parameter, to == "cpu" ? Space::host : Space::file);
+      if (to != "none") offload.parameter = to == "cpu" ? Space::host : Space::file;
     };
     const char* const in = "zero_optimization";
-    take(in, "cpu_offload", {}, [&](const Setting& s) { optimizer(s.boolean ? "cpu" : "none"); });
-    take(in, "cpu_offload_param", {},
+    take(in, "cpu_offload", {"--offload-optimizer"},
+         [&](const Setting& s) { optimizer(s.boolean ? "cpu" : "none"); });
+    take(in, "cpu_offload_param", {"--offload-param"},
          [&](const Setting& s) { parameter(s.boolean ? "cpu" : "none"); });
-    take("offload_optimizer", "device", {}, [&](const Setting& s) { optimizer(s.text); });
-    take("offload_param", "device", {}, [&](const Setting& s) { parameter(s.text); });
+    take("offload_optimizer", "device", {"--offload-optimizer"},
+         [&](const Setting& s) { optimizer(s.text); });
+    take("offload_param", "device", {"--offload-param"},
+         [&](const Setting& s) { parameter(s.text); });
     for (const char* section : {"offload_param", "offload_optimizer"})
       take(section, "nvme_path", {"--nvme-path"},
            [&](const Setting& s) { options_.offload.nvme_path = s.text; });

@@ -21,7 +21,11 @@ std::string read_text(const std::string& path) {
   std::string text(largest_config + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    throw FileError("--config: " + path + " cannot be read; expected a DeepSpeed config, JSON");
+    throw FileError("--config: " + path + " cannot be read: " +
+                    (std::filesystem::is_directory(path) ? "it is a directory"
+                     : std::filesystem::exists(path)     ? "it cannot be opened"
+                                                         : "there is nothing of that name") +
+                    "; expected a DeepSpeed config, JSON");
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > largest_config)
     throw ConfigError("--config: " + path + " is larger than 1 MiB; expected a DeepSpeed config, " +
@@ -133,6 +137,19 @@ CheckedConfig load_deepspeed(const Document& document, TrainOptions& options) {
   return config;
 }
 
+// accelerate refuses them too: the file has the say.
+void refuse_beside_file(const CheckedConfig& yaml) {
+  for (const char* key :
+       {"gradient_accumulation_steps", "gradient_clipping", "zero_stage", "zero3_save_16bit_model",
+        "offload_optimizer_device", "offload_optimizer_nvme_path", "offload_param_device",
+        "offload_param_nvme_path"})
+    if (const Setting* setting = yaml.find("accelerate_deepspeed", key); setting && setting->given)
+      throw ConfigError(
+          yaml.place_of(*setting) + key +
+          " is ignored beside deepspeed_config_file; expected it in that file, got it "
+          "here; try moving it there");
+}
+
 // DeepSpeed's config is the file that it names, or its own keys; data parallel types have neither.
 void load_accelerate(const Document& document, TrainOptions& options) {
   const CheckedConfig yaml = checked(document, options);
@@ -148,7 +165,10 @@ void load_accelerate(const Document& document, TrainOptions& options) {
   if (kind == "DEEPSPEED") {
     const Setting* named = yaml.find("accelerate_deepspeed", "deepspeed_config_file");
     Document own{document.file, deepspeed_config_of(document.root)};
-    if (named && !named->null) own = document_of(named->text);
+    if (named && !named->null) {
+      refuse_beside_file(yaml);
+      own = document_of(named->text);
+    }
     own.is_yaml = false;
     deepspeed = load_deepspeed(own, options);
   }

@@ -149,6 +149,7 @@ std::vector<Row> learning() {
     } else {
       rate("warmup_min_lr", "0.0");
       rate("warmup_max_lr", decays ? "0.001" : "null");
+      if (!decays) rows.back().fallback_0_16 = "0.001";
     }
     rows.push_back({schedule, "warmup_num_steps", integer, "1000", honoured, "", "", 0,
                     largest_count, nullptr, "", true});
@@ -228,7 +229,6 @@ std::vector<Row> zero_optimization() {
   };
 }
 
-// Complete although nothing is offloaded yet: a config with a mistake is told so first.
 std::vector<Row> offload() {
   std::vector<Row> rows;
   for (const char* in : {"offload_param", "offload_optimizer"}) {
@@ -327,7 +327,7 @@ std::vector<Row> services() {
 // accelerate's own file, which may name one of DeepSpeed's.
 std::vector<Row> accelerate() {
   constexpr const char *in = "accelerate", *block = "accelerate_deepspeed";
-  constexpr const char* threads = "this version's ranks are threads of one process";
+  constexpr const char* threads = "several machines are zerograd launch --hostfile's";
   return {
       {in, "compute_environment", choice, "\"LOCAL_MACHINE\"", only, off,
        "LOCAL_MACHINE|AMAZON_SAGEMAKER"},
