@@ -258,10 +258,10 @@ void adopt(const Settings& saved, TrainOptions& options) {
   BatchOptions& batch = options.batch;
   if (!batch.micro && !batch.accumulation && !batch.train) {
     batch.train = saved.samples_per_step();
+    batch.micro = saved.micro_batch;
     // As it was, or the largest that this number of ranks can share the step in.
-    const int64_t share = std::max<int64_t>(1, *batch.train / options.ranks);
-    batch.micro = std::min(saved.micro_batch, share);
-    while (share % *batch.micro != 0) --*batch.micro;
+    if (const int64_t share = *batch.train / options.ranks; *batch.train % options.ranks == 0)
+      while (share % *batch.micro != 0) --*batch.micro;
   }
 }
 

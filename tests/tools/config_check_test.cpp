@@ -146,6 +146,9 @@ TEST_CASE("config: values are read as kindly as pydantic reads them") {
         load("{" + batch + "bf16: {enabled: " + word + "}}").options.optimisation.engine.compute ==
         DType::bf16);
   CHECK(!load("{" + batch + "zero_optimization: {cpu_offload: false}}").config.unsupported);
+  for (const char* nothing : {"false", "{}", "{enabled: false}", "{enabled: \"false\"}"})
+    CHECK(!load("{" + batch + "curriculum_learning: " + nothing + "}").config.unsupported);
+  CHECK(load("{" + batch + "curriculum_learning: {enabled: true}}").config.unsupported);
 }
 
 TEST_CASE("config: at most 25 keys are accepted without effect, each with a reason") {

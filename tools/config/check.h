@@ -18,6 +18,7 @@ struct Setting {
   bool given = false;      ///< false: the default
   bool automatic = false;  ///< "auto", for the run to fill
   bool null = false;
+  bool disabled = false;  ///< of any type: it asks for nothing
   bool boolean = false;
   int64_t integer = 0;
   double number = 0.0;

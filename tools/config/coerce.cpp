@@ -108,6 +108,16 @@ bool read_boolean(const Value& value, bool& boolean) {
          (is_word && one_of({"false", "0", "no", "n", "off", "f"}));
 }
 
+// What asks for nothing: false, {}, or a section that is not enabled.
+bool is_disabled(const Value& value) {
+  bool boolean = true;
+  if (value.kind == Value::Kind::boolean) return !value.boolean;
+  if (value.kind != Value::Kind::object) return false;
+  for (const Value::Member& member : value.members)
+    if (member.key == "enabled") return read_boolean(member.value, boolean) && !boolean;
+  return value.members.empty();
+}
+
 }  // namespace
 
 Setting coerced(const Row& row, const Value& value, const std::string& where) {
@@ -155,6 +165,7 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
       setting.text = value.text;
       break;
     case Type::any:
+      setting.disabled = is_disabled(value);
       break;
     case Type::section:
       fits = value.kind == Value::Kind::object;
@@ -173,6 +184,7 @@ Setting default_of(const Row& row, Compat compat) {
 }
 
 bool is_default(const Setting& setting, Compat compat) {
+  if (setting.row->type == Type::any && setting.disabled) return true;
   const Setting fallback = default_of(*setting.row, compat);
   if (fallback.null)
     return setting.null || (setting.row->type == Type::boolean && !setting.boolean);
