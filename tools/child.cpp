@@ -1,6 +1,7 @@
 #include "tools/child.h"
 
-#include <spawn.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,32 @@ void pass_on(int signal, siginfo_t* info, void*) {
   if (info->si_code <= 0 && started > 0) kill(started, signal);
 }
 
+// Of the child: it ends with its parent, whatever ends that. Returns why there is no such program.
+int become(char* const* words, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(128 + SIGTERM);
+  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  execvp(words[0], words);
+  return errno;
+}
+
+// The child's pid. A pipe that exec closes brings back the error of one that did not come so far.
+pid_t start(char* const* words, int& error) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return error = errno, -1;
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) {
+    const int why = become(words, parent);
+    [[maybe_unused]] const ssize_t written = write(ends[1], &why, sizeof why);
+    _exit(127);
+  }
+  error = child < 0 ? errno : 0;
+  close(ends[1]);
+  if (child > 0 && read(ends[0], &error, sizeof error) > 0) waitpid(child, nullptr, 0);
+  close(ends[0]);
+  return child;
+}
+
 }  // namespace
 
 ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
@@ -35,9 +62,9 @@ ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
   std::fflush(nullptr);
-  pid_t child = 0;
-  if (const int error =
-          posix_spawnp(&child, pointers[0], nullptr, nullptr, pointers.data(), environ))
+  int error = 0;
+  const pid_t child = start(pointers.data(), error);
+  if (error != 0)
     throw Unsupported(words[0] + " cannot be started: " + std::strerror(error) + "; " + advice);
   started = child;
   int status = 0;

@@ -1,7 +1,5 @@
 #include "tools/restart.h"
 
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -64,7 +62,6 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
 void go_on_after_restart(TrainOptions& options) {
   if (!options.given.count("--restarted")) return;
   options.drill.struck = options.restarted;
-  if (!process_place()) prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (options.restarted == 0 || checkpoint_to_resume("auto", options.save).empty()) return;
   options.resume = "auto";
   options.initial_weights.clear();

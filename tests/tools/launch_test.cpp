@@ -173,4 +173,24 @@ TEST_CASE("launch trains what ranks as threads train") {
   }
 }
 
+TEST_CASE("what a killed launcher or supervisor started saves and ends too") {
+  const std::string run =
+      "train --data sort --steps 1000000 --score-samples 0 --log-interval 1 --save ";
+  std::vector<std::string> starts = {"--max-restarts 1 "};
+  if (missing_mpi().empty()) starts.push_back("launch");
+  for (const std::string& start : starts) {
+    const TemporaryFolder folder;
+    const std::string save = folder / "saved";
+    const Outcome outcome =
+        zerograd_signalled(start == "launch" ? "launch --num_gpus 2 " + run + save
+                                             : run + save + " --ranks 2 " + start,
+                           "iter 3:", SIGKILL);
+    CAPTURE(start);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 128 + SIGKILL);  // its own; the pipe is closed once all have ended
+    CHECK(contains(outcome.error, "interrupted by SIGTERM"));
+    CHECK(!std::filesystem::is_empty(save));
+  }
+}
+
 }  // namespace zg::testing
