@@ -1,6 +1,6 @@
 #include "tests/tools/config_case.h"
 
-#include <sstream>
+#include <optional>
 
 namespace zg::testing {
 namespace {
@@ -13,48 +13,78 @@ bool is_schedule(const std::string& section) {
 
 }  // namespace
 
-std::string fingerprint(const tools::TrainOptions& options) {
-  std::ostringstream out;
-  out.precision(17);
+json fields(const tools::TrainOptions& options) {
   const auto& schedule = options.optimisation.schedule;
-  const zero::Config& engine = options.optimisation.engine;
-  const zero::LossScaleOptions& scaling = engine.loss_scaling;
-  out << options.batch.train.value_or(-1) << ' ' << options.batch.micro.value_or(-1) << ' '
-      << options.batch.accumulation.value_or(-1) << '\n';
-  out << zero::name_of(schedule.kind) << ' ' << schedule.rate << ' ' << schedule.warmup_num_steps
-      << ' ' << schedule.total_num_steps << ' ' << static_cast<int>(schedule.warmup_type) << ' '
-      << schedule.warmup_min_lr << ' ' << schedule.warmup_min_ratio << ' ' << schedule.cos_min_ratio
-      << '\n';
   const zero::RangeTestOptions& test = schedule.range_test;
   const zero::OneCycleOptions& cycle = schedule.one_cycle;
-  out << test.step_size << ' ' << test.step_rate << ' ' << test.staircase << ' '
-      << cycle.cycle_min_lr << ' ' << cycle.decay_lr_rate << ' ' << cycle.cycle_first_step_size
-      << ' ' << cycle.cycle_second_step_size << ' ' << cycle.decay_step_size << ' '
-      << cycle.cycle_momentum << ' ' << cycle.cycle_min_mom << ' ' << cycle.cycle_max_mom << ' '
-      << cycle.decay_mom_rate << '\n';
-  out << options.optimisation.precision() << ' ' << name_of(engine.compute) << ' '
-      << name_of(engine.grad_accum) << ' ' << engine.stage << ' ' << engine.clip_norm << ' '
-      << engine.overlap_comm << ' ' << engine.reduce_bucket_size << ' '
-      << engine.allgather_bucket_size << ' ' << engine.prefetch_bucket_size << ' '
-      << engine.param_persistence_threshold << '\n';
-  out << engine.adam.beta1 << ' ' << engine.adam.beta2 << ' ' << engine.adam.epsilon << ' '
-      << engine.adam.weight_decay << ' ' << engine.adam.decoupled << '\n';
-  out << scaling.loss_scale << ' ' << scaling.initial_scale_power << ' ' << scaling.window << ' '
-      << scaling.hysteresis << ' ' << scaling.consecutive_hysteresis << ' '
-      << scaling.min_loss_scale << '\n';
+  const zero::Config& engine = options.optimisation.engine;
+  const zero::LossScaleOptions& scaling = engine.loss_scaling;
   const zero::OffloadOptions& offload = engine.offload;
-  for (const Space space :
-       {offload.parameter, offload.gradient, offload.optimizer, offload.activation})
-    out << name_of(space) << ' ';
   const SwapOptions& swap = options.place.device.swap;
-  out << options.offload.nvme_path << ' ' << offload.sub_group_size << ' ' << swap.block_size << ' '
-      << swap.queue_depth << ' ';
-  out << options.offload.cpu_checkpointing << '\n'
-      << options.steps_per_print << ' ' << options.dump_memory << ' '
-      << options.buckets.reduce_per_square << ' ' << options.buckets.prefetch_per_square << ' '
-      << options.buckets.persistence_per_width << '\n';
-  return out.str();
+  const auto count = [](const std::optional<int64_t>& given) { return given.value_or(-1); };
+  return {
+      {"batch.train", count(options.batch.train)},
+      {"batch.micro", count(options.batch.micro)},
+      {"batch.accumulation", count(options.batch.accumulation)},
+      {"kind", zero::name_of(schedule.kind)},
+      {"rate", schedule.rate},
+      {"warmup_num_steps", schedule.warmup_num_steps},
+      {"total_num_steps", schedule.total_num_steps},
+      {"linear", schedule.warmup_type == zero::WarmupType::linear},
+      {"warmup_min_lr", schedule.warmup_min_lr},
+      {"warmup_min_ratio", schedule.warmup_min_ratio},
+      {"cos_min_ratio", schedule.cos_min_ratio},
+      {"test.step_size", test.step_size},
+      {"test.step_rate", test.step_rate},
+      {"test.staircase", test.staircase},
+      {"cycle_min_lr", cycle.cycle_min_lr},
+      {"decay_lr_rate", cycle.decay_lr_rate},
+      {"cycle_first_step_size", cycle.cycle_first_step_size},
+      {"cycle_second_step_size", cycle.cycle_second_step_size},
+      {"decay_step_size", cycle.decay_step_size},
+      {"cycle_momentum", cycle.cycle_momentum},
+      {"cycle_min_mom", cycle.cycle_min_mom},
+      {"cycle_max_mom", cycle.cycle_max_mom},
+      {"decay_mom_rate", cycle.decay_mom_rate},
+      {"precision", options.optimisation.precision()},
+      {"compute", name_of(engine.compute)},
+      {"grad_accum", name_of(engine.grad_accum)},
+      {"stage", engine.stage},
+      {"clip_norm", engine.clip_norm},
+      {"overlap_comm", engine.overlap_comm},
+      {"reduce_bucket_size", engine.reduce_bucket_size},
+      {"allgather_bucket_size", engine.allgather_bucket_size},
+      {"prefetch_bucket_size", engine.prefetch_bucket_size},
+      {"param_persistence_threshold", engine.param_persistence_threshold},
+      {"beta1", engine.adam.beta1},
+      {"beta2", engine.adam.beta2},
+      {"epsilon", engine.adam.epsilon},
+      {"weight_decay", engine.adam.weight_decay},
+      {"decoupled", engine.adam.decoupled},
+      {"loss_scale", scaling.loss_scale},
+      {"initial_scale_power", scaling.initial_scale_power},
+      {"window", scaling.window},
+      {"hysteresis", scaling.hysteresis},
+      {"consecutive_hysteresis", scaling.consecutive_hysteresis},
+      {"min_loss_scale", scaling.min_loss_scale},
+      {"offload.parameter", name_of(offload.parameter)},
+      {"offload.gradient", name_of(offload.gradient)},
+      {"offload.optimizer", name_of(offload.optimizer)},
+      {"offload.activation", name_of(offload.activation)},
+      {"nvme_path", options.offload.nvme_path},
+      {"sub_group_size", offload.sub_group_size},
+      {"block_size", swap.block_size},
+      {"queue_depth", swap.queue_depth},
+      {"cpu_checkpointing", options.offload.cpu_checkpointing},
+      {"steps_per_print", options.steps_per_print},
+      {"dump_memory", options.dump_memory},
+      {"reduce_per_square", options.buckets.reduce_per_square},
+      {"prefetch_per_square", options.buckets.prefetch_per_square},
+      {"persistence_per_width", options.buckets.persistence_per_width},
+  };
 }
+
+std::string fingerprint(const tools::TrainOptions& options) { return fields(options).dump(); }
 
 json surroundings(const std::string& section) {
   json config = {{"train_micro_batch_size_per_gpu", 4}};

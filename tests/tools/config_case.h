@@ -27,7 +27,9 @@ inline Loaded load(const std::string& text, tools::Compat compat = tools::Compat
   return loaded;
 }
 
-/// Everything that a config can set, as text.
+/// Everything that a config can set, by name; -1: a count that was not given.
+nlohmann::json fields(const tools::TrainOptions& options);
+/// The same as text.
 std::string fingerprint(const tools::TrainOptions& options);
 
 /// The least that a key of this section needs around it to matter.
