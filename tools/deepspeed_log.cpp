@@ -26,9 +26,9 @@ std::string stamp(const char* where) {
   return text("[%s,%03d] [INFO] [%s] ", day, static_cast<int>(ms), where);
 }
 
-// round(bytes / 1024**3, 2)
+// round(bytes / 1024**3, 2), which is of the exact value, and of a tie the even one.
 std::string gigabytes(int64_t bytes) {
-  return python_number(std::round(static_cast<double>(bytes) / 0x1p30 * 100.0) / 100.0);
+  return python_number(std::stod(text("%.2f", static_cast<double>(bytes) / 0x1p30)));
 }
 
 }  // namespace

@@ -1,0 +1,90 @@
+#include "tools/deepspeed_log.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+namespace zg::testing {
+namespace {
+
+using tools::DeepSpeedLog;
+
+constexpr int64_t GiB = int64_t{1} << 30;
+
+DeepSpeedLog log_from(int64_t first, int64_t interval = 2) {
+  zero::ScheduleOptions schedule{.kind = zero::ScheduleKind::warmup_lr, .rate = 1e-3};
+  schedule.warmup_num_steps = 4;
+  schedule.warmup_type = zero::WarmupType::linear;
+  return {interval, first, schedule, {.beta1 = 0.8f, .beta2 = 0.999f}};
+}
+
+// Without "[2023-09-15 00:09:45,317] ".
+std::vector<std::string> lines(DeepSpeedLog& log, const DeepSpeedLog::Step& step) {
+  std::vector<std::string> lines = log.lines(step);
+  for (std::string& line : lines) line.erase(0, 26);
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("DeepSpeed's lines: rate of the steps taken, samples per second, peak of all steps") {
+  DeepSpeedLog log = log_from(0);
+  using Lines = std::vector<std::string>;
+  const auto at = [&](int64_t steps, int64_t skipped, double seconds, int64_t peak) {
+    return lines(log, {.steps = steps,
+                       .skipped = skipped,
+                       .micro_steps = 2 * steps,
+                       .samples = 8,
+                       .seconds = seconds,
+                       .live_bytes = GiB,
+                       .peak_bytes = peak});
+  };
+  const std::string step = "[INFO] [logging.py:96:log_dist] [Rank 0] step=";
+  CHECK(at(1, 0, 100.0, 3 * GiB).empty());
+  // The first two steps are not timed: there is no second line.
+  CHECK(at(2, 0, 100.0, GiB) == Lines{step + "2, skipped=0, lr=[0.00025], mom=[[0.8, 0.999]]"});
+  CHECK(at(3, 0, 0.5, GiB).empty());
+  // Four steps, three taken: DeepSpeed's iteration 2 of 4. Samples: 2 * 8 in 0.75 s, 8 in 0.25 s.
+  CHECK(at(4, 1, 0.25, 2 * GiB) ==
+        Lines{step + "4, skipped=1, lr=[0.0005], mom=[[0.8, 0.999]]",
+              "[INFO] [timer.py:260:stop] epoch=0/micro_step=8/global_step=4, "
+              "RunningAvgSamplesPerSec=21.333333333333332, CurrSamplesPerSec=32.0, "
+              "MemAllocated=1.0GB, MaxMemAllocated=3.0GB"});
+}
+
+TEST_CASE("DeepSpeed's lines: a resumed process times from its own third step on") {
+  DeepSpeedLog log = log_from(10, 1), none = log_from(0, 0);
+  const auto step = [](int64_t steps, double seconds) {
+    return DeepSpeedLog::Step{
+        .steps = steps, .micro_steps = steps, .samples = 4, .seconds = seconds};
+  };
+  CHECK(log.lines(step(11, 9.0)).size() == 1);
+  CHECK(log.lines(step(12, 9.0)).size() == 1);
+  const std::vector<std::string> third = log.lines(step(13, 0.5));
+  REQUIRE(third.size() == 2);
+  CHECK(third[1].find("RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=8.0, ") != std::string::npos);
+  CHECK(none.lines(step(4, 1.0)).empty());
+}
+
+TEST_CASE("DeepSpeed's lines: memory is rounded as Python's round(x, 2), a tie to even") {
+  const struct {
+    int64_t eighths;
+    const char* written;
+  } cases[] = {{0, "0.0"},  {1, "0.12"}, {2, "0.25"}, {3, "0.38"},     {4, "0.5"},
+               {5, "0.62"}, {7, "0.88"}, {8, "1.0"},  {1001, "125.12"}};
+  for (const auto& [eighths, written] : cases) {
+    DeepSpeedLog log = log_from(0, 1);
+    const auto found = log.lines({.steps = 3,
+                                  .samples = 1,
+                                  .seconds = 1.0,
+                                  .live_bytes = eighths * GiB / 8,
+                                  .peak_bytes = eighths * GiB / 8});
+    REQUIRE(found.size() == 2);
+    CAPTURE(found[1]);
+    CHECK(found[1].ends_with(std::string("MemAllocated=") + written +
+                             "GB, MaxMemAllocated=" + written + "GB"));
+  }
+}
+
+}  // namespace zg::testing
