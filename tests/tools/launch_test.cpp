@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <tuple>
 
 #include "runtime/error.h"
 #include "runtime/processes.h"
@@ -68,6 +69,9 @@ TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as th
     CHECK(contains(outcome.out, "\n-np\n" + ranks + "\n--host\n" + hosts + "\n"));
     CHECK(contains(outcome.out, "\ntrain\n--data\nsort\n"));
   }
+  if (mpi_version().starts_with("Open MPI"))
+    CHECK(contains(zerograd("launch --hostfile " + file + train + " --comm-timeout 50").out,
+                   "\noob_tcp_keepalive_time\n20\n--mca\noob_tcp_keepalive_intvl\n10\n"));
   const Outcome literal =
       zerograd({"launch", "--num_gpus", "1", "train", "--data", "$(touch x);a b"});
   CHECK(contains(literal.out, "\n$(touch x);a b\n"));
@@ -106,6 +110,19 @@ TEST_CASE("each launcher has its words, and one of another MPI than the build's 
   CHECK(contains(words("", "Open MPI 4.1.4"), "mpirun --oversubscribe --bind-to none"));
   CHECK(contains(words("openmpi", "Open MPI 4.1.4"), " -np 3 --host a:2,b:1 zerograd train"));
   CHECK(words("slurm", "MPICH 4.0.2").starts_with("srun --kill-on-bad-exit=1 --mpi=pmi2 "));
+  // mpirun gives a lost host up about when the ranks would; there is none to lose but its own.
+  for (const auto& [timeout, time, interval] :
+       {std::tuple(60.0, "24", "12"), std::tuple(30.0, "12", "6"), std::tuple(2.0, "1", "1")}) {
+    Job watched = job;
+    watched.timeout_s = timeout;
+    CHECK(contains(join(launcher_words(Launcher::openmpi, "Open MPI 4.1.4", watched), " "),
+                   std::string(" --mca oob_tcp_keepalive_time ") + time +
+                       " --mca oob_tcp_keepalive_intvl " + interval +
+                       " --mca oob_tcp_keepalive_probes 2 -np 3 "));
+    watched.hosts.pop_back();
+    CHECK(!contains(join(launcher_words(Launcher::openmpi, "Open MPI 4.1.4", watched), " "),
+                    "keepalive"));
+  }
   CHECK_THROWS_AS(launcher_of("mpich", "Open MPI 4.1.4"), Unsupported);
   CHECK_THROWS_AS(launcher_of("slurm", ""), Unsupported);
   CHECK_THROWS_AS(launcher_of("pdsh", "Open MPI 4.1.4"), Unsupported);

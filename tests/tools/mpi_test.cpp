@@ -53,7 +53,7 @@ TEST_CASE("mpi: processes compute, count and record what threads do") {
         Case{4, "--zero-stage 3 --reduce-bucket-size 999 --overlap-comm off"},
         Case{8, "--zero-stage 3 --param-persistence-threshold 0"}}) {
     CAPTURE(ranks);
-    CAPTURE(flags);
+    CAPTURE(std::string(flags));
     const TemporaryFolder folder;
     const std::string run = sort_run + flags + " --dump-gradients " + folder / "gradients";
     const auto outputs = [&](const std::string& name) {
@@ -155,21 +155,79 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
                    std::string("error: ConfigError: ranks differ before step 0: ") + what));
     CHECK(!contains(outcome.out, "iter"));
   }
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& first, const std::string& second, const char* what) {
+    const Outcome outcome = mpirun("-np 1 " + first + " : -np 1 " + second);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 2);
+    CHECK(contains(outcome.error,
+                   std::string("error: ConfigError: ranks differ before step 0: ") + what));
+  };
+  const std::string run = "zerograd " + sort_run;
+  refused(run + "--save " + (folder / "saved"), run, "the course of rank 1");
+  refused(run + "--memory-json " + (folder / "memory"), run, "the course of rank 1");
+  // The same program but for a byte that nothing runs.
+  const std::string program = folder / "zerograd";
+  write_file(program, read_file(ZG_COMMAND) + "x");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  refused(run, program + " " + sort_run, "the program of rank 1");
+  // Files of one name, one size and the same characters.
+  for (const char* host : {"a", "b"}) {
+    std::filesystem::create_directory(folder / host);
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += *host == 'a' ? "to be or not " : "not to be or ";
+    write_file(folder / (std::string(host) + "/text.txt"), text);
+  }
+  const auto in = [&](const char* host) {
+    return "-wdir " + folder / host + " zerograd train --data text.txt --block-size 8 --steps 1 " +
+           "--batch-size 2 --log-interval 0 --threads 1";
+  };
+  CHECK(mpirun("-np 1 " + in("a") + " : -np 1 " + in("a")).status == 0);
+  refused(in("a"), in("b"), "the data of rank 1");
   const Outcome three = mpirun(started(2, sort_run + "--ranks 3"));
   CHECK(three.status == 2);
   CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));
 }
 
+TEST_CASE("mpi: buckets that a config leaves to the model are those of its width") {
+  NEEDS_MPI("agreement");
+  const TemporaryFolder folder;
+  write_file(
+      folder / "ds.json",
+      "{train_batch_size: 4, zero_optimization: {stage: 3, reduce_bucket_size: \"auto\", "
+      "stage3_prefetch_bucket_size: \"auto\", stage3_param_persistence_threshold: \"auto\"}}");
+  const std::string run =
+      "-np 1 zerograd train --data sort --model-type gpt-nano --steps 1 --score-samples 0 "
+      "--log-interval 0 --threads 1 --config " +
+      (folder / "ds.json");
+  // Of the width 48; ranks whose buckets are not equal do not start.
+  for (const auto& [flags, status] :
+       {std::pair("2304 --prefetch-bucket-size 2073 --param-persistence-threshold 480", 0),
+        std::pair("2305 --prefetch-bucket-size 2073 --param-persistence-threshold 480", 2),
+        std::pair("2304 --prefetch-bucket-size 2074 --param-persistence-threshold 480", 2),
+        std::pair("2304 --prefetch-bucket-size 2073 --param-persistence-threshold 481", 2)}) {
+    const Outcome outcome = mpirun(run + " : " + run + " --reduce-bucket-size " + flags);
+    CAPTURE(std::string(flags));
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == status);
+  }
+}
+
 TEST_CASE("processes of a launcher without MPI are refused, as each would train alone") {
-  setenv("WORLD_SIZE", "4", 1);
-  const Outcome four = zerograd(sort_run);
-  setenv("WORLD_SIZE", "1", 1);
-  const Outcome one = zerograd(sort_run);
-  unsetenv("WORLD_SIZE");
-  CHECK(four.status == 2);
-  CHECK(contains(four.error, "error: ConfigError: WORLD_SIZE: expected processes that MPI starts"));
-  CHECK(contains(four.error, "launch"));
-  CHECK(one.status == 0);
+  const auto with = [](const std::vector<std::pair<const char*, const char*>>& variables) {
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    const Outcome outcome = zerograd(sort_run);
+    for (const auto& [name, value] : variables) unsetenv(name);
+    return outcome;
+  };
+  for (const auto& four : {with({{"WORLD_SIZE", "4"}}),
+                           with({{"WORLD_SIZE", "4"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}})}) {
+    CHECK(four.status == 2);
+    CHECK(
+        contains(four.error, "error: ConfigError: WORLD_SIZE: expected processes that MPI starts"));
+    CHECK(contains(four.error, "launch"));
+  }
+  CHECK(with({{"WORLD_SIZE", "1"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}}).status == 0);
 }
 
 }  // namespace zg::testing
