@@ -91,19 +91,22 @@ std::string Engine::parameter_hash() const {
   static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
   if (state_->on_meta()) throw Unsupported("parameter_hash: meta devices store no values");
   Checksum hash;
-  // Names in order stay mostly within a unit: its array is gathered once.
-  const Storage* gathered = nullptr;
-  bool gathered_trainable = false;
-  Tensor whole;
+  // Names in order stay mostly within a unit and among the small parameters: the array of either is
+  // gathered once.
+  struct {
+    const Storage* storage = nullptr;
+    bool trainable = false;
+    Tensor whole;
+  } gathered[2];
   for (const auto& [name, parameter] : state_->store.by_name()) {
     Storage& storage = state_->storage_of(*parameter);
-    if (gathered != &storage || gathered_trainable != parameter->trainable) {
-      whole = {};
-      whole = whole_state(*state_, storage, parameter->trainable, State::master);
-      gathered = &storage;
-      gathered_trainable = parameter->trainable;
+    auto& last = gathered[state_->is_persistent(*parameter)];
+    if (last.storage != &storage || last.trainable != parameter->trainable) {
+      last = {};  // before the next one is there
+      last = {&storage, parameter->trainable,
+              whole_state(*state_, storage, parameter->trainable, State::master)};
     }
-    read_floats(whole.flat(state_->begin_of(*parameter), parameter->shape.numel()),
+    read_floats(last.whole.flat(state_->begin_of(*parameter), parameter->shape.numel()),
                 [&](std::span<const float> values) { hash.update(std::as_bytes(values)); });
   }
   return hash.hex();
