@@ -39,6 +39,11 @@ void wait_for_swap(const Device& device, SwapTicket ticket) {
   if (DeviceState& state = DeviceState::of(device); state.swap_file) state.swap_file->wait(ticket);
 }
 
+std::string swap_description(const Device& device) {
+  const DeviceState& state = DeviceState::of(device);
+  return state.swap_file ? state.swap_file->description() : "";
+}
+
 SwapCount swapped(const Device& device) { return DeviceState::of(device).swapped; }
 
 }  // namespace zg

@@ -11,9 +11,8 @@ struct ChildEnd {
 };
 
 /// Runs a program, found as execvp does, until it ends. No shell sees any of the words. A SIGINT or
-/// SIGTERM that somebody sends to this process alone is passed on, and when this process is gone the
-/// child gets a SIGTERM. Unsupported when it cannot be
-/// started, with `advice` at the end.
+/// SIGTERM that somebody sends to this process alone is passed on, and when this process is gone
+/// the child gets a SIGTERM. Unsupported when it cannot be started, with `advice` at the end.
 ChildEnd run_child(std::vector<std::string> words, const std::string& advice);
 
 }  // namespace zg::tools

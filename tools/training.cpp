@@ -12,6 +12,7 @@
 #include "kernels/peak.h"
 #include "models/generate.h"
 #include "runtime/error.h"
+#include "runtime/swap.h"
 #include "tools/checkpoints.h"
 #include "tools/text.h"
 
@@ -121,6 +122,8 @@ void Training::announce() {
                      settings_.optimisation.precision().c_str(),
                      settings_.optimisation.engine.stage,
                      described(settings_.optimisation.engine.offload).c_str()));
+  if (const std::string drive = swap_description(device_); !drive.empty())
+    console_->log(text("drive %s: %s", options_.offload.nvme_path.c_str(), drive.c_str()));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
                      settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
                      (long long)dataset_.epoch_samples(Split::validation),

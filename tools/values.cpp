@@ -152,6 +152,12 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return candidate.empty() ? "" : "; did you mean " + candidate + "?";
 }
 
+std::string lower(std::string word) {
+  for (char& letter : word)
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return word;
+}
+
 std::string join(const std::vector<std::string>& parts, const std::string& separator) {
   std::string joined;
   for (const std::string& part : parts) joined += (joined.empty() ? "" : separator) + part;

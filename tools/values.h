@@ -37,6 +37,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
 /// "; did you mean --steps?", or nothing.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates);
 
+std::string lower(std::string word);  ///< of ASCII letters
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
 
 }  // namespace zg::tools

@@ -90,7 +90,7 @@ void BlockIo::reserve(int64_t bytes) {
   throw FileError("nvme: " + directory_ + " has no room: " + reason(error) + "; expected " +
                   std::to_string(bytes) + " bytes in all, got " +
                   (known ? std::to_string(free) : std::string("an unknown number")) +
-                  " more free; try another --nvme-path, or --offload host");
+                  " more free; try another --nvme-path, or host instead of nvme");
 }
 
 std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {

@@ -32,6 +32,12 @@ SwapFile::~SwapFile() {
   worker_.join();
 }
 
+std::string SwapFile::description() const {
+  return std::string(io_->engine()) +
+         (io_->direct() ? " past the page cache"
+                        : " through the page cache, as its file system refuses O_DIRECT");
+}
+
 void SwapFile::reserve(int64_t bytes) {
   const int64_t whole = (bytes + block - 1) / block * block;
   if (whole <= reserved_) return;

@@ -40,7 +40,8 @@ class SwapFile {
   /// is not what was written there; after it every call says so.
   void wait(Ticket ticket);
 
-  const BlockIo& io() const { return *io_; }
+  /// "io_uring past the page cache"
+  std::string description() const;
 
  private:
   struct Job {

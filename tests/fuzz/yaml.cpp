@@ -1,6 +1,6 @@
 #include "tools/config/yaml.h"
 #include "runtime/error.h"
-#include "tests/fuzz/bounded.h"
+#include "tests/fuzz/text.h"
 #include "tests/placed_message.h"
 #include "tools/config/accelerate.h"
 #include "tools/config/load.h"
@@ -35,14 +35,5 @@ void load(const std::string& text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
   using namespace zg::testing;
-  const std::string text(bytes, bytes + size);
-  bounded([&] {
-    try {
-      load(text);
-    } catch (const zg::Error& error) {
-      if (const std::string flaw = flaw_of(error.what(), file, text); !flaw.empty())
-        report(flaw, error.what());
-    }
-  });
-  return 0;
+  return load_text({bytes, bytes + size}, file, load);
 }

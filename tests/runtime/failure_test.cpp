@@ -13,8 +13,10 @@
 
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "tests/error_message.h"
 
 using namespace zg;
+using zg::testing::contains;
 
 namespace {
 
@@ -22,10 +24,6 @@ constexpr Collective kinds[] = {Collective::all_gather, Collective::reduce_scatt
                                 Collective::all_reduce, Collective::barrier};
 constexpr int group_sizes[] = {2, 8};
 constexpr double timeout_s = 4.0;  // enough for a loaded machine to bring all ranks together
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 void keep_nothing(const Tensor&, const Tensor&, bool, Stream&) {}
 

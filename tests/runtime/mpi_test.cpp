@@ -11,8 +11,10 @@
 
 #include "runtime/error.h"
 #include "runtime/processes.h"
+#include "tests/error_message.h"
 
 using namespace zg;
+using zg::testing::contains;
 
 // Processes of this binary under mpirun: each runs one of the cases that are skipped otherwise.
 namespace {
@@ -49,10 +51,6 @@ bool skips(const char* what) {
                                                                            : nullptr;
   if (why) std::printf("SKIPPED: mpi: %s (%s)\n", what, why);
   return why != nullptr;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 void require(bool holds, const char* what) {

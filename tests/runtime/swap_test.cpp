@@ -70,6 +70,20 @@ TEST_CASE("any range of a file comes back as it was written last, whatever the r
   }
 }
 
+TEST_CASE("how the drive is read is told, also where its file system knows no direct way") {
+  CHECK(swap_description(Device::cpu()).empty());
+  const Device direct = device_on("/tmp"), buffered = device_on("/dev/shm");
+  const Tensor first = file_of(direct, 5000), second = file_of(buffered, 5000);
+  CHECK(!swap_description(direct).empty());
+  // A file system in memory, which tmpfs is on every Linux, cannot go past the page cache
+  // before 6.5.
+  const Tensor memory = Tensor::from(std::vector<uint8_t>(5000, 7), {5000}, buffered);
+  copy(memory, second, buffered.compute());
+  const Tensor back = Tensor::empty({5000}, DType::u8, buffered);
+  copy(second, back, buffered.compute());
+  CHECK(back.to_host<uint8_t>() == memory.to_host<uint8_t>());
+}
+
 TEST_CASE("transfers are done in the order of the calls") {
   const TemporaryFolder folder;
   const Device device = device_on(folder.path(), 4096, 2);

@@ -157,20 +157,6 @@ Outcome mpirun_signalled(const std::string& line, const std::string& text, const
   });
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("cannot read " + path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::string line_after(const std::string& text, const std::string& prefix) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);)

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
 // Runs the built zerograd and shows what it printed, wrote and returned.
 namespace zg::testing {
 
@@ -42,9 +45,6 @@ Outcome mpirun(const std::string& line);
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
                          int signal);
 
-std::string read_file(const std::string& path);
-void write_file(const std::string& path, const std::string& bytes);
-bool contains(const std::string& text, const std::string& part);
 /// What follows `prefix` on the line of `text` that begins with it; "" when none does.
 std::string line_after(const std::string& text, const std::string& prefix);
 /// A JSON value per line; throws where a line is none.

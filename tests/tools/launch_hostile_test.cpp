@@ -7,6 +7,7 @@
 #include "tests/placed_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "tests/tools/fake_programs.h"
 
 namespace zg::testing {
 namespace {
@@ -14,28 +15,18 @@ namespace {
 /// Stands before every program that a hostile word could mean to start: each call leaves a file.
 class Trap {
  public:
-  Trap() : path_(std::getenv("PATH")) {
-    for (const char* name : {"mpirun", "mpiexec.hydra", "srun", "ssh", "rsh", "pdsh", "touch",
-                             "curl", "sh", "bash", "orted"}) {
-      write_file(folder_ / name, "#!/bin/sh\necho \"$0 $*\" >> '" + (folder_ / "called") + "'\n");
-      std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
-    }
-    setenv("PATH", (folder_.path() + ":" + path_).c_str(), 1);
-  }
-  ~Trap() { setenv("PATH", path_.c_str(), 1); }
-
   bool is_untouched() const {
-    return !std::filesystem::exists(folder_ / "called") && !std::filesystem::exists(canary());
+    return !std::filesystem::exists(called_) && !std::filesystem::exists(canary());
   }
   std::string canary() const { return folder_ / "canary"; }
-  std::string hosts(const std::string& text) const {
-    write_file(folder_ / "hosts", text);
-    return folder_ / "hosts";
-  }
+  std::string hosts(const std::string& text) const { return programs_.hosts(text); }
 
  private:
   TemporaryFolder folder_;
-  std::string path_;
+  const std::string called_ = folder_ / "called";
+  const FakePrograms programs_{{"mpirun", "mpiexec.hydra", "srun", "ssh", "rsh", "pdsh", "touch",
+                                "curl", "sh", "bash", "orted"},
+                               "echo \"$0 $*\" >> '" + called_ + "'\n"};
 };
 
 // No host's name, and if some shell or option parser saw it, the canary would be made.

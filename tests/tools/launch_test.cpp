@@ -9,33 +9,18 @@
 #include "runtime/processes.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "tests/tools/fake_programs.h"
 #include "tools/launcher.h"
 #include "tools/values.h"
 
 namespace zg::testing {
 namespace {
 
-/// Stands before the real mpirun and srun and prints their words, a line each.
-class FakeMpirun {
- public:
-  FakeMpirun() : path_(std::getenv("PATH")) {
-    for (const char* name : {"mpirun", "mpiexec.hydra", "srun"}) {
-      write_file(folder_ / name, "#!/bin/sh\nbasename $0\nfor word; do echo \"$word\"; done\n");
-      std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
-    }
-    setenv("PATH", (folder_.path() + ":" + path_).c_str(), 1);
-  }
-  ~FakeMpirun() { setenv("PATH", path_.c_str(), 1); }
-
-  /// Writes a hostfile, as a path.
-  std::string hosts(const std::string& text) const {
-    write_file(folder_ / "hosts", text);
-    return folder_ / "hosts";
-  }
-
- private:
-  TemporaryFolder folder_;
-  std::string path_;
+/// They print their own name and their words, a line each.
+struct FakeMpirun : FakePrograms {
+  FakeMpirun()
+      : FakePrograms({"mpirun", "mpiexec.hydra", "srun"},
+                     "basename $0\nfor word; do echo \"$word\"; done\n") {}
 };
 
 const std::string train = " train --data sort";

@@ -23,15 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
 /// step_1 of `ranks` ranks in a folder of its own.
 struct Saved {
   explicit Saved(int ranks, int64_t extra = 1) {
@@ -54,14 +45,14 @@ struct Saved {
 
 /// A flipped bit, and what JSON may take for the same: found, with the file's name.
 void check_each_byte(const Saved& saved, const std::string& path, size_t end) {
-  const std::string whole = bytes_of(path);
+  const std::string whole = read_file(path);
   for (size_t at = 0; at < end; ++at) {
     const char byte = whole[at];
     for (char other : {static_cast<char>(byte ^ 1), static_cast<char>(byte ^ 0x20), '\n', '0'}) {
       if (other == byte) continue;
       std::string bytes = whole;
       bytes[at] = other;
-      write_bytes(path, bytes);
+      write_file(path, bytes);
       const std::vector<std::string> damages = saved.damages();
       if (!damages.empty() && contains(damages.front(), path)) continue;
       CAPTURE(at);
@@ -70,7 +61,7 @@ void check_each_byte(const Saved& saved, const std::string& path, size_t end) {
       FAIL_CHECK("not found, or not named: " << (damages.empty() ? "" : damages.front()));
     }
   }
-  write_bytes(path, whole);
+  write_file(path, whole);
 }
 
 size_t header_bytes(const std::string& shard) {
@@ -99,12 +90,12 @@ TEST_CASE("any change of a byte of a manifest or of a shard's header is found") 
 TEST_CASE("a flipped bit in any 4 KiB of data is found in its tensor") {
   const Saved saved(2, 50000);
   for (int rank : {0, 1}) {
-    const std::string shard = saved.shard(rank), whole = bytes_of(shard);
+    const std::string shard = saved.shard(rank), whole = read_file(shard);
     const zero::SafetensorsReader reader(shard);
     for (size_t at = header_bytes(shard), bit = 0; at < whole.size(); at += 4096, ++bit) {
       std::string bytes = whole;
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit % 8));
-      write_bytes(shard, bytes);
+      write_file(shard, bytes);
       const std::vector<std::string> damages = saved.damages();
       REQUIRE(damages.size() == 1);
       const std::string name = tensor_at(reader, static_cast<int64_t>(at));
@@ -113,7 +104,7 @@ TEST_CASE("a flipped bit in any 4 KiB of data is found in its tensor") {
                               std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
                               " of the file: its checksum differs from the manifest's");
     }
-    write_bytes(shard, whole);
+    write_file(shard, whole);
   }
   CHECK(saved.damages().empty());
 }
@@ -121,20 +112,20 @@ TEST_CASE("a flipped bit in any 4 KiB of data is found in its tensor") {
 TEST_CASE("files that were cut short or grew are found") {
   const Saved saved(2, 5000);
   for (const std::string& path : {saved.shard(0), saved.shard(1), saved.manifest}) {
-    const std::string whole = bytes_of(path);
+    const std::string whole = read_file(path);
     std::vector<size_t> sizes = {0, 1, 7, 8, 9, whole.size() - 1};
     for (size_t size = 4096; size < whole.size(); size += 4096)
       sizes.insert(sizes.end(), {size - 1, size});
     for (size_t size : sizes) {
-      write_bytes(path, whole.substr(0, size));
+      write_file(path, whole.substr(0, size));
       CAPTURE(size);
       REQUIRE(!saved.damages().empty());
       CHECK(contains(saved.damages().front(), path));
     }
-    write_bytes(path, whole + '\0');
+    write_file(path, whole + '\0');
     REQUIRE(saved.damages().size() == 1);
     CHECK(contains(saved.damages().front(), path));
-    write_bytes(path, whole);
+    write_file(path, whole);
   }
   fs::resize_file(saved.shard(1), fs::file_size(saved.shard(1)) - 1);
   CHECK(contains(saved.damages().front(), "tensor '"));
@@ -144,10 +135,10 @@ TEST_CASE("files that were cut short or grew are found") {
 TEST_CASE("shards that are missing, swapped or copied over others are found, each of them") {
   const Saved saved(3);
   std::vector<std::string> whole;
-  for (int rank = 0; rank < 3; ++rank) whole.push_back(bytes_of(saved.shard(rank)));
+  for (int rank = 0; rank < 3; ++rank) whole.push_back(read_file(saved.shard(rank)));
   const auto restore = [&] {
     for (int rank = 0; rank < 3; ++rank)
-      write_bytes(saved.shard(rank), whole[static_cast<size_t>(rank)]);
+      write_file(saved.shard(rank), whole[static_cast<size_t>(rank)]);
     CHECK(saved.damages().empty());
   };
   for (int i = 0; i < 3; ++i) {
@@ -157,11 +148,11 @@ TEST_CASE("shards that are missing, swapped or copied over others are found, eac
     restore();
     for (int j = 0; j < 3; ++j) {
       if (i == j) continue;
-      write_bytes(saved.shard(i), whole[static_cast<size_t>(j)]);
+      write_file(saved.shard(i), whole[static_cast<size_t>(j)]);
       REQUIRE(saved.damages().size() == 1);
       CHECK(contains(saved.damages()[0],
                      saved.shard(i) + ": its header, from byte 0 on, is damaged or another"));
-      write_bytes(saved.shard(j), whole[static_cast<size_t>(i)]);
+      write_file(saved.shard(j), whole[static_cast<size_t>(i)]);
       CHECK(saved.damages().size() == 2);
       restore();
     }
@@ -171,7 +162,7 @@ TEST_CASE("shards that are missing, swapped or copied over others are found, eac
   std::string bytes = whole[1];
   bytes.back() ^= 1;
   bytes[header_bytes(saved.shard(1))] ^= 1;
-  write_bytes(saved.shard(1), bytes);
+  write_file(saved.shard(1), bytes);
   fs::remove(saved.shard(2));
   CHECK(saved.damages().size() == 3);
   fs::copy_file(other.shard(0), saved.shard(0), fs::copy_options::overwrite_existing);
@@ -196,14 +187,14 @@ TEST_CASE("a shard that is no plain file keeps nobody waiting") {
 TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
   using nlohmann::json;
   const Saved saved(1);
-  const std::string whole = bytes_of(saved.manifest);
+  const std::string whole = read_file(saved.manifest);
   const auto damage_with = [&](const auto& change) {
     json manifest = json::parse(whole);
     change(manifest);
     manifest.erase("checksum");
     const std::string text = manifest.dump();
     manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
-    write_bytes(saved.manifest, manifest.dump(1) + "\n");
+    write_file(saved.manifest, manifest.dump(1) + "\n");
     const std::vector<std::string> damages = saved.damages();
     return damages.empty() ? "none" : damages.front();
   };
@@ -233,6 +224,6 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
   // Nested deeper than whatever follows the nesting could bear.
   std::string deep = whole;
   deep.replace(deep.find("1.5"), 3, std::string(200000, '[') + std::string(200000, ']'));
-  write_bytes(saved.manifest, deep);
+  write_file(saved.manifest, deep);
   CHECK(contains(saved.damages().front(), "is nested deeper than 64 levels"));
 }

@@ -13,23 +13,15 @@
 
 #include "runtime/error.h"
 #include "runtime/random.h"
+#include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
 using namespace zg;
 using zero::SafetensorsReader;
 using zero::SafetensorsWriter;
-using zg::testing::TemporaryFolder;
+using namespace zg::testing;
 
 namespace {
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 std::string with_length(uint64_t length, const std::string& rest) {
   std::string bytes(8, '\0');
@@ -43,7 +35,7 @@ std::string file_of(const std::string& header, size_t data_bytes) {
 }
 
 std::string error_of(const std::string& bytes, const std::string& path) {
-  write_bytes(path, bytes);
+  write_file(path, bytes);
   try {
     const SafetensorsReader reader(path);
     for (const auto& [name, entry] : reader.entries()) reader.read_floats(name);
@@ -58,10 +50,6 @@ std::string error_of(const std::string& bytes, const std::string& path) {
 std::string error_of(const std::string& bytes) {
   const TemporaryFolder folder;
   return error_of(bytes, folder / "f");
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string tensor(const std::string& dtype, const std::string& shape, const std::string& offsets) {
@@ -130,7 +118,7 @@ TEST_CASE("a large half-precision tensor is widened in full") {
 
 TEST_CASE("an unfinished file leaves what was there, and nothing else") {
   const TemporaryFolder folder;
-  write_bytes(folder / "f", "before");
+  write_file(folder / "f", "before");
   {
     SafetensorsWriter writer(folder / "f", {{"a", DType::f32, {1}}, {"b", DType::bf16, {1}}});
     CHECK_THROWS_WITH_AS(
@@ -141,7 +129,7 @@ TEST_CASE("an unfinished file leaves what was there, and nothing else") {
     writer.write_floats(std::vector<float>{1});
     CHECK_THROWS_AS(writer.write_floats(std::vector<float>{1}), FileError);  // b is bf16
   }
-  CHECK(bytes_of(folder / "f") == "before");
+  CHECK(read_file(folder / "f") == "before");
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
   CHECK_THROWS_AS(SafetensorsWriter(folder / "g", {{"a", DType::f32, {1}}, {"a", DType::f32, {1}}}),
                   FileError);
@@ -158,7 +146,7 @@ TEST_CASE("what is no file stays what it is: a link leads to its target, a pipe 
     writer.write_floats(std::vector<float>{1.0f});
     writer.finish();
   };
-  write_bytes(target, "old");
+  write_file(target, "old");
   std::filesystem::create_symlink("target", link);
   write(link);
   CHECK(std::filesystem::is_symlink(link));
@@ -171,7 +159,7 @@ TEST_CASE("what is no file stays what it is: a link leads to its target, a pipe 
   std::string bytes(1000, '\0');
   bytes.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(reader, bytes.data(), 1000))));
   ::close(reader);
-  CHECK(bytes == bytes_of(target));
+  CHECK(bytes == read_file(target));
 }
 
 TEST_CASE("files that are not there, not files or too short are refused") {

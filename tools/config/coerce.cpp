@@ -13,12 +13,6 @@
 namespace zg::tools {
 namespace {
 
-std::string lower(std::string word) {
-  for (char& letter : word)
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return word;
-}
-
 std::vector<std::string> split(const std::string& words) {
   std::vector<std::string> parts;
   for (size_t first = 0; first <= words.size();) {

@@ -21,12 +21,6 @@ constexpr const char* known_mistakes[][2] = {
     {"dynamic_loss_scale", "did you mean \"loss_scale\": 0?"},
 };
 
-std::string lower(std::string word) {
-  for (char& letter : word)
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return word;
-}
-
 bool names(const Row& row, const std::string& key) {
   if (key == row.key) return true;
   if (*row.alias == '\0') return false;

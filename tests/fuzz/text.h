@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/error.h"
+#include "tests/fuzz/bounded.h"
+#include "tests/placed_message.h"
+
+namespace zg::testing {
+
+/// What a fuzzer of texts does with one: an error of load() must say where and what to do.
+template <class Load>
+int load_text(const std::string& text, const std::string& file, const Load& load) {
+  bounded([&] {
+    try {
+      load(text);
+    } catch (const Error& error) {
+      if (const std::string flaw = flaw_of(error.what(), file, text); !flaw.empty())
+        report(flaw, error.what());
+    }
+  });
+  return 0;
+}
+
+}  // namespace zg::testing
