@@ -36,6 +36,7 @@ void MemoryRows::note(Cell cell) {
       .max = memory.peak(),
       .reserved = memory.peak_reserved(),
       .host_max = memory.peak_reserved(Space::pinned) + memory.peak_reserved(Space::host),
+      .file_max = memory.peak_reserved(Space::file),
       .phase = memory.peak_phase()};
   for (size_t space = 0; space < row.spaces.size(); ++space)
     row.spaces[space] = memory.live_by_purpose(static_cast<Space>(space));

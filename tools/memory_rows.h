@@ -28,7 +28,8 @@ struct MemoryRow {
   int64_t live;                                    ///< device
   int64_t max;                                     ///< the most that was live since the row before
   int64_t reserved;                                ///< the most that was reserved since then
-  int64_t host_max;                                ///< as max, of pinned and host together
+  int64_t host_max;                                ///< as reserved, of pinned and host together
+  int64_t file_max;                                ///< as reserved, of the file on the drive
   std::string phase;                               ///< that first reserved so much
   std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
 };

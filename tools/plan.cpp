@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/budgets.h"
 #include "tools/explain.h"
-#include "tools/planner.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 
@@ -59,24 +59,28 @@ void print_summary(const Run& run, const RankMemory& memory) {
   print(memory_table(memory.rows));
   const MemoryRow* peak = peak_of(memory.rows);
   if (!peak) return;
-  int64_t host = 0, file = 0;
-  for (const MemoryRow& row : memory.rows) {
-    host = std::max(host, row.host_max);
-    for (int64_t bytes : row.spaces[static_cast<size_t>(Space::file)]) file = std::max(file, bytes);
-  }
+  const Needs needs = needs_of(memory);
   print(text("peak %s (rank %d, step %lld, %s)", mib(peak->reserved).c_str(), memory.rank,
              (long long)peak->step, peak->phase.c_str()));
   print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
                                            static_cast<double>(run.steps - run.steps_done)));
-  print("host " + mib(host));
-  print("disk " + mib(file));
-  if (file > 0)
+  print("host " + mib(needs.host));
+  print("disk " + mib(needs.file));
+  if (needs.file > 0)
     print(text("drive reads %s and writes %s, first values included", mib(memory.io.read).c_str(),
                mib(memory.io.written).c_str()));
 }
 
 // The exit status.
-int print_verdict(const Run& run, const RankMemory& memory) {
+int print_drive(const Run& run, const RankMemory& memory) {
+  const DriveBudget budget = drive_budget(run, needs_of(memory));
+  if (budget.needed == 0) return 0;
+  print("fits " + run.options.offload.nvme_path + ": " + (budget.suffices() ? "yes; " : "no; ") +
+        budget.str());
+  return budget.suffices() ? 0 : 5;
+}
+
+int print_caps(const Run& run, const RankMemory& memory) {
   const DeviceOptions& limits = run.options.place.device;
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = fits(run, memory);
@@ -109,7 +113,8 @@ int plan(const std::vector<std::string>& arguments) {
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
   if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, to_json(record));
-  return print_verdict(run, first);
+  const int drive = print_drive(run, first), caps = print_caps(run, first);
+  return caps ? caps : drive;
 }
 
 }  // namespace zg::tools

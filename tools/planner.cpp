@@ -1,10 +1,7 @@
 #include "tools/planner.h"
 
 #include <algorithm>
-#include <cstdio>
 
-#include "runtime/error.h"
-#include "tools/machine.h"
 #include "tools/setup.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
@@ -41,12 +38,21 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
           .ranks = std::move(ranks)};
 }
 
+Needs needs_of(const RankMemory& memory) {
+  Needs needs;
+  for (const MemoryRow& row : memory.rows) {
+    needs.device = std::max(needs.device, row.reserved);
+    needs.host = std::max(needs.host, row.host_max);
+    needs.file = std::max(needs.file, row.file_max);
+  }
+  return needs;
+}
+
 bool fits(const Run& run, const RankMemory& memory) {
   const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
   const DeviceOptions& limits = run.options.place.device;
-  return std::all_of(memory.rows.begin(), memory.rows.end(), [&](const MemoryRow& row) {
-    return within(row.reserved, limits.memory_limit) && within(row.host_max, limits.host_limit);
-  });
+  const Needs needs = needs_of(memory);
+  return within(needs.device, limits.memory_limit) && within(needs.host, limits.host_limit);
 }
 
 namespace {
@@ -91,74 +97,6 @@ std::optional<std::string> smallest_fitting(const Run& run) {
     }
   }
   return std::nullopt;
-}
-
-namespace {
-
-int64_t ranks_here(const Run& run) {
-  return run.options.process ? run.options.process->local_size : run.options.ranks;
-}
-
-// Its own thread, the one of its collectives, and those that help with kernels.
-int64_t threads_of(const Run& run) {
-  return ranks_here(run) * (1 + run.options.place.device.threads);
-}
-
-int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, limit) : bytes; }
-
-// From below, for no run that fits shall be refused, and at once, however long a step is: what
-// comes again takes nothing more.
-int64_t peak_of_rank(const Run& run) {
-  Run candidate = run;
-  candidate.trace = nullptr;
-  candidate.settings.accumulation = std::min<int64_t>(run.settings.accumulation, 3);
-  candidate.options.eval_interval = candidate.options.sample_interval = 0;
-  candidate.options.dump_gradients_step.reset();
-  candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
-  const DeviceOptions& limits = run.options.place.device;
-  int64_t device = 0, host = 0;
-  for (const MemoryRow& row : walk(candidate, 0).rows) {
-    device = std::max(device, row.reserved);
-    host = std::max(host, row.host_max);
-  }
-  return capped(device, limits.memory_limit) + capped(host, limits.host_limit);
-}
-
-std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
-
-}  // namespace
-
-void check_machine(const Run& run) {
-  const int64_t ranks = ranks_here(run), threads = threads_of(run);
-  if (threads > thread_limit())
-    throw OutOfMemory(
-        text("--ranks: %lld ranks take %lld threads; this system allows %lld; try "
-             "fewer --ranks",
-             (long long)ranks, (long long)threads, (long long)thread_limit()));
-  const int64_t machine = memory_limit_bytes(), each = peak_of_rank(run);
-  const double together = static_cast<double>(each) * static_cast<double>(ranks);
-  const double available = static_cast<double>(available_memory_bytes());
-  if (together <= static_cast<double>(machine)) {
-    if (together > available)
-      std::fprintf(stderr, "warning: all ranks together take %s by plan, and %s are free now\n",
-                   gib(together).c_str(), gib(available).c_str());
-    return;
-  }
-  const std::string demand =
-      text("%s of memory for %lld rank%s of %s each, by plan; this machine has %s",
-           gib(together).c_str(), (long long)ranks, ranks == 1 ? "" : "s",
-           gib(static_cast<double>(each)).c_str(), gib(static_cast<double>(machine)).c_str());
-  if (each <= machine)
-    throw OutOfMemory("train: " + demand +
-                      text("; at most %lld such ranks fit; try fewer --ranks or a higher "
-                           "--zero-stage",
-                           (long long)(machine / each)));
-  Run limited = run;
-  limited.options.place.device.memory_limit = machine / ranks;
-  const std::optional<std::string> smallest = smallest_fitting(limited);
-  throw OutOfMemory("train: " + demand + "; try " +
-                    (smallest ? *smallest + ": the smallest setting that fits"
-                              : "a smaller --batch-size or a smaller model"));
 }
 
 }  // namespace zg::tools

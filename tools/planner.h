@@ -15,12 +15,14 @@ RankMemory walk(const Run& run, int rank);
 /// What --memory-json says of a run beside its ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 
+/// The most that was reserved of each space. Bytes, host with pinned.
+struct Needs {
+  int64_t device = 0, host = 0, file = 0;
+};
+Needs needs_of(const RankMemory& memory);
+
 /// Whether the run's --device-memory and --host-memory suffice for what a walk took.
 bool fits(const Run& run, const RankMemory& memory);
-
-/// OutOfMemory before anything is allocated when all ranks together need more threads or memory
-/// than this machine has. A rank needs what a walk reserves, or its caps where they end it before.
-void check_machine(const Run& run);
 
 /// Among the ZeRO stages, and then with --activation-checkpoint, the first setting of the run that
 /// fits its limits: flags for train. Absent: none does.

@@ -2,6 +2,7 @@
 
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "tools/budgets.h"
 #include "tools/interrupt.h"
 #include "tools/planner.h"
 #include "tools/processes.h"
@@ -118,7 +119,7 @@ int train(const std::vector<std::string>& arguments) {
   if (restarts(options)) return supervise(options, arguments);
   go_on_after_restart(options);
   const Run run = prepare_run(options);
-  check_machine(run);
+  check_budgets(run);
   int status = 0;
   try {
     status = train_on_ranks(run);

@@ -249,6 +249,25 @@ TEST_CASE("a plan prints its peak, the wire and whether it fits") {
   CHECK(contains(plan_of("--data sort --device-memory 50MiB"), "\nfits 50MiB: yes; "));
 }
 
+TEST_CASE("gpt2-xl in 24 GiB: batch 16 fits at stage 3 with offload, no batch without ZeRO") {
+  const TemporaryFolder folder;
+  const std::string run = "plan --data " + text_in(folder) +
+                          " --model-type gpt2-xl --vocab-size 50257 --block-size 128 "
+                          "--precision f16 --ranks 2 --device-memory 24GiB ";
+  const Outcome offloaded = zerograd(run + "--batch-size 16 --zero-stage 3 --cpu-offload");
+  CHECK(offloaded.status == 0);
+  CHECK(line_after(offloaded.out, "number of parameters: ") == "1636588800");
+  CHECK(line_after(offloaded.out, "fits 24GiB: ") ==
+        "yes; smallest setting that fits: --zero-stage 3");
+  // Of 16 bytes for each parameter those of the sums are shared out by two.
+  const Outcome plain = zerograd(run + "--batch-size 1");
+  CHECK(plain.status == 3);
+  const double peak = std::stod(line_after(plain.out, "peak "));
+  CHECK(peak > 16.0 * 1636588800 / (1 << 20));
+  CHECK(peak < 17.0 * 1636588800 / (1 << 20));
+  CHECK(line_after(plain.out, "fits 24GiB: ") == "no; smallest setting that fits: --zero-stage 1");
+}
+
 TEST_CASE("a plan writes nothing but its record") {
   const TemporaryFolder folder;
   const Outcome outcome =
