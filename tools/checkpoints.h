@@ -39,7 +39,7 @@ class DirectoryLock {
 /// Where a run writes its checkpoints and which of them it keeps.
 class CheckpointDirectory {
  public:
-  /// keep 0: all; otherwise that many with the lowest loss, and the newest.
+  /// keep -1: all; otherwise that many with the lowest loss, and the newest.
   CheckpointDirectory(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {}
   /// Returns the step_N written.
   std::string save(const zero::Engine& engine, const Settings& settings,

@@ -210,13 +210,14 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
       text_flag({"--save", "--output-dir"}, "DIR", options.save,
                 "write DIR/step_N at the end and when interrupted; a directory\n"
                 "without another run's checkpoints"),
-      integer_flag({"--save-interval"}, options.save_interval, "and every N steps", {1, ""}),
+      integer_flag({"--save-interval"}, options.save_interval,
+                   "and every N steps; without --save: in the folder checkpoints", {1, ""}),
       integer_flag({"--save-top-k"}, options.save_top_k,
-                   "keep the N with the lowest loss, and the newest", {1, "all"}),
-      text_flag(
-          {"--resume"}, "DIR|auto", options.resume,
-          "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-          "when it has one. What no flag says of model, data and training is\nthe checkpoint's"),
+                   "keep the N with the lowest loss, and the newest; -1: all", {-1, "1"}),
+      text_flag({"--resume"}, "DIR|auto", options.resume,
+                "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
+                "or checkpoints when it has one. What no flag says of model, data and training "
+                "is\nthe checkpoint's"),
       integer_flag({"--max-restarts"}, options.max_restarts,
                    "after a failure go on from --save's newest checkpoint, at most so\n"
                    "often; not after signals and what would fail again the same way"),
@@ -266,17 +267,22 @@ void check_train(const TrainOptions& options) {
     throw ConfigError(
         "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
         "--steps");
-  for (const char* name : {"--save-interval", "--save-top-k"})
-    if (given.count(name) && options.save.empty())
-      throw ConfigError(std::string(name) + ": expected --save DIR with it, got none");
-  if (options.resume == "auto" && options.save.empty())
-    throw ConfigError("--resume auto: expected --save DIR to look in, got none");
+  if (options.save_top_k == 0)
+    throw ConfigError("--save-top-k: expected a number of 1 or more, or -1 for all, got 0");
   if (!options.from_hf.empty() && !options.initial_weights.empty())
     throw ConfigError("--from-hf: expected one of --init and --from-hf, got both");
   if (!options.resume.empty() && !options.from_hf.empty())
     throw ConfigError("--from-hf: expected one of --from-hf and --resume, got both");
   if (!options.resume.empty() && !options.initial_weights.empty())
     throw ConfigError("--init: expected one of --init and --resume, got both");
+}
+
+/// Who asks for checkpoints without saying where gets them in the folder that minGPT's trainer and
+/// Lightning have.
+void choose_folder(TrainOptions& options) {
+  const bool asked = options.given.count("--save-interval") ||
+                     options.given.count("--save-top-k") || options.resume == "auto";
+  if (asked && options.save.empty()) options.save = "checkpoints";
 }
 
 constexpr const char* data_expected =
@@ -306,6 +312,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
   adopt_processes(options);
   load_config(options);
+  choose_folder(options);
   check_train(options);
   if (options.drill.fault == Drill::Fault::stop && !options.process)
     throw ConfigError(
@@ -334,6 +341,7 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   if (train.data.source.empty() && train.resume.empty() && !options.explain)
     throw ConfigError(data_expected);
   load_config(train);
+  choose_folder(train);
   check_train(train);
   return true;
 }

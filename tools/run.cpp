@@ -97,7 +97,8 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                        .ranks = options.ranks,
                        .optimisation = options.optimisation,
                        .seed = options.seed,
-                       .epochs = options.epochs};
+                       .epochs = options.epochs,
+                       .save_top_k = options.save_top_k};
   settings.optimisation.engine.seed = options.seed;
   fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
   zero::validate(settings.optimisation.engine);

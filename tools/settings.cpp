@@ -80,6 +80,7 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "seed", settings.seed);
   visit("run", "steps", settings.steps);
   visit("run", "epochs", settings.epochs);
+  visit("run", "save_top_k", settings.save_top_k);
   visit("position", "samples", settings.samples);
   visit("position", "loss", settings.loss);
 }

@@ -21,9 +21,10 @@ struct Settings {
   int64_t micro_batch = 0, accumulation = 1, ranks = 1;
   OptimisationOptions optimisation;
   uint64_t seed = 3407;
-  int64_t steps = 0;    ///< where the run ends; 0: an older checkpoint, which does not say
-  double epochs = 0.0;  ///< what that followed from; 0: from a number of steps
-  int64_t samples = 0;  ///< consumed so far: where the data goes on
+  int64_t steps = 0;        ///< where the run ends; 0: an older checkpoint, which does not say
+  double epochs = 0.0;      ///< what that followed from; 0: from a number of steps
+  int64_t save_top_k = -1;  ///< -1: every checkpoint is kept, as older versions did
+  int64_t samples = 0;      ///< consumed so far: where the data goes on
   /// What --save-top-k compares: the last validation's loss when there are any, else the last
   /// step's. NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();

@@ -198,6 +198,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--order", options.data.order, saved.data.order);
   fill("--val-fraction", options.data.validation_fraction, saved.data.validation_fraction);
   fill("--seed", options.seed, saved.seed);
+  fill("--save-top-k", options.save_top_k, saved.save_top_k);
   if (missing("--steps") && missing("--epochs") && saved.steps > 0) {
     options.steps = saved.steps;
     options.epochs = saved.epochs;

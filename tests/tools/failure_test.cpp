@@ -60,7 +60,7 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
   const std::string run = sort_run + "--ranks 2 ";
   const TemporaryFolder folder;
   const auto outputs = [&](const std::string& name) {
-    return "--save-interval 2 --save " + folder / name + " --metrics " +
+    return "--save-interval 2 --save-top-k -1 --save " + folder / name + " --metrics " +
            folder / (name + ".jsonl ");
   };
   const Outcome whole = zerograd(run + outputs("whole"));
@@ -123,7 +123,8 @@ TEST_CASE("restarts: launch starts the processes again, which mpirun alone canno
     return;
   }
   const TemporaryFolder folder;
-  const std::string run = sort_run + "--save-interval 2 --max-restarts 1 --save " + folder / "s ";
+  const std::string run =
+      sort_run + "--save-interval 2 --save-top-k -1 --max-restarts 1 --save " + folder / "s ";
   const Outcome outcome =
       zerograd("launch --num_gpus 2 " + run + "--inject rank=1,step=5,fault=throw");
   CAPTURE(outcome.error);

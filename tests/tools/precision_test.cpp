@@ -106,9 +106,10 @@ TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the un
   const std::string save = folder / "checkpoints";
   // The first steps overflow, step 6 is made to.
   const std::string drill = " --inject rank=0,step=6,fault=inf";
-  const Trained whole = train(sort_run + "--steps 9 --ranks 2 --zero-stage 2 --precision 16 " +
-                              "--initial-scale-power 20 --schedule WarmupDecayLR " +
-                              "--warmup-steps 2 --save-interval 1 --save " + save + drill);
+  const Trained whole =
+      train(sort_run + "--steps 9 --ranks 2 --zero-stage 2 --precision 16 " +
+            "--initial-scale-power 20 --schedule WarmupDecayLR " +
+            "--warmup-steps 2 --save-interval 1 --save-top-k -1 --save " + save + drill);
   CHECK(whole.steps[0].at("skipped") == true);
   CHECK(whole.steps[5].at("skipped") == false);
   CHECK(whole.last.at("skipped") > 2);
@@ -152,8 +153,8 @@ TEST_CASE("presets are saved, resumed, evaluated and sampled as what they are") 
     CAPTURE(one.precision);
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints", memory = folder / "memory";
-    const Trained whole = train(sort_run + "--steps 4 --save-interval 2 --save " + save +
-                                " --precision " + one.precision);
+    const Trained whole = train(sort_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " +
+                                save + " --precision " + one.precision);
     hashes.insert(whole.hash);
     const Trained rest = train(
         "train --steps 4 --score-samples 0 --log-interval 0 --ranks 2 --zero-stage 3 --resume " +

@@ -33,7 +33,9 @@ std::string hash_of(const Outcome& outcome) {
 TEST_CASE("a run does not save among the checkpoints of another") {
   const TemporaryFolder folder;
   const std::string first = folder / "first", second = folder / "second";
-  REQUIRE(zerograd(sort_run + "--steps 4 --save-interval 2 --save " + first).status == 0);
+  REQUIRE(
+      zerograd(sort_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first).status ==
+      0);
   const auto refused = [](const std::string& line, const std::string& directory) {
     const Outcome outcome = zerograd(line);
     CAPTURE(line);
@@ -78,7 +80,7 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
   const TemporaryFolder folder;
   const std::string save = folder / "steps", epochs = folder / "epochs";
   const std::string whole =
-      hash_of(zerograd(sort_run + "--steps 5 --save-interval 2 --save " + save));
+      hash_of(zerograd(sort_run + "--steps 5 --save-interval 2 --save-top-k -1 --save " + save));
   const Outcome rest = zerograd("train --score-samples 0 --resume " + save + "/step_2");
   CHECK(hash_of(rest) == whole);
   CHECK(contains(rest.error, "; steps 2 to 5\n"));
@@ -90,7 +92,8 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
 
   // 10000 samples are an epoch of sort: 0.0008 of them four steps of 2. Of another batch size, what
   // is left of the epoch goes in fewer.
-  REQUIRE(zerograd(sort_run + "--epochs 0.0008 --save-interval 2 --save " + epochs).status == 0);
+  REQUIRE(zerograd(sort_run + "--epochs 0.0008 --save-interval 2 --save-top-k -1 --save " + epochs)
+              .status == 0);
   const std::string go_on = "train --score-samples 0 --resume " + epochs + "/step_2";
   CHECK(contains(zerograd(go_on).error, "; steps 2 to 4\n"));
   CHECK(contains(zerograd(go_on + " --batch-size 4").error, "; steps 2 to 3\n"));
@@ -110,7 +113,7 @@ TEST_CASE("an epoch of limited batches ends after them, also where a run goes on
   // Of 5000 batches of 2.
   ends_at("--limit_train_batches 0.001 --epochs 2", 10);
   const std::string save = folder / "saved";
-  ends_at("--limit_train_batches 7 --save-interval 5 --save " + save, 7);
+  ends_at("--limit_train_batches 7 --save-interval 5 --save-top-k -1 --save " + save, 7);
   const Outcome rest = zerograd("train --score-samples 0 --resume " + save + "/step_5");
   CHECK(contains(rest.error, "; steps 5 to 7\n"));
 }
@@ -126,7 +129,8 @@ TEST_CASE("every setting of a run comes from its checkpoint, none at its default
       "0.25 --seed 5 --lr 2e-3 --weight-decay 0.3 --betas 0.8,0.97 --clip 0.05 --schedule "
       "WarmupLR --warmup-steps 3 --grad-accum-dtype bf16 --reduce-at-boundary --zero-stage 1 "
       "--ranks 2 --steps 6 --eval-interval 4 ";
-  const std::string whole = hash_of(zerograd(run + "--save-interval 3 --save " + save));
+  const std::string whole =
+      hash_of(zerograd(run + "--save-interval 3 --save-top-k -1 --save " + save));
   const std::string rest =
       "train --ranks 2 --threads 1 --log-interval 0 --eval-interval 4 --resume ";
   const Outcome resumed = zerograd(rest + save + "/step_3");

@@ -150,7 +150,7 @@ TEST_CASE("batch sizes that do not fit are explained in DeepSpeed's words") {
 TEST_CASE("a resumed run continues the bits of the uninterrupted one") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const std::string hash = hash_of(with("--save " + save + " --save-interval 3"));
+  const std::string hash = hash_of(with("--save " + save + " --save-interval 3 --save-top-k -1"));
   for (const char* step : {"step_3", "step_6", "step_8"})
     CHECK(std::filesystem::is_directory(save + "/" + step));
   CHECK(hash_of(with("--resume " + save + "/step_3")) == hash);
@@ -172,8 +172,8 @@ TEST_CASE("a resumed run continues the bits of the uninterrupted one") {
 TEST_CASE("metrics of a resumed run go on at its step and its data") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  hash_of(
-      with("--grad-accum 2 --save " + save + " --save-interval 5 --metrics " + (folder / "whole")));
+  hash_of(with("--grad-accum 2 --save " + save + " --save-interval 5 --save-top-k -1 --metrics " +
+               (folder / "whole")));
   hash_of(with("--grad-accum 2 --resume " + save + "/step_5 --metrics " + (folder / "rest")));
   const auto whole = json_lines(folder / "whole"), rest = json_lines(folder / "rest");
   REQUIRE(rest.size() == 4);
@@ -211,10 +211,34 @@ TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
   CHECK(kept == expected);
 }
 
+TEST_CASE("checkpoints without --save are in the folder checkpoints, the best and the newest") {
+  const TemporaryFolder folder;
+  const auto kept = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "checkpoints"))
+      names.insert(entry.path().filename().string());
+    return names;
+  };
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const Outcome first = zerograd(with("--save-interval 2"));
+  const auto kept_first = kept();
+  const Outcome again = zerograd("train --resume auto --steps 9 --save-top-k -1");
+  const Outcome kept_all = zerograd("train --resume auto --steps 10");
+  std::filesystem::current_path(before);
+  CHECK(contains(first.out, "saved checkpoints/step_8\n"));
+  CHECK(kept_first.size() == 2);
+  CHECK(kept_first.count("step_8") == 1);
+  CHECK(contains(again.error, "resumed checkpoints/step_8"));
+  CHECK(contains(kept_all.out, "saved checkpoints/step_10\n"));
+  CHECK(kept().size() == 4);  // what one run was told holds for those that go on from it
+  CHECK(contains(zerograd(with("--save-top-k 0")).error, "or -1 for all, got 0"));
+}
+
 TEST_CASE("a damaged checkpoint is passed over for the newest that verifies") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const std::string hash = hash_of(with("--save-interval 4 --save " + save));
+  const std::string hash = hash_of(with("--save-interval 4 --save-top-k -1 --save " + save));
   const std::string shard = save + "/step_8/shard_00000.safetensors";
   std::string bytes = read_file(shard);
   bytes[bytes.size() / 2] ^= 1;
