@@ -31,6 +31,7 @@ struct SwapOptions {
   std::string directory;         ///< on the drive; empty: there is no Space::file
   int64_t block_size = 1 << 20;  ///< bytes of one request
   int queue_depth = 8;           ///< requests under way at once
+  bool io_uring = true;          ///< where the kernel has it; else threads with pread and pwrite
 };
 
 struct DeviceOptions {

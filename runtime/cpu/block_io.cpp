@@ -1,14 +1,20 @@
 #include "runtime/cpu/block_io.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/cpu/uring_io.h"
 #include "runtime/error.h"
@@ -29,32 +35,82 @@ int open_unnamed(const std::string& directory, int more) {
   return file;
 }
 
-/// One request after the other.
+// What the system asks of memory that it reads and writes past the page cache.
+int64_t memory_alignment_of(int descriptor) {
+#ifdef STATX_DIOALIGN
+  struct statx file {};
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &file) == 0 &&
+      file.stx_dio_mem_align > 0)
+    return file.stx_dio_mem_align;
+#endif
+  return BlockIo::block;
+}
+
+/// Threads, each with one request after the other.
 class PreadIo final : public BlockIo {
  public:
   PreadIo(const SwapOptions& options, int descriptor, bool direct)
-      : BlockIo(options, descriptor, direct) {}
-  void read(int64_t offset, std::span<std::byte> to) override {
-    while (!to.empty()) {
-      const size_t bytes = std::min(to.size(), static_cast<size_t>(request_bytes_));
-      const ssize_t count = pread(descriptor_, to.data(), bytes, offset);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail("read", count < 0 ? errno : EIO);
-      to = to.subspan(static_cast<size_t>(count));
-      offset += count;
-    }
+      : BlockIo(options, descriptor, direct) {
+    constexpr int most = 4;  // more hide no more of the time that a request takes
+    for (int i = 0; i < std::min(depth_, most); ++i) threads_.emplace_back([this] { serve(); });
   }
-  void write(int64_t offset, std::span<const std::byte> from) override {
-    while (!from.empty()) {
-      const size_t bytes = std::min(from.size(), static_cast<size_t>(request_bytes_));
-      const ssize_t count = pwrite(descriptor_, from.data(), bytes, offset);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail("written", count < 0 ? errno : EIO);
-      from = from.subspan(static_cast<size_t>(count));
-      offset += count;
+  ~PreadIo() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
     }
+    asked_for_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void submit(int slot, const Request& request) override {
+    {
+      const std::lock_guard lock(mutex_);
+      requests_.push_back({slot, request});
+    }
+    asked_for_.notify_one();
+  }
+  Ended wait() override {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return !ended_.empty(); });
+    const Ended first = ended_.front();
+    ended_.pop_front();
+    return first;
   }
   const char* engine() const override { return "pread"; }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      asked_for_.wait(lock, [&] { return stop_ || !requests_.empty(); });
+      if (requests_.empty()) return;
+      const auto [slot, request] = requests_.front();
+      requests_.pop_front();
+      lock.unlock();
+      const int error = transfer(request);
+      lock.lock();
+      ended_.push_back({slot, error});
+      done_.notify_one();
+    }
+  }
+  int transfer(Request left) const {
+    while (left.bytes > 0) {
+      const auto bytes = static_cast<size_t>(left.bytes);
+      const ssize_t count = left.writes ? pwrite(descriptor_, left.memory, bytes, left.offset)
+                                        : pread(descriptor_, left.memory, bytes, left.offset);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return count < 0 ? errno : EIO;
+      left.offset += count, left.memory += count, left.bytes -= count;
+    }
+    return 0;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable asked_for_, done_;
+  std::deque<std::pair<int, Request>> requests_;
+  std::deque<Ended> ended_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace
@@ -67,10 +123,11 @@ BlockIo::BlockIo(const SwapOptions& options, int descriptor, bool direct)
       depth_(std::max(1, options.queue_depth)),
       descriptor_(descriptor),
       direct_(direct),
-      buffer_bytes_(static_cast<size_t>(request_bytes_ * depth_)),
-      buffer_(static_cast<std::byte*>(std::aligned_alloc(block, buffer_bytes_))) {
+      memory_alignment_(direct ? memory_alignment_of(descriptor) : 1),
+      buffer_(static_cast<std::byte*>(
+          std::aligned_alloc(block, static_cast<size_t>(request_bytes_ * depth_)))) {
   if (!buffer_)
-    throw OutOfMemory("nvme: no memory for " + std::to_string(buffer_bytes_) +
+    throw OutOfMemory("nvme: no memory for " + std::to_string(request_bytes_ * depth_) +
                       " bytes of requests; try a smaller aio.queue_depth");
 }
 
@@ -100,7 +157,8 @@ std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
   if (file < 0)
     throw FileError("nvme: " + options.directory + " cannot be written: " + reason(errno) +
                     "; expected a directory on a drive; try another --nvme-path");
-  if (auto io = open_uring(options, file, direct)) return io;
+  if (options.io_uring)
+    if (auto io = open_uring(options, file, direct)) return io;
   return std::make_unique<PreadIo>(options, file, direct);
 }
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "runtime/device.h"
@@ -11,27 +10,43 @@
 namespace zg::cpu {
 
 /// Reads and writes whole blocks of a file that has no name, past the page cache where the file
-/// system lets it: by io_uring where the kernel does, else by pread and pwrite.
+/// system lets it: by io_uring where the kernel does, else by threads with pread and pwrite. Each
+/// of depth() slots is a request under way or free. For one thread at a time.
 class BlockIo {
  public:
   static constexpr int64_t block = 4096;  ///< what O_DIRECT aligns to
 
+  struct Request {
+    int64_t offset;     ///< a multiple of `block`
+    std::byte* memory;  ///< a multiple of memory_alignment()
+    int64_t bytes;      ///< a multiple of `block`, at most request_bytes()
+    bool writes;
+  };
+  struct Ended {
+    int slot;
+    int error;  ///< errno; 0: all bytes are there
+  };
+
   static std::unique_ptr<BlockIo> open(const SwapOptions& options);  ///< FileError
   virtual ~BlockIo();
 
-  /// Of whole blocks, both aligned to `block`. FileError with the system's reason.
-  virtual void read(int64_t offset, std::span<std::byte> to) = 0;
-  virtual void write(int64_t offset, std::span<const std::byte> from) = 0;
+  /// In a free slot; memory is the request's until wait() has named the slot.
+  virtual void submit(int slot, const Request& request) = 0;
+  /// Waits for one of the slots under way, of which there must be one. FileError: none can be.
+  virtual Ended wait() = 0;
   virtual const char* engine() const = 0;  ///< "io_uring" | "pread"
 
-  /// Memory for whole requests: queue_depth of block_size bytes, aligned.
-  std::span<std::byte> buffer() const { return {buffer_.get(), buffer_bytes_}; }
+  int depth() const { return depth_; }
+  int64_t request_bytes() const { return request_bytes_; }
+  int64_t memory_alignment() const { return memory_alignment_; }
+  /// Memory of a slot's own for a whole request, aligned.
+  std::byte* buffer(int slot) const { return buffer_.get() + slot * request_bytes_; }
   void reserve(int64_t bytes);             ///< FileError with needed and free bytes
   bool direct() const { return direct_; }  ///< past the page cache
+  [[noreturn]] void fail(const char* what, int error) const;  ///< FileError
 
  protected:
   BlockIo(const SwapOptions& options, int descriptor, bool direct);
-  [[noreturn]] void fail(const char* what, int error) const;
 
   const std::string directory_;
   const int64_t request_bytes_;
@@ -43,7 +58,7 @@ class BlockIo {
   struct Free {
     void operator()(std::byte* memory) const;
   };
-  size_t buffer_bytes_;
+  const int64_t memory_alignment_;
   std::unique_ptr<std::byte[], Free> buffer_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -21,7 +22,10 @@ uint64_t checksum_of(const std::byte* bytes) {
 }  // namespace
 
 SwapFile::SwapFile(const SwapOptions& options)
-    : directory_(options.directory), io_(BlockIo::open(options)), worker_([this] { serve(); }) {}
+    : directory_(options.directory),
+      io_(BlockIo::open(options)),
+      slots_(static_cast<size_t>(io_->depth())),
+      worker_([this] { serve(); }) {}
 
 SwapFile::~SwapFile() {
   {
@@ -77,58 +81,161 @@ void SwapFile::wait(Ticket ticket) {
 void SwapFile::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    const Job job = jobs_.front();
-    jobs_.pop_front();
-    if (!failure_ && !stop_) {
+    changed_.wait(lock, [&] { return stop_ || !jobs_.empty() || busy_ > 0; });
+    if (stop_) return give_up();
+    if (!failure_) {
+      std::optional<Job> job;
+      const Ticket ticket = pushed_ - static_cast<Ticket>(jobs_.size()) + 1;
+      if (!jobs_.empty()) {
+        job = jobs_.front();
+        jobs_.pop_front();
+      }
       lock.unlock();
       std::exception_ptr failure;
       try {
-        run(job);
+        if (job)
+          cut(*job, ticket);
+        else
+          finish_one();
       } catch (...) {
         failure = std::current_exception();
       }
       lock.lock();
       failure_ = failure;
     }
-    ++done_;
+    if (!failure_) continue;
+    give_up();
+    jobs_.clear();
+    done_ = pushed_;
     changed_.notify_all();
   }
 }
 
-void SwapFile::run(const Job& job) {
-  const int64_t step = static_cast<int64_t>(io_->buffer().size()) / block;
-  const int64_t first = job.offset / block, last = (job.offset + job.bytes + block - 1) / block;
-  for (int64_t begin = first; begin < last; begin += step)
-    run_part(job, begin, std::min(last, begin + step));
+void SwapFile::cut(const Job& job, Ticket ticket) {
+  missing_.push_back(1);  // this
+  const int64_t step = io_->request_bytes() / block;
+  const int64_t end = job.offset + job.bytes, last = (end + block - 1) / block;
+  for (int64_t first = job.offset / block; first < last; first += step) {
+    const int64_t begin = std::max(job.offset, first * block);
+    start({.first = first,
+           .last = std::min(last, first + step),
+           .begin = begin,
+           .end = std::min(end, (first + step) * block),
+           .memory = job.memory + (begin - job.offset),
+           .writes = job.writes},
+          ticket);
+  }
+  leave(ticket);
 }
 
-// Blocks [first, last) by way of the aligned buffer. A write keeps what it does not cover of the
-// blocks at its ends.
-void SwapFile::run_part(const Job& job, int64_t first, int64_t last) {
-  const std::span<std::byte> buffer =
-      io_->buffer().first(static_cast<size_t>((last - first) * block));
-  const int64_t begin = std::max(job.offset, first * block);
-  const int64_t end = std::min(job.offset + job.bytes, last * block);
-  std::byte* const here = buffer.data() + (begin - first * block);
-  std::byte* const there = job.memory + (begin - job.offset);
-  const auto load = [&](int64_t from, int64_t to) {
-    const auto part = buffer.subspan(static_cast<size_t>((from - first) * block),
-                                     static_cast<size_t>((to - from) * block));
-    io_->read(from * block, part);
-    check(from, part);
-  };
-  if (!job.writes) {
-    load(first, last);
-    std::memcpy(there, here, static_cast<size_t>(end - begin));
-    return;
+void SwapFile::start(const Part& part, Ticket ticket) {
+  const int slot = free_slot_for(part);
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(part.memory) % static_cast<uintptr_t>(io_->memory_alignment()) ==
+      0;
+  const bool direct = aligned && part.is_whole();
+  if (part.writes && !direct) {
+    load_ends(slot, part, ticket);
+    std::memcpy(io_->buffer(slot) + (part.begin - part.first * block), part.memory,
+                static_cast<size_t>(part.bytes()));
   }
-  if (begin > first * block) load(first, first + 1);
-  if (end < last * block && (last - 1 > first || begin == first * block)) load(last - 1, last);
-  std::memcpy(here, there, static_cast<size_t>(end - begin));
-  note(first, buffer);
-  io_->write(first * block, buffer);
+  submit(slot, part, direct, ticket);
+  if (part.writes) note(part.first, blocks_of(slot));  // while the drive writes
+}
+
+// A write keeps what it does not cover of the blocks at its ends.
+void SwapFile::load_ends(int slot, const Part& part, Ticket ticket) {
+  const auto load = [&](int64_t index) {
+    const int64_t begin = index * block;
+    submit(slot,
+           {.first = index,
+            .last = index + 1,
+            .begin = begin,
+            .end = begin + block,
+            .memory = io_->buffer(slot) + (begin - part.first * block),
+            .writes = false},
+           /*direct=*/true, ticket);
+    while (slots_[static_cast<size_t>(slot)].busy) finish_one();
+  };
+  const int64_t last = part.last - 1;
+  const bool first_is_cut = part.begin > part.first * block;
+  if (first_is_cut) load(part.first);
+  if (part.end < part.last * block && (last > part.first || !first_is_cut)) load(last);
+}
+
+void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
+  Slot& place = slots_[static_cast<size_t>(slot)];
+  place = {.direct = direct, .part = part, .ticket = ticket};
+  const std::span<std::byte> blocks = blocks_of(slot);
+  io_->submit(
+      slot, {part.first * block, blocks.data(), static_cast<int64_t>(blocks.size()), part.writes});
+  place.busy = true;
+  ++busy_;
+  ++missing_[static_cast<size_t>(ticket - done_ - 1)];
+}
+
+bool SwapFile::Part::meets(const Part& other) const {
+  const bool blocks = first < other.last && other.first < last;
+  const bool bytes = memory < other.memory + other.bytes() && other.memory < memory + this->bytes();
+  // Two that only read a place can go on beside each other.
+  return (blocks && (writes || other.writes)) || (bytes && !(writes && other.writes));
+}
+
+int SwapFile::free_slot_for(const Part& part) {
+  for (;;) {
+    int free = -1;
+    bool must_wait = false;
+    for (int i = 0; i < io_->depth(); ++i) {
+      const Slot& slot = slots_[static_cast<size_t>(i)];
+      if (!slot.busy) free = i;
+      must_wait = must_wait || (slot.busy && part.meets(slot.part));
+    }
+    if (free >= 0 && !must_wait) return free;
+    finish_one();
+  }
+}
+
+std::span<std::byte> SwapFile::blocks_of(int slot) const {
+  const auto& [busy, direct, part, ticket] = slots_[static_cast<size_t>(slot)];
+  return {direct ? part.memory : io_->buffer(slot),
+          static_cast<size_t>((part.last - part.first) * block)};
+}
+
+void SwapFile::finish_one() {
+  const auto [index, error] = io_->wait();
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  slot.busy = false;
+  --busy_;
+  const Part& part = slot.part;
+  if (error != 0) io_->fail(part.writes ? "written" : "read", error);
+  if (!part.writes) {
+    check(part.first, blocks_of(index));
+    if (!slot.direct)
+      std::memcpy(part.memory, io_->buffer(index) + (part.begin - part.first * block),
+                  static_cast<size_t>(part.bytes()));
+  }
+  leave(slot.ticket);
+}
+
+void SwapFile::leave(Ticket ticket) {
+  --missing_[static_cast<size_t>(ticket - done_ - 1)];
+  if (missing_.front() > 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (; !missing_.empty() && missing_.front() == 0; missing_.pop_front()) ++done_;
+  }
+  changed_.notify_all();
+}
+
+// What is under way ends: its memory is somebody's.
+void SwapFile::give_up() noexcept {
+  try {
+    for (; busy_ > 0; --busy_) io_->wait();
+  } catch (...) {
+    busy_ = 0;  // the engine knows of none
+  }
+  for (Slot& slot : slots_) slot.busy = false;
+  missing_.clear();
 }
 
 void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {

@@ -17,9 +17,11 @@
 namespace zg::cpu {
 
 /// The bytes behind a device's Space::file: one file without a name, which no second job can open
-/// and which is gone with the process, whatever ends it. One worker reads and writes in the order
-/// of the calls, through aligned buffers of its own, so any range may be asked for; what is written
-/// can be read by the next call. Every block has a checksum, kept in memory.
+/// and which is gone with the process, whatever ends it. One worker cuts calls into requests and
+/// keeps queue_depth of them under way, while it takes the checksums of others: every block has
+/// one, kept in memory. Requests that touch the same blocks or the same memory are done in the
+/// order of the calls. Memory that the drive can reach is handed to it; the rest, and the ends of
+/// ranges that are no whole blocks, go through aligned buffers of queue_depth * block_size bytes.
 class SwapFile {
  public:
   using Ticket = int64_t;
@@ -50,10 +52,35 @@ class SwapFile {
     int64_t bytes;
     bool writes;
   };
+  /// What one request does of a job.
+  struct Part {
+    int64_t first, last;  // blocks of the file
+    int64_t begin, end;   // of their bytes, what the job asks for
+    std::byte* memory;    // of byte `begin`
+    bool writes;
+
+    int64_t bytes() const { return end - begin; }
+    bool is_whole() const { return bytes() == (last - first) * BlockIo::block; }
+    /// One of the two must be done before the other.
+    bool meets(const Part& other) const;
+  };
+  struct Slot {
+    bool busy = false;
+    bool direct = false;  // the drive reaches the part's memory; else it has the slot's buffer
+    Part part{};
+    Ticket ticket = 0;
+  };
   Ticket push(const Job& job);
   void serve();
-  void run(const Job& job);
-  void run_part(const Job& job, int64_t first_block, int64_t last_block);
+  void cut(const Job& job, Ticket ticket);
+  void start(const Part& part, Ticket ticket);
+  void submit(int slot, const Part& part, bool direct, Ticket ticket);
+  void load_ends(int slot, const Part& part, Ticket ticket);
+  int free_slot_for(const Part& part);
+  void finish_one();
+  void leave(Ticket ticket);
+  void give_up() noexcept;
+  std::span<std::byte> blocks_of(int slot) const;
   void check(int64_t first_block, std::span<const std::byte> bytes) const;
   void note(int64_t first_block, std::span<const std::byte> bytes);
 
@@ -61,6 +88,11 @@ class SwapFile {
   std::unique_ptr<BlockIo> io_;
   int64_t reserved_ = 0;
   std::vector<uint64_t> checksums_;  // by block; 0: never written
+
+  // The worker alone uses these.
+  std::vector<Slot> slots_;
+  int busy_ = 0;
+  std::deque<int> missing_;  // of each call from done_ + 1 on: what keeps it from being done
 
   std::mutex mutex_;
   std::condition_variable changed_;

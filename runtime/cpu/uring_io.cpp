@@ -29,7 +29,7 @@ class Ring {
   int error_;
 };
 
-/// Up to queue_depth requests at once; what comes back short is asked for again.
+/// What comes back short is asked for again.
 class UringIo final : public BlockIo {
  public:
   UringIo(const SwapOptions& options, int file, bool direct, std::unique_ptr<Ring> ring)
@@ -37,74 +37,51 @@ class UringIo final : public BlockIo {
         ring_(std::move(ring)),
         slots_(static_cast<size_t>(depth_)) {}
 
-  void read(int64_t offset, std::span<std::byte> to) override {
-    transfer(offset, to.data(), static_cast<int64_t>(to.size()), /*writes=*/false);
+  void submit(int slot, const Request& request) override {
+    slots_[static_cast<size_t>(slot)] = request;
+    if (const int error = ask_for_rest(slot)) fail("asked", error);
   }
-  void write(int64_t offset, std::span<const std::byte> from) override {
-    transfer(offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()),
-             /*writes=*/true);
+  Ended wait() override {
+    for (;;) {
+      io_uring_cqe* entry = nullptr;
+      if (const int result = io_uring_wait_cqe(ring_->get(), &entry); result < 0) {
+        if (result == -EINTR) continue;
+        fail("waited for", -result);
+      }
+      const auto slot = static_cast<int>(io_uring_cqe_get_data64(entry));
+      const int count = entry->res;
+      io_uring_cqe_seen(ring_->get(), entry);
+      const bool again = count == -EINTR || count == -EAGAIN;
+      if (count <= 0 && !again) return {slot, count < 0 ? -count : EIO};
+      Request& left = slots_[static_cast<size_t>(slot)];
+      const int64_t done = again ? 0 : count;
+      left.memory += done, left.offset += done, left.bytes -= done;
+      if (left.bytes == 0) return {slot, 0};
+      if (const int error = ask_for_rest(slot)) return {slot, error};
+    }
   }
   const char* engine() const override { return "io_uring"; }
 
  private:
-  struct Slot {
-    std::byte* memory = nullptr;
-    int64_t offset = 0, bytes = 0;  // still to come
-    bool busy = false;
-  };
-
-  void transfer(int64_t offset, std::byte* memory, int64_t bytes, bool writes) {
-    int under_way = 0, error = 0;
-    while (under_way > 0 || (bytes > 0 && error == 0)) {
-      for (Slot& slot : slots_) {
-        if (slot.busy || bytes == 0 || error != 0) continue;
-        slot = {memory, offset, std::min(bytes, request_bytes_), true};
-        memory += slot.bytes, offset += slot.bytes, bytes -= slot.bytes;
-        submit(slot, writes);
-        ++under_way;
-      }
-      under_way -= finish_one(writes, error);
-    }
-    if (error != 0) fail(writes ? "written" : "read", error);
-  }
-
-  void submit(Slot& slot, bool writes) {
+  // The system's reason when it took nothing.
+  int ask_for_rest(int slot) {
     io_uring_sqe* entry = io_uring_get_sqe(ring_->get());
-    const auto bytes = static_cast<unsigned>(slot.bytes);
-    const auto offset = static_cast<uint64_t>(slot.offset);
-    if (writes)
-      io_uring_prep_write(entry, descriptor_, slot.memory, bytes, offset);
+    const Request& left = slots_[static_cast<size_t>(slot)];
+    const auto bytes = static_cast<unsigned>(left.bytes);
+    const auto offset = static_cast<uint64_t>(left.offset);
+    if (left.writes)
+      io_uring_prep_write(entry, descriptor_, left.memory, bytes, offset);
     else
-      io_uring_prep_read(entry, descriptor_, slot.memory, bytes, offset);
-    io_uring_sqe_set_data(entry, &slot);
-    io_uring_submit(ring_->get());
-  }
-
-  // How many requests have ended. After an error the others are waited for: memory is theirs.
-  int finish_one(bool writes, int& error) {
-    io_uring_cqe* entry = nullptr;
-    if (const int result = io_uring_wait_cqe(ring_->get(), &entry); result < 0) {
-      if (result == -EINTR) return 0;
-      fail("waited for", -result);
+      io_uring_prep_read(entry, descriptor_, left.memory, bytes, offset);
+    io_uring_sqe_set_data64(entry, static_cast<uint64_t>(slot));
+    int taken = 0;
+    while ((taken = io_uring_submit(ring_->get())) == -EINTR || taken == -EAGAIN) {
     }
-    Slot& slot = *static_cast<Slot*>(io_uring_cqe_get_data(entry));
-    const int count = entry->res;
-    io_uring_cqe_seen(ring_->get(), entry);
-    const bool again = count == -EINTR || count == -EAGAIN;
-    if (count <= 0 && !again) {
-      error = error ? error : count < 0 ? -count : EIO;
-    } else if (again || count < slot.bytes) {
-      const int64_t done = again ? 0 : count;
-      slot.memory += done, slot.offset += done, slot.bytes -= done;
-      submit(slot, writes);
-      return 0;
-    }
-    slot.busy = false;
-    return 1;
+    return taken < 0 ? -taken : 0;
   }
 
   std::unique_ptr<Ring> ring_;
-  std::vector<Slot> slots_;
+  std::vector<Request> slots_;  // what is still to come
 };
 
 }  // namespace

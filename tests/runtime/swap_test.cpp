@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "runtime/error.h"
@@ -16,9 +18,12 @@ using namespace zg::testing;
 
 namespace {
 
-Device device_on(const std::string& directory, int64_t block_size = 1 << 20, int depth = 8) {
-  return Device::cpu(
-      0, {.swap = {.directory = directory, .block_size = block_size, .queue_depth = depth}});
+Device device_on(const std::string& directory, int64_t block_size = 1 << 20, int depth = 8,
+                 bool io_uring = true) {
+  return Device::cpu(0, {.swap = {.directory = directory,
+                                  .block_size = block_size,
+                                  .queue_depth = depth,
+                                  .io_uring = io_uring}});
 }
 
 Tensor file_of(const Device& device, int64_t numel) {
@@ -45,9 +50,11 @@ std::string unnamed_file_in(const std::string& directory) {
 
 TEST_CASE("any range of a file comes back as it was written last, whatever the requests' size") {
   const TemporaryFolder folder;
-  for (const auto& [block_size, depth] :
-       {std::pair<int64_t, int>(4096, 1), {8192, 3}, {1 << 20, 8}}) {
-    const Device device = device_on(folder.path(), block_size, depth);
+  for (const auto& [block_size, depth, io_uring] : {std::tuple<int64_t, int, bool>(4096, 1, true),
+                                                    {8192, 3, true},
+                                                    {8192, 5, false},
+                                                    {1 << 20, 8, true}}) {
+    const Device device = device_on(folder.path(), block_size, depth, io_uring);
     constexpr int64_t size = 100'003;
     const Tensor first = file_of(device, 5), file = file_of(device, size);
     fill_zero(file, device.compute());
@@ -84,23 +91,56 @@ TEST_CASE("how the drive is read is told, also where its file system knows no di
   CHECK(back.to_host<uint8_t>() == memory.to_host<uint8_t>());
 }
 
-TEST_CASE("transfers are done in the order of the calls") {
+TEST_CASE(
+    "transfers that meet on the drive or in memory are as if done in the order of the calls") {
   const TemporaryFolder folder;
-  const Device device = device_on(folder.path(), 4096, 2);
-  constexpr int64_t size = 1 << 20;
-  const Tensor file = file_of(device, size);
-  std::mt19937 random(3);
-  std::vector<Tensor> sources, targets;
-  SwapTicket last = 0;
-  for (int i = 0; i < 10; ++i) {
-    sources.push_back(Tensor::from(random_bytes(random, size), {size}, device));
-    targets.push_back(Tensor::empty({size}, DType::u8, device));
-    start_swap(sources.back(), file);
-    last = start_swap(file, targets.back());
+  constexpr int64_t size = 150'000;
+  for (const auto& [block_size, depth, io_uring] :
+       {std::tuple<int64_t, int, bool>(4096, 8, true), {16384, 3, false}, {1 << 20, 8, true}}) {
+    const Device device = device_on(folder.path(), block_size, depth, io_uring);
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    std::mt19937 random(11);
+    std::vector<uint8_t> on_drive(size, 0), in_memory = random_bytes(random, size);
+    fill_zero(file, device.compute());
+    copy(Tensor::from(in_memory, {size}, device), memory, device.compute());
+    SwapTicket last = 0;
+    for (int i = 0; i < 2000; ++i) {
+      // Half of them whole blocks and aligned, which the drive moves by itself.
+      const int64_t grain = random() % 2 ? 4096 : 1;
+      const auto draw = [&](int64_t most) {
+        return static_cast<int64_t>(random() % static_cast<uint64_t>(most / grain + 1)) * grain;
+      };
+      const int64_t count = std::max(grain, draw(20'000));
+      const int64_t place = draw(size - count), from = draw(size - count);
+      if (random() % 2) {
+        last = start_swap(memory.flat(from, count), file.flat(place, count));
+        std::copy_n(in_memory.begin() + from, count, on_drive.begin() + place);
+      } else {
+        last = start_swap(file.flat(place, count), memory.flat(from, count));
+        std::copy_n(on_drive.begin() + place, count, in_memory.begin() + from);
+      }
+    }
+    wait_for_swap(device, last);
+    CHECK(memory.to_host<uint8_t>() == in_memory);
+    copy(file, memory, device.compute());
+    CHECK(memory.to_host<uint8_t>() == on_drive);
   }
-  wait_for_swap(device, last);
-  for (size_t i = 0; i < sources.size(); ++i)
-    CHECK(sources[i].to_host<uint8_t>() == targets[i].to_host<uint8_t>());
+}
+
+TEST_CASE("a drive that fails says so to all who wait, also where much is under way") {
+  const TemporaryFolder folder;
+  for (const bool io_uring : {true, false}) {
+    const Device device = device_on(folder.path(), 4096, 4, io_uring);
+    constexpr int64_t size = 1 << 20;
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    fill_zero(file, device.compute());
+    REQUIRE(truncate(unnamed_file_in(folder.path()).c_str(), size / 2) == 0);
+    SwapTicket first = start_swap(file, memory), last = start_swap(file, memory);
+    CHECK_THROWS_WITH_AS(wait_for_swap(device, last), doctest::Contains("cannot be read"),
+                         FileError);
+    CHECK_THROWS_AS(wait_for_swap(device, first), FileError);
+    CHECK_THROWS_AS(copy(memory.flat(0, 5), file.flat(0, 5), device.compute()), FileError);
+  }
 }
 
 TEST_CASE("a bit that the drive changed is found, with its place, and nothing is read after it") {
