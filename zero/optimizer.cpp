@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "kernels/adam.h"
 #include "kernels/elementwise.h"
-#include "runtime/swap.h"
 #include "zero/residency.h"
+#include "zero/streaming.h"
 #include "zero/transfer.h"
 
 namespace zg::zero {
@@ -40,8 +41,9 @@ Tensor gradients_of(Storage& storage, const Config& config, const Device& device
 }
 
 /// AdamW over elements [begin, begin + masters.numel()) of the storage's flat array.
-void update(const Storage& storage, int64_t begin, const Tensor& gradients, const States& states,
-            const OptimizerStep& step, const AdamOptions& adam, Stream& stream) {
+void update(const Storage& storage, int64_t begin, const Tensor& gradients,
+            const std::vector<Tensor>& states, const OptimizerStep& step, const AdamOptions& adam,
+            Stream& stream) {
   const int64_t end = begin + gradients.numel();
   for (const FlatUnit::Range& range : storage.trainable.flat.ranges(begin, end)) {
     const auto part = [&](const Tensor& tensor) {
@@ -64,76 +66,42 @@ void update(const Storage& storage, int64_t begin, const Tensor& gradients, cons
   }
 }
 
-/// What of a storage's states is in a file goes through two sets of buffers: while one is computed
-/// on, the drive fills the other with what comes next, and before that empties it of what was. A
-/// skipped step moves the same bytes.
-class Streaming {
- public:
-  Streaming(Storage& storage, int64_t longest)
-      : states_{storage.masters, storage.moment1, storage.moment2,
-                storage.low_precision(storage.state_begin, storage.state_numel)} {
-    const bool streams = std::any_of(states_.begin(), states_.end(), in_file);
-    // AdamW cuts its ranges at multiples of the alignment.
-    step_ =
-        streams ? std::min(FlatUnit::aligned(longest), storage.state_numel) : storage.state_numel;
-    const PurposeScope purpose(storage.sums.device(), Purpose::optimizer);
-    const NameScope name(storage.sums.device(), storage.name + " states");
-    for (States& buffers : buffers_)
-      for (size_t i = 0; i < states_.size(); ++i)
-        if (in_file(states_[i]))
-          buffers[i] = Tensor::empty({step_}, states_[i].dtype(), states_[i].device(), Space::host);
-  }
+States states_of(const Storage& storage) {
+  return {storage.masters, storage.moment1, storage.moment2,
+          storage.low_precision(storage.state_begin, storage.state_numel)};
+}
 
-  /// Calls f(states in memory) for elements [begin, begin + count) of the states.
-  template <class F>
-  void run(int64_t numel, const F& f) {
-    load(0, numel);
-    for (int64_t begin = 0; begin < numel; begin += step_) {
-      const size_t set = set_of(begin);
-      load(begin + step_, numel);
-      wait_for_swap(states_[masters].device(), ready_[set]);
-      f(begin, std::min(step_, numel - begin), in_memory(begin, numel));
-      save(begin, numel);
+/// How many elements of a storage AdamW takes at a time: it cuts its ranges at multiples of the
+/// alignment.
+int64_t step_of(const Storage& storage, const Config& config) {
+  const States states = states_of(storage);
+  return std::any_of(states.begin(), states.end(), in_file)
+             ? std::min(FlatUnit::aligned(config.offload.sub_group_size), storage.state_numel)
+             : storage.state_numel;
+}
+
+/// The states of all storages, in the order of the update. A skipped step moves the same bytes.
+Streaming stream_states(std::span<const Storage> storages, const Config& config,
+                        const Device& device) {
+  std::vector<Streaming::Part> parts;
+  for (const Storage& storage : storages) {
+    if (storage.trainable.empty()) continue;
+    const States states = states_of(storage);
+    const int64_t step = step_of(storage, config);
+    for (int64_t begin = 0; begin < storage.state_numel; begin += step) {
+      Streaming::Part& part = parts.emplace_back();
+      for (size_t i = 0; i < states.size(); ++i)
+        part.push_back(
+            {.tensor = states[i]
+                           ? states[i].flat(begin, std::min(step, storage.state_numel - begin))
+                           : Tensor(),
+             .loads = i != low_precision});
     }
-    wait_for_swap(states_[masters].device(), last_);
   }
-
- private:
-  size_t set_of(int64_t begin) const { return static_cast<size_t>(begin / step_ % 2); }
-
-  States in_memory(int64_t begin, int64_t numel) const {
-    const int64_t count = std::min(step_, numel - begin);
-    States states;
-    for (size_t i = 0; i < states_.size(); ++i)
-      if (states_[i])
-        states[i] = in_file(states_[i]) ? buffers_[set_of(begin)][i].flat(0, count)
-                                        : states_[i].flat(begin, count);
-    return states;
-  }
-  template <class F>
-  void for_each_in_file(int64_t begin, int64_t numel, const F& f) {
-    const States memory = in_memory(begin, numel);
-    for (size_t i = 0; i < states_.size(); ++i)
-      if (in_file(states_[i])) f(i, states_[i].flat(begin, memory[i].numel()), memory[i]);
-  }
-  void load(int64_t begin, int64_t numel) {
-    if (begin >= numel) return;
-    for_each_in_file(begin, numel, [&](size_t i, const Tensor& file, const Tensor& memory) {
-      if (i != low_precision) ready_[set_of(begin)] = start_swap(file, memory);
-    });
-  }
-  void save(int64_t begin, int64_t numel) {
-    for_each_in_file(begin, numel, [&](size_t, const Tensor& file, const Tensor& memory) {
-      last_ = ready_[set_of(begin)] = start_swap(memory, file);
-    });
-  }
-
-  States states_;
-  std::array<States, 2> buffers_;      // of those that are in a file
-  std::array<SwapTicket, 2> ready_{};  // after it, the set is filled, or empty to be filled
-  SwapTicket last_ = 0;
-  int64_t step_;
-};
+  const PurposeScope purpose(device, Purpose::optimizer);
+  const NameScope name(device, "states on their way");
+  return Streaming(std::move(parts), device);
+}
 
 }  // namespace
 
@@ -172,23 +140,28 @@ float gradient_scale(double norm, int64_t micro_batches, float clip_norm, double
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
             const Device& device, Communicator& comm) {
   std::vector<Communicator::Ticket> tickets;
+  Streaming streaming = stream_states(storages, config, device);
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const Tensor gradients = gradients_of(storage, config, device, comm);
-    Streaming(storage, config.offload.sub_group_size)
-        .run(storage.state_numel, [&](int64_t begin, int64_t count, const States& states) {
-          if (!step.skipped)
-            update(storage, storage.state_begin + begin, gradients.flat(begin, count), states, step,
-                   config.adam, device.compute());
-          else if (states[low_precision] && config.offload.parameter == Space::file)
-            kernels::cast({.x = states[masters], .y = states[low_precision]}, device.compute());
-        });
+    const int64_t longest = step_of(storage, config);
+    for (int64_t begin = 0; begin < storage.state_numel; begin += longest) {
+      const int64_t count = std::min(longest, storage.state_numel - begin);
+      const std::vector<Tensor>& states = streaming.next();
+      if (!step.skipped)
+        update(storage, storage.state_begin + begin, gradients.flat(begin, count), states, step,
+               config.adam, device.compute());
+      else if (states[low_precision] && config.offload.parameter == Space::file)
+        kernels::cast({.x = states[masters], .y = states[low_precision]}, device.compute());
+      streaming.keep();
+    }
     if (config.stage > 0 && storage.stays_whole && comm.size() > 1)
       gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);
     if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
   }
   if (!tickets.empty()) comm.wait(tickets.back());
+  streaming.finish();
 }
 
 }  // namespace zg::zero

@@ -69,9 +69,10 @@ void Residency::gather(size_t index) {
     const Values& values = i == 0 ? storage.trainable : storage.frozen;
     if (values.empty()) continue;
     const PurposeScope purpose(values.shard.device(), Purpose::parameter);
-    state.shards[i] = Tensor::empty(values.shard.shape(), values.shard.dtype(),
-                                    values.shard.device(), Space::host);
-    state.read = start_swap(values.shard, state.shards[i]);
+    if (comm_.size() > 1)
+      state.shards[i] = Tensor::empty(values.shard.shape(), values.shard.dtype(),
+                                      values.shard.device(), Space::host);
+    state.read = start_swap(values.shard, comm_.size() > 1 ? state.shards[i] : values.whole);
   }
 }
 
@@ -96,9 +97,10 @@ void Residency::complete(size_t index) {
   State& state = states_[index];
   state.gathering = false;
   if (config_.offload.parameter == Space::file) {
-    for (const Tensor& shard : state.shards)
-      if (shard) wait_for_swap(shard.device(), state.read);
-    exchange(index);
+    const Values& values =
+        storages_[index].trainable.empty() ? storages_[index].frozen : storages_[index].trainable;
+    if (!values.empty()) wait_for_swap(values.shard.device(), state.read);
+    if (comm_.size() > 1) exchange(index);
   }
   if (!state.tickets.empty()) comm_.wait(state.tickets.back());
   state.tickets.clear();

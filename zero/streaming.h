@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "runtime/swap.h"
+
+namespace zg::zero {
+
+/// Parts of tensors that are computed on one after the other, of which some are in a file. Those go
+/// through two sets of buffers on the host: while one set is computed on, the drive fills the other
+/// with what comes next, and before that empties it of what was.
+class Streaming {
+ public:
+  /// Tensors that are computed on together; absent ones keep their place.
+  struct Lane {
+    Tensor tensor;
+    bool loads = true;  ///< else it is only written
+    bool saves = true;  ///< else it is only read
+  };
+  using Part = std::vector<Lane>;  ///< as many in every part
+
+  /// Takes the buffers, of the current purpose, and starts to fill them.
+  Streaming(std::vector<Part> parts, const Device& device);
+
+  /// The next part, all of it in memory.
+  const std::vector<Tensor>& next();
+  /// What next() gave is computed: what of it is in a file is on its way there.
+  void keep();
+  /// All that was kept is on the drive, and the buffers may go.
+  void finish() { wait_for_swap(device_, last_); }
+
+ private:
+  using Buffers = std::vector<Tensor>;  // by lane
+  std::vector<Tensor> in_memory(size_t index) const;
+  void load(size_t index);
+
+  const Device device_;
+  const std::vector<Part> parts_;
+  size_t next_ = 0;
+  std::vector<Tensor> current_;
+  std::array<Buffers, 2> buffers_;
+  std::array<SwapTicket, 2> ready_{};  // after it, the set is filled, or empty to be filled
+  SwapTicket last_ = 0;
+};
+
+}  // namespace zg::zero
