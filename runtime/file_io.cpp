@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "runtime/error.h"
@@ -73,6 +76,16 @@ void File::read_at(int64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
+void File::reserve(int64_t bytes) {
+  if (bytes <= 0) return;
+  int result = 0;
+  do result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes));
+  while (result != 0 && errno == EINTR);
+  constexpr int unable[] = {EOPNOTSUPP, ENOSYS, ENODEV, ESPIPE, EINVAL};
+  if (result != 0 && std::find(std::begin(unable), std::end(unable), errno) == std::end(unable))
+    fail("reserve", path_);
+}
+
 void File::write(std::span<const std::byte> bytes) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t count =
@@ -107,6 +120,21 @@ void write_text(const std::string& path, const std::string& text) {
   file.write(std::as_bytes(std::span(text)));
   file.sync();
   file.close();
+}
+
+std::optional<int64_t> free_bytes(const std::string& path) {
+  struct statvfs drive {};
+  std::error_code error;
+  std::filesystem::path place = std::filesystem::absolute(path, error);
+  if (error) return std::nullopt;
+  while (::statvfs(place.c_str(), &drive) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) return std::nullopt;
+    if (place == place.parent_path()) return std::nullopt;
+    place = place.parent_path();
+  }
+  if (drive.f_blocks == 0) return std::nullopt;  // as some that lie on a network say
+  const auto blocks = ::geteuid() == 0 ? drive.f_bfree : drive.f_bavail;
+  return static_cast<int64_t>(blocks) * static_cast<int64_t>(drive.f_frsize);
 }
 
 void sync_directory(const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,6 +24,9 @@ class ZG_API File {
   int64_t size() const;
   /// Fills `bytes` from that place (pread); FileError when the file ends before.
   void read_at(int64_t offset, std::span<std::byte> bytes) const;
+  /// Takes the drive's space for so many bytes, which nothing else then gets, and sets the size;
+  /// nothing where the file system cannot, or what was opened is no file.
+  void reserve(int64_t bytes);
   void write(std::span<const std::byte> bytes);  ///< appends
   void sync();                                   ///< returns when the bytes are on the disk
   void close();                                  ///< reports what the destructor could not
@@ -36,6 +40,9 @@ class ZG_API File {
 /// FileError for a file of more than `most_bytes`: what it claims to be is never that large.
 ZG_API std::string read_text(const std::string& path, int64_t most_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
+/// What this process may still write where `path`, or the nearest folder above it that is there,
+/// lies; absent where the system does not say.
+ZG_API std::optional<int64_t> free_bytes(const std::string& path);
 /// Makes the names in a directory durable: what was created, renamed or removed there.
 ZG_API void sync_directory(const std::string& path);
 /// Gives `from` the name `to` in one step, also where `to` exists: there is no moment without it. A

@@ -16,9 +16,8 @@ int64_t blocks_of(const Tensor& file) {
   return (end - begin) * block;
 }
 
-}  // namespace
-
-SwapTicket start_swap(const Tensor& from, const Tensor& to) {
+/// The transfer alone.
+SwapTicket push(const Tensor& from, const Tensor& to) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
     throw ShapeError("swap: expected equal sizes and element types, got " + from.shape().str() +
                      " and " + to.shape().str());
@@ -27,12 +26,30 @@ SwapTicket start_swap(const Tensor& from, const Tensor& to) {
     throw ShapeError("swap: expected one tensor in memory and one in Space::file");
   const Tensor& file = writes ? to : from;
   const Tensor& memory = writes ? from : to;
-  DeviceState& device = DeviceState::of(file.device());
-  (writes ? device.swapped.written : device.swapped.read) += blocks_of(file);
+  const DeviceState& device = DeviceState::of(file.device());
   if (!device.swap_file || file.numel() == 0) return 0;
   const int64_t offset = file.buffer()->file_offset() + file.byte_offset();
   const std::span<std::byte> bytes(memory.raw(), static_cast<size_t>(memory.bytes()));
   return writes ? device.swap_file->write(offset, bytes) : device.swap_file->read(offset, bytes);
+}
+
+}  // namespace
+
+SwapTicket start_swap(const Tensor& from, const Tensor& to) {
+  const SwapTicket ticket = push(from, to);
+  if (is_on_file(from))
+    count_read(from);
+  else
+    DeviceState::of(to.device()).swapped.written += blocks_of(to);
+  return ticket;
+}
+
+void count_read(const Tensor& file) {
+  DeviceState::of(file.device()).swapped.read += blocks_of(file);
+}
+
+SwapTicket start_counted_read(const Tensor& file, const Tensor& memory) {
+  return push(file, memory);
 }
 
 void wait_for_swap(const Device& device, SwapTicket ticket) {

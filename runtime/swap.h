@@ -14,6 +14,10 @@ using SwapTicket = int64_t;
 /// one device. Transfers are done in the order of the calls, on a worker of the device; memory must
 /// be left alone until wait_for_swap(). A meta device counts the bytes and moves none.
 ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to);
+/// start_swap() of a file's tensor in two parts, for a thread beside the one that drives the
+/// device: that one counts, so that books do not depend on timing; the other reads and waits.
+ZG_API void count_read(const Tensor& file);
+ZG_API SwapTicket start_counted_read(const Tensor& file, const Tensor& memory);
 /// Returns when this transfer and all before it are done. FileError: a drive failed, or gave back
 /// something else than was written.
 ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);

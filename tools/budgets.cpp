@@ -27,6 +27,7 @@ Needs needs_of_rank(const Run& run) {
   candidate.trace = nullptr;
   candidate.settings.accumulation = std::min<int64_t>(run.settings.accumulation, 3);
   candidate.options.eval_interval = candidate.options.sample_interval = 0;
+  candidate.options.save_interval = 0;
   candidate.options.dump_gradients_step.reset();
   candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   return needs_of(walk(candidate, 0));

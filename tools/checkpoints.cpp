@@ -4,9 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
@@ -91,34 +89,6 @@ DirectoryLock::DirectoryLock(const std::string& directory)
 
 DirectoryLock::~DirectoryLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-std::string CheckpointDirectory::save(const zero::Engine& engine, const Settings& settings,
-                                      int64_t micro_batches) const {
-  const zero::CheckpointInfo info = {.steps = engine.steps(),
-                                     .skipped = engine.skipped(),
-                                     .micro_batches = micro_batches,
-                                     .config_json = to_json(settings)};
-  const std::string written = zero::save_checkpoint(path_, engine, info);
-  // One rank alone: two would find what the other removes.
-  if (keep_ > 0 && engine.ranks().rank() == 0) remove_worse();
-  return written;
-}
-
-void CheckpointDirectory::remove_worse() const {
-  std::vector<StepFolder> folders = step_folders(path_);
-  if (!folders.empty()) folders.erase(folders.begin());  // the newest stays: resuming needs it
-  std::vector<std::pair<double, std::string>> by_loss;
-  for (const StepFolder& folder : folders) {
-    const zero::CheckpointInfo info = zero::read_checkpoint_info(folder.path);
-    const double loss = settings_from_json(info.config_json, folder.path).loss;
-    // A loss that is no number is worse than any.
-    by_loss.emplace_back(std::isnan(loss) ? INFINITY : loss, folder.path);
-  }
-  std::stable_sort(by_loss.begin(), by_loss.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (size_t i = static_cast<size_t>(keep_); i < by_loss.size(); ++i)
-    fs::remove_all(by_loss[i].second);
 }
 
 }  // namespace zg::tools

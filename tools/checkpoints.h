@@ -1,11 +1,8 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 
-#include "tools/settings.h"
 #include "zero/checkpoint_file.h"
-#include "zero/engine.h"
 
 namespace zg::tools {
 
@@ -34,22 +31,6 @@ class DirectoryLock {
 
  private:
   int descriptor_;
-};
-
-/// Where a run writes its checkpoints and which of them it keeps.
-class CheckpointDirectory {
- public:
-  /// keep -1: all; otherwise that many with the lowest loss, and the newest.
-  CheckpointDirectory(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {}
-  /// Returns the step_N written.
-  std::string save(const zero::Engine& engine, const Settings& settings,
-                   int64_t micro_batches) const;
-
- private:
-  void remove_worse() const;
-
-  std::string path_;
-  int64_t keep_;
 };
 
 }  // namespace zg::tools

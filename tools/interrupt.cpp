@@ -58,11 +58,12 @@ InterruptScope::InterruptScope() {
   noted = 0;
   under_mpirun = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
   for (int signal : {SIGINT, SIGTERM}) handle(signal, note);
-  handle(SIGPIPE, note_pipe);  // saving prints as well, and that must not end it
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write
+  handle(SIGPIPE, note_pipe);     // saving prints as well, and that must not end it
 }
 
 InterruptScope::~InterruptScope() {
-  for (int signal : {SIGINT, SIGTERM, SIGPIPE}) std::signal(signal, SIG_DFL);
+  for (int signal : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
 }
 
 bool last_warning() { return warned; }

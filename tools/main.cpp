@@ -174,5 +174,6 @@ int main(int count, char** words) {
   if (const std::optional<int> error =
           error_of(status, words[1], std::vector<std::string>(words + 2, words + count)))
     return leave_last(*error);
-  return check_stdout(status);
+  status = check_stdout(status);
+  return status == 5 ? leave_last(status) : status;  // a save that failed: the others know it too
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/checkpoint_directory.h"
 #include "tools/setup.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
@@ -14,11 +15,14 @@ RankMemory walk(const Run& run, int rank) {
   const auto ranks = counting_communicator(rank, static_cast<int>(run.options.ranks));
   Stepper stepper(run, *ranks, Device::meta(rank, options), MemoryRows::Keep::all_steps);
   stepper.load();
+  CheckpointDirectory checkpoints({}, nullptr);
   while (stepper.engine().steps() < run.steps) {
     stepper.step();
     const int64_t steps = stepper.engine().steps();
     if (is_due(steps, run.options.eval_interval)) stepper.validation_loss();
     if (is_due(steps, run.options.sample_interval)) stepper.sample();
+    if (is_due(steps, run.options.save_interval))
+      checkpoints.save(stepper.engine(), stepper.settings(), 0);
     stepper.agreed(0);
   }
   return stepper.rank_memory();

@@ -14,14 +14,19 @@
 namespace zg::tools {
 namespace {
 
+struct Ended {
+  int status = 0;
+  bool finished = false;
+  RankMemory memory;
+};
+
 // Every rank that a failure reached says so; the first cause is the command's own error.
-int train_rank(const Run& run, Communicator& ranks, const Device& device,
-               const InterruptScope& interrupt, RankMemory& memory) {
+Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
+                 const InterruptScope& interrupt) {
   try {
     Training training(run, ranks, device);
     const int status = training.run(interrupt);
-    memory = training.memory();
-    return status;
+    return {status, training.finished(), training.memory()};
   } catch (const CommError& error) {
     std::fprintf(stderr, "rank %d/%d ends: CommError: %s\n", ranks.rank(), ranks.size(),
                  error.what());
@@ -31,17 +36,20 @@ int train_rank(const Run& run, Communicator& ranks, const Device& device,
 
 int train_on_threads(const Run& run, const InterruptScope& interrupt) {
   int status = 0;
+  bool finished = false;
   std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
             [&](Communicator& ranks, const Device& device) {
-              const int own = train_rank(run, ranks, device, interrupt,
-                                         memory[static_cast<size_t>(ranks.rank())]);
-              if (ranks.rank() == 0) status = own;
+              Ended own = train_rank(run, ranks, device, interrupt);
+              memory[static_cast<size_t>(ranks.rank())] = std::move(own.memory);
+              if (ranks.rank() > 0) return;
+              status = own.status;
+              finished = own.finished;
             },
             {.timeout_s = run.options.comm_timeout_s,
              .device = run.options.place.device,
              .dump_collectives = run.options.dump_collectives});
-  if (status == 0 && !run.options.memory_json.empty())
+  if (finished && !run.options.memory_json.empty())
     write_memory_json(run.options.memory_json, to_json(memory_record(run, std::move(memory))));
   return status;
 }

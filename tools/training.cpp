@@ -13,7 +13,6 @@
 #include "models/generate.h"
 #include "runtime/error.h"
 #include "runtime/swap.h"
-#include "tools/checkpoints.h"
 #include "tools/text.h"
 
 namespace zg::tools {
@@ -21,6 +20,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using models::Split;
+
+constexpr int save_failed = 5;  // a FileError's exit status
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -97,6 +98,12 @@ void Training::prepare_engine() {
     lock_.emplace(options_.save);
     check_own_directory(options_.save, run_.resumed);  // again: nobody can come in between now
   }
+  if (!options_.save.empty())
+    checkpoints_.emplace(
+        CheckpointDirectory::Options{.path = options_.save, .keep = options_.save_top_k},
+        [this](const std::string& step_n, const zero::CheckpointSave::Result& result) {
+          report_save(step_n, result);
+        });
   micro_batches_ = stepper_.load();
   if (!run_.resumed.empty()) {
     if (lies_in(run_.resumed, options_.save)) saved_at_ = engine_.steps();
@@ -173,9 +180,9 @@ int Training::run_steps(const InterruptScope& interrupt) {
     if (const int number = stepper_.agreed(interrupt.signal())) return interrupted(number);
   }
   memory_ = stepper_.rank_memory();  // without what scores and the hash take
-  finish(interrupt);
+  const int status = finish(interrupt);
   finished_ = true;
-  return 0;
+  return status;
 }
 
 StepRecord Training::train_step(int64_t step) {
@@ -281,10 +288,25 @@ void Training::print_memory_table() {
 void Training::save() {
   if (saved_at_ == engine_.steps()) return;
   stepper_.pass(Drill::Phase::save, engine_.steps() - 1);
-  const CheckpointDirectory directory(options_.save, options_.save_top_k);
-  const std::string path = directory.save(engine_, settings_, micro_batches_);
-  saved_at_ = engine_.steps();
-  console_->result("saved " + path);
+  saved_at_ = checkpoints_->save(engine_, settings_, micro_batches_) ? engine_.steps() : -1;
+}
+
+/// With what the run has come to on the disk; false: it is not there.
+bool Training::save_last() {
+  if (!checkpoints_) return true;
+  if (!checkpoints_->finish()) saved_at_ = -1;
+  save();
+  return checkpoints_->finish();
+}
+
+void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
+  if (result.failed_rank < 0) return console_->result("saved " + step_n);
+  if (result.reason.empty()) return;
+  console_->end_progress();
+  std::fprintf(stderr,
+               "save failed: %s: rank %d: %s; earlier checkpoints stay and the next save tries "
+               "again; try to make room or, where that is not it, to repair the place\n",
+               step_n.c_str(), ranks_.rank(), harmless(result.reason).c_str());
 }
 
 int Training::interrupted(int signal) {
@@ -294,17 +316,16 @@ int Training::interrupted(int signal) {
                                          : "SIGPIPE (nobody reads the output)";
   console_->log(text("interrupted by %s after %lld steps%s", name, (long long)engine_.steps(),
                      options_.save.empty() ? "" : "; saving, a second signal ends that too"));
-  if (!options_.save.empty()) {
-    save();
+  if (!save_last()) return save_failed;
+  if (checkpoints_)
     console_->log(
         text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
-  }
   return 128 + signal;
 }
 
-void Training::finish(const InterruptScope& interrupt) {
+int Training::finish(const InterruptScope& interrupt) {
   print_memory_table();
-  if (!options_.save.empty()) save();                       // before anything else can fail
+  const int status = save_last() ? 0 : save_failed;         // before anything else can fail
   if (is_first() || options_.process) interrupt.release();  // scores can be had again with eval
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
@@ -326,7 +347,7 @@ void Training::finish(const InterruptScope& interrupt) {
              (long long)diverged_at_));
   const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
-  if (!metrics_) return;
+  if (!metrics_) return status;
   FinalRecord record = {.steps = engine_.steps(),
                         .skipped = engine_.skipped(),
                         .param_hash = hash,
@@ -336,6 +357,7 @@ void Training::finish(const InterruptScope& interrupt) {
     record.test_score = scores->test;
   }
   metrics_->write(record);
+  return status;
 }
 
 }  // namespace zg::tools

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "runtime/comm.h"
+#include "tools/checkpoint_directory.h"
 #include "tools/checkpoints.h"
 #include "tools/console.h"
 #include "tools/deepspeed_log.h"
@@ -39,8 +40,10 @@ class Training {
   void print_sample();
   void print_memory_table();
   void save();
+  bool save_last();
+  void report_save(const std::string& step_n, const zero::CheckpointSave::Result& result);
   int interrupted(int signal);
-  void finish(const InterruptScope& interrupt);
+  int finish(const InterruptScope& interrupt);
   double matmul_flops_per_token() const;
 
   bool is_first() const { return ranks_.rank() == 0; }
@@ -54,7 +57,8 @@ class Training {
   Settings& settings_;  ///< position and loss move on
   zero::Engine& engine_;
   RankMemory memory_;
-  std::optional<DirectoryLock> lock_;  ///< of --save
+  std::optional<DirectoryLock> lock_;               ///< of --save
+  std::optional<CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;

@@ -76,6 +76,16 @@ std::vector<StepFolder> step_folders(const std::string& directory) {
   return folders;
 }
 
+void remove_checkpoint(const std::string& step_folder) {
+  const fs::path folder = fs::path(step_folder).lexically_normal();
+  const fs::path removed =
+      folder.parent_path() / (unfinished_prefix + folder.filename().string() + ".removed");
+  rename_over(folder.string(), removed.string());
+  std::error_code error;
+  fs::remove_all(removed, error);
+  check(error, "remove", removed.string());
+}
+
 std::string find_checkpoint(const std::string& path) {
   if (exists(path + "/" + manifest_name)) return path;
   if (!exists(path))

@@ -34,10 +34,11 @@ struct CheckpointInfo {
 
 /// Writes DIR/step_N (N: info.steps) in a temporary folder, fsyncs and renames it, so a step_N that
 /// exists is complete; one that existed before is replaced in one step. One process at a time
-/// writes to a DIR: what a killed one left unfinished is removed. Returns the path. FileError;
+/// writes to a DIR: what a killed one left unfinished is removed. Returns the path. FileError on
+/// every rank alike when any could not write: nothing else was changed, and the engine goes on.
 /// ConfigError when counters differ from the engine's or gradients wait for a step. Collective:
 /// each rank writes its shard, rank 0 the rest once all are on the disk; the folder is there when
-/// any rank returns.
+/// any rank returns. zero/checkpoint_save.h does it while the engine goes on.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 
@@ -47,6 +48,10 @@ struct StepFolder {
 };
 /// The step_N of a directory, newest first; one that is not there holds none. FileError.
 ZG_API std::vector<StepFolder> step_folders(const std::string& directory);
+
+/// Removes a step_N under another name, so that whoever is killed meanwhile leaves no part of one.
+/// FileError.
+ZG_API void remove_checkpoint(const std::string& step_folder);
 
 /// `path` is a DIR (its newest step_N) or one step_N. Returns the step_N; FileError when none.
 ZG_API std::string find_checkpoint(const std::string& path);

@@ -1,15 +1,20 @@
+#include "zero/checkpoint_save.h"
+
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <optional>
-#include <tuple>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
-#include "zero/checkpoint_file.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checksum.h"
 #include "zero/manifest.h"
 #include "zero/safetensors.h"
+#include "zero/snapshot.h"
 #include "zero/unfinished_folder.h"
 
 namespace zg::zero {
@@ -27,23 +32,7 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
                       " micro-batches wait for a step and would be lost; call step first");
 }
 
-/// What this rank writes, in the order of names, states and offsets. An empty parameter lies in no
-/// shard: rank 0 has its name.
-std::vector<Engine::Piece> sorted_pieces(const Engine& engine) {
-  std::vector<Engine::Piece> pieces = engine.pieces();
-  if (engine.ranks().rank() == 0)
-    for (const auto& parameter : engine.store().parameters())
-      if (parameter->shape.numel() == 0)
-        for (const NamedState& saved : states_of(*parameter))
-          pieces.push_back({parameter.get(), saved.state, 0, 0});
-  std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.parameter->name, a.state, a.offset) <
-           std::tie(b.parameter->name, b.state, b.offset);
-  });
-  return pieces;
-}
-
-Manifest::Piece described(const Engine::Piece& piece, const std::string& file) {
+Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file) {
   const Parameter& parameter = *piece.parameter;
   const bool whole = piece.numel == parameter.shape.numel();
   const auto states = states_of(parameter);
@@ -57,31 +46,44 @@ Manifest::Piece described(const Engine::Piece& piece, const std::string& file) {
           .checksum = {}};
 }
 
+/// Thrown in the writer's thread when the save is given up.
+struct Cancelled {};
+
 /// This rank's pieces into its file, on the disk when it returns.
-Manifest write_shard(const std::string& folder, const Engine& engine) {
-  const std::string file = shard_name(engine.ranks().rank());
-  const std::vector<Engine::Piece> pieces = sorted_pieces(engine);
+Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
+                     const std::atomic<bool>& cancelled) {
+  const std::string file = shard_name(rank);
   std::vector<Manifest::Piece> written;
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const Engine::Piece& piece : pieces) {
+  for (const Snapshot::Piece& piece : snapshot.pieces()) {
     written.push_back(described(piece, file));
     entries.push_back({written.back().name(), DType::f32, written.back().shape});
   }
   SafetensorsWriter writer(folder + "/" + file, entries);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const std::vector<float> values =
-        pieces[i].numel > 0 ? engine.read(pieces[i]) : std::vector<float>();
-    written[i].checksum = checksum(std::as_bytes(std::span(values)));
-    writer.write_floats(values);
+  for (size_t i = 0; i < written.size(); ++i) {
+    Checksum sum;
+    snapshot.read(i, [&](std::span<const float> values) {
+      if (cancelled) throw Cancelled();
+      sum.update(std::as_bytes(values));
+      writer.write_part(std::as_bytes(values));
+    });
+    written[i].checksum = sum.hex();
   }
   writer.finish();
   return {.pieces = std::move(written), .headers = {{file, writer.header_checksum()}}};
 }
 
 /// Where a rank tells rank 0 what it wrote: in the folder that they share anyway, so that saving
-/// takes nothing from the device and sends nothing over the wire.
+/// takes nothing from the device.
 std::string account_name(const std::string& folder, int rank) {
   return folder + "/" + shard_name(rank) + ".pieces";
+}
+
+/// There at once, for whoever looks for it.
+void write_account(const std::string& account, const std::string& text) {
+  const std::string unfinished = account + ".unfinished";
+  write_text(unfinished, text);
+  rename_over(unfinished, account);
 }
 
 /// Every rank's account in rank order; they go with the reading.
@@ -95,34 +97,174 @@ void collect_accounts(const std::string& folder, int world, Manifest& manifest) 
   }
 }
 
+/// Of the tensors; what names and checksums take beside them is little.
+int64_t bytes_of(const ParameterStore& store) {
+  int64_t bytes = 0;
+  for (const auto& parameter : store.parameters())
+    bytes += parameter->shape.numel() * size_of(DType::f32) *
+             static_cast<int64_t>(states_of(*parameter).size());
+  return bytes;
+}
+
+std::string room(const std::string& directory, int64_t needed) {
+  const std::optional<int64_t> free = free_bytes(directory);
+  return "it needs " + std::to_string(needed) + " bytes in " + directory + ", where " +
+         (free ? std::to_string(*free) : std::string("an unknown number")) + " are free";
+}
+
 }  // namespace
+
+struct CheckpointSaveState {
+  CheckpointSaveState(const std::string& directory, const Engine& engine)
+      : directory(directory),
+        path(directory + "/" + step_prefix + std::to_string(engine.steps())),
+        unfinished(UnfinishedFolder::path_of(directory, engine.steps())),
+        needed_bytes(bytes_of(engine.store())),
+        device(engine.device()),
+        ranks(engine.ranks()) {}
+  ~CheckpointSaveState() {
+    cancelled = true;
+    if (writer.joinable()) writer.join();
+  }
+
+  bool on_meta() const { return device.type() == Device::Type::meta; }
+  bool first() const { return ranks.rank() == 0; }
+
+  /// Whatever the disk or the system refuses is this rank's failure.
+  template <class F>
+  void attempt(const F& f) {
+    try {
+      f();
+    } catch (const Cancelled&) {
+      failure = "given up";
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+  }
+
+  void make_folder(int64_t steps) {
+    folder.emplace(directory, steps);
+    if (const std::optional<int64_t> free = free_bytes(directory); free && *free < needed_bytes)
+      throw FileError("reserve: " + unfinished + ": too little space is left");
+  }
+
+  void start_writer() {
+    try {
+      writer = std::thread([this] { write(); });
+    } catch (const std::system_error& error) {  // no thread is left
+      failure = error.what();
+      snapshot->abandon();
+    }
+  }
+
+  void write() {
+    attempt([&] {
+      const Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
+      write_account(account_name(unfinished, ranks.rank()), account_text(shard));
+    });
+    snapshot->abandon();  // a shard may end without having read
+    written = failure.empty();
+  }
+
+  void commit() {
+    attempt([&] {
+      collect_accounts(unfinished, ranks.size(), manifest);
+      folder->finish(manifest);
+      committed = true;
+    });
+    folder.reset();
+  }
+
+  /// The first rank of which `own` is true; -1: none. Collective.
+  int first_rank(bool own, const char* name) {
+    std::vector<int64_t> flags(static_cast<size_t>(ranks.size()));
+    flags[static_cast<size_t>(ranks.rank())] = own ? 1 : 0;
+    const PurposeScope purpose(device, Purpose::comm);
+    const Tensor sum = Tensor::from(flags, {ranks.size()}, device);
+    ranks.wait(ranks.all_reduce(sum, name));
+    if (on_meta()) return -1;
+    flags = sum.to_host<int64_t>();
+    const auto found = std::find_if(flags.begin(), flags.end(), [](int64_t n) { return n != 0; });
+    return found == flags.end() ? -1 : static_cast<int>(found - flags.begin());
+  }
+
+  const std::string directory, path, unfinished;
+  const int64_t needed_bytes;
+  const Device device;
+  Communicator& ranks;
+  Manifest manifest;
+  std::optional<UnfinishedFolder> folder;  // rank 0's
+  std::optional<Snapshot> snapshot;
+  std::string failure;  // of this rank; the writer's until it is joined
+  bool failed_at_once = false, committed = false;
+  std::atomic<bool> written = false, cancelled = false;
+  std::thread writer;
+};
+
+CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engine,
+                               const CheckpointInfo& info) {
+  require_step_boundary(engine, info);
+  state_ = std::make_unique<CheckpointSaveState>(directory, engine);
+  CheckpointSaveState& s = *state_;
+  s.manifest.info = info;
+  if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
+  for (const auto& [name, parameter] : engine.store().by_name())
+    s.manifest.parameters.emplace(name, parameter->shape);
+  manifest_text(s.manifest);  // refuses a config_json that is none, before anything is written
+  s.snapshot.emplace(engine);
+  if (s.first() && !s.on_meta()) s.attempt([&] { s.make_folder(info.steps); });
+  s.failed_at_once = s.first_rank(!s.failure.empty(), "checkpoint folder") >= 0;
+  if (s.failed_at_once)
+    s.snapshot->abandon();
+  else if (!s.on_meta())
+    s.start_writer();
+}
+
+CheckpointSave::~CheckpointSave() = default;
+
+const std::string& CheckpointSave::path() const { return state_->path; }
+bool CheckpointSave::failed_at_once() const { return state_->failed_at_once; }
+
+bool CheckpointSave::commit_if_written() {
+  CheckpointSaveState& s = *state_;
+  if (!s.written || !s.folder) return s.committed;
+  for (int rank = 0; rank < s.ranks.size(); ++rank) {
+    std::error_code ignored;
+    if (!fs::exists(account_name(s.unfinished, rank), ignored)) return false;
+  }
+  s.writer.join();  // it has written its last; now the failure is ours
+  s.commit();
+  return s.committed;
+}
+
+bool CheckpointSave::is_committed() const { return state_->committed; }
+
+CheckpointSave::Result CheckpointSave::finish() {
+  CheckpointSaveState& s = *state_;
+  if (s.writer.joinable()) s.writer.join();
+  const int failed = s.first_rank(!s.failure.empty(), "checkpoint pieces");
+  if (s.folder && failed < 0) s.commit();
+  s.folder.reset();  // what was not saved is gone before anybody looks at the free space
+  const bool lost =
+      s.first_rank(s.first() && !s.on_meta() && !s.committed, "checkpoint saved") >= 0;
+  s.snapshot.reset();
+  if (!lost) return {};
+  Result result{.failed_rank = std::max(failed, 0)};
+  if (s.ranks.rank() == result.failed_rank)
+    result.reason = s.failure + "; " + room(s.directory, s.needed_bytes);
+  return result;
+}
 
 std::string save_checkpoint(const std::string& directory, const Engine& engine,
                             const CheckpointInfo& info) {
-  if (engine.device().type() == Device::Type::meta)
-    throw Unsupported("save_checkpoint: the engine is on meta, which stores nothing");
-  require_step_boundary(engine, info);
-  Manifest manifest{.info = info};
-  if (engine.loss_scaler().dynamic()) manifest.loss_scaler = engine.loss_scaler().state();
-  for (const auto& [name, parameter] : engine.store().by_name())
-    manifest.parameters.emplace(name, parameter->shape);
-  manifest_text(manifest);  // refuses a config_json that is none, before anything is written
-
-  Communicator& ranks = engine.ranks();
-  const bool first = ranks.rank() == 0;
-  std::optional<UnfinishedFolder> folder;
-  if (first) folder.emplace(directory, info.steps);
-  const std::string unfinished = UnfinishedFolder::path_of(directory, info.steps);
-  ranks.wait(ranks.barrier("checkpoint folder"));
-  // Whoever says what it wrote has it on the disk.
-  write_text(account_name(unfinished, ranks.rank()), account_text(write_shard(unfinished, engine)));
-  ranks.wait(ranks.barrier("checkpoint pieces"));
-  if (first) {
-    collect_accounts(unfinished, ranks.size(), manifest);
-    folder->finish(manifest);
-  }
-  ranks.wait(ranks.barrier("checkpoint saved"));
-  return directory + "/" + step_prefix + std::to_string(info.steps);
+  CheckpointSave save(directory, engine, info);
+  const CheckpointSave::Result result = save.finish();
+  if (!result.reason.empty())
+    throw FileError("save_checkpoint: " + save.path() + ": " + result.reason);
+  if (result.failed_rank >= 0)
+    throw FileError("save_checkpoint: " + save.path() + ": rank " +
+                    std::to_string(result.failed_rank) + " could not write its part; it says why");
+  return save.path();
 }
 
 }  // namespace zg::zero

@@ -180,7 +180,7 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
           .betas = betas.value_or(Betas{s.config.adam.beta1, s.config.adam.beta2}),
           .step = s.taken,
           .skipped = result.skipped},
-         s.config, s.device, s.comm);
+         s.config, s.device, s.comm, s.snapshot);
   s.clear_gradients();
   return result;
 }

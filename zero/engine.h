@@ -91,15 +91,6 @@ class ZG_API Engine final : public ParameterSource {
   /// every rank; not collective. ShapeError when the size is off; a meta device takes no values.
   void write(const Parameter& parameter, State state, std::span<const float> values);
 
-  /// What a checkpoint takes from this rank: all ranks' pieces tile every parameter's states.
-  struct Piece {
-    const Parameter* parameter;
-    State state;
-    int64_t offset, numel;  ///< elements of the parameter
-  };
-  std::vector<Piece> pieces() const;
-  std::vector<float> read(const Piece& piece) const;  ///< not collective
-
   /// For resuming: sets the counters and drops the gradients accumulated so far.
   void set_steps(int64_t taken, int64_t skipped);
 
@@ -109,6 +100,7 @@ class ZG_API Engine final : public ParameterSource {
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) override;
 
  private:
+  friend class Snapshot;  // zero/snapshot.h: what a checkpoint takes from this rank
   std::unique_ptr<struct EngineState> state_;
 };
 

@@ -5,6 +5,7 @@
 #include "runtime/error.h"
 #include "zero/checksum.h"
 #include "zero/engine_state.h"
+#include "zero/snapshot.h"
 #include "zero/transfer.h"
 
 namespace zg::zero {
@@ -126,31 +127,6 @@ std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   return values;
 }
 
-std::vector<Engine::Piece> Engine::pieces() const {
-  std::vector<Piece> all;
-  const int rank = state_->comm.rank();
-  for (const Storage& storage : state_->storages) {
-    for (const FlatUnit::Piece& piece : storage.trainable.flat.shard(rank))
-      for (const State state : {State::master, State::moment1, State::moment2})
-        all.push_back({piece.parameter, state, piece.offset, piece.numel()});
-    for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
-      all.push_back({piece.parameter, State::master, piece.offset, piece.numel()});
-  }
-  return all;
-}
-
-std::vector<float> Engine::read(const Piece& piece) const {
-  Storage& storage = state_->storage_of(*piece.parameter);
-  const Local local = local_state(*state_, storage, piece.parameter->trainable, piece.state);
-  const int64_t begin = state_->begin_of(*piece.parameter) + piece.offset - local.begin;
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(piece.numel));
-  read_floats(local.tensor.flat(begin, piece.numel), [&](std::span<const float> chunk) {
-    values.insert(values.end(), chunk.begin(), chunk.end());
-  });
-  return values;
-}
-
 void Engine::write(const Parameter& parameter, State state, std::span<const float> values) {
   if (state == State::gradient)
     throw ConfigError("write: gradients of '" + parameter.name +
@@ -161,6 +137,7 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
     throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
                      " values, got " + std::to_string(values.size()));
   Storage& storage = state_->storage_of(parameter);
+  if (state_->snapshot) state_->snapshot->wait_until_read();
   const int64_t start = state_->begin_of(parameter);
   // The part of the parameter that lies in elements [begin, begin + tensor.numel()) of its array.
   const auto store = [&](const Tensor& tensor, int64_t begin) {

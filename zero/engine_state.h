@@ -44,6 +44,7 @@ struct EngineState {
   Reducer reducer;
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
+  class Snapshot* snapshot = nullptr;  // what reads the states, which wait to be overwritten
   int64_t micro_batches = 0, taken = 0, skipped = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/adam.h"
 #include "kernels/elementwise.h"
 #include "zero/residency.h"
+#include "zero/snapshot.h"
 #include "zero/streaming.h"
 #include "zero/transfer.h"
 
@@ -138,7 +139,7 @@ float gradient_scale(double norm, int64_t micro_batches, float clip_norm, double
 }
 
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
-            const Device& device, Communicator& comm) {
+            const Device& device, Communicator& comm, Snapshot* snapshot) {
   std::vector<Communicator::Ticket> tickets;
   Streaming streaming = stream_states(storages, config, device);
   for (Storage& storage : storages) {
@@ -148,6 +149,7 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
     for (int64_t begin = 0; begin < storage.state_numel; begin += longest) {
       const int64_t count = std::min(longest, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
+      if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);
       if (!step.skipped)
         update(storage, storage.state_begin + begin, gradients.flat(begin, count), states, step,
                config.adam, device.compute());

@@ -9,6 +9,8 @@
 
 namespace zg::zero {
 
+class Snapshot;
+
 /// Of all gradients folded since the last step, over all ranks, as they were added up: not the
 /// mean.
 struct GradientSummary {
@@ -33,8 +35,9 @@ struct OptimizerStep {
 };
 /// AdamW over what the stage leaves to this rank; then whole values are gathered from their owners.
 /// A parameter without a gradient takes part with a zero one. A skipped step changes nothing, but
-/// makes the same exchanges: memory and wire do not depend on what the gradients hold.
+/// makes the same exchanges: memory and wire do not depend on what the gradients hold. What a
+/// snapshot (null: there is none) has yet to read is overwritten after that.
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
-            const Device& device, Communicator& comm);
+            const Device& device, Communicator& comm, Snapshot* snapshot = nullptr);
 
 }  // namespace zg::zero

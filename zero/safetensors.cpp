@@ -214,6 +214,9 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   state_.reset(new SafetensorsWriterState(path, entries));
   const uint64_t length = header.size();
   state_->header_checksum = checksum_of(length, header);
+  int64_t bytes = safetensors_length_bytes + static_cast<int64_t>(length);
+  for (const Entry& entry : entries) bytes += entry.shape.numel() * size_of(entry.dtype);
+  state_->file.reserve(bytes);
   state_->file.write(std::as_bytes(std::span(&length, 1)));
   state_->file.write(std::as_bytes(std::span(header)));
 }

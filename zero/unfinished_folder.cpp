@@ -12,17 +12,11 @@ namespace fs = std::filesystem;
 
 std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
 
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  check(error, "create", path);
-}
-
+// As far as it goes: what stays takes room and nothing else.
 void remove_unfinished(const std::string& directory) {
   for (const fs::path& entry : entries_of(directory)) {
-    std::error_code error;
-    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, error);
-    check(error, "remove", entry.string());
+    std::error_code ignored;
+    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
   }
 }
 
@@ -30,9 +24,14 @@ void remove_unfinished(const std::string& directory) {
 
 UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
     : directory_(directory), name_(step_name(step)), path_(path_of(directory, step)) {
-  make_folder(directory_);
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  check(error, "create", directory_);
   remove_unfinished(directory_);
-  make_folder(path_);
+  // What a killed process left there must not pass for a part of this one.
+  if (!fs::create_directory(path_, error) && !error)
+    error = std::make_error_code(std::errc::file_exists);
+  check(error, "create", path_);
 }
 
 UnfinishedFolder::~UnfinishedFolder() {

@@ -45,7 +45,10 @@ std::string SwapFile::description() const {
 void SwapFile::reserve(int64_t bytes) {
   const int64_t whole = (bytes + block - 1) / block * block;
   if (whole <= reserved_) return;
-  wait(pushed_);  // the worker reads the checksums
+  std::unique_lock lock(
+      mutex_);  // nobody brings a job, and the worker, which reads checksums, rests
+  changed_.wait(lock, [&] { return done_ == pushed_; });
+  if (failure_) std::rethrow_exception(failure_);
   io_->reserve(whole);
   checksums_.resize(static_cast<size_t>(whole / block), 0);
   reserved_ = whole;

@@ -132,6 +132,9 @@ TEST_CASE("plan predicts what validations, samples, saves and gradient dumps tak
                     files + " --save-interval 1");
   check_plan_is_run(text + "--ranks 2 --zero-stage 3 --precision bf16 --eval-interval 2" + files +
                     "2 --save-interval 2");
+  check_plan_is_run(text +
+                    "--ranks 2 --zero-stage 3 --offload-optimizer nvme --offload-param nvme" +
+                    " --nvme-path " + folder.path() + files + "3 --save-interval 1");
 }
 
 TEST_CASE("plan walks as many epochs as a run is given") {

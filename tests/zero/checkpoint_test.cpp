@@ -160,7 +160,8 @@ TEST_CASE("a checkpoint is saved between steps, with the engine's own counters")
                        ConfigError);
   CHECK(fs::is_empty(folder.path()));
   const Engine nowhere(toy.store, Device::meta());
-  CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), nowhere, {}), Unsupported);
+  zero::save_checkpoint(folder.path(), nowhere, {});  // its books alone
+  CHECK(fs::is_empty(folder.path()));
   CHECK_THROWS_AS(nowhere.parameter_hash(), Unsupported);
 }
 
@@ -175,9 +176,9 @@ TEST_CASE("damage to a checkpoint is found and named") {
 
   change_byte(shard, -1);  // the last byte of the last tensor
   const std::string damaged = file_error([&] { zero::verify_checkpoint(path); });
-  CHECK(contains(damaged, "tensor 'z.bias:moment2@0' is damaged"));
+  CHECK(contains(damaged, "tensor 'gain:moment2@0' is damaged"));
   CHECK(contains(damaged, shard));
-  CHECK(contains(file_error([&] { zero::load_checkpoint(path, engine); }), "z.bias:moment2@0"));
+  CHECK(contains(file_error([&] { zero::load_checkpoint(path, engine); }), "gain:moment2@0"));
   change_byte(shard, -1);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 

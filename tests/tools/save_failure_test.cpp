@@ -1,0 +1,138 @@
+#include <doctest/doctest.h>
+#include <sys/mount.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/file_limit.h"
+#include "tests/small_disk.h"
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string sort_run =
+    "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
+    "--n-embd 16 --grad-accum 2 ";
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a save that fails does not end a run, and the last one decides its status") {
+  const TemporaryFolder folder;
+  const std::string whole = line_after(zerograd(sort_run + "--steps 6").out, "param_hash ");
+  const std::string rest = "train --score-samples 0 --grad-accum 1 --batch-size 2 --ranks 2 ";
+  int starts = 0;
+  const auto check_start = [&](const std::string& flags, Outcome (*start)(const std::string&)) {
+    CAPTURE(flags);
+    const std::string save = folder / std::to_string(starts++);
+    REQUIRE(zerograd(sort_run + "--steps 2 --save " + save).status == 0);
+    write_file(save + "/step_4", "nothing can be renamed to this");
+    const std::string line = flags + " --save-interval 2 --resume " + save + " --save " + save;
+    const Outcome last = start(line + " --steps 4");
+    CHECK(last.status == 5);
+    const std::string failed = "save failed: " + save + "/step_4: rank 0: rename: " + save +
+                               "/.unfinished_step_4 to " + save +
+                               "/step_4: Not a directory; it "
+                               "needs ";
+    CHECK(count_of(last.error, failed) == 2);  // the interval's, and the end's
+    CHECK(count_of(last.error, "save failed") == 2);
+    CHECK(contains(last.error, " are free; earlier checkpoints stay"));
+    CHECK(!contains(last.out, "saved "));
+    CHECK(!line_after(last.out, "param_hash ").empty());
+    const Outcome more = start(line + " --steps 6");
+    CAPTURE(more.error);
+    CHECK(more.status == 0);
+    CHECK(count_of(more.error, "save failed") == 1);
+    CHECK(line_after(more.out, "saved ") == save + "/step_6");
+    CHECK(line_after(more.out, "param_hash ") == whole);
+    CHECK(std::distance(fs::directory_iterator(save), {}) == 3);  // 2, somebody's 4, 6
+    CHECK(zerograd("verify " + save + "/step_2").status == 0);
+    CHECK(zerograd("verify " + save + "/step_6").status == 0);
+  };
+  const auto threads = [](const std::string& line) { return zerograd(line); };
+  check_start("train --score-samples 0", threads);
+  check_start(rest + "--zero-stage 3", threads);
+  const std::string why = missing_mpi();
+  if (!why.empty()) return (void)std::printf("SKIPPED: mpi: saves that fail (%s)\n", why.c_str());
+  check_start("-np 2 zerograd " + rest + "--zero-stage 1",
+              [](const std::string& line) { return mpirun(line); });
+}
+
+TEST_CASE("a run that is stopped and cannot save ends with the file's status, and says so") {
+  const TemporaryFolder folder;
+  const FileLimit limit(2000);
+  for (const std::string flags : {"", "--ranks 2 --zero-stage 2 "}) {
+    const Outcome outcome = zerograd_signalled(
+        sort_run + flags + "--log-interval 1 --steps 1000000 --save " + folder.path(),
+        "iter 3:", SIGTERM);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 5);
+    CHECK(count_of(outcome.error, "save failed: ") == 1);
+    CHECK(contains(outcome.error, ".safetensors.unfinished: File too large; it needs "));
+    CHECK(!contains(outcome.error, "go on with"));
+    CHECK(fs::is_empty(folder.path()));
+  }
+}
+
+TEST_CASE("what a full disk cannot take costs that checkpoint alone") {
+  const SmallDisk disk(4 << 20);
+  if (!disk.reason().empty()) return;
+  const std::string save = disk / "save";
+  REQUIRE(zerograd(sort_run + "--steps 1 --save " + save).status == 0);
+  const int64_t page = 4096;
+  int64_t each = 0;
+  for (const auto& file : fs::directory_iterator(save + "/step_1"))
+    each += (static_cast<int64_t>(fs::file_size(file.path())) + page - 1) / page * page;
+  fs::remove_all(save);
+  disk.resize(each * 5 / 2 / page * page);
+  const std::string run =
+      sort_run + "--save-interval 2 --steps 8 --save " + save + " --save-top-k ";
+  const Outcome all = zerograd(run + "-1");
+  CAPTURE(all.error);
+  CHECK(all.status == 5);
+  CHECK(count_of(all.out, "saved ") == 2);
+  CHECK(count_of(all.error, "/.unfinished_step_6: too little space is left; it needs ") == 1);
+  CHECK(count_of(all.error, "/.unfinished_step_8: too little space is left; it needs ") == 2);
+  CHECK(zerograd("verify " + save + "/step_2").status == 0);
+  CHECK(zerograd("verify " + save + "/step_4").status == 0);
+  fs::remove_all(save);
+  disk.resize(each * 7 / 2 / page * page);  // of three one goes before the fourth comes
+  const Outcome best = zerograd(run + "1");
+  CAPTURE(best.error);
+  CHECK(best.status == 0);
+  CHECK(count_of(best.out, "saved ") == 4);
+  CHECK(std::distance(fs::directory_iterator(save), {}) == 2);
+}
+
+TEST_CASE("checkpoints that cannot be removed end no run") {
+  const SmallDisk disk(4 << 20);
+  if (!disk.reason().empty()) return;
+  const std::string save = disk / "save";
+  REQUIRE(zerograd(sort_run + "--steps 1 --save " + save).status == 0);
+  REQUIRE(::mount("zerograd", (save + "/step_1").c_str(), "", MS_BIND, "") != 0);
+  REQUIRE(::mount((save + "/step_1").c_str(), (save + "/step_1").c_str(), "", MS_BIND, "") == 0);
+  const Outcome outcome = zerograd(
+      "train --score-samples 0 --steps 4 --save-interval 1 "
+      "--save-top-k 1 --resume " +
+      save + " --save " + save);
+  ::umount2((save + "/step_1").c_str(), MNT_DETACH);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "warning: --save-top-k: " + save +
+                                    ": older checkpoints stay: "
+                                    "rename: " +
+                                    save + "/step_1"));
+  CHECK(line_after(outcome.out, "saved " + save + "/step_4").empty());
+  CHECK(zerograd("verify " + save + "/step_4").status == 0);
+}
+
+}  // namespace zg::testing

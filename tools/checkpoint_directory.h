@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+
+#include "tools/settings.h"
+#include "zero/checkpoint_save.h"
+#include "zero/engine.h"
+
+namespace zg::tools {
+
+/// Where a run writes its checkpoints and which of them it keeps. A save that fails ends nothing.
+/// Every call is collective. Of a run on meta devices the memory and the exchanges, and no file.
+class CheckpointDirectory {
+ public:
+  struct Options {
+    std::string path;
+    int64_t keep = -1;  ///< -1: all; otherwise that many with the lowest loss, and the newest
+  };
+  /// What became of step_N. One that is saved is reported by rank 0 first.
+  using Report =
+      std::function<void(const std::string& step_n, const zero::CheckpointSave::Result& result)>;
+
+  CheckpointDirectory(Options options, Report report);
+
+  /// Finishes the one before. False: this one has failed already.
+  bool save(const zero::Engine& engine, const Settings& settings, int64_t micro_batches);
+  /// Waits for what is under way, removals too. False: the last one failed.
+  bool finish();
+
+ private:
+  void finish_save();
+  void start_removing(const std::string& newest);
+  void finish_removing();
+
+  const Options options_;
+  const Report report_;
+  std::optional<zero::CheckpointSave> save_;
+  bool failed_ = false;
+  std::future<std::string> removing_;  // rank 0's, when it keeps a few; why it could not
+};
+
+}  // namespace zg::tools
