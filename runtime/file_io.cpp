@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "runtime/error.h"
 
@@ -135,6 +136,22 @@ std::optional<int64_t> free_bytes(const std::string& path) {
   if (drive.f_blocks == 0) return std::nullopt;  // as some that lie on a network say
   const auto blocks = ::geteuid() == 0 ? drive.f_bfree : drive.f_bavail;
   return static_cast<int64_t>(blocks) * static_cast<int64_t>(drive.f_frsize);
+}
+
+void make_directories(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<fs::path> missing;
+  for (fs::path place = fs::absolute(path, error).lexically_normal();
+       !error && !fs::exists(place, error); place = place.parent_path())
+    if (place.has_filename()) missing.push_back(place);
+  for (auto place = missing.rbegin(); !error && place != missing.rend(); ++place) {
+    fs::create_directory(*place, error);
+    if (!error) sync_directory(place->parent_path().string());
+  }
+  if (!error && !fs::is_directory(path, error) && !error)
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (error) throw FileError("create: " + path + ": " + error.message());
 }
 
 void sync_directory(const std::string& path) {

@@ -43,6 +43,8 @@ ZG_API void write_text(const std::string& path, const std::string& text);  ///< 
 /// What this process may still write where `path`, or the nearest folder above it that is there,
 /// lies; absent where the system does not say.
 ZG_API std::optional<int64_t> free_bytes(const std::string& path);
+/// Makes a directory and those above it that are missing, durably. FileError.
+ZG_API void make_directories(const std::string& path);
 /// Makes the names in a directory durable: what was created, renamed or removed there.
 ZG_API void sync_directory(const std::string& path);
 /// Gives `from` the name `to` in one step, also where `to` exists: there is no moment without it. A

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
@@ -66,9 +67,7 @@ void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_writable("--memory-json", options.memory_json);
   if (options.save.empty() || options.only_planned) return;
   check_own_directory(options.save, resumed);
-  std::error_code error;
-  std::filesystem::create_directories(options.save, error);
-  if (error) throw FileError("--save: " + options.save + " cannot be made: " + error.message());
+  make_directories(options.save);
 }
 
 // As accelerate fills "auto".

@@ -10,7 +10,9 @@ FLAGS = ["--data", "sort", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 KEPT = (2, 4)  # checkpoints that are there before the save
 SAVED = 6      # the save that is struck
-NEXT = 8       # where the run goes on to, to show that nothing was lost
+NEXT = 8       # one after it
+LAST = 10      # where a run goes on to, to show that nothing was lost
+WAYS = [[]]    # flags of the ways to save
 STEP = re.compile(r"step_(\d+)")
 
 
@@ -44,7 +46,7 @@ class Run:
                                      "--save-top-k", "9"))
         assert sorted(steps_in(self.base)) == list(KEPT), output
         self.hashes = {}
-        for steps in SAVED, NEXT:
+        for steps in SAVED, NEXT, LAST:
             whole = os.path.join(folder, f"whole_{steps}")
             self.hashes[steps] = param_hash(finish(self.threads(whole, steps)))
         return self
@@ -73,11 +75,12 @@ class Run:
                                     capture_output=True, text=True)
             if verify.returncode != 0:
                 found.append(f"step_{step} does not verify: {verify.stderr.strip()}")
-        again = subprocess.run(self.threads(folder, NEXT, "--resume", "auto"), capture_output=True,
+        again = subprocess.run(self.threads(folder, LAST, "--resume", "auto"), capture_output=True,
                                text=True)
-        if again.returncode != 0 or param_hash(again.stdout) != self.hashes[NEXT]:
+        if again.returncode != 0 or param_hash(again.stdout) != self.hashes[LAST]:
             found.append(f"resumed with status {again.returncode}: {again.stdout}{again.stderr}")
-        left = [name for name in os.listdir(folder) if not STEP.fullmatch(name)]
+        left = [name for name in os.listdir(folder)
+                if not STEP.fullmatch(name) and name != "latest"]
         if left:
             found.append(f"left behind: {left}")
         return found

@@ -78,9 +78,12 @@ std::vector<StepFolder> step_folders(const std::string& directory) {
 
 void remove_checkpoint(const std::string& step_folder) {
   const fs::path folder = fs::path(step_folder).lexically_normal();
+  const fs::path directory = folder.has_parent_path() ? folder.parent_path() : ".";
   const fs::path removed =
-      folder.parent_path() / (unfinished_prefix + folder.filename().string() + ".removed");
+      directory / (unfinished_prefix + folder.filename().string() + ".removed");
   rename_over(folder.string(), removed.string());
+  // Else the power may fail with some of its files gone and its name still there.
+  sync_directory(directory.string());
   std::error_code error;
   fs::remove_all(removed, error);
   check(error, "remove", removed.string());

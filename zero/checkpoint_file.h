@@ -21,6 +21,7 @@ namespace zg::zero {
 //                             XXH3-128 of the bytes), headers (file to XXH3-128 of its bytes
 //                             before the tensors), the state of a dynamic loss scale, and a
 //                             checksum of the manifest itself
+// Beside the step_N, DIR/latest is the name of the one saved last. Nothing here reads it.
 // Shards hold parts of parameters, cut where the ranks' were: whoever loads puts them together by
 // offset, at any number of ranks and any stage.
 

@@ -12,6 +12,7 @@ namespace zg::zero {
 
 inline constexpr const char* step_prefix = "step_";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
+inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);  ///< "shard_00003.safetensors"
 /// Whether it names an entry of the folder that it is looked up in, and nothing outside.
 bool is_file_name(const std::string& name);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "zero/checkpoint_layout.h"
 
@@ -20,14 +21,24 @@ void remove_unfinished(const std::string& directory) {
   }
 }
 
+/// For people and their scripts; whoever loads takes the newest that verifies.
+void write_latest(const std::string& directory, const std::string& name) {
+  const std::string unfinished = directory + "/" + unfinished_prefix + latest_name;
+  try {
+    write_text(unfinished, name);
+    rename_over(unfinished, directory + "/" + latest_name);
+    sync_directory(directory);
+  } catch (const FileError&) {  // it is no part of the checkpoint, which is there
+  }
+}
+
 }  // namespace
 
 UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
     : directory_(directory), name_(step_name(step)), path_(path_of(directory, step)) {
-  std::error_code error;
-  fs::create_directories(directory_, error);
-  check(error, "create", directory_);
+  make_directories(directory_);
   remove_unfinished(directory_);
+  std::error_code error;
   // What a killed process left there must not pass for a part of this one.
   if (!fs::create_directory(path_, error) && !error)
     error = std::make_error_code(std::errc::file_exists);
@@ -49,6 +60,7 @@ std::string UnfinishedFolder::finish(const Manifest& manifest) {
   sync_directory(path_);
   rename_over(path_, finished);
   sync_directory(directory_);
+  write_latest(directory_, name_);
   return finished;
 }
 

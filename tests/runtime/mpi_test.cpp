@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "runtime/processes.h"
 #include "tests/error_message.h"
+#include "tests/temporary_folder.h"
 
 using namespace zg;
 using zg::testing::contains;
@@ -26,13 +27,16 @@ struct Ended {
 
 Ended mpirun(int processes, const std::string& test, const std::string& environment = "") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const testing::TemporaryFolder
+      session;  // two that begin at once may both try to make the usual one
   // Leaks of the MPI and threads that its own code makes are not this project's.
   const std::string command = environment +
                               " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\""
                               " TSAN_OPTIONS=\"$TSAN_OPTIONS:ignore_noninstrumented_modules=1\""
-                              " mpirun --allow-run-as-root --oversubscribe -np " +
-                              std::to_string(processes) + " '" + self + "' --no-skip -tc='" + test +
-                              "' 2>&1";
+                              " mpirun --allow-run-as-root --oversubscribe"
+                              " --mca orte_tmpdir_base " +
+                              session.path() + " -np " + std::to_string(processes) + " '" + self +
+                              "' --no-skip -tc='" + test + "' 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
   REQUIRE(pipe);
   Ended ended{};

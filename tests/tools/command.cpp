@@ -118,9 +118,12 @@ Outcome zerograd_unread(const std::string& line) {
 
 namespace {
 
-// Oversubscribed and as root, for that is what a container is.
+// Oversubscribed and as root, for that is what a container is. In a folder of its own: two that
+// begin at once may both try to make the one that Open MPI takes otherwise, and one then fails.
 std::vector<std::string> mpirun_words(const std::string& line) {
-  std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe"};
+  static const TemporaryFolder session;
+  std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe", "--mca",
+                                    "orte_tmpdir_base", session.path()};
   for (const std::string& word : split(line))
     words.push_back(word == "zerograd" ? ZG_COMMAND : word);
   return words;

@@ -204,7 +204,7 @@ TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
       by_loss.emplace_back(line.at("loss").get<double>(),
                            "step_" + std::to_string(line.at("step").get<int>() + 1));
   std::sort(by_loss.begin(), by_loss.end());
-  const std::set<std::string> expected = {"step_8", by_loss[0].second, by_loss[1].second};
+  const std::set<std::string> expected = {"latest", "step_8", by_loss[0].second, by_loss[1].second};
   std::set<std::string> kept;
   for (const auto& entry : std::filesystem::directory_iterator(save))
     kept.insert(entry.path().filename().string());
@@ -227,11 +227,13 @@ TEST_CASE("checkpoints without --save are in the folder checkpoints, the best an
   const Outcome kept_all = zerograd("train --resume auto --steps 10");
   std::filesystem::current_path(before);
   CHECK(contains(first.out, "saved checkpoints/step_8\n"));
-  CHECK(kept_first.size() == 2);
+  CHECK(kept_first.size() == 3);
+  CHECK(kept_first.count("latest") == 1);
   CHECK(kept_first.count("step_8") == 1);
   CHECK(contains(again.error, "resumed checkpoints/step_8"));
   CHECK(contains(kept_all.out, "saved checkpoints/step_10\n"));
-  CHECK(kept().size() == 4);  // what one run was told holds for those that go on from it
+  CHECK(read_file(folder / "checkpoints/latest") == "step_10");
+  CHECK(kept().size() == 5);  // what one run was told holds for those that go on from it
   CHECK(contains(zerograd(with("--save-top-k 0")).error, "or -1 for all, got 0"));
 }
 

@@ -137,7 +137,8 @@ TEST_CASE("saving again replaces the checkpoint and clears what a killed run lef
   const std::string before = engine.parameter_hash();
   engine.write(toy.gain, State::master, std::vector<float>(129, 5.0f));
   CHECK(zero::save_checkpoint(folder.path(), engine, info_of(engine)) == path);
-  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
+  CHECK("step_" + std::to_string(engine.steps()) == read_file(folder / "latest"));
   CHECK(std::distance(fs::directory_iterator(path), {}) == 2);
   Engine loaded(toy.store, Device::cpu(), {.seed = 8});
   zero::load_checkpoint(path, loaded);
