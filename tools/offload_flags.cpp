@@ -8,33 +8,27 @@
 namespace zg::tools {
 namespace {
 
-Flag place_flag(const std::string& name, Space& space, bool nvme, const std::string& help) {
-  return {{name},
-          nvme ? "none|host|nvme" : "none|host",
-          help,
-          [&space, nvme](const std::string& flag, const std::string& value) {
-            // DeepSpeed calls the host cpu.
-            const size_t choice =
-                value == "cpu" ? 1 : parse_choice(flag, value, {"none", "host", "nvme"});
-            if (choice == 2 && !nvme)
-              throw Unsupported(flag + " nvme: sums of gradients are added to all the time; try " +
-                                flag + " host");
-            constexpr Space spaces[] = {Space::device, Space::host, Space::file};
-            space = spaces[choice];
-          }};
+Flag place_flag(const std::string& name, Space& space, const std::string& help) {
+  return {
+      {name}, "none|host|nvme", help, [&space](const std::string& flag, const std::string& value) {
+        // DeepSpeed calls the host cpu.
+        const size_t choice =
+            value == "cpu" ? 1 : parse_choice(flag, value, {"none", "host", "nvme"});
+        constexpr Space spaces[] = {Space::device, Space::host, Space::file};
+        space = spaces[choice];
+      }};
 }
 
 }  // namespace
 
 std::vector<Flag> offload_flags(OffloadFlags& offload, zero::OffloadOptions& engine) {
   return {
-      place_flag("--offload-optimizer", engine.optimizer, true,
+      place_flag("--offload-optimizer", engine.optimizer,
                  "where AdamW's moments and masters are, and are updated [none]"),
-      place_flag("--offload-gradients", engine.gradient, false,
-                 "where sums of gradients are [none]"),
-      place_flag("--offload-param", engine.parameter, true,
+      place_flag("--offload-gradients", engine.gradient, "where sums of gradients are [none]"),
+      place_flag("--offload-param", engine.parameter,
                  "stage 3: where values are between their uses [none]"),
-      place_flag("--offload-activations", engine.activation, true,
+      place_flag("--offload-activations", engine.activation,
                  "where what backward needs is until then [none]"),
       text_flag({"--nvme-path"}, "DIR", offload.nvme_path,
                 "where nvme is: a file without a name, gone when the run ends"),
@@ -56,8 +50,8 @@ void settle_offload(TrainOptions& options) {
   }
   if (options.offload.cpu_checkpointing && options.activation_checkpoint)
     move("--offload-activations", places.activation);
-  const bool on_drive = places.parameter == Space::file || places.optimizer == Space::file ||
-                        places.activation == Space::file;
+  const bool on_drive = places.parameter == Space::file || places.gradient == Space::file ||
+                        places.optimizer == Space::file || places.activation == Space::file;
   if (on_drive && options.offload.nvme_path.empty())
     throw ConfigError(
         "--nvme-path: expected a directory on a drive, for what goes to nvme; got none");

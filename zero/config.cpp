@@ -53,9 +53,9 @@ void validate(const Config& config) {
   for (const auto& [field, space] :
        {std::pair("parameter", offload.parameter), std::pair("gradient", offload.gradient),
         std::pair("optimizer", offload.optimizer), std::pair("activation", offload.activation)})
-    if (space == Space::pinned || (space == Space::file && std::string(field) == "gradient"))
+    if (space == Space::pinned)
       throw Unsupported(std::string("config: offload.") + field + " is " + name_of(space) +
-                        "; expected device or host");
+                        "; expected device, host or file");
   check(offload.sub_group_size >= 1, "offload.sub_group_size",
         static_cast<double>(offload.sub_group_size), "1 or more");
   if (offload.parameter != Space::device && config.stage != 3)

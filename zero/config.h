@@ -20,15 +20,16 @@ struct Betas {
   float beta1, beta2;
 };
 
-/// Where each kind of bytes rests between its uses: Space::device, Space::host or, but for
-/// gradients, Space::file. ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840; ZeRO-Infinity:
-/// Rajbhandari et al. 2021, arXiv:2104.07857. Every choice gives the same bits.
+/// Where each kind of bytes rests between its uses: Space::device, Space::host or Space::file.
+/// ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840; ZeRO-Infinity: Rajbhandari et al. 2021,
+/// arXiv:2104.07857. Every choice gives the same bits.
 struct OffloadOptions {
   Space parameter = Space::device;   ///< stage 3's shards; what is worth no exchange stays
   Space gradient = Space::device;    ///< sums between micro-batches
   Space optimizer = Space::device;   ///< moments, and masters where values are no masters
   Space activation = Space::device;  ///< what the tape keeps for backward
-  /// Elements of states in a file that AdamW takes at a time, through two sets of buffers.
+  /// Elements of states in a file that AdamW takes at a time, and of gradient sums that are added
+  /// to, through two sets of buffers.
   int64_t sub_group_size = int64_t{8} << 20;
 };
 

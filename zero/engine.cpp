@@ -159,7 +159,7 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   s.residency.finish();
   if (s.config.reduce_at_boundary)
     for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
-  const GradientSummary gradients = summarise(s.storages, s.store, s.device, s.comm);
+  const GradientSummary gradients = summarise(s.storages, s.store, s.config, s.device, s.comm);
   const int64_t micro_batches = s.micro_batches * s.comm.size();
   StepResult result{.skipped = gradients.non_finite != nullptr, .loss_scale = loss_scale()};
   const double scale = s.scaler.scale();

@@ -21,27 +21,24 @@ std::vector<int64_t> read_back(const Tensor& counts) {
   return std::vector<int64_t>(static_cast<size_t>(counts.numel()));
 }
 
-/// What AdamW writes.
-enum { masters, moment1, moment2, low_precision };
-using States = std::array<Tensor, 4>;
+/// What AdamW writes, and reads. Sums are absent where everybody's are needed, at stage 0.
+enum { masters, moment1, moment2, low_precision, sums };
+using States = std::array<Tensor, 5>;
 
-/// The sums that AdamW reads, from element storage.state_begin on: this rank's own, or at stage 0
-/// everybody's.
-Tensor gradients_of(Storage& storage, const Config& config, const Device& device,
-                    Communicator& comm) {
-  storage.zero_unfolded(device.compute());
-  if (config.stage > 0 || comm.size() == 1) return storage.sums;
+/// Everybody's sums.
+Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,
+                     Communicator& comm) {
   const PurposeScope purpose(device, Purpose::gradient);
   const NameScope name(device, storage.name + " gradients");
   const Tensor whole = Tensor::empty({storage.state_numel}, storage.sums.dtype(), device);
   std::vector<Communicator::Ticket> tickets;
-  gather_in_buckets(storage.sums, whole, storage.name + " gradients", config.allgather_bucket_size,
-                    comm, tickets);
+  gather_in_buckets(in_memory(storage.sums), whole, storage.name + " gradients",
+                    config.allgather_bucket_size, comm, tickets);
   comm.wait(tickets.back());
   return whole;
 }
 
-/// AdamW over elements [begin, begin + masters.numel()) of the storage's flat array.
+/// AdamW over elements [begin, begin + gradients.numel()) of the storage's flat array.
 void update(const Storage& storage, int64_t begin, const Tensor& gradients,
             const std::vector<Tensor>& states, const OptimizerStep& step, const AdamOptions& adam,
             Stream& stream) {
@@ -68,17 +65,20 @@ void update(const Storage& storage, int64_t begin, const Tensor& gradients,
 }
 
 States states_of(const Storage& storage) {
+  const bool own = storage.sums.numel() == storage.state_numel;
   return {storage.masters, storage.moment1, storage.moment2,
-          storage.low_precision(storage.state_begin, storage.state_numel)};
+          storage.low_precision(storage.state_begin, storage.state_numel),
+          own ? storage.sums : Tensor()};
 }
 
-/// How many elements of a storage AdamW takes at a time: it cuts its ranges at multiples of the
+/// How many elements of a storage are taken at a time: kernels cut its ranges at multiples of the
 /// alignment.
+int64_t step_of(int64_t numel, bool streams, const Config& config) {
+  return streams ? std::min(FlatUnit::aligned(config.offload.sub_group_size), numel) : numel;
+}
 int64_t step_of(const Storage& storage, const Config& config) {
   const States states = states_of(storage);
-  return std::any_of(states.begin(), states.end(), in_file)
-             ? std::min(FlatUnit::aligned(config.offload.sub_group_size), storage.state_numel)
-             : storage.state_numel;
+  return step_of(storage.state_numel, std::any_of(states.begin(), states.end(), in_file), config);
 }
 
 /// The states of all storages, in the order of the update. A skipped step moves the same bytes.
@@ -96,7 +96,8 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
             {.tensor = states[i]
                            ? states[i].flat(begin, std::min(step, storage.state_numel - begin))
                            : Tensor(),
-             .loads = i != low_precision});
+             .loads = i != low_precision,
+             .saves = i != sums});
     }
   }
   const PurposeScope purpose(device, Purpose::optimizer);
@@ -107,22 +108,34 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
 }  // namespace
 
 GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
-                          const Device& device, Communicator& comm) {
+                          const Config& config, const Device& device, Communicator& comm) {
   const PurposeScope purpose(device, Purpose::workspace);
   const int64_t parameters = static_cast<int64_t>(store.parameters().size());
   constexpr int64_t limb_count = SumOfSquares::limb_count;
   const Tensor sums = Tensor::zeros({limb_count + parameters}, DType::i64, device);
+  std::vector<Streaming::Part> parts;
+  std::vector<const Parameter*> parameter_of;  // each part
   for (const Storage& storage : storages)
     for (size_t i = 0; i < storage.pieces.size(); ++i) {
       if (!storage.folded[i]) continue;
       const FlatUnit::Piece& piece = storage.pieces[i];
       // With the padding behind it, which is zero: whole granules.
-      const int64_t numel = FlatUnit::aligned(piece.numel());
-      kernels::sum_of_squares({.x = storage.sums.flat(piece.begin, numel),
-                               .limbs = sums.flat(0, limb_count),
-                               .non_finite = sums.flat(limb_count + piece.parameter->index, 1)},
-                              device.compute());
+      const int64_t end = piece.begin + FlatUnit::aligned(piece.numel());
+      const int64_t step = step_of(end - piece.begin, in_file(storage.sums), config);
+      for (int64_t begin = piece.begin; begin < end; begin += step) {
+        parts.push_back(
+            {{.tensor = storage.sums.flat(begin, std::min(step, end - begin)), .saves = false}});
+        parameter_of.push_back(piece.parameter);
+      }
     }
+  Streaming streaming(std::move(parts), device);
+  for (const Parameter* parameter : parameter_of) {
+    kernels::sum_of_squares({.x = streaming.next()[0],
+                             .limbs = sums.flat(0, limb_count),
+                             .non_finite = sums.flat(limb_count + parameter->index, 1)},
+                            device.compute());
+    streaming.keep();
+  }
   if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
   const std::vector<int64_t> values = read_back(sums);
   GradientSummary summary{.sum_of_squares = value_of_limbs(values.data())};
@@ -141,18 +154,21 @@ float gradient_scale(double norm, int64_t micro_batches, float clip_norm, double
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
             const Device& device, Communicator& comm, Snapshot* snapshot) {
   std::vector<Communicator::Ticket> tickets;
+  for (Storage& storage : storages) storage.zero_unfolded(device.compute());
   Streaming streaming = stream_states(storages, config, device);
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
-    const Tensor gradients = gradients_of(storage, config, device, comm);
+    const Tensor everybodys =
+        states_of(storage)[sums] ? Tensor() : gathered_sums(storage, config, device, comm);
     const int64_t longest = step_of(storage, config);
     for (int64_t begin = 0; begin < storage.state_numel; begin += longest) {
       const int64_t count = std::min(longest, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
       if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);
       if (!step.skipped)
-        update(storage, storage.state_begin + begin, gradients.flat(begin, count), states, step,
-               config.adam, device.compute());
+        update(storage, storage.state_begin + begin,
+               everybodys ? everybodys.flat(begin, count) : states[sums], states, step, config.adam,
+               device.compute());
       else if (states[low_precision] && config.offload.parameter == Space::file)
         kernels::cast({.x = states[masters], .y = states[low_precision]}, device.compute());
       streaming.keep();

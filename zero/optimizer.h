@@ -18,7 +18,7 @@ struct GradientSummary {
   const Parameter* non_finite = nullptr;  ///< the first in store order with an infinity or NaN
 };
 GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
-                          const Device& device, Communicator& comm);
+                          const Config& config, const Device& device, Communicator& comm);
 
 /// The one factor that gradients are multiplied by: 1 / (micro_batches * loss_scale), and for a
 /// norm above clip_norm > 0 also clip_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has

@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 #include "kernels/elementwise.h"
 #include "kernels/fold_gradient.h"
+#include "zero/transfer.h"
 
 namespace zg::zero {
 namespace {
@@ -21,6 +22,9 @@ const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter
   return *std::find_if(flat.pieces.begin(), flat.pieces.end(),
                        [&](const FlatUnit::Piece& piece) { return piece.parameter == parameter; });
 }
+
+// The next fold is the first since the last step.
+bool is_fresh(const Storage& storage) { return storage.folded.empty() || !storage.folded[0]; }
 
 }  // namespace
 
@@ -51,6 +55,17 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
                         std::span<Tensor> gradients) {
   const bool local = config_.reduce_at_boundary;
   const Tensor& sums = local ? storage.local_sums : storage.sums;
+  struct Fold {
+    Tensor leaf;
+    bool first;
+  };
+  std::vector<Fold> folds;  // into sums in a file
+  std::vector<Streaming::Part> parts;
+  const auto fold = [&](const Fold& part, const Tensor& sum) {
+    kernels::fold_gradient(
+        {.leaf = part.leaf, .sum = sum, .rounding = storage.compute, .first = part.first},
+        device_.compute());
+  };
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
@@ -60,13 +75,39 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
         std::find_if(storage.pieces.begin(), storage.pieces.end(),
                      [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
         storage.pieces.begin());
-    kernels::fold_gradient({.leaf = gradient.flat(0, piece.numel()),
-                            .sum = sums.flat(piece.begin, piece.numel()),
-                            .rounding = storage.compute,
-                            .first = !local && !storage.folded[index]},
-                           device_.compute());
+    const bool first = !local && !storage.folded[index];
     if (!local) storage.folded[index] = true;
+    const int64_t step = in_file(sums) ? config_.offload.sub_group_size : piece.numel();
+    for (int64_t begin = 0; begin < piece.numel(); begin += step) {
+      const int64_t count = std::min(step, piece.numel() - begin);
+      const Fold part{gradient.flat(begin, count), first};
+      const Tensor sum = sums.flat(piece.begin + begin, count);
+      if (!in_file(sums)) {
+        fold(part, sum);
+        continue;
+      }
+      folds.push_back(part);
+      parts.push_back({{.tensor = sum, .loads = !first}});
+    }
   }
+  if (folds.empty()) return;
+  std::unique_ptr<Streaming> streaming = stream(std::move(parts));
+  for (const Fold& part : folds) {
+    fold(part, streaming->next()[0]);
+    streaming->keep();
+  }
+  leave(std::move(streaming));
+}
+
+std::unique_ptr<Streaming> Reducer::stream(std::vector<Streaming::Part> parts) const {
+  const PurposeScope purpose(device_, Purpose::gradient);
+  const NameScope name(device_, "sums of gradients on their way");
+  return std::make_unique<Streaming>(std::move(parts), device_);
+}
+
+void Reducer::leave(std::unique_ptr<Streaming> sums) {
+  if (leaving_) leaving_->finish();
+  leaving_ = std::move(sums);
 }
 
 Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
@@ -78,7 +119,10 @@ Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
   const FlatUnit& flat = storage.trainable.flat;
   filling_.push_back({.storage = &storage,
                       .flat = Tensor::zeros({flat.padded}, storage.compute, device_),
-                      .missing = static_cast<int>(flat.pieces.size())});
+                      .missing = static_cast<int>(flat.pieces.size()),
+                      .sums = nullptr});
+  if (in_file(storage.sums))
+    filling_.back().sums = stream({{{.tensor = storage.sums, .loads = !is_fresh(storage)}}});
   return filling_.back();
 }
 
@@ -86,26 +130,32 @@ void Reducer::send(Leaf& leaf) {
   Leaf sent = std::move(leaf);
   std::erase_if(filling_, [&](const Leaf& other) { return &other == &leaf; });
   Storage& storage = *sent.storage;
-  const bool fresh = storage.folded.empty() || !storage.folded[0];
+  const bool fresh = is_fresh(storage);
   storage.folded.assign(storage.folded.size(), true);
-  sent.last = scatter(sent.flat, storage, fresh);
+  sent.last = scatter(sent.flat, sent.sums ? sent.sums->next()[0] : storage.sums, storage, fresh);
   in_flight_.push_back(std::move(sent));
   if (!config_.overlap_comm) wait_for(0);
 }
 
-Communicator::Ticket Reducer::scatter(const Tensor& whole, Storage& storage, bool fresh) {
+Communicator::Ticket Reducer::scatter(const Tensor& whole, const Tensor& sums,
+                                      const Storage& storage, bool fresh) {
   const int64_t step = std::max<int64_t>(1, config_.reduce_bucket_size / comm_.size());
-  const int64_t numel = storage.sums.numel();
+  const int64_t numel = sums.numel();
   Communicator::Ticket last = -1;
   for (int64_t begin = 0; begin < numel; begin += step)
-    last = comm_.reduce_scatter(whole, storage.sums, fresh, fold_piece, storage.name + " gradients",
+    last = comm_.reduce_scatter(whole, sums, fresh, fold_piece, storage.name + " gradients",
                                 {begin, std::min(step, numel - begin)});
   return last;
 }
 
 void Reducer::wait_for(size_t in_flight) {
   while (in_flight_.size() > in_flight) {
-    comm_.wait(in_flight_.front().last);
+    Leaf& first = in_flight_.front();
+    comm_.wait(first.last);
+    if (first.sums) {
+      first.sums->keep();
+      leave(std::move(first.sums));
+    }
     in_flight_.pop_front();
   }
 }
@@ -113,11 +163,15 @@ void Reducer::wait_for(size_t in_flight) {
 void Reducer::finish() {
   while (!filling_.empty()) send(filling_.back());
   wait_for(0);
+  leave(nullptr);
 }
 
 void Reducer::reduce_local_sums(Storage& storage) {
   if (!storage.local_sums) return;
-  comm_.wait(scatter(storage.local_sums, storage, /*fresh=*/true));
+  const std::unique_ptr<Streaming> sums = stream({{{.tensor = storage.sums, .loads = false}}});
+  comm_.wait(scatter(in_memory(storage.local_sums), sums->next()[0], storage, /*fresh=*/true));
+  sums->keep();
+  sums->finish();
   storage.folded.assign(storage.folded.size(), true);
   fill_zero(storage.local_sums, device_.compute());
 }

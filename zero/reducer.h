@@ -1,17 +1,20 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "runtime/comm.h"
 #include "zero/storage.h"
+#include "zero/streaming.h"
 
 namespace zg::zero {
 
 /// Brings each micro-batch's whole gradients to the owners of their shards, which add them in
 /// rising global micro-batch: the one order that every world size can keep. A leaf is rounded once,
-/// travels in the compute dtype, and is added to sums in Config::grad_accum.
+/// travels in the compute dtype, and is added to sums in Config::grad_accum. Sums in a file pass
+/// through memory: alone in parts of sub_group_size, among ranks a storage's whole shard.
 class Reducer {
  public:
   Reducer(Communicator& comm, const Device& device, const Config& config);
@@ -29,21 +32,27 @@ class Reducer {
     Storage* storage;
     Tensor flat;
     Communicator::Ticket last = -1;
-    int missing = 0;  // parameters still to come
+    int missing = 0;                  // parameters still to come
+    std::unique_ptr<Streaming> sums;  // of those in a file
   };
   void fold_here(Storage& storage, std::span<const Parameter* const> parameters,
                  std::span<Tensor> gradients);
   Leaf& leaf_of(Storage& storage);
   void send(Leaf& leaf);
   /// Adds every rank's `whole` to its owners' sums, in buckets; the last one's ticket.
-  Communicator::Ticket scatter(const Tensor& whole, Storage& storage, bool fresh);
+  Communicator::Ticket scatter(const Tensor& whole, const Tensor& sums, const Storage& storage,
+                               bool fresh);
   void wait_for(size_t in_flight);
+  std::unique_ptr<Streaming> stream(std::vector<Streaming::Part> parts) const;
+  /// What was on its way to the drive before is there.
+  void leave(std::unique_ptr<Streaming> sums);
 
   Communicator& comm_;
   const Device device_;
   const Config& config_;
-  std::vector<Leaf> filling_;   // leaves that several units write
-  std::deque<Leaf> in_flight_;  // being exchanged
+  std::vector<Leaf> filling_;           // leaves that several units write
+  std::deque<Leaf> in_flight_;          // being exchanged
+  std::unique_ptr<Streaming> leaving_;  // sums that were added to, on their way to the drive
 };
 
 }  // namespace zg::zero

@@ -10,7 +10,8 @@ namespace zg::zero {
 Streaming::Streaming(std::vector<Part> parts, const Device& device)
     : device_(device), parts_(std::move(parts)) {
   if (parts_.empty()) return;
-  for (Buffers& buffers : buffers_) {
+  for (size_t set = 0; set < std::min(buffers_.size(), parts_.size()); ++set) {
+    Buffers& buffers = buffers_[set];
     buffers.resize(parts_[0].size());
     for (size_t lane = 0; lane < buffers.size(); ++lane) {
       Tensor widest;

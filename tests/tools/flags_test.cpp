@@ -94,6 +94,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --num_gpus -1", 2, "--ranks: expected a whole number"},
       {"train --data sort --offload-optimizer nvme", 2, "--nvme-path: expected a directory"},
       {"train --data sort --offload-optimizer nvme --nvme-path /nowhere", 5, "/nowhere"},
+      {"train --data sort --offload-gradients nvme", 2, "--nvme-path: expected a directory"},
       {"train --data sort --offload-param host", 2, "--offload-param: expected --zero-stage 3"},
       {"train --data sort --offload-optimizer disk", 2, "--offload-optimizer: expected none, host"},
       {"train --data sort --zero-stage 4", 2, "--zero-stage: expected 0, 1, 2, 3, got '4'\n"},
@@ -159,8 +160,7 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
 TEST_CASE("what this version does not do is refused by name and never ignored") {
   for (const char* flags :
        {"--tensor-parallel 2", "--pipeline-parallel 2", "--schedule-pipeline gpipe",
-        "--offload-gradients nvme", "--device cuda", "--device hpu", "--use_hpu", "--local_rank 1",
-        "--autotuning run"}) {
+        "--device cuda", "--device hpu", "--use_hpu", "--local_rank 1", "--autotuning run"}) {
     CAPTURE(flags);
     const Outcome outcome = zerograd(std::string("train --data sort ") + flags);
     CAPTURE(outcome.error);

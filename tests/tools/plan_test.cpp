@@ -75,8 +75,8 @@ std::string random_setting(uint32_t seed, const std::string& text) {
   flags += " --dropout " + draw.one_of({"0", "0.1"});
   flags += draw.one_of({"", " --activation-checkpoint"});
   flags += draw.one_of({"", " --offload-optimizer host", " --offload-gradients host",
-                        " --offload-activations host", " --cpu-offload",
-                        " --cpu-offload --offload-activations host",
+                        " --offload-gradients nvme --nvme-path /tmp", " --offload-activations host",
+                        " --cpu-offload", " --cpu-offload --offload-activations host",
                         " --offload-optimizer nvme --nvme-path /tmp",
                         " --offload-optimizer nvme --offload-activations nvme --nvme-path /tmp"});
   if (stage == 3)

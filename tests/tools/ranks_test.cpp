@@ -52,6 +52,20 @@ const std::string sort_run =
 
 }  // namespace
 
+TEST_CASE("gradients that are summed on a drive are dumped as those on the device") {
+  const TemporaryFolder folder;
+  const std::string run = sort_run + "--precision bf16 --zero-stage 3 --steps 2 --dump-gradients ";
+  REQUIRE(zerograd(run + (folder / "device")).status == 0);
+  const std::string expected = read_file(folder / "device");
+  CHECK(expected.size() > 85'000 * 4);
+  for (const char* ranks : {"1", "2"}) {
+    const std::string file = folder / ranks;
+    REQUIRE(zerograd(run + file + " --offload-gradients nvme --nvme-path /tmp --ranks " + ranks)
+                .status == 0);
+    CHECK(read_file(file) == expected);
+  }
+}
+
 TEST_CASE("any ranks and stage give the parameters, losses and norms of one rank") {
   // In f16 from 2^17 on the first steps are skipped.
   for (const std::string precision : {"f32", "bf16", "f16 --initial-scale-power 17 --steps 6"}) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "runtime/swap.h"
 #include "tests/zero/toy.h"
 #include "tests/zero/watching.h"
 #include "zero/partition.h"
@@ -118,7 +120,9 @@ TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
                                          {host, host, host, host},
                                          {.optimizer = file, .sub_group_size = 64},
                                          {.parameter = file, .sub_group_size = 100},
-                                         {file, host, file, file, 1000}};
+                                         {.gradient = file, .sub_group_size = 70},
+                                         {file, host, file, file, 1000},
+                                         {file, file, file, file, 200}};
   for (const DType compute : {DType::f32, DType::bf16}) {
     const Outcome reference = train({.compute = compute}, 1);
     for (const int stage : {0, 1, 2, 3})
@@ -163,6 +167,44 @@ TEST_CASE("what rests on the host takes nothing of the device") {
       if (bytes(cpu, device, Purpose::activation) != arena_granule)  // the loss
         throw ShapeError("fetched activations are kept");
     });
+}
+
+TEST_CASE("the first fold of a step reads nothing of sums on a drive, those after it all of them") {
+  for (const int ranks : {1, 2})
+    run_local(ranks,
+              [&](Communicator& comm, const Device& device) {
+                const Toy toy;
+                Engine engine(toy.store, comm, device,
+                              {.compute = DType::bf16, .offload = {.gradient = Space::file}});
+                const auto moved = [&](const std::function<void()>& run) {
+                  const SwapCount before = swapped(device);
+                  run();
+                  const SwapCount after = swapped(device);
+                  return SwapCount{after.read - before.read, after.written - before.written};
+                };
+                for (int step = 0; step < 2; ++step) {
+                  const SwapCount first = moved([&] { micro_batch(engine, 1); });
+                  const SwapCount second = moved([&] { micro_batch(engine, 2); });
+                  if (first.read != 0 || first.written == 0) throw ShapeError("first fold");
+                  if (second.read != second.written || second.written != first.written)
+                    throw ShapeError("second fold");
+                  if (moved([&] { engine.step(1e-2f); }).written != 0) throw ShapeError("step");
+                }
+                const auto resting = device.memory().live_by_purpose(Space::host);
+                if (resting[static_cast<size_t>(Purpose::gradient)] != 0)
+                  throw ShapeError("buffers are kept");
+              },
+              {.device = {.swap = {.directory = "/tmp"}}});
+}
+
+TEST_CASE("sums on a drive that ranks reduce once a step are those on the device") {
+  for (const int stage : {0, 1})
+    for (const int ranks : {1, 2}) {
+      Config config{.stage = stage, .compute = DType::bf16, .reduce_at_boundary = true};
+      const Outcome reference = train(config, ranks);
+      config.offload.gradient = Space::file;
+      CHECK(train(config, ranks) == reference);
+    }
 }
 
 TEST_CASE("bf16 gradient sums are one mode of their own, the same at every stage and world size") {

@@ -212,7 +212,8 @@ class Mapping {
       engine_.overlap_comm = engine_.stage == 3;
   }
 
-  // DeepSpeed sums gradients where the optimizer is; here a drive is no place to add to.
+  // DeepSpeed sums gradients where the optimizer is; a drive is slow to add to, so here only
+  // --offload-gradients takes them there.
   void apply_offload() {
     zero::OffloadOptions& offload = engine_.offload;
     const auto optimizer = [&](const std::string& to) {
