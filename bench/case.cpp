@@ -27,15 +27,15 @@ std::string format(const char* pattern, T... values) {
 
 }  // namespace
 
-std::vector<double> measure(const std::function<void()>& run) {
-  constexpr double most_seconds = 1.5, tick = 2e-4;  // a sample is long against the clock's reading
-  constexpr int warm_up = 10, samples = 50, fewest = 7;
+std::vector<double> measure(const std::function<void()>& run, const Effort& effort) {
+  constexpr double tick = 2e-4;  // a sample is long against the clock's reading
   double once = seconds_of(run, 1);
-  for (int i = 1; i < warm_up && once * i < most_seconds / 4; ++i)
+  for (int i = 1; i < effort.warm_up && once * i < effort.seconds / 4; ++i)
     once = std::min(once, seconds_of(run, 1));
   const auto times = static_cast<int64_t>(std::max(1.0, tick / once));
-  const int count = std::clamp(static_cast<int>(most_seconds / (once * static_cast<double>(times))),
-                               fewest, samples);
+  const int count =
+      std::clamp(static_cast<int>(effort.seconds / (once * static_cast<double>(times))),
+                 effort.fewest, effort.samples);
   std::vector<double> seconds;
   for (int i = 0; i < count; ++i) seconds.push_back(seconds_of(run, times));
   std::sort(seconds.begin(), seconds.end());

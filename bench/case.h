@@ -22,8 +22,12 @@ struct Case {
 
 std::vector<Case> matmul_cases();
 
-/// Seconds of one run, sorted: 50 of them after 10 for warming up, fewer when they take long.
-std::vector<double> measure(const std::function<void()>& run);
+struct Effort {
+  int warm_up = 10, fewest = 7, samples = 50;
+  double seconds = 1.5;  ///< beyond it no more than the fewest samples
+};
+/// Seconds of one run, sorted: fewer of them when they take long.
+std::vector<double> measure(const std::function<void()>& run, const Effort& effort = {});
 
 /// Prints Markdown: median and p10-p90 time, the rate of the median and of the best run, and where
 /// flops are given, both as percentages of the measured peak of the device.

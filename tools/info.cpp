@@ -1,14 +1,11 @@
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 
 #include "kernels/peak.h"
-#include "runtime/cpu/team.h"
 #include "runtime/error.h"
 #include "runtime/processes.h"
 #include "runtime/swap.h"
-#include "runtime/tensor.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
 #include "tools/machine.h"
@@ -32,28 +29,6 @@ std::string processor() {
   return "unknown";
 }
 
-// Bytes moved per second by all threads: y[i] += x[i] reads two arrays and writes one, each too
-// large for any cache. The best of several passes, as for the matmul peak.
-double memory_bandwidth(const Device& device) {
-  constexpr int64_t numel = int64_t{32} << 20, grain = int64_t{1} << 16;
-  constexpr int passes = 6;
-  const Tensor x = Tensor::full({numel}, 1.0, DType::f32, device);
-  const Tensor y = Tensor::full({numel}, 2.0, DType::f32, device);
-  const float* from = x.data<float>();
-  float* to = y.data<float>();
-  double best = 0.0;
-  for (int pass = 0; pass < passes; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
-    cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] += from[i];
-    });
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, 3.0 * numel * sizeof(float) / seconds);
-  }
-  return best;
-}
-
 std::string matmul_peak(const Device& device, DType dtype) {
   try {
     return text("%.1f GFLOP/s", measure_matmul_peak(device, dtype) * 1e-9);
@@ -66,7 +41,7 @@ void print_limits(const Device& device) {
   const std::string threads = text(" on %d threads", device.traits().threads);
   row("matmul peak f32", matmul_peak(device, DType::f32) + threads);
   row("matmul peak bf16", matmul_peak(device, DType::bf16) + threads);
-  row("memory bandwidth", text("%.1f GB/s", memory_bandwidth(device) * 1e-9) + threads);
+  row("memory bandwidth", text("%.1f GB/s", measure_memory_bandwidth(device) * 1e-9) + threads);
 }
 
 }  // namespace

@@ -98,7 +98,6 @@ FlagGroup later_train_flags() {
 const std::vector<LaterCommand>& later_commands() {
   static const std::vector<LaterCommand> commands = {
       {"tune", "this version does not tune"},
-      {"bench", "this version has no benchmarks in the command"},
   };
   return commands;
 }

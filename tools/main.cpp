@@ -38,6 +38,7 @@ constexpr Subcommand subcommands[] = {
     {"consolidate", "a checkpoint as one safetensors file, and back", consolidate},
     {"export", "a model as Hugging Face's transformers loads it", export_weights},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
+    {"bench", "what this machine reaches, beside its limits", bench},
     {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
     {"info", "version, instruction set, memory, devices and measured limits", info},
 };
@@ -73,9 +74,8 @@ int run(std::string name, std::vector<std::string> arguments) {
     known.push_back(later.name);
   }
   throw ConfigError(
-      "expected a subcommand (train, plan, eval, generate, consolidate, export, verify, launch or "
-      "info), "
-      "got '" +
+      "expected a subcommand (train, plan, eval, generate, consolidate, export, verify, bench, "
+      "launch or info), got '" +
       name + "'" + did_you_mean(name, known));
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/cpu/peak_table.h"
 #include "runtime/cpu/team.h"
 #include "runtime/error.h"
+#include "runtime/tensor.h"
 
 namespace zg {
 namespace cpu {
@@ -34,6 +35,27 @@ double measure_matmul_peak(const Device& device, DType dtype) {
               [&](int64_t task, int) { results[static_cast<size_t>(task)] = loop.run(steps); });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     best = std::max(best, loop.flops_per_step * steps * traits.threads / seconds.count());
+  }
+  return best;
+}
+
+double measure_memory_bandwidth(const Device& device) {
+  if (device.type() != Device::Type::cpu)
+    throw Unsupported("measure_memory_bandwidth: expected a cpu, got " + device.name());
+  constexpr int64_t numel = int64_t{32} << 20, grain = int64_t{1} << 16;
+  constexpr int passes = 6;
+  const Tensor x = Tensor::full({numel}, 1.0, DType::f32, device);
+  const Tensor y = Tensor::full({numel}, 2.0, DType::f32, device);
+  const float* from = x.data<float>();
+  float* to = y.data<float>();
+  double best = 0.0;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) to[i] += from[i];
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, 3.0 * numel * sizeof(float) / seconds.count());
   }
   return best;
 }

@@ -19,3 +19,8 @@ TEST_CASE("the matmul peak is measured where matmul has vector kernels, and refu
   CHECK_THROWS_AS(measure_matmul_peak(Device::meta(), DType::f32), Unsupported);
   CHECK_THROWS_AS(measure_matmul_peak(Device::cpu(), DType::f64), Unsupported);
 }
+
+TEST_CASE("memory bandwidth is measured where there is memory") {
+  CHECK(measure_memory_bandwidth(Device::cpu()) > 1e8);  // no machine is slower
+  CHECK_THROWS_AS(measure_memory_bandwidth(Device::meta()), Unsupported);
+}

@@ -169,9 +169,9 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"tune", "bench"}) {
+  for (const char* name : {"tune", "bench kernels", "bench step", "bench generate"}) {
     CAPTURE(name);
-    const Outcome outcome = zerograd(name);
+    const Outcome outcome = zerograd(std::string(name));
     CHECK(outcome.status == 6);
     CHECK(contains(outcome.error, std::string("error: Unsupported: ") + name + ":"));
   }
