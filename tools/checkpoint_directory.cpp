@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,12 +12,12 @@
 namespace zg::tools {
 namespace {
 
-/// Of the older ones all but the `keep` with the lowest loss, and but what cannot be read.
-std::vector<std::string> worse_of(const std::string& directory, int64_t keep) {
-  std::vector<zero::StepFolder> folders = zero::step_folders(directory);
-  if (!folders.empty()) folders.erase(folders.begin());  // the newest stays: resuming needs it
+/// Of all but the newest, which resuming needs, all but the `keep` with the lowest loss, and but
+/// what cannot be read.
+std::vector<std::string> worse_of(const std::string& directory, int64_t newest, int64_t keep) {
   std::vector<std::pair<double, std::string>> by_loss;
-  for (const zero::StepFolder& folder : folders) {
+  for (const zero::StepFolder& folder : zero::step_folders(directory)) {
+    if (folder.steps == newest) continue;
     try {
       const zero::CheckpointInfo info = zero::read_checkpoint_info(folder.path);
       const double loss = settings_from_json(info.config_json, folder.path).loss;
@@ -35,19 +34,6 @@ std::vector<std::string> worse_of(const std::string& directory, int64_t keep) {
   return worse;
 }
 
-/// Nothing goes before the new one was read back. Why something else stays than should; "": all is
-/// as it should be.
-std::string keep_best(const std::string& directory, const std::string& newest, int64_t keep) {
-  try {
-    const std::vector<std::string> worse = worse_of(directory, keep);
-    if (!worse.empty()) zero::verify_checkpoint(newest);
-    for (const std::string& path : worse) zero::remove_checkpoint(path);
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(Options options, Report report)
@@ -60,14 +46,19 @@ bool CheckpointDirectory::save(const zero::Engine& engine, const Settings& setti
                 zero::CheckpointInfo{.steps = engine.steps(),
                                      .skipped = engine.skipped(),
                                      .micro_batches = micro_batches,
-                                     .config_json = to_json(settings)});
-  finish_save();
+                                     .config_json = to_json(settings)},
+                options_.keep >= 0);
+  noted_ = failed_ = false;
+  if (!options_.behind || save_->failed_at_once()) finish_save();
   return !failed_;
+}
+
+void CheckpointDirectory::look() {
+  if (save_ && !noted_ && save_->commit_if_written()) note({});
 }
 
 bool CheckpointDirectory::finish() {
   finish_save();
-  finish_removing();
   return !failed_;
 }
 
@@ -75,26 +66,26 @@ void CheckpointDirectory::finish_save() {
   if (!save_) return;
   const zero::CheckpointSave::Result result = save_->finish();
   failed_ = result.failed_rank >= 0;
-  if (report_) report_(save_->path(), result);
-  if (save_->is_committed()) start_removing(save_->path());
+  if (!noted_) note(result);
   save_.reset();
 }
 
-void CheckpointDirectory::start_removing(const std::string& newest) {
-  if (options_.keep < 0) return;
-  try {
-    removing_ = std::async(std::launch::async, keep_best, options_.path, newest, options_.keep);
-  } catch (const std::system_error&) {  // no thread is left
-    removing_ = std::async(std::launch::deferred, keep_best, options_.path, newest, options_.keep);
-  }
+void CheckpointDirectory::note(const zero::CheckpointSave::Result& result) {
+  noted_ = true;
+  if (report_) report_(save_->path(), result);
+  if (options_.keep >= 0 && save_->is_committed()) remove_worse(save_->path());
 }
 
-void CheckpointDirectory::finish_removing() {
-  if (!removing_.valid()) return;
-  const std::string reason = removing_.get();
-  if (!reason.empty())
+// Nothing goes before the new one was read back: its shards by those who wrote them, the rest here.
+void CheckpointDirectory::remove_worse(const std::string& newest) const {
+  try {
+    const int64_t steps = zero::read_checkpoint_info(newest).steps;
+    for (const std::string& path : worse_of(options_.path, steps, options_.keep))
+      zero::remove_checkpoint(path);
+  } catch (const Error& error) {
     std::fprintf(stderr, "warning: --save-top-k: %s: older checkpoints stay: %s\n",
-                 options_.path.c_str(), harmless(reason).c_str());
+                 options_.path.c_str(), harmless(error.what()).c_str());
+  }
 }
 
 }  // namespace zg::tools

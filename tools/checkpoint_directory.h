@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <optional>
 #include <string>
 
@@ -18,7 +17,8 @@ class CheckpointDirectory {
  public:
   struct Options {
     std::string path;
-    int64_t keep = -1;  ///< -1: all; otherwise that many with the lowest loss, and the newest
+    int64_t keep = -1;    ///< -1: all; otherwise that many with the lowest loss, and the newest
+    bool behind = false;  ///< files are written while the run goes on
   };
   /// What became of step_N. One that is saved is reported by rank 0 first.
   using Report =
@@ -26,21 +26,24 @@ class CheckpointDirectory {
 
   CheckpointDirectory(Options options, Report report);
 
-  /// Finishes the one before. False: this one has failed already.
+  /// Finishes the one before. False: this one has failed already. One that is written behind is
+  /// finished by the next call, of finish() too.
   bool save(const zero::Engine& engine, const Settings& settings, int64_t micro_batches);
-  /// Waits for what is under way, removals too. False: the last one failed.
+  /// Between steps: rank 0 makes it a checkpoint once all ranks have written. Not collective.
+  void look();
+  /// Waits for what is under way. False: the last one failed.
   bool finish();
 
  private:
   void finish_save();
-  void start_removing(const std::string& newest);
-  void finish_removing();
+  void note(const zero::CheckpointSave::Result& result);
+  void remove_worse(const std::string& newest) const;
 
   const Options options_;
   const Report report_;
   std::optional<zero::CheckpointSave> save_;
+  bool noted_ = false;  // that it is saved
   bool failed_ = false;
-  std::future<std::string> removing_;  // rank 0's, when it keeps a few; why it could not
 };
 
 }  // namespace zg::tools

@@ -214,6 +214,9 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
                    "and every N steps; without --save: in the folder checkpoints", {1, ""}),
       integer_flag({"--save-top-k"}, options.save_top_k,
                    "keep the N with the lowest loss, and the newest; -1: all", {-1, "1"}),
+      switch_flag({"--async-save"}, options.async_save,
+                  "write those of --save-interval while training goes on; a step waits\n"
+                  "for what it is about to overwrite"),
       text_flag({"--resume"}, "DIR|auto", options.resume,
                 "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
                 "or checkpoints when it has one. What no flag says of model, data and training "
@@ -267,6 +270,10 @@ void check_train(const TrainOptions& options) {
     throw ConfigError(
         "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
         "--steps");
+  if (given.count("--async-save") && options.save_interval == 0)
+    throw ConfigError(
+        "--async-save: expected --save-interval N with it, got none: the last checkpoint of a run "
+        "has nothing to be written beside");
   if (options.save_top_k == 0)
     throw ConfigError("--save-top-k: expected a number of 1 or more, or -1 for all, got 0");
   if (!options.from_hf.empty() && !options.initial_weights.empty())

@@ -115,6 +115,7 @@ struct TrainOptions {
   std::optional<int64_t> dump_gradients_step;  ///< given with the path
   std::string save;
   int64_t save_interval = 0, save_top_k = 1;  ///< -1: keep every checkpoint
+  bool async_save = false;
   int64_t max_restarts = 0;
   int64_t restarted = 0;  ///< so often, by then; given: by the process that restarts this one
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: start afresh

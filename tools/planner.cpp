@@ -15,7 +15,7 @@ RankMemory walk(const Run& run, int rank) {
   const auto ranks = counting_communicator(rank, static_cast<int>(run.options.ranks));
   Stepper stepper(run, *ranks, Device::meta(rank, options), MemoryRows::Keep::all_steps);
   stepper.load();
-  CheckpointDirectory checkpoints({}, nullptr);
+  CheckpointDirectory checkpoints({.behind = run.options.async_save}, nullptr);
   while (stepper.engine().steps() < run.steps) {
     stepper.step();
     const int64_t steps = stepper.engine().steps();

@@ -100,7 +100,8 @@ void Training::prepare_engine() {
   }
   if (!options_.save.empty())
     checkpoints_.emplace(
-        CheckpointDirectory::Options{.path = options_.save, .keep = options_.save_top_k},
+        CheckpointDirectory::Options{
+            .path = options_.save, .keep = options_.save_top_k, .behind = options_.async_save},
         [this](const std::string& step_n, const zero::CheckpointSave::Result& result) {
           report_save(step_n, result);
         });
@@ -176,6 +177,7 @@ int Training::run_steps(const InterruptScope& interrupt) {
     ranks_.set_step(engine_.steps());
     stepper_.pass(Drill::Phase::begin);
     report(train_step(engine_.steps()));
+    if (checkpoints_) checkpoints_->look();
     report_periodic(engine_.steps());
     if (const int number = stepper_.agreed(interrupt.signal())) return interrupted(number);
   }

@@ -1,6 +1,7 @@
 #include "zero/checkpoint_reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/error.h"
 #include "zero/checksum.h"
@@ -8,7 +9,10 @@
 namespace zg::zero {
 
 CheckpointReader::CheckpointReader(const std::string& path)
-    : path_(path), manifest_(read_manifest(path)) {
+    : CheckpointReader(path, read_manifest(path)) {}
+
+CheckpointReader::CheckpointReader(const std::string& path, Manifest manifest)
+    : path_(path), manifest_(std::move(manifest)) {
   for (const Manifest::Piece& piece : manifest_.pieces)
     pieces_[{piece.parameter, piece.state}].push_back(&piece);
   for (auto& [key, pieces] : pieces_)
@@ -81,6 +85,11 @@ std::vector<float> CheckpointReader::read(const std::string& parameter,
     values.insert(values.end(), part.begin(), part.end());
   });
   return values;
+}
+
+void CheckpointReader::check_bytes() const {
+  for (const Manifest::Piece& piece : manifest_.pieces)
+    for_floats(piece, [](std::span<const float>) {});
 }
 
 std::vector<std::string> CheckpointReader::damages() const {

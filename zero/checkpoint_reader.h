@@ -15,6 +15,7 @@ namespace zg::zero {
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& path);
+  CheckpointReader(const std::string& path, Manifest manifest);  ///< what the folder should hold
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
@@ -26,6 +27,8 @@ class CheckpointReader {
   void for_floats(const std::string& parameter, const std::string& state,
                   const SafetensorsReader::Visit& visit) const;
 
+  /// The first of its files and tensors that is not what the manifest says, as a FileError.
+  void check_bytes() const;
   /// Everything that is missing or damaged, an entry each with file, tensor and place, after
   /// reading every byte.
   std::vector<std::string> damages() const;

@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "zero/checkpoint_layout.h"
+#include "zero/checkpoint_reader.h"
 #include "zero/checksum.h"
 #include "zero/manifest.h"
 #include "zero/safetensors.h"
@@ -115,11 +116,12 @@ std::string room(const std::string& directory, int64_t needed) {
 }  // namespace
 
 struct CheckpointSaveState {
-  CheckpointSaveState(const std::string& directory, const Engine& engine)
+  CheckpointSaveState(const std::string& directory, const Engine& engine, bool read_back)
       : directory(directory),
         path(directory + "/" + step_prefix + std::to_string(engine.steps())),
         unfinished(UnfinishedFolder::path_of(directory, engine.steps())),
         needed_bytes(bytes_of(engine.store())),
+        read_back(read_back),
         device(engine.device()),
         ranks(engine.ranks()) {}
   ~CheckpointSaveState() {
@@ -160,6 +162,7 @@ struct CheckpointSaveState {
   void write() {
     attempt([&] {
       const Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
+      if (read_back) CheckpointReader(unfinished, shard).check_bytes();
       write_account(account_name(unfinished, ranks.rank()), account_text(shard));
     });
     snapshot->abandon();  // a shard may end without having read
@@ -190,6 +193,7 @@ struct CheckpointSaveState {
 
   const std::string directory, path, unfinished;
   const int64_t needed_bytes;
+  const bool read_back;
   const Device device;
   Communicator& ranks;
   Manifest manifest;
@@ -202,20 +206,25 @@ struct CheckpointSaveState {
 };
 
 CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engine,
-                               const CheckpointInfo& info) {
+                               const CheckpointInfo& info, bool read_back) {
   require_step_boundary(engine, info);
-  state_ = std::make_unique<CheckpointSaveState>(directory, engine);
+  state_ = std::make_unique<CheckpointSaveState>(directory, engine, read_back);
   CheckpointSaveState& s = *state_;
   s.manifest.info = info;
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
   for (const auto& [name, parameter] : engine.store().by_name())
     s.manifest.parameters.emplace(name, parameter->shape);
   manifest_text(s.manifest);  // refuses a config_json that is none, before anything is written
-  s.snapshot.emplace(engine);
-  if (s.first() && !s.on_meta()) s.attempt([&] { s.make_folder(info.steps); });
+  try {
+    s.snapshot.emplace(engine);
+  } catch (const OutOfMemory& error) {  // its first line; the table is of a run that ends
+    s.failure = error.what();
+    s.failure.resize(std::min(s.failure.size(), s.failure.find('\n')));
+  }
+  if (s.first() && !s.on_meta() && s.failure.empty()) s.attempt([&] { s.make_folder(info.steps); });
   s.failed_at_once = s.first_rank(!s.failure.empty(), "checkpoint folder") >= 0;
   if (s.failed_at_once)
-    s.snapshot->abandon();
+    s.snapshot.reset();
   else if (!s.on_meta())
     s.start_writer();
 }

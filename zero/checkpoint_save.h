@@ -16,8 +16,11 @@ namespace zg::zero {
 /// twice in finish(), whatever fails. On a meta device the same memory and exchanges, and no file.
 class ZG_API CheckpointSave {
  public:
-  /// ConfigError as save_checkpoint(); OutOfMemory. A disk that fails is no error here. Collective.
-  CheckpointSave(const std::string& directory, const Engine& engine, const CheckpointInfo& info);
+  /// read_back: a shard that does not verify when it is read again is a failure, too. ConfigError
+  /// as save_checkpoint(), or when the engine is being saved already. What the disk or the host's
+  /// cap refuses is no error here. Collective.
+  CheckpointSave(const std::string& directory, const Engine& engine, const CheckpointInfo& info,
+                 bool read_back = false);
   /// Without finish() nothing more is written, and what rank 0 has not yet committed goes.
   ~CheckpointSave();
   CheckpointSave(const CheckpointSave&) = delete;

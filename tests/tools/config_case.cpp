@@ -76,6 +76,7 @@ json fields(const tools::TrainOptions& options) {
       {"block_size", swap.block_size},
       {"queue_depth", swap.queue_depth},
       {"cpu_checkpointing", options.offload.cpu_checkpointing},
+      {"async_save", options.async_save},
       {"steps_per_print", options.steps_per_print},
       {"dump_memory", options.dump_memory},
       {"reduce_per_square", options.buckets.reduce_per_square},
@@ -108,6 +109,7 @@ json surroundings(const std::string& section) {
 json& section_in(json& config, const std::string& section) {
   if (section.empty()) return config;
   if (section == "adam") return config["optimizer"]["params"];
+  if (section == "writer") return config["checkpoint"][section];
   if (is_schedule(section)) return config["scheduler"]["params"];
   if (section.starts_with("offload_")) return config["zero_optimization"][section];
   return config[section];

@@ -55,7 +55,9 @@ const std::set<std::string> only_when = {
     "zero_optimization.overlap_comm", "zero_optimization.stage3_prefetch_bucket_size",
     // Where and how a drive is read: tests/runtime/swap_test.cpp
     "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
-    "zero_optimization.sub_group_size", "aio.block_size", "aio.queue_depth"};
+    "zero_optimization.sub_group_size", "aio.block_size", "aio.queue_depth",
+    // When files are written: tests/tools/async_save_test.cpp
+    "checkpoint.writer.decoupled"};
 
 std::string name_of(const Row& row) {
   const std::string section = row.section;

@@ -90,6 +90,7 @@ const std::vector<Key> keys = {
     {"aio", "block_size", "77", R"({"block_size": 77})"},
     {"aio", "queue_depth", "77", R"({"queue_depth": 77})"},
     {"activation_checkpointing", "cpu_checkpointing", "true", R"({"cpu_checkpointing": true})"},
+    {"writer", "decoupled", "true", R"({"async_save": true})"},
 };
 
 // One without the other is Unsupported.
@@ -129,6 +130,9 @@ const char* const defaults = R"({
   "data_types": {"grad_accum_dtype": null},
   "checkpoint": {"tag_validation": "Warn", "load_universal": false,
     "use_node_local_storage": false, "parallel_write": null},
+  "writer": {"decoupled": false, "type": "FAST", "io_buffer_size": 67108864,
+    "io_buffer_double": true, "io_multiplier": 1, "show_statistics": false,
+    "data_parallel": null},
   "fp16": {"enabled": false, "auto_cast": false, "loss_scale": 0, "initial_scale_power": 16,
     "loss_scale_window": 1000, "hysteresis": 2, "consecutive_hysteresis": false,
     "min_loss_scale": 1, "fp16_master_weights_and_grads": false},

@@ -86,6 +86,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --order rnadom", 2, "did you mean random?"},
       {"train --data sort --progress maybe", 2, "--progress: expected auto, on, off"},
       {"train --data sort --save-interval 0", 2, "--save-interval: expected a whole number of 1"},
+      {"train --data sort --async-save", 2, "--async-save: expected --save-interval N with it"},
       {"train --data sort --sample-interval 5", 2, "--sample-interval: expected data PATH.txt"},
       {"train --data sort --strategy deepspeed_stage3", 2, "did you mean deepspeed_stage_3?"},
       {"train --data sort --strategy deepspeed_stage 3", 2, "did you mean deepspeed_stage_3?"},

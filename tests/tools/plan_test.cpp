@@ -135,6 +135,11 @@ TEST_CASE("plan predicts what validations, samples, saves and gradient dumps tak
   check_plan_is_run(text +
                     "--ranks 2 --zero-stage 3 --offload-optimizer nvme --offload-param nvme" +
                     " --nvme-path " + folder.path() + files + "3 --save-interval 1");
+  check_plan_is_run(text + "--ranks 2 --zero-stage 1 --precision fsdp-memory --eval-interval 2" +
+                    files + "4 --save-interval 1 --async-save");
+  check_plan_is_run(text +
+                    "--ranks 2 --zero-stage 3 --offload-optimizer nvme --offload-param nvme" +
+                    " --nvme-path " + folder.path() + files + "5 --save-interval 2 --async-save");
 }
 
 TEST_CASE("plan walks as many epochs as a run is given") {

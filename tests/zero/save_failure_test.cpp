@@ -109,6 +109,25 @@ TEST_CASE("what the system refuses to write leaves the old checkpoint, and later
   zero::verify_checkpoint(folder / "step_1");
 }
 
+TEST_CASE("a rank reads back what it wrote where it is asked to, before it says that it has") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const TemporaryFolder folder;
+  // Of this process: all that it has read so far.
+  const auto bytes_read = [] {
+    const std::string io = read_file("/proc/self/io");
+    return std::stoll(io.substr(io.find("rchar: ") + 7));
+  };
+  const auto read_by = [&](bool read_back) {
+    const int64_t before = bytes_read();
+    CHECK(CheckpointSave(folder.path(), engine, {}, read_back).finish().failed_rank == -1);
+    return bytes_read() - before;
+  };
+  const int64_t without = read_by(false), with = read_by(true);
+  const auto shard = fs::file_size(folder / "step_0/shard_00000.safetensors");
+  CHECK(with - without >= static_cast<int64_t>(shard));
+}
+
 TEST_CASE("a step_N that cannot get its name is no checkpoint, and nothing of it stays") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());

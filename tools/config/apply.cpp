@@ -243,6 +243,8 @@ class Mapping {
     take("aio", "block_size", {}, [&](const Setting& s) { swap.block_size = s.integer; });
     take("aio", "queue_depth", {},
          [&](const Setting& s) { swap.queue_depth = static_cast<int>(s.integer); });
+    take("writer", "decoupled", {"--async-save"},
+         [&](const Setting& s) { options_.async_save = s.boolean; });
     take("activation_checkpointing", "cpu_checkpointing", {},
          [&](const Setting& s) { options_.offload.cpu_checkpointing = s.boolean; });
   }

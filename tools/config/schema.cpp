@@ -45,6 +45,7 @@ std::string path_of(const std::string& section) {
   if (section.empty()) return "";
   if (section == "accelerate_deepspeed") return "deepspeed_config";
   if (section == "adam") return "optimizer.params";
+  if (section == "writer") return "checkpoint.writer";
   if (!section_of_schedule(section).empty()) return "scheduler.params";
   if (section.starts_with("offload_")) return "zero_optimization." + section;
   return section;

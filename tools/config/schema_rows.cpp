@@ -15,6 +15,7 @@ constexpr double largest_float = 3e38;
 constexpr const char* off = "this version does not do it";
 constexpr const char* layout = "gradients and values always lie in flat shards";
 constexpr const char* units = "values are gathered unit by unit and freed after their last use";
+constexpr const char* one_writer = "each rank writes its shard through one buffer of 4 MiB at most";
 constexpr const char* monitors = "--metrics F writes a JSON line per step";
 
 std::vector<Row> top_level() {
@@ -79,6 +80,14 @@ std::vector<Row> top_level() {
        "its checkpoints always load on any number of ranks"},
       {"checkpoint", "use_node_local_storage", boolean, "false", only, off},
       {"checkpoint", "parallel_write", any, "null", only, off},
+      {"checkpoint", "writer", section, "null", inner, "", "writer"},
+      {"writer", "decoupled", boolean, "false"},
+      {"writer", "type", choice, "\"FAST\"", only, one_writer, "FAST|PYTHON|MOCK"},
+      {"writer", "io_buffer_size", integer, "67108864", only, one_writer, "", 0, largest_integer},
+      {"writer", "io_buffer_double", boolean, "true", only, one_writer},
+      {"writer", "io_multiplier", integer, "1", only, one_writer, "", 0, largest_count},
+      {"writer", "show_statistics", boolean, "false", only, off},
+      {"writer", "data_parallel", choice, "null", only, one_writer, "REPLICA|SOCKET|MACHINE"},
   };
 }
 

@@ -1,0 +1,99 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string sort_run =
+    "train --data sort --score-samples 0 --threads 1 --log-interval 0 --n-layer 2 --n-head 1 "
+    "--n-embd 64 --batch-size 1 --train-batch-size 8 ";
+
+std::string hash_of(const Outcome& outcome) {
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  return line_after(outcome.out, "param_hash ");
+}
+
+}  // namespace
+
+TEST_CASE("saving beside the training changes no bit, and what is saved goes on on other ranks") {
+  const TemporaryFolder folder, drive;
+  const std::string whole = hash_of(zerograd(sort_run + "--steps 9"));
+  int runs = 0;
+  const auto check = [&](const std::string& setting, Outcome (*start)(const std::string&)) {
+    CAPTURE(setting);
+    const std::string save = folder / std::to_string(runs++);
+    const Outcome outcome = start(setting +
+                                  " --steps 9 --save-top-k -1 --save-interval 2 "
+                                  "--async-save --save " +
+                                  save);
+    CHECK(hash_of(outcome) == whole);
+    for (const int step : {2, 4, 6, 8, 9}) {
+      const std::string path = save + "/step_" + std::to_string(step);
+      CHECK(contains(outcome.out, "saved " + path + "\n"));
+      CHECK(zerograd("verify " + path).status == 0);
+      if (step == 9) continue;
+      const int index = step / 2 - 1;
+      CHECK(hash_of(zerograd("train --score-samples 0 --log-interval 0 --threads 1 --batch-size 1 "
+                             "--offload-param none --offload-optimizer none "
+                             "--train-batch-size 8 --ranks " +
+                             std::to_string(1 << index) + " --zero-stage " + std::to_string(index) +
+                             " --resume " + path)) == whole);
+    }
+    CHECK(std::distance(fs::directory_iterator(save), {}) == 6);  // and latest
+  };
+  const auto threads = [](const std::string& line) { return zerograd(line); };
+  const std::string nvme = " --nvme-path " + drive.path();
+  check(sort_run, threads);
+  check(sort_run + "--ranks 2 --zero-stage 3", threads);
+  check(sort_run + "--ranks 4 --zero-stage 1 --offload-optimizer host", threads);
+  check(sort_run + "--ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme" + nvme,
+        threads);
+  check(sort_run + "--zero-stage 1 --offload-optimizer nvme" + nvme, threads);
+  const std::string why = missing_mpi();
+  if (!why.empty()) return (void)std::printf("SKIPPED: mpi: --async-save (%s)\n", why.c_str());
+  check("-np 2 zerograd " + sort_run + "--zero-stage 2",
+        [](const std::string& line) { return mpirun(line); });
+}
+
+TEST_CASE(
+    "a checkpoint that is written beside the training is one soon, not when the next begins") {
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd_signalled(
+      "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
+      "--n-embd 16 --log-interval 3999 --steps 100000000 --ranks 2 --zero-stage 1 "
+      "--save-interval 2000 --async-save --save " +
+          folder.path(),
+      "saved " + (folder / "step_2000\n"), SIGTERM);
+  CAPTURE(outcome.out);
+  CHECK(outcome.status == 128 + SIGTERM);
+  CHECK(!contains(outcome.out, "iter 3999"));
+  CHECK(zerograd("verify " + folder.path()).status == 0);
+}
+
+TEST_CASE("what ends a run while it saves loses no checkpoint") {
+  const TemporaryFolder folder;
+  for (const std::string fault : {"throw", "kill", "return"}) {
+    const std::string save = folder / fault;
+    const Outcome outcome =
+        zerograd(sort_run +
+                 "--ranks 2 --zero-stage 2 --steps 9 --save-interval 2 --async-save "
+                 "--save-top-k -1 --inject rank=1,step=6,fault=" +
+                 fault + " --save " + save);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status != 0);
+    for (const auto& entry : fs::directory_iterator(save))
+      if (entry.path().filename().string().starts_with("step_"))
+        CHECK(zerograd("verify " + entry.path().string()).status == 0);
+    CHECK(fs::exists(save + "/step_4"));  // before the one that was under way
+  }
+}
+
+}  // namespace zg::testing
