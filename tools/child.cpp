@@ -1,11 +1,13 @@
 #include "tools/child.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -25,35 +27,25 @@ void pass_on(int signal, siginfo_t* info, void*) {
   if (info->si_code <= 0 && started > 0) kill(started, signal);
 }
 
+struct Start {
+  int death_signal = SIGTERM;  // of the child when its parent is gone
+  int output = -1;             // both streams of the child; -1: its parent's
+};
+
 // Of the child: it ends with its parent, whatever ends that. Returns why there is no such program.
-int become(char* const* words, pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+int become(char* const* words, pid_t parent, const Start& how) {
+  prctl(PR_SET_PDEATHSIG, how.death_signal);
   if (getppid() != parent) _exit(128 + SIGTERM);
+  for (int stream : {STDOUT_FILENO, STDERR_FILENO})
+    if (how.output >= 0) dup2(how.output, stream);
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
   execvp(words[0], words);
   return errno;
 }
 
-// The child's pid. A pipe that exec closes brings back the error of one that did not come so far.
-pid_t start(char* const* words, int& error) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return error = errno, -1;
-  const pid_t parent = getpid(), child = fork();
-  if (child == 0) {
-    const int why = become(words, parent);
-    [[maybe_unused]] const ssize_t written = write(ends[1], &why, sizeof why);
-    _exit(127);
-  }
-  error = child < 0 ? errno : 0;
-  close(ends[1]);
-  if (child > 0 && read(ends[0], &error, sizeof error) > 0) waitpid(child, nullptr, 0);
-  close(ends[0]);
-  return child;
-}
-
-}  // namespace
-
-ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
+// Throws when there is no such program: a pipe that exec closes brings back the error of a child
+// that did not come so far.
+pid_t start(std::vector<std::string>& words, const std::string& advice, const Start& how) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -62,16 +54,67 @@ ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
   std::fflush(nullptr);
-  int error = 0;
-  const pid_t child = start(pointers.data(), error);
-  if (error != 0)
+  const auto refuse = [&](int error) {
     throw Unsupported(words[0] + " cannot be started: " + std::strerror(error) + "; " + advice);
-  started = child;
+  };
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) refuse(errno);
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) {
+    const int why = become(pointers.data(), parent, how);
+    [[maybe_unused]] const ssize_t written = write(ends[1], &why, sizeof why);
+    _exit(127);
+  }
+  int error = child < 0 ? errno : 0;
+  close(ends[1]);
+  if (child > 0 && read(ends[0], &error, sizeof error) > 0) waitpid(child, nullptr, 0);
+  close(ends[0]);
+  if (error != 0) refuse(error);
+  return child;
+}
+
+ChildEnd end_of(pid_t child) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   started = 0;
   return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), received};
+}
+
+}  // namespace
+
+ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
+  started = start(words, advice, {});
+  return end_of(started);
+}
+
+CapturedEnd capture_child(std::vector<std::string> words, const std::string& advice,
+                          double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double>(seconds));
+  if (received != 0) return {.end = {128 + received, received}, .output = "", .timed_out = false};
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Unsupported(std::string("pipe: ") + std::strerror(errno));
+  CapturedEnd captured{};
+  const pid_t child = start(words, advice, {.death_signal = SIGKILL, .output = ends[1]});
+  close(ends[1]);
+  constexpr int look_again_ms = 50;  // at the clock, and for a signal that came just before poll
+  for (pollfd waiting{ends[0], POLLIN, 0};;) {
+    captured.timed_out = Clock::now() >= end;
+    if (captured.timed_out || received != 0) {
+      kill(child, SIGKILL);
+      break;
+    }
+    if (poll(&waiting, 1, look_again_ms) <= 0) continue;
+    char bytes[4096];
+    const ssize_t count = read(ends[0], bytes, sizeof bytes);
+    if (count <= 0) break;
+    captured.output.append(bytes, static_cast<size_t>(count));
+  }
+  close(ends[0]);
+  captured.end = end_of(child);
+  return captured;
 }
 
 }  // namespace zg::tools

@@ -15,4 +15,15 @@ struct ChildEnd {
 /// the child gets a SIGTERM. Unsupported when it cannot be started, with `advice` at the end.
 ChildEnd run_child(std::vector<std::string> words, const std::string& advice);
 
+struct CapturedEnd {
+  ChildEnd end;
+  std::string output;  ///< of both streams, in the order of their writes
+  bool timed_out;
+};
+
+/// The same for `seconds` at most, and what the child prints. Then, at a SIGINT or SIGTERM, and
+/// when this process is gone, it is killed at once.
+CapturedEnd capture_child(std::vector<std::string> words, const std::string& advice,
+                          double seconds);
+
 }  // namespace zg::tools

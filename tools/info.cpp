@@ -9,6 +9,7 @@
 #include "tools/command_line.h"
 #include "tools/flags.h"
 #include "tools/machine.h"
+#include "tools/speed.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 

@@ -83,7 +83,6 @@ FlagGroup later_train_flags() {
       {{"--tensor-parallel"}, "N", {"1"}, {}, data_only},
       {{"--pipeline-parallel"}, "N", {"1"}, {}, data_only},
       {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
-      {{"--autotuning"}, "MODE", {}, {}, "this version does not tune"},
   };
   rows.insert(rows.end(), more.begin(), more.end());
   FlagGroup group = refusing(std::move(rows));
@@ -93,13 +92,6 @@ FlagGroup later_train_flags() {
          parse_switch(name, value);
        }});
   return group;
-}
-
-const std::vector<LaterCommand>& later_commands() {
-  static const std::vector<LaterCommand> commands = {
-      {"tune", "this version does not tune"},
-  };
-  return commands;
 }
 
 }  // namespace zg::tools

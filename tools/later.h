@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "tools/command_line.h"
 
 namespace zg::tools {
@@ -14,12 +11,5 @@ FlagGroup later_train_flags();
 
 /// Those of them that say where a command runs: eval and generate know them too.
 FlagGroup later_place_flags();
-
-/// Subcommands that are known and refused, with the reason.
-struct LaterCommand {
-  const char* name;
-  const char* reason;
-};
-const std::vector<LaterCommand>& later_commands();
 
 }  // namespace zg::tools

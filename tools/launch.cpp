@@ -120,6 +120,10 @@ int launch(const std::vector<std::string>& arguments) {
                       "; try zerograd launch --num_gpus 2 train --data sort");
   TrainOptions train;
   if (!parse_flags(Words(command.begin() + 1, command.end()), train)) return 0;
+  if (!train.autotuning.empty())
+    throw ConfigError(
+        "--autotuning: expected a run of one process, got launch; try zerograd tune with the same "
+        "flags and --ranks, then launch train --config with what it wrote");
   command.insert(command.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
   Job job{.hosts = hosts_of(options),
           .nodes = options.nodes,

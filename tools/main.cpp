@@ -16,7 +16,6 @@
 #include "runtime/error.h"
 #include "runtime/processes.h"
 #include "tools/interrupt.h"
-#include "tools/later.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
@@ -33,6 +32,7 @@ struct Subcommand {
 constexpr Subcommand subcommands[] = {
     {"train", "trains a GPT on a task, a text or tokens", train},
     {"plan", "the bytes that train will take, without taking them", plan},
+    {"tune", "the fastest setting that fits, planned and then measured", tune},
     {"eval", "validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
     {"consolidate", "a checkpoint as one safetensors file, and back", consolidate},
@@ -69,12 +69,9 @@ int run(std::string name, std::vector<std::string> arguments) {
     if (name == subcommand.name) return subcommand.run(arguments);
     known.push_back(subcommand.name);
   }
-  for (const LaterCommand& later : later_commands()) {
-    if (name == later.name) throw Unsupported(name + ": " + later.reason);
-    known.push_back(later.name);
-  }
   throw ConfigError(
-      "expected a subcommand (train, plan, eval, generate, consolidate, export, verify, bench, "
+      "expected a subcommand (train, plan, tune, eval, generate, consolidate, export, verify, "
+      "bench, "
       "launch or info), got '" +
       name + "'" + did_you_mean(name, known));
 }

@@ -228,6 +228,16 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
   };
 }
 
+Flag autotuning_flag(std::string& mode) {
+  return {{"--autotuning"},
+          "run|tune",
+          "find a fast setting as zerograd tune does, write it to tuned.json, and\n"
+          "train with it (run) or not (tune)",
+          [&mode](const std::string& name, const std::string& value) {
+            mode = parse_choice(name, value, {"run", "tune"}) == 0 ? "run" : "tune";
+          }};
+}
+
 std::vector<Flag> config_flags(ConfigOptions& config) {
   return {
       text_flag({"--config", "--deepspeed-config"}, "F", config.path,
@@ -249,6 +259,7 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
           {"place", place_flags(options.place)},
           {"output", output_flags(options)},
           {"checkpoints", checkpoint_flags(options)},
+          {"tuning", {autotuning_flag(options.autotuning)}},
           later_train_flags()};
 }
 
@@ -351,6 +362,40 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   choose_folder(train);
   check_train(train);
   return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
+  CommandLine line = {
+      .usage = "zerograd tune --data sort|adder|PATH.txt|PATH.bin [flags of train]",
+      .summary =
+          "Plans the ZeRO stages, offloads, activation checkpointing, micro-batches and buckets "
+          "that\n"
+          "--device-memory, --host-memory and --ranks leave room for, runs the best for a few "
+          "steps\n"
+          "and writes the fastest as a config. What a flag or a config says is not varied.",
+      .groups = {{"tune",
+                  {switch_flag({"--find-max-batch"}, options.find_max_batch,
+                               "the largest micro-batch of each stage, all else as it is"),
+                   number_flag({"--time"}, options.time_s,
+                               {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
+                               "seconds that all of it may take"),
+                   text_flag({"--out"}, "F", options.out,
+                             "the best setting, for train --config F [" + options.out + "]")}}},
+      .notes =
+          "  zerograd tune --data sort --model-type gpt-mini --ranks 2 --device-memory 40MiB\n"
+          "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/drive\n"
+          "  zerograd tune --data sort --ranks 2 --device-memory 40MiB --find-max-batch"};
+  for (FlagGroup& group : train_groups(options.train)) {
+    for (Flag& flag : group.flags)
+      flag.set = [set = flag.set, is_switch = flag.value.empty(), &flags = options.flags](
+                     const std::string& name, const std::string& value) {
+        flags.push_back({name, is_switch ? std::vector{value == "true" ? name : name + "=" + value}
+                                         : std::vector{name, value}});
+        set(name, value);
+      };
+    line.groups.push_back(std::move(group));
+  }
+  return parse(line, arguments, options.train.given);
 }
 
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "models/data.h"
 #include "models/generate.h"
@@ -83,6 +85,7 @@ struct OffloadFlags {
 /// Everything `train` can be told.
 struct TrainOptions {
   Given given;
+  Given defaulted;  ///< of given: by a default of the config, not by its text
   DataOptions data;
   ModelOptions model;
   std::string initial_weights;
@@ -120,6 +123,7 @@ struct TrainOptions {
   int64_t restarted = 0;  ///< so often, by then; given: by the process that restarts this one
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: start afresh
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
+  std::string autotuning;     ///< run or tune; empty: no
   bool only_planned = false;  ///< nothing but --memory-json is written; --steps are walked anew
 };
 
@@ -127,6 +131,16 @@ struct TrainOptions {
 struct PlanOptions {
   TrainOptions train;
   bool explain = false;  ///< then --data may be absent
+};
+
+/// `tune` takes train's flags too.
+struct TuneOptions {
+  TrainOptions train;  ///< only the flags: configs are not read
+  /// Those of train's that were given, by first name and in the order of the table, with their words.
+  std::vector<std::pair<std::string, std::vector<std::string>>> flags;
+  bool find_max_batch = false;
+  double time_s = 120.0;
+  std::string out = "tuned.json";
 };
 
 struct EvalOptions {
@@ -154,6 +168,7 @@ struct GenerateOptions {
 /// this version knows and does not do.
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
+bool parse(const std::vector<std::string>& arguments, TuneOptions& options);
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
 

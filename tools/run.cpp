@@ -45,6 +45,8 @@ void check_apart(const TrainOptions& options) {
     }
 }
 
+}  // namespace
+
 // What cannot be written should be known before hours of training, not after. A run that fails for
 // another reason leaves no empty file.
 void check_writable(const char* flag, const std::string& path) {
@@ -58,6 +60,8 @@ void check_writable(const char* flag, const std::string& path) {
   std::fclose(file);
   if (!existed) std::filesystem::remove(path, ignored);
 }
+
+namespace {
 
 void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_apart(options);

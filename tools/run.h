@@ -24,6 +24,9 @@ struct Run {
   std::shared_ptr<Trace> trace;      ///< null: not asked for
 };
 
+/// FileError when the flag's file cannot be written; none is left behind.
+void check_writable(const char* flag, const std::string& path);
+
 /// Reads data and checkpoint, solves the batch and sees that outputs can be written. ConfigError,
 /// FileError, Unsupported.
 Run prepare_run(const TrainOptions& options);

@@ -9,6 +9,7 @@ namespace zg::tools {
 // thrown.
 int train(const std::vector<std::string>& arguments);
 int plan(const std::vector<std::string>& arguments);
+int tune(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
 int launch(const std::vector<std::string>& arguments);

@@ -124,6 +124,7 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
 int train(const std::vector<std::string>& arguments) {
   TrainOptions options;
   if (!parse(arguments, options)) return 0;
+  if (!options.autotuning.empty()) return tune(arguments);
   if (restarts(options)) return supervise(options, arguments);
   go_on_after_restart(options);
   const Run run = prepare_run(options);

@@ -9,10 +9,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "kernels/peak.h"
 #include "models/generate.h"
 #include "runtime/error.h"
 #include "runtime/swap.h"
+#include "tools/speed.h"
 #include "tools/text.h"
 
 namespace zg::tools {
@@ -29,14 +29,6 @@ double seconds_since(Clock::time_point start) {
 
 // printf writes a NaN with its sign, which means nothing.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
-
-double measured_peak(const Device& device, DType dtype) {
-  try {
-    return measure_matmul_peak(device, dtype);
-  } catch (const Unsupported&) {
-    return 0.0;  // the portable level has no kernel to compare with
-  }
-}
 
 // DeepSpeed's first two steps have rate 0, which surprises in a short run, and its warmup goes on
 // beyond a run that is shorter.
@@ -117,7 +109,7 @@ void Training::prepare_engine() {
   announce();
   if (is_first() && options_.log_interval > 0)
     peak_flops_ =
-        measured_peak(device_, settings_.optimisation.engine.compute) *
+        matmul_peak(device_, settings_.optimisation.engine.compute) *
         std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
 }
 
@@ -231,8 +223,9 @@ void Training::report(const StepRecord& record) {
         text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
              (long long)record.step, shown(record.loss), record.tokens_per_second);
     if (peak_flops_ > 0.0)
-      line += text("; %.1f%% of matmul peak",
-                   100.0 * record.tokens_per_second * matmul_flops_per_token() / peak_flops_);
+      line += text(
+          "; %.1f%% of matmul peak",
+          100.0 * record.tokens_per_second * matmul_flops_per_token(settings_.model) / peak_flops_);
     console_->result(line);
   }
   report_as_deepspeed(record);
@@ -255,16 +248,6 @@ void Training::report_periodic(int64_t step) {
   if (is_due(step, options_.eval_interval)) validate();
   if (is_due(step, options_.sample_interval)) print_sample();
   if (is_due(step, options_.save_interval)) save();
-}
-
-// Forward and backward: three products per weight, two operations per multiply-add. A token attends
-// to half a block on average, once for the scores and once for the values.
-double Training::matmul_flops_per_token() const {
-  const models::GPTConfig& model = settings_.model;
-  const double C = static_cast<double>(model.width), T = static_cast<double>(model.block_size);
-  const double per_layer = 12.0 * C * C + T * C;
-  return 6.0 * (static_cast<double>(model.layers) * per_layer +
-                static_cast<double>(model.vocabulary) * C);
 }
 
 void Training::validate() {

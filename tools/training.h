@@ -44,7 +44,6 @@ class Training {
   void report_save(const std::string& step_n, const zero::CheckpointSave::Result& result);
   int interrupted(int signal);
   int finish(const InterruptScope& interrupt);
-  double matmul_flops_per_token() const;
 
   bool is_first() const { return ranks_.rank() == 0; }
 

@@ -77,6 +77,7 @@ json fields(const tools::TrainOptions& options) {
       {"queue_depth", swap.queue_depth},
       {"cpu_checkpointing", options.offload.cpu_checkpointing},
       {"async_save", options.async_save},
+      {"activation_checkpoint", options.activation_checkpoint},
       {"steps_per_print", options.steps_per_print},
       {"dump_memory", options.dump_memory},
       {"reduce_per_square", options.buckets.reduce_per_square},

@@ -47,6 +47,9 @@ const std::map<std::string, const char*> needs = {
      R"({"zero_optimization": {"stage3_param_persistence_threshold": 0}})"},
     {"activation_checkpointing.cpu_checkpointing",
      R"({"flags": "--activation-checkpoint --dump-memory"})"},
+    {"zerograd.activation_checkpoint", R"({"flags": "--dump-memory"})"},
+    {"zerograd.offload_gradients", R"({"flags": "--dump-memory"})"},
+    {"zerograd.offload_activations", R"({"flags": "--dump-memory"})"},
 };
 
 // The bits and the exchanges are the same: these say when a unit's values are there, which

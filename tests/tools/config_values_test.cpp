@@ -91,6 +91,9 @@ const std::vector<Key> keys = {
     {"aio", "queue_depth", "77", R"({"queue_depth": 77})"},
     {"activation_checkpointing", "cpu_checkpointing", "true", R"({"cpu_checkpointing": true})"},
     {"writer", "decoupled", "true", R"({"async_save": true})"},
+    {"zerograd", "activation_checkpoint", "true", R"({"activation_checkpoint": true})"},
+    {"zerograd", "offload_gradients", "\"cpu\"", R"({"offload.gradient": "host"})"},
+    {"zerograd", "offload_activations", "\"cpu\"", R"({"offload.activation": "host"})"},
 };
 
 // One without the other is Unsupported.

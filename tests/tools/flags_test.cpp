@@ -161,7 +161,7 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
 TEST_CASE("what this version does not do is refused by name and never ignored") {
   for (const char* flags :
        {"--tensor-parallel 2", "--pipeline-parallel 2", "--schedule-pipeline gpipe",
-        "--device cuda", "--device hpu", "--use_hpu", "--local_rank 1", "--autotuning run"}) {
+        "--device cuda", "--device hpu", "--use_hpu", "--local_rank 1"}) {
     CAPTURE(flags);
     const Outcome outcome = zerograd(std::string("train --data sort ") + flags);
     CAPTURE(outcome.error);
@@ -170,7 +170,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"tune", "bench kernels", "bench step", "bench generate"}) {
+  for (const char* name : {"bench kernels", "bench step", "bench generate"}) {
     CAPTURE(name);
     const Outcome outcome = zerograd(std::string(name));
     CHECK(outcome.status == 6);

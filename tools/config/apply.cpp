@@ -23,6 +23,7 @@ class Mapping {
     apply_precision();
     apply_zero();
     apply_offload();
+    apply_own();
     take("", "gradient_clipping", {"--clip"},
          [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
     take("", "steps_per_print", {},
@@ -46,7 +47,9 @@ class Mapping {
         return;
       }
     set(*setting);
-    if (!flags.empty()) from_config_.insert(flags.front());
+    if (flags.empty()) return;
+    from_config_.insert(flags.front());
+    if (!setting->given) options_.defaulted.insert(flags.front());
   }
 
   bool is_automatic(const std::string& section, const std::string& key) const {
@@ -247,6 +250,21 @@ class Mapping {
          [&](const Setting& s) { options_.async_save = s.boolean; });
     take("activation_checkpointing", "cpu_checkpointing", {},
          [&](const Setting& s) { options_.offload.cpu_checkpointing = s.boolean; });
+  }
+
+  // After apply_offload(), for where sums of gradients are follows from it otherwise.
+  void apply_own() {
+    const auto space_of = [](const Setting& s) {
+      return s.text == "none" ? Space::device : s.text == "cpu" ? Space::host : Space::file;
+    };
+    const char* const in = "zerograd";
+    zero::OffloadOptions& offload = engine_.offload;
+    take(in, "activation_checkpoint", {"--activation-checkpoint"},
+         [&](const Setting& s) { options_.activation_checkpoint = s.boolean; });
+    take(in, "offload_gradients", {"--offload-gradients"},
+         [&](const Setting& s) { offload.gradient = space_of(s); });
+    take(in, "offload_activations", {"--offload-activations"},
+         [&](const Setting& s) { offload.activation = space_of(s); });
   }
 
   const CheckedConfig& config_;

@@ -150,7 +150,18 @@ void refuse_beside_file(const CheckedConfig& yaml) {
           "here; try moving it there");
 }
 
-// DeepSpeed's config is the file that it names, or its own keys; data parallel types have neither.
+// The config that accelerate's file names, or its own keys; none: another kind of run.
+std::optional<Document> deepspeed_of(const Document& document, const CheckedConfig& yaml) {
+  const Setting* type = yaml.find("accelerate", "distributed_type");
+  if (!type || type->text != "DEEPSPEED") return std::nullopt;
+  const Setting* named = yaml.find("accelerate_deepspeed", "deepspeed_config_file");
+  if (!named || named->null) return Document{document.file, deepspeed_config_of(document.root)};
+  refuse_beside_file(yaml);
+  Document own = document_of(named->text);
+  own.is_yaml = false;
+  return own;
+}
+
 void load_accelerate(const Document& document, TrainOptions& options) {
   const CheckedConfig yaml = checked(document, options);
   const Given flags = options.given;
@@ -162,16 +173,8 @@ void load_accelerate(const Document& document, TrainOptions& options) {
                       "DEEPSPEED, got " +
                       kind + "; try DEEPSPEED with zero_stage: 3");
   std::optional<CheckedConfig> deepspeed;
-  if (kind == "DEEPSPEED") {
-    const Setting* named = yaml.find("accelerate_deepspeed", "deepspeed_config_file");
-    Document own{document.file, deepspeed_config_of(document.root)};
-    if (named && !named->null) {
-      refuse_beside_file(yaml);
-      own = document_of(named->text);
-    }
-    own.is_yaml = false;
-    deepspeed = load_deepspeed(own, options);
-  }
+  if (const std::optional<Document> own = deepspeed_of(document, yaml))
+    deepspeed = load_deepspeed(*own, options);
   const std::vector<std::string> overridden =
       apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
   if (is_first(options)) report(yaml, overridden);
@@ -193,6 +196,14 @@ void load_config(TrainOptions& options) {
     load_accelerate(document, options);
   else
     load_deepspeed(document, options);
+}
+
+Value deepspeed_config(const ConfigOptions& config) {
+  const Document document = document_of(config.path);
+  if (!document.is_yaml) return document.root;
+  const auto own = deepspeed_of(document, check_config(document.root, document.file, config.compat,
+                                                       config.lenient, "accelerate"));
+  return own ? own->root : Value{.kind = Value::Kind::object};
 }
 
 }  // namespace zg::tools

@@ -12,6 +12,10 @@ namespace zg::tools {
 /// when the file cannot be read, ConfigError, and Unsupported once all of it is known to be right.
 void load_config(TrainOptions& options);
 
+/// What a --config that load_config() takes says in DeepSpeed's keys: an accelerate's file may name
+/// or hold them, or have none.
+Value deepspeed_config(const ConfigOptions& config);
+
 /// Lets the config's keys and defaults set what no flag of `options.given` sets. Returns the keys
 /// that a flag overrides: "optimizer.params.lr (--lr)".
 std::vector<std::string> apply_config(const CheckedConfig& config, TrainOptions& options);

@@ -58,6 +58,7 @@ std::vector<Row> top_level() {
       {"", "flops_profiler", section, "null", inner, "", "flops_profiler"},
       {"", "comms_logger", section, "null", inner, "", "comms_logger"},
       {"", "autotuning", section, "null", inner, "", "autotuning"},
+      {"", "zerograd", section, "null", inner, "", "zerograd"},
       {"", "elasticity", section, "null", inner, "", "elasticity"},
       {"", "amp", section, "null", inner, "", "amp"},
       {"", "data_efficiency", any, "null", only, off},
@@ -287,6 +288,13 @@ std::vector<Row> activation_checkpointing() {
   };
 }
 
+// What DeepSpeed leaves to the program, or to another key: it passes over a section of this name.
+std::vector<Row> own() {
+  return {{"zerograd", "activation_checkpoint", boolean, "null"},
+          {"zerograd", "offload_gradients", choice, "null", honoured, "", "none|cpu|nvme"},
+          {"zerograd", "offload_activations", choice, "null", honoured, "", "none|cpu|nvme"}};
+}
+
 std::vector<Row> services() {
   std::vector<Row> rows = {
       {"aio", "block_size", integer, "1048576", honoured, "", "", 1, 1 << 30},
@@ -399,7 +407,7 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> all = [] {
     std::vector<Row> rows;
     for (const auto& part : {top_level(), precision(), learning(), zero_optimization(), offload(),
-                             activation_checkpointing(), services(), accelerate()})
+                             activation_checkpointing(), own(), services(), accelerate()})
       rows.insert(rows.end(), part.begin(), part.end());
     return rows;
   }();

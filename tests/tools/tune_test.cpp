@@ -1,0 +1,267 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+constexpr const char* run = "--data sort --ranks 2 --threads 1 ";
+
+/// A row of tune's table.
+struct Row {
+  std::string setting, predicted_peak, measured_peak, predicted_rank, samples_per_s, step_ms;
+};
+
+std::vector<Row> rows_of(const std::string& table) {
+  std::istringstream stream(table);
+  std::vector<Row> rows;
+  const std::string cell = " \\| ([^|]*)";
+  const std::regex row("\\| [0-9]+" + cell + cell + cell + cell + cell + cell + " \\|");
+  for (std::string line; std::getline(stream, line);)
+    if (std::smatch cells; std::regex_match(line, cells, row))
+      rows.push_back({cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]});
+  return rows;
+}
+
+/// Of rank 0 of a run of three steps.
+std::string peak_of(const std::string& flags) {
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd("train --steps 3 --score-samples 0 --log-interval 0 " + flags +
+                                   " --memory-json " + (folder / "memory"));
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const auto memory = nlohmann::json::parse(read_file(folder / "memory"));
+  return memory["ranks"][0]["peak"]["reserved"].dump();
+}
+
+struct Process {
+  int pid, parent;
+};
+
+/// Processes that have `word` in their command line.
+std::vector<Process> processes_with(const std::string& word) {
+  std::vector<Process> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string pid = entry.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    try {
+      if (!contains(read_file(entry.path() / "cmdline"), word.c_str())) continue;
+      const std::string state = read_file(entry.path() / "stat");
+      std::istringstream fields(state.substr(state.rfind(')') + 1));
+      std::string letter;
+      int parent = 0;
+      fields >> letter >> parent;
+      if (letter != "Z") found.push_back({std::stoi(pid), parent});
+    } catch (const std::exception&) {  // it has gone meanwhile
+    }
+  }
+  return found;
+}
+
+/// Tunes what takes long on a text of the folder; `strike` gets the first trial that runs.
+template <class Strike>
+Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, const Strike& strike) {
+  const std::string text = folder / "text.txt";
+  write_file(text, std::string(4000, 'a') + "b");
+  Outcome outcome{};
+  std::thread tune([&] {
+    outcome = zerograd(
+        "tune --model-type gpt-mini --block-size 32 --batch-size 16 --ranks 2 --threads 1 --data " +
+        text + " --out " + (folder / "out.json") + " " + flags);
+  });
+  for (bool struck = false; !struck;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const std::vector<Process> all = processes_with(folder.path());
+    for (const Process& parent : all)
+      for (const Process& trial : all)
+        if (!struck && trial.parent == parent.pid) struck = strike(trial);
+  }
+  tune.join();
+  return outcome;
+}
+
+/// Whether they all go within a second.
+bool are_gone(const std::string& word) {
+  for (int i = 0; i < 50 && !processes_with(word).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return processes_with(word).empty();
+}
+
+}  // namespace
+
+TEST_CASE("tune finds what trains where the default does not, and its config trains so") {
+  const TemporaryFolder folder;
+  const std::string flags = std::string(run) + "--device-memory 8MiB ";
+  REQUIRE(zerograd("train --steps 1 " + flags).status == 3);
+  const std::string out = folder / "tuned.json";
+  const Outcome outcome = zerograd("tune --time 12 --out " + out + " " + flags);
+  CAPTURE(outcome.out);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const std::vector<Row> rows = rows_of(outcome.out);
+  REQUIRE(rows.size() >= 4);
+  double before = 1e30;
+  for (const Row& row : rows) {
+    CAPTURE(row.setting);
+    CHECK(row.predicted_peak == row.measured_peak);
+    CHECK(std::stoll(row.predicted_peak) <= 8 << 20);
+    CHECK(std::stod(row.samples_per_s) <= before);
+    before = std::stod(row.samples_per_s);
+  }
+  CHECK(line_after(outcome.out, "wrote ") == out);
+  const std::string best = line_after(outcome.out, "best zerograd train ");
+  CHECK(best == flags + rows.front().setting);
+  CHECK(peak_of(best) == rows.front().measured_peak);
+  CHECK(peak_of(flags + "--config " + out) == rows.front().measured_peak);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+}
+
+TEST_CASE("tune varies nothing that a flag or a config says") {
+  const TemporaryFolder folder;
+  const std::string config = folder / "ds.json", out = folder / "out.json";
+  write_file(config, R"({"train_batch_size": 24, "bf16": {"enabled": true}, "steps_per_print": 5,
+                         "zero_optimization": {"stage": 3, "cpu_offload": true}})");
+  write_file(folder / "text.txt", read_file(ZG_CONFIGS "zero3.json"));
+  const std::string flags =
+      "--data " + (folder / "text.txt") +
+      " --n-layer 2 --n-head 2 --n-embd 32 --block-size 16 --ranks 2 --threads 1 --config ";
+  const Outcome outcome = zerograd("tune --time 8 " + flags + config + " --out " + out);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  for (const Row& row : rows_of(outcome.out)) {
+    CAPTURE(row.setting);
+    CHECK(row.predicted_peak == row.measured_peak);
+    CHECK(!contains(row.setting, "--zero-stage"));
+    CHECK(!contains(row.setting, "--offload-optimizer"));
+    CHECK(24 / 2 % std::stoi(row.setting.substr(row.setting.find("--batch-size ") + 13)) == 0);
+  }
+  const auto written = nlohmann::json::parse(read_file(out));
+  CHECK(written["train_batch_size"] == 24);
+  CHECK(written["steps_per_print"] == 5);
+  CHECK(written["zero_optimization"]["stage"] == 3);
+  CHECK(written["zero_optimization"]["offload_optimizer"]["device"] == "cpu");
+  CHECK(peak_of(flags + out) == rows_of(outcome.out).front().measured_peak);
+}
+
+TEST_CASE("tune finds the largest micro-batch of each stage: one more does not fit") {
+  const TemporaryFolder folder;
+  const std::string flags = std::string(run) + "--device-memory 6MiB ";
+  const Outcome outcome =
+      zerograd("tune --find-max-batch --time 12 --out " + (folder / "out") + " " + flags);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const std::vector<Row> rows = rows_of(outcome.out);
+  CHECK(rows.size() == 4);
+  for (const Row& row : rows) {
+    CAPTURE(row.setting);
+    CHECK(row.predicted_peak == row.measured_peak);
+    const size_t space = row.setting.rfind(' ');
+    const int batch = std::stoi(row.setting.substr(space));
+    const std::string plan = "plan " + flags + row.setting.substr(0, space + 1);
+    CHECK(zerograd(plan + std::to_string(batch)).status == 0);
+    CHECK(zerograd(plan + std::to_string(batch + 1)).status == 3);
+  }
+}
+
+TEST_CASE("tune shows a trial that fails as a row and goes on") {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      tune_struck(folder, "--time 6 --zero-stage 0 --activation-checkpoint=off",
+                  [](const Process& trial) { return kill(trial.pid, SIGKILL) == 0; });
+  CAPTURE(outcome.out);
+  REQUIRE(outcome.status == 0);
+  const std::vector<Row> rows = rows_of(outcome.out);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows.front().predicted_peak == rows.front().measured_peak);
+  CHECK(rows.front().setting == "--offload-optimizer host --offload-gradients host");
+  CHECK(rows.back().setting == "as given");
+  CHECK(rows.back().step_ms == "Killed");
+  const std::string late = folder / "late";
+  const Outcome slow =
+      zerograd("tune --model-type gpt-mini --batch-size 512 --time 0.5 --out " + late + " " + run);
+  CHECK(slow.status == 1);
+  CHECK(contains(slow.out, "no end after 0."));
+  CHECK(contains(slow.error, "error: Error: tune: every trial failed"));
+  CHECK(!std::filesystem::exists(late));
+}
+
+TEST_CASE("tune that is interrupted or killed leaves no trial and no file behind") {
+  for (int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    CAPTURE(signal);
+    const TemporaryFolder folder;
+    const Outcome outcome = tune_struck(
+        folder, "", [&](const Process& trial) { return kill(trial.parent, signal) == 0; });
+    CHECK(outcome.status == 128 + signal);
+    CHECK(are_gone(folder.path()));
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+  }
+}
+
+TEST_CASE("train --autotuning tunes, and trains with the best or not") {
+  const TemporaryFolder folder;
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const std::string flags = std::string(run) +
+                            "--n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 --steps 7 "
+                            "--score-samples 0 --zero-stage 0 --autotuning ";
+  const Outcome tuned = zerograd("train " + flags + "tune");
+  const Outcome trained =
+      zerograd("train " + flags + "run --metrics " + (folder / "metrics") + " --save " +
+               (folder / "save") + " --save-interval 3 --save-top-k 2 --async-save");
+  std::filesystem::current_path(here);
+  CAPTURE(trained.error);
+  CHECK(tuned.status == 0);
+  CHECK(contains(tuned.out, "best zerograd train "));
+  CHECK(!contains(tuned.out, "param_hash"));
+  CHECK(trained.status == 0);
+  CHECK(contains(trained.out, "wrote tuned.json\n"));
+  CHECK(contains(trained.out, "param_hash"));
+  CHECK(json_lines(folder / "metrics").size() == 8);
+  CHECK(std::filesystem::exists(folder / "save/step_7"));
+}
+
+TEST_CASE("tune refuses what it cannot do, before anything runs") {
+  const TemporaryFolder folder;
+  const std::string config = folder / "ds.json";
+  write_file(config, R"({"train_micro_batch_size_per_gpu": 4})");
+  const struct {
+    std::string flags;
+    int status;
+    const char* part;
+  } refusals[] = {
+      {"", 2, "--data: expected sort, adder"},
+      {"--data sort --find-max-bach", 2, "did you mean --find-max-batch?"},
+      {"--data sort --time 0", 2, "--time: expected seconds above 0"},
+      {"--data sort --zero-stage 4", 2, "--zero-stage"},
+      {"--data sort --autotuning fast", 2, "--autotuning: expected run, tune, got 'fast'"},
+      {"--data sort --find-max-batch --batch-size 3", 2, "--find-max-batch: expected no"},
+      {"--data sort --find-max-batch --config " + config, 2, "--find-max-batch: expected no"},
+      {"--data sort --config " + config + " --out " + config, 2, "--out: "},
+      {"--data sort --out /nowhere/tuned.json", 5, "--out: /nowhere/tuned.json cannot be written"},
+      {"--resume " + folder.path(), 2, "--resume: expected a run from its beginning"},
+      {"--data sort --ranks 2 --device-memory 1MiB --out " + (folder / "out"), 3,
+       "takes 2097152 bytes of device memory, 0 of the host's and 0 of the drive for each rank, 2 "
+       "times what --device-memory allows; try more of that"},
+      {"--data sort --ranks 2 --device-memory 1MiB --find-max-batch --out " + (folder / "out"), 3,
+       "nothing fits; the smallest setting, --zero-stage"}};
+  for (const auto& [flags, status, part] : refusals) {
+    CAPTURE(flags);
+    const Outcome outcome = zerograd("tune " + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == status);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error, part));
+  }
+  CHECK(!std::filesystem::exists(folder / "out"));
+  CHECK(contains(zerograd("launch train --data sort --autotuning run").error,
+                 "--autotuning: expected a run of one process"));
+}
+
+}  // namespace zg::testing

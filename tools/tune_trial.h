@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/tune_plan.h"
+
+namespace zg::tools {
+
+/// A planned setting, run for real.
+struct Trial {
+  Planned plan;
+  int64_t predicted_rank;  ///< from 1
+  std::string failure;     ///< "OutOfMemory: ..." or "no end after 12 s"; empty: it ran
+  int64_t peak_bytes = 0;  ///< of rank 0, reserved
+  double seconds = 0.0;    ///< of a step, the median of those after the first two
+  int signal = 0;          ///< SIGINT or SIGTERM that this process got meanwhile
+
+  double samples_per_s(const Run& run) const;  ///< 0: it failed
+};
+
+/// Trains with `flags` in a child for about `seconds` of steps, and for `limit_s` at most with all
+/// around them. The child writes nothing and cannot outlive this process.
+Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s);
+
+/// Markdown: the fastest first and then what failed.
+std::string table_of(std::vector<Trial> trials, const Run& run);
+
+}  // namespace zg::tools
