@@ -39,7 +39,8 @@ struct OffloadResult {
   std::string drive;  ///< "io_uring past the page cache"
   OffloadLimits limits;
   std::vector<OffloadRow> rows;  ///< those of the limits first
-  /// (compute alone + drive alone - both) / the shorter of the two: 1 where it is hidden.
+  /// (compute alone + drive alone - both) / the shorter of the two, by the fastest run of each: 1
+  /// where it is hidden, below 0 where they are slower beside each other.
   std::optional<double> overlap;
 };
 
