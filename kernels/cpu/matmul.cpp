@@ -75,7 +75,7 @@ struct Plan {
     if (b.stride) b.items = group;
   }
 
-  /// bf16 needs its pairs as they are, or f32.
+  /// Halves need their pairs as they are, or f32.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
     return m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs);
@@ -205,9 +205,7 @@ struct Run {
 };
 
 const MatmulTable* table_for(const Matmul& m, const Device::Traits& traits) {
-  const DType dtype = m.a.dtype();
-  const bool vectors = dtype == DType::f32 || dtype == DType::bf16;
-  return vectors ? ZG_AT_LEVEL(traits.isa, matmul_table) : nullptr;
+  return m.a.dtype() == DType::f64 ? nullptr : ZG_AT_LEVEL(traits.isa, matmul_table);
 }
 
 }  // namespace

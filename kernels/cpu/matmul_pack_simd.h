@@ -11,7 +11,7 @@ namespace {
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-template <class T>  // f32, and bf16 widened to it
+template <class T>  // f32, and bf16 or f16 widened to it
 struct Single {
   using Element = T;
   static constexpr int64_t per_word = 1;

@@ -125,14 +125,21 @@ void finish(const MultiplyBlock& block, int64_t row, int64_t column, int64_t row
     }
 }
 
+template <class T>
+void finish_operands_of(const MultiplyBlock& block, int64_t row, int64_t column, int64_t rows,
+                        int64_t columns) {
+  block.c_dtype == DType::f32 ? finish<T, float>(block, row, column, rows, columns)
+                              : finish<T, T>(block, row, column, rows, columns);
+}
+
 void finish(const MultiplyBlock& block, int64_t row, int64_t column, int64_t rows,
             int64_t columns) {
   if (block.dtype == DType::f32)
     finish<float, float>(block, row, column, rows, columns);
-  else if (block.c_dtype == DType::f32)
-    finish<bf16, float>(block, row, column, rows, columns);
+  else if (block.dtype == DType::bf16)
+    finish_operands_of<bf16>(block, row, column, rows, columns);
   else
-    finish<bf16, bf16>(block, row, column, rows, columns);
+    finish_operands_of<f16>(block, row, column, rows, columns);
 }
 
 /// The operand's words from step k on, where `steps` of them are a block.
@@ -186,7 +193,7 @@ using Bf16 = Single<bf16>;
 /// Calls f with the Source that reads elements of `dtype`.
 template <class F>
 void with_source(DType dtype, const F& f) {
-  dtype == DType::f32 ? f(Single<float>{}) : f(Bf16{});
+  dtype == DType::f32 ? f(Single<float>{}) : dtype == DType::bf16 ? f(Bf16{}) : f(Single<f16>{});
 }
 
 void multiply(const MultiplyBlock& block) {

@@ -6,14 +6,14 @@
 #include "kernels/matmul.h"
 
 // What the *_simd.cpp sources of matmul offer per instruction set. Operands are multiplied as
-// panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 is widened), or, where the
-// machine multiplies them, a pair of bf16 that follow one another along K.
+// panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are widened), or,
+// where the machine multiplies them, a pair of bf16 that follow one another along K.
 namespace zg::cpu {
 
 /// A block of an operand to be laid out as panels; what is missing from the last one reads as 0.
 struct PackBlock {
   const std::byte* source;
-  DType dtype;           ///< f32 | bf16
+  DType dtype;           ///< f32 | bf16 | f16
   int64_t distance;      ///< elements between stored rows
   bool along_k;          ///< stored rows run along K, so that packing transposes them
   int64_t width, depth;  ///< elements along M or N, and along K
