@@ -31,6 +31,9 @@ std::string gigabytes(int64_t bytes) {
   return python_number(std::stod(text("%.2f", static_cast<double>(bytes) / 0x1p30)));
 }
 
+// psutil's, of memory in use.
+std::string percent(double share) { return python_number(std::stod(text("%.1f", 100.0 * share))); }
+
 }  // namespace
 
 std::string python_number(double number) {
@@ -74,6 +77,15 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
                        python_number(samples / step.seconds).c_str(),
                        gigabytes(step.live_bytes).c_str(), gigabytes(peak_bytes_).c_str()));
   return lines;
+}
+
+std::vector<std::string> epoch_lines(const EpochAverages& averages) {
+  const int64_t used = averages.memory_bytes - averages.available_bytes;
+  const double share = static_cast<double>(used) / static_cast<double>(averages.memory_bytes);
+  return {text("Average Epoch time: %.2f seconds", averages.seconds),
+          text("Average Peak CUDA memory: %.2fMiB", averages.peak_bytes / 0x1p20),
+          text("CPU Virtual Memory:  used = %s GB, percent = %s%%", gigabytes(used).c_str(),
+               percent(share).c_str())};
 }
 
 }  // namespace zg::tools

@@ -34,6 +34,16 @@ class DeepSpeedLog {
   int64_t peak_bytes_ = 0;
 };
 
+/// What a run of epochs is on average, over them and over its ranks.
+struct EpochAverages {
+  double seconds;                         ///< of one epoch
+  double peak_bytes;                      ///< of the device, in the steps
+  int64_t memory_bytes, available_bytes;  ///< of the host, now
+};
+/// The three lines that minGPT's benchmark with Lightning and DeepSpeed ends with, as its results
+/// are parsed. Whatever the device is, they call it CUDA.
+std::vector<std::string> epoch_lines(const EpochAverages& averages);
+
 /// As repr() prints a float: 0.001, 1e-05, 3.0.
 std::string python_number(double number);
 

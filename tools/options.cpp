@@ -92,7 +92,9 @@ std::vector<Flag> size_flags(TrainOptions& options) {
                    "optimizer steps, counted from step 0 also when resuming", {0, nullptr}),
       number_flag({"--epochs", "--num-train-epochs"}, options.epochs,
                   {0.0, 1e6, true, false, "a number above 0 and at most 1e6"},
-                  "passes over the training data, instead of --steps", ""),
+                  "passes over the training data, instead of --steps; at the end their average "
+                  "time and peak",
+                  ""),
       epoch_limit_flag(options.epoch_limit),
   };
 }

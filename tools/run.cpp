@@ -113,17 +113,18 @@ struct Position {
 };
 
 // Epochs count samples: what is left of them goes in steps of today's size.
-// An epoch of fewer batches is a share of one.
-void limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
-  if (!options.given.count("--limit-train-batches")) return;
-  const EpochLimit& limit = options.epoch_limit;
+// An epoch of fewer batches is a share of one. The samples of an epoch; 0: the run counts none.
+double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
   const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
+  if (!options.given.count("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
+  const EpochLimit& limit = options.epoch_limit;
   const auto batch = static_cast<double>(settings.micro_batch * settings.ranks);
   const double batches = limit.batches > 0
                              ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
                              : std::floor(limit.share * std::floor(all / batch));
   const double epochs = options.given.count("--epochs") ? options.epochs : 1.0;
   options.epochs = settings.epochs = epochs * batches * batch / all;
+  return batches * batch;
 }
 
 int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
@@ -177,7 +178,7 @@ Run prepare_run(const TrainOptions& given) {
   if (is_first_process(options))
     for (const std::string& note : notes)
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
-  limit_epochs(options, *run.dataset, run.settings);
+  run.epoch_samples = limit_epochs(options, *run.dataset, run.settings);
   run.steps = total_steps(options, *run.dataset, run.settings, done);
   if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&
       !options.given.count("--limit-train-batches"))

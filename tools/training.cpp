@@ -12,6 +12,7 @@
 #include "models/generate.h"
 #include "runtime/error.h"
 #include "runtime/swap.h"
+#include "tools/machine.h"
 #include "tools/speed.h"
 #include "tools/text.h"
 
@@ -192,6 +193,8 @@ StepRecord Training::train_step(int64_t step) {
 
   const int64_t samples = settings_.samples_per_step();
   const double seconds = seconds_since(start);
+  seconds_ += seconds;
+  peak_bytes_ = std::max(peak_bytes_, stepper_.memory().step_peak());
   return {.step = step,
           .micro_steps = settings_.accumulation,
           .samples = samples,
@@ -248,6 +251,25 @@ void Training::report_periodic(int64_t step) {
   if (is_due(step, options_.eval_interval)) validate();
   if (is_due(step, options_.sample_interval)) print_sample();
   if (is_due(step, options_.save_interval)) save();
+}
+
+// Means of all ranks, as minGPT's benchmark has them. What comes between steps is no part of an
+// epoch, and a run of less than one is one that was cut short.
+void Training::report_epochs() {
+  const auto samples = static_cast<double>(settings_.samples - run_.settings.samples);
+  if (run_.epoch_samples <= 0.0 || samples <= 0.0) return;
+  const PurposeScope purpose(device_, Purpose::comm);
+  const std::vector<int64_t> own = {std::llround(seconds_ * 1e6), peak_bytes_};
+  const Tensor sums = Tensor::from(own, {2}, device_);
+  ranks_.wait(ranks_.all_reduce(sums, "epochs"));
+  const std::vector<int64_t> of_all = sums.to_host<int64_t>();
+  const double ranks = ranks_.size(), epochs = std::max(1.0, samples / run_.epoch_samples);
+  for (const std::string& line :
+       epoch_lines({.seconds = static_cast<double>(of_all[0]) * 1e-6 / ranks / epochs,
+       .peak_bytes = static_cast<double>(of_all[1]) / ranks,
+       .memory_bytes = physical_memory_bytes(),
+       .available_bytes = available_memory_bytes()}))
+    console_->result(line);
 }
 
 void Training::validate() {
@@ -310,7 +332,8 @@ int Training::interrupted(int signal) {
 
 int Training::finish(const InterruptScope& interrupt) {
   print_memory_table();
-  const int status = save_last() ? 0 : save_failed;         // before anything else can fail
+  const int status = save_last() ? 0 : save_failed;  // before anything else can fail
+  report_epochs();
   if (is_first() || options_.process) interrupt.release();  // scores can be had again with eval
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;

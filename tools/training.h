@@ -36,6 +36,7 @@ class Training {
   void report(const StepRecord& record);
   void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
+  void report_epochs();
   void validate();
   void print_sample();
   void print_memory_table();
@@ -65,6 +66,8 @@ class Training {
   int64_t validated_at_ = -1, saved_at_ = -1;
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
   double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
+  double seconds_ = 0.0;      ///< of this run's steps
+  int64_t peak_bytes_ = 0;    ///< in this run's steps
   bool table_printed_ = false, finished_ = false;
 };
 

@@ -1,35 +1,13 @@
 #include <doctest/doctest.h>
-#include <sys/mount.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <optional>
 
+#include "tests/small_disk.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {
 namespace {
-
-/// A file system in memory of so many bytes for as long as it lives.
-class SmallDrive {
- public:
-  explicit SmallDrive(int64_t bytes) {
-    const std::string size = "size=" + std::to_string(bytes);
-    if (mount("none", folder_.path().c_str(), "tmpfs", 0, size.c_str()) != 0) error_ = errno;
-  }
-  ~SmallDrive() {
-    if (!error_) umount2(folder_.path().c_str(), MNT_DETACH);
-  }
-  std::optional<int> error() const { return error_; }
-  std::string path() const { return folder_.path(); }
-
- private:
-  TemporaryFolder folder_;
-  std::optional<int> error_;
-};
 
 /// The bytes in brackets behind `words`: "take 1.00 MiB (1048576 bytes)".
 int64_t bytes_after(const std::string& text, const std::string& words) {
@@ -80,12 +58,8 @@ TEST_CASE("a drive that lacks a block is refused before step 0, one that just ha
   CHECK(plan.status == 0);
   const int64_t needed = bytes_after(plan.out, "\nfits /tmp: yes; 2 ranks take ");
   constexpr int64_t block = 4096;
-  SmallDrive exact(needed), short_of_one(needed - block);
-  for (const SmallDrive* drive : {&exact, &short_of_one})
-    if (drive->error()) {
-      MESSAGE("SKIPPED: drives of chosen sizes (mount: " << std::strerror(*drive->error()) << ")");
-      return;
-    }
+  const SmallDisk exact(needed), short_of_one(needed - block);
+  if (!exact.reason().empty()) return;
   const TemporaryFolder folder;
   const Outcome refused =
       zerograd("train" + run + short_of_one.path() + " --metrics " + (folder / "metrics"));

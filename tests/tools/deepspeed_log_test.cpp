@@ -87,4 +87,21 @@ TEST_CASE("DeepSpeed's lines: memory is rounded as Python's round(x, 2), a tie t
   }
 }
 
+TEST_CASE("the lines of epochs are minGPT's, of means in MiB and of the host as psutil rounds") {
+  // The tutorial's own numbers of 45 billion parameters.
+  const auto bytes = [](double gigabytes) { return static_cast<int64_t>(gigabytes * 0x1p30); };
+  CHECK(tools::epoch_lines({.seconds = 3039.974,
+                            .peak_bytes = 14186.86 * 0x1p20,
+                            .memory_bytes = bytes(945.09),
+                            .available_bytes = bytes(945.09 - 867.61)}) ==
+        std::vector<std::string>{"Average Epoch time: 3039.97 seconds",
+                                 "Average Peak CUDA memory: 14186.86MiB",
+                                 "CPU Virtual Memory:  used = 867.61 GB, percent = 91.8%"});
+  CHECK(tools::epoch_lines({.seconds = 0.0,
+                            .peak_bytes = 0.0,
+                            .memory_bytes = 8 * GiB,
+                            .available_bytes = 4 * GiB})[2] ==
+        "CPU Virtual Memory:  used = 4.0 GB, percent = 50.0%");
+}
+
 }  // namespace zg::testing

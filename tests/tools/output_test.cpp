@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 
 #include "tests/temporary_folder.h"
@@ -75,6 +77,37 @@ TEST_CASE("a run that diverged says since when, at once and at its end") {
   CHECK(contains(outcome.error, "warning: the loss of step "));
   CHECK(contains(outcome.error, "warning: the loss is not finite since step "));
   CHECK(!contains(zerograd(tiny + "--steps 2").error, "warning"));
+}
+
+TEST_CASE("a run of epochs ends with minGPT's three lines, others do not") {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      zerograd(tiny + "--gpus 2 --limit_train_batches 3 --epochs 2 --metrics " + (folder / "m"));
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  double seconds = 0.0, peak = 0.0;
+  int steps = 0;
+  for (const nlohmann::json& line : json_lines(folder / "m")) {
+    if (!line.contains("step_s")) continue;
+    ++steps;
+    seconds += line.at("step_s").get<double>();
+    peak = std::max(peak, line.at("peak_bytes").get<double>());
+  }
+  CHECK(steps == 6);
+  // Ranks wait for each other in every step, and the line has two digits.
+  const double average = std::stod(line_after(outcome.out, "Average Epoch time: "));
+  CHECK(average == doctest::Approx(seconds / 2).epsilon(0.2).scale(0.1));
+  CHECK(contains(outcome.out, " seconds\nAverage Peak CUDA memory: "));
+  char words[32];
+  std::snprintf(words, sizeof words, "%.2fMiB", peak / (1 << 20));
+  CHECK(line_after(outcome.out, "Average Peak CUDA memory: ") == words);
+  const std::string host = line_after(outcome.out, "CPU Virtual Memory:  used = ");
+  CHECK(std::stod(host) > 0.0);
+  CHECK(contains(host, " GB, percent = "));
+  CHECK(host.ends_with("%"));
+  // An epoch that was cut short is one.
+  CHECK(contains(zerograd(tiny + "--epochs 0.0001").out, "Average Epoch time: "));
+  CHECK(!contains(zerograd(tiny + "--steps 2").out, "Average"));
 }
 
 }  // namespace zg::testing
