@@ -3,6 +3,7 @@ import datetime
 import json
 import os
 import re
+import resource
 import shlex
 import statistics
 import subprocess
@@ -28,8 +29,28 @@ def heading(title):
     return f"# {title}\n\n{date}, commit {commit()}, {machine()}\n"
 
 
+class Run:
+    """A training: what it printed, its metrics, a dict per step, and its processor's seconds."""
+
+    def __init__(self, out, steps, cpu_s):
+        self.out, self.steps, self.cpu_s = out, steps, cpu_s
+
+    def step_times(self, warm_up):
+        return [step["step_s"] for step in self.steps[warm_up:]]
+
+    def number_after(self, words):
+        """Of the last line that has them."""
+        return float(re.findall(re.escape(words) + r"([0-9.]+)", self.out)[-1])
+
+
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def train(zerograd, flags):
-    """What a run printed, and its metrics, a dict per step."""
+    """A Run."""
+    before = cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics")
         done = subprocess.run([zerograd, "train", *flags, "--metrics", metrics], text=True,
@@ -39,7 +60,8 @@ def train(zerograd, flags):
                      f"{done.returncode}:\n{done.stderr}")
         with open(metrics) as lines:
             records = [json.loads(line) for line in lines]
-    return done.stdout, [record for record in records if "step_s" in record]
+    return Run(done.stdout, [record for record in records if "step_s" in record],
+               cpu_seconds() - before)
 
 
 def planned(zerograd, flags):
