@@ -58,6 +58,12 @@ void validate(const Config& config) {
                         "; expected device, host or file");
   check(offload.sub_group_size >= 1, "offload.sub_group_size",
         static_cast<double>(offload.sub_group_size), "1 or more");
+  check(offload.optimizer_ratio >= 0.0 && offload.optimizer_ratio <= 1.0, "offload.optimizer_ratio",
+        offload.optimizer_ratio, "a number in [0, 1]");
+  check(offload.parameters_on_host >= 0, "offload.parameters_on_host",
+        static_cast<double>(offload.parameters_on_host), "0 or more");
+  check(offload.parameter_buffer >= 1, "offload.parameter_buffer",
+        static_cast<double>(offload.parameter_buffer), "1 or more");
   if (offload.parameter != Space::device && config.stage != 3)
     throw ConfigError(
         "config: offload.parameter needs stage 3, where values are shards between "

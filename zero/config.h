@@ -31,6 +31,15 @@ struct OffloadOptions {
   /// Elements of states in a file that AdamW takes at a time, and of gradient sums that are added
   /// to, through two sets of buffers.
   int64_t sub_group_size = int64_t{8} << 20;
+  /// Of the trainable elements, the share whose moments and masters go to `optimizer`, by whole
+  /// units from the first on; the others stay on the device and are updated there.
+  double optimizer_ratio = 1.0;
+  /// With `parameter` in a file: this rank's elements of values that rest on the host all the same,
+  /// by whole units from the first on that fits.
+  int64_t parameters_on_host = 0;
+  /// With `parameter` in a file: elements of values that are read from it at a time, a unit's at
+  /// least. A unit is read ahead only where it fits beside the one that is used.
+  int64_t parameter_buffer = int64_t{500'000'000};
 };
 
 /// How the engine keeps and updates parameters.

@@ -169,7 +169,7 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
         update(storage, storage.state_begin + begin,
                everybodys ? everybodys.flat(begin, count) : states[sums], states, step, config.adam,
                device.compute());
-      else if (states[low_precision] && config.offload.parameter == Space::file)
+      else if (in_file(states_of(storage)[low_precision]))
         kernels::cast({.x = states[masters], .y = states[low_precision]}, device.compute());
       streaming.keep();
     }

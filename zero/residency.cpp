@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero/transfer.h"
+
 namespace zg::zero {
 
 void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::string& name,
@@ -12,6 +14,19 @@ void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::stri
     tickets.push_back(
         comm.all_gather(shard, whole, name, {begin, std::min(step, shard.numel() - begin)}));
 }
+
+namespace {
+
+bool rests_in_file(const Storage& storage) {
+  return in_file(storage.trainable.shard) || in_file(storage.frozen.shard);
+}
+
+int64_t shard_numel(const Storage& storage) {
+  const Tensor &trainable = storage.trainable.shard, &frozen = storage.frozen.shard;
+  return (trainable ? trainable.numel() : 0) + (frozen ? frozen.numel() : 0);
+}
+
+}  // namespace
 
 Residency::Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config)
     : storages_(storages), comm_(comm), config_(config), states_(storages.size()) {}
@@ -64,7 +79,7 @@ void Residency::gather(size_t index) {
   }
   State& state = states_[index];
   state.gathering = true;
-  if (config_.offload.parameter != Space::file) return exchange(index);
+  if (!rests_in_file(storage)) return exchange(index);
   for (size_t i = 0; i < 2; ++i) {
     const Values& values = i == 0 ? storage.trainable : storage.frozen;
     if (values.empty()) continue;
@@ -96,7 +111,7 @@ void Residency::exchange(size_t index) {
 void Residency::complete(size_t index) {
   State& state = states_[index];
   state.gathering = false;
-  if (config_.offload.parameter == Space::file) {
+  if (rests_in_file(storages_[index])) {
     const Values& values =
         storages_[index].trainable.empty() ? storages_[index].frozen : storages_[index].trainable;
     if (!values.empty()) wait_for_swap(values.shard.device(), state.read);
@@ -123,6 +138,9 @@ void Residency::prefetch() {
   const Storage& storage = storages_[next];
   if (storage.trainable.whole || storage.frozen.whole || states_[next].gathering) return;
   if (storage.trainable.flat.padded + storage.frozen.flat.padded > config_.prefetch_bucket_size)
+    return;
+  if (rests_in_file(storage) && shard_numel(storages_[order_.back()]) + shard_numel(storage) >
+                                    config_.offload.parameter_buffer)
     return;
   gather(next);
 }

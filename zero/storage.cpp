@@ -27,8 +27,7 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
         zeros(values.flat.padded, dtype, place.device, Purpose::parameter, Space::device);
     values.shard = values.whole.flat(values.flat.shard_begin(place.rank), shard);
   } else {
-    values.shard =
-        zeros(shard, dtype, place.device, Purpose::parameter, place.config.offload.parameter);
+    values.shard = zeros(shard, dtype, place.device, Purpose::parameter, place.parameter);
   }
   return values;
 }
@@ -79,8 +78,7 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   sums = gradients(flat.shard_numel(), config.grad_accum);
   if (config.reduce_at_boundary) local_sums = gradients(flat.padded, DType::f32);
   const auto state = [&] {
-    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer,
-                 config.offload.optimizer);
+    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer, place.optimizer);
   };
   masters = !values_are_masters ? state() : config.stage == 0 ? trainable.whole : trainable.shard;
   moment1 = state();

@@ -28,7 +28,8 @@ struct Storage {
     const Config& config;
     int rank, world;
     const Device& device;
-    bool stays_whole;  ///< values are never evicted
+    bool stays_whole;            ///< values are never evicted
+    Space parameter, optimizer;  ///< of this storage's values and states
   };
   Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place);
 

@@ -45,6 +45,8 @@ const std::map<std::string, const char*> needs = {
      R"({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}})"},
     {"zero_optimization.offload_param.device",
      R"({"zero_optimization": {"stage3_param_persistence_threshold": 0}})"},
+    {"zero_optimization.offload_optimizer.ratio",
+     R"({"value": 0, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}})"},
     {"activation_checkpointing.cpu_checkpointing",
      R"({"flags": "--activation-checkpoint --dump-memory"})"},
     {"zerograd.activation_checkpoint", R"({"flags": "--dump-memory"})"},
@@ -56,6 +58,9 @@ const std::map<std::string, const char*> needs = {
 // tests/zero/residency_test.cpp shows.
 const std::set<std::string> only_when = {
     "zero_optimization.overlap_comm", "zero_optimization.stage3_prefetch_bucket_size",
+    // What of a drive's bytes is in memory: tests/zero/places_test.cpp
+    "zero_optimization.offload_param.max_in_cpu", "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.offload_param.buffer_size",
     // Where and how a drive is read: tests/runtime/swap_test.cpp
     "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
     "zero_optimization.sub_group_size", "aio.block_size", "aio.queue_depth",

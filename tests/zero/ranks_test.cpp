@@ -120,6 +120,10 @@ TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
                                          {host, host, host, host},
                                          {.optimizer = file, .sub_group_size = 64},
                                          {.parameter = file, .sub_group_size = 100},
+                                         {.optimizer = host, .optimizer_ratio = 0.5},
+                                         {.optimizer = file, .optimizer_ratio = 0.5},
+                                         {.parameter = file, .parameters_on_host = 180},
+                                         {.parameter = file, .parameter_buffer = 1},
                                          {.gradient = file, .sub_group_size = 70},
                                          {file, host, file, file, 1000},
                                          {file, file, file, file, 200}};

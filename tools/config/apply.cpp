@@ -242,6 +242,17 @@ class Mapping {
     take(in, "sub_group_size", {}, [&](const Setting& s) {
       offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
     });
+    take("offload_optimizer", "ratio", {},
+         [&](const Setting& s) { offload.optimizer_ratio = s.number; });
+    // DeepSpeed's default keeps what is sent to a drive in memory up to 1e9 elements a rank.
+    take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
+      if (s.given) offload.parameters_on_host = s.integer;
+    });
+    const Setting* const count = config_.find("offload_param", "buffer_count");
+    const Setting* const size = config_.find("offload_param", "buffer_size");
+    if (count && size)
+      offload.parameter_buffer =
+          static_cast<int64_t>(std::min(0x1p62, count->number * size->number));
     SwapOptions& swap = options_.place.device.swap;
     take("aio", "block_size", {}, [&](const Setting& s) { swap.block_size = s.integer; });
     take("aio", "queue_depth", {},

@@ -258,17 +258,22 @@ std::vector<Row> offload() {
     const bool optimizer = in[8] == 'o';
     rows.push_back({in, "device", choice, "\"none\"", honoured, "", "none|cpu|nvme"});
     rows.push_back({in, "nvme_path", text, "null"});
-    rows.push_back(
-        {in, "buffer_count", integer, optimizer ? "4" : "5", inner, "", "", 1, largest_count});
     rows.push_back({in, "pin_memory", boolean, "true", inner, "", "", 0, 0, "false"});
     if (!optimizer) {
-      rows.push_back({in, "buffer_size", integer, "1e8", inner, "", "", 1, largest_integer});
-      rows.push_back({in, "max_in_cpu", integer, "1e9", inner, "", "", 0, largest_integer});
+      rows.push_back({in, "buffer_count", integer, "5", honoured, "", "", 1, largest_count});
+      rows.push_back({in, "buffer_size", integer, "1e8", honoured, "", "", 1, largest_integer});
+      rows.push_back({in, "max_in_cpu", integer, "1e9", honoured, "", "", 0, largest_integer});
       continue;
     }
-    for (const char* key : {"pipeline_read", "pipeline_write", "fast_init", "super_offload"})
-      rows.push_back({in, key, boolean, "false", inner});
-    rows.push_back({in, "ratio", number, "1.0", inner, "", "", 0, 1});
+    rows.push_back({in, "buffer_count", integer, "4", nothing,
+                    "states pass through two sets of buffers of sub_group_size", "", 1,
+                    largest_count});
+    for (const char* key : {"pipeline_read", "pipeline_write"})
+      rows.push_back(
+          {in, key, boolean, "false", nothing, "states are always read ahead and written behind"});
+    rows.push_back({in, "fast_init", boolean, "false", inner});
+    rows.push_back({in, "super_offload", boolean, "false", only, off});
+    rows.push_back({in, "ratio", number, "1.0", honoured, "", "", 0, 1});
     rows.push_back({in, "cpuadam_cores_perc", number, "0.8", inner, "", "", 0, 1});
   }
   return rows;

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "autograd/parameter.h"
+#include "zero/config.h"
+
+namespace zg::zero {
+
+/// Where each storage's values and states rest: where the config says, but for what ratio and
+/// parameters_on_host leave out. Asked for one storage after the other, the same on every rank.
+class Places {
+ public:
+  Places(const OffloadOptions& offload, const ParameterStore& store, int world);
+
+  struct Place {
+    Space parameter, optimizer;
+  };
+  Place next(std::span<const Parameter* const> parameters, bool stays_whole);
+
+ private:
+  const OffloadOptions& offload_;
+  const int world_;
+  double states_left_ = 0.0;  // elements whose states are still to go to `optimizer`
+  int64_t host_left_;         // elements of this rank's values that may yet rest on the host
+};
+
+}  // namespace zg::zero
