@@ -12,17 +12,19 @@ KEPT = (2, 4)  # checkpoints that are there before the save
 SAVED = 6      # the save that is struck
 NEXT = 8       # one after it
 LAST = 10      # where a run goes on to, to show that nothing was lost
-WAYS = [[]]    # flags of the ways to save
+WAYS = [[], ["--async-save"]]
 STEP = re.compile(r"step_(\d+)")
 
 
 class Run:
     """A short training in one setting, from two checkpoints to a third: steps 5 and 6, a save, and
-    the removal of step_2."""
+    the removal of step_2. What is saved beside the training is so before its end: two steps and a
+    save more."""
 
     def __init__(self, program, ranks, stage, more=(), processes=False):
         self.program, self.ranks, self.processes = program, ranks, processes
         self.stage, self.more = stage, list(more)
+        self.steps = NEXT if "--async-save" in self.more else SAVED
         self.base = None
 
     def __str__(self):
@@ -31,7 +33,7 @@ class Run:
 
     def train(self, folder, steps, *more):
         return [self.program, "train", *FLAGS, "--zero-stage", str(self.stage), "--save", folder,
-                "--steps", str(steps), *self.more, *more]
+                "--steps", str(steps), *more]
 
     def threads(self, folder, steps, *more):
         """Ranks as threads, whichever the struck run has: both give the same bits."""
@@ -56,9 +58,10 @@ class Run:
         shutil.copytree(self.base, folder)
         return folder
 
-    def struck(self, folder, steps=SAVED):
+    def struck(self, folder, steps=None):
         """The command that goes on from step_4, saves step_6 and then removes step_2."""
-        return self.train(folder, steps, "--resume", folder, "--save-top-k", "1",
+        steps = steps or self.steps
+        return self.train(folder, steps, "--resume", folder, "--save-top-k", "1", *self.more,
                           *(["--save-interval", "2"] if steps > SAVED else []),
                           *([] if self.processes else ["--ranks", str(self.ranks)]))
 
