@@ -283,7 +283,8 @@ void check_train(const TrainOptions& options) {
     throw ConfigError(
         "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
         "--steps");
-  if (given.count("--async-save") && options.save_interval == 0)
+  // A config's checkpoint.writer.decoupled is also of runs that save once.
+  if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
     throw ConfigError(
         "--async-save: expected --save-interval N with it, got none: the last checkpoint of a run "
         "has nothing to be written beside");

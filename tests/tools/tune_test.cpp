@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <regex>
@@ -71,12 +72,14 @@ Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, con
   const std::string text = folder / "text.txt";
   write_file(text, std::string(4000, 'a') + "b");
   Outcome outcome{};
+  std::atomic<bool> ended = false, struck = false;
   std::thread tune([&] {
     outcome = zerograd(
         "tune --model-type gpt-mini --block-size 32 --batch-size 16 --ranks 2 --threads 1 --data " +
         text + " --out " + (folder / "out.json") + " " + flags);
+    ended = true;
   });
-  for (bool struck = false; !struck;) {
+  while (!struck && !ended) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const std::vector<Process> all = processes_with(folder.path());
     for (const Process& parent : all)
@@ -84,6 +87,8 @@ Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, con
         if (!struck && trial.parent == parent.pid) struck = strike(trial);
   }
   tune.join();
+  CAPTURE(outcome.error);
+  CHECK(struck);
   return outcome;
 }
 
@@ -173,7 +178,7 @@ TEST_CASE("tune finds the largest micro-batch of each stage: one more does not f
 TEST_CASE("tune shows a trial that fails as a row and goes on") {
   const TemporaryFolder folder;
   const Outcome outcome =
-      tune_struck(folder, "--time 6 --zero-stage 0 --activation-checkpoint=off",
+      tune_struck(folder, "--time 60 --zero-stage 0 --activation-checkpoint=off",
                   [](const Process& trial) { return kill(trial.pid, SIGKILL) == 0; });
   CAPTURE(outcome.out);
   REQUIRE(outcome.status == 0);
@@ -202,6 +207,19 @@ TEST_CASE("tune that is interrupted or killed leaves no trial and no file behind
     CHECK(are_gone(folder.path()));
     CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
   }
+}
+
+TEST_CASE("a config that saves beside the training also serves runs that save once, and tune") {
+  const TemporaryFolder folder;
+  const std::string config = folder / "config.json";
+  write_file(config, R"({"checkpoint": {"writer": {"decoupled": true}}})");
+  const std::string flags = std::string(run) + "--zero-stage 0 --batch-size 2 --config " + config;
+  CHECK(zerograd("train --steps 1 --score-samples 0 " + flags).status == 0);
+  const Outcome outcome = zerograd("tune --time 20 --out " + (folder / "out") + " " + flags);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  write_file(config, R"({"autotuning": {"enabled": true}})");
+  CHECK(contains(zerograd("train " + flags).error, "tuning is train --autotuning run"));
 }
 
 TEST_CASE("train --autotuning tunes, and trains with the best or not") {

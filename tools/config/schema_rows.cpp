@@ -1,4 +1,5 @@
 #include <cmath>
+#include <string_view>
 
 #include "tools/config/schema.h"
 
@@ -349,11 +350,14 @@ std::vector<Row> services() {
         "num_gpus_per_node"}},
       {"amp", {"opt_level"}},
   };
+  constexpr const char* tunes = "tuning is train --autotuning run, or zerograd tune";
   for (const auto& [section, keys] : services) {
     const bool listed = &section == &services[0].section || &section == &services[1].section ||
                         &section == &services[2].section;
-    rows.push_back(
-        {section, "enabled", boolean, "false", listed ? inner : only, listed ? "" : off});
+    rows.push_back({section, "enabled", boolean, "false", listed ? inner : only,
+                    listed                                      ? ""
+                    : std::string_view(section) == "autotuning" ? tunes
+                                                                : off});
     for (const char* key : keys) rows.push_back({section, key, any, "null", inner});
   }
   return rows;
