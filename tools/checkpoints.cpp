@@ -11,6 +11,7 @@
 
 #include "runtime/error.h"
 #include "tools/text.h"
+#include "zero/manifest.h"
 
 namespace zg::tools {
 namespace {
@@ -57,6 +58,16 @@ bool lies_in(const std::string& step_folder, const std::string& directory) {
   std::error_code missing;  // what cannot be compared is not there
   const fs::path folder = fs::canonical(step_folder, missing);
   return !missing && fs::equivalent(folder.parent_path(), directory, missing);
+}
+
+void check_outside(const std::string& file, const char* command) {
+  const fs::path path = fs::absolute(file);
+  std::error_code ignored;
+  if (fs::exists(path.parent_path() / zero::manifest_name, ignored) ||
+      (path.filename() == "latest" && !step_folders(path.parent_path()).empty()))
+    throw ConfigError(std::string(command) + ": " + file +
+                      " is, or would be, a file of a checkpoint; expected a path outside of it; "
+                      "try another folder");
 }
 
 void check_own_directory(const std::string& save, const std::string& resumed) {

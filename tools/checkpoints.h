@@ -16,6 +16,9 @@ std::string checkpoint_to_resume(const std::string& resume, const std::string& s
 /// Whether a step_N lies in a directory, however the two are spelled.
 bool lies_in(const std::string& step_folder, const std::string& directory);
 
+/// ConfigError of a file that would take the place of one of a checkpoint.
+void check_outside(const std::string& file, const char* command);
+
 /// Two runs in one directory would take each other's checkpoints for their own, as "the newest"
 /// goes by step number: ConfigError when `save` has any and `resumed` (empty: a fresh start) is not
 /// one of them, or is not the newest that verifies: those after it would be replaced.

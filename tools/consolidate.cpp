@@ -37,6 +37,7 @@ int consolidate(const std::vector<std::string>& arguments) {
   if (options.split) {
     hash = split(options);
   } else {
+    check_outside(options.to, "consolidate");
     const std::string checkpoint = usable_checkpoint(options.from);
     hash = zero::consolidate(checkpoint, options.to, options.dtype);
     std::printf("saved %s of %s\n", options.to.c_str(), checkpoint.c_str());

@@ -15,6 +15,7 @@ int export_weights(const std::vector<std::string>& arguments) {
   ExportOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
+  check_outside(options.hugging_face + "/config.json", "export");
   const bool is_file = std::filesystem::is_regular_file(options.checkpoint);
   const std::string source = is_file ? options.checkpoint : usable_checkpoint(options.checkpoint);
   const Settings settings = settings_of(source, options.model);

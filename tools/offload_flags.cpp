@@ -54,7 +54,10 @@ void settle_offload(TrainOptions& options) {
                         places.optimizer == Space::file || places.activation == Space::file;
   if (on_drive && options.offload.nvme_path.empty())
     throw ConfigError(
-        "--nvme-path: expected a directory on a drive, for what goes to nvme; got none");
+        "--nvme-path: expected a directory on a drive, for what goes to nvme, also in a "
+        "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
+        "for "
+        "--offload-param, -optimizer, -gradients and -activations");
   if (on_drive && !std::filesystem::is_directory(options.offload.nvme_path))
     throw FileError("--nvme-path: " + options.offload.nvme_path +
                     " is no directory; expected one on a drive, for what goes to nvme");

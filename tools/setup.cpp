@@ -257,12 +257,15 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--reduce-at-boundary", engine.reduce_at_boundary, saved_engine.reduce_at_boundary);
   // Another number of ranks takes the same batch in other turns.
   BatchOptions& batch = options.batch;
-  if (!batch.micro && !batch.accumulation && !batch.train) {
-    batch.train = saved.samples_per_step();
+  if (!batch.micro && !batch.accumulation) {
+    if (!batch.train) batch.train = saved.samples_per_step();
     batch.micro = saved.micro_batch;
     // As it was, or the largest that this number of ranks can share the step in.
     if (const int64_t share = *batch.train / options.ranks; *batch.train % options.ranks == 0)
       while (share % *batch.micro != 0) --*batch.micro;
+  } else if (!batch.train) {
+    if (!batch.micro) batch.micro = saved.micro_batch;
+    if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
   }
 }
 
@@ -274,8 +277,9 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   models::validate(settings.model);
   auto trained = std::make_unique<TrainedModel>(Device::cpu(0, place.device));
   trained->model = std::make_unique<models::GPT>(trained->store, settings.model);
-  trained->engine =
-      std::make_unique<zero::Engine>(trained->store, trained->device, settings.optimisation.engine);
+  zero::Config config = settings.optimisation.engine;
+  config.offload = {};  // of training's states, for which there may be no place here
+  trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
   zero::load_weights(source, *trained->engine);
   trained->settings = std::move(settings);
   return trained;

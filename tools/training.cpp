@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using models::Split;
 
-constexpr int save_failed = 5;  // a FileError's exit status
+constexpr int file_error = 5;  // its exit status
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -219,8 +219,22 @@ void Training::note_divergence(int64_t step, double loss) {
   }
 }
 
+// A disk that is full costs what it was to keep, and not the run.
+template <class Record>
+void Training::write_metrics(const Record& record) {
+  if (!metrics_) return;
+  try {
+    metrics_->write(record);
+  } catch (const FileError& error) {
+    console_->log(std::string("error: FileError: ") + error.what() +
+                  "; no more of it is written, and training goes on");
+    metrics_.reset();
+    metrics_lost_ = true;
+  }
+}
+
 void Training::report(const StepRecord& record) {
-  if (metrics_) metrics_->write(record);
+  write_metrics(record);
   if (is_due(record.step, options_.log_interval)) {
     std::string line =
         text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
@@ -323,7 +337,7 @@ int Training::interrupted(int signal) {
                                          : "SIGPIPE (nobody reads the output)";
   console_->log(text("interrupted by %s after %lld steps%s", name, (long long)engine_.steps(),
                      options_.save.empty() ? "" : "; saving, a second signal ends that too"));
-  if (!save_last()) return save_failed;
+  if (!save_last()) return file_error;
   if (checkpoints_)
     console_->log(
         text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
@@ -332,7 +346,7 @@ int Training::interrupted(int signal) {
 
 int Training::finish(const InterruptScope& interrupt) {
   print_memory_table();
-  const int status = save_last() ? 0 : save_failed;  // before anything else can fail
+  const int status = save_last() ? 0 : file_error;  // before anything else can fail
   report_epochs();
   if (is_first() || options_.process) interrupt.release();  // scores can be had again with eval
   const auto print = [this](const std::string& line) { console_->result(line); };
@@ -355,7 +369,6 @@ int Training::finish(const InterruptScope& interrupt) {
              (long long)diverged_at_));
   const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
-  if (!metrics_) return status;
   FinalRecord record = {.steps = engine_.steps(),
                         .skipped = engine_.skipped(),
                         .param_hash = hash,
@@ -364,8 +377,8 @@ int Training::finish(const InterruptScope& interrupt) {
     record.train_score = scores->train;
     record.test_score = scores->test;
   }
-  metrics_->write(record);
-  return status;
+  write_metrics(record);
+  return status == 0 && metrics_lost_ ? file_error : status;
 }
 
 }  // namespace zg::tools

@@ -33,6 +33,8 @@ class Training {
   int run_steps(const InterruptScope& interrupt);
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
+  template <class Record>
+  void write_metrics(const Record& record);
   void report(const StepRecord& record);
   void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
@@ -60,6 +62,7 @@ class Training {
   std::optional<DirectoryLock> lock_;               ///< of --save
   std::optional<CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
+  bool metrics_lost_ = false;
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0

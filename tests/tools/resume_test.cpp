@@ -191,4 +191,48 @@ TEST_CASE("what a text has beside its characters is told") {
   CHECK(contains(outcome.error, "note: " + text + " has CR characters"));
 }
 
+TEST_CASE("what trained from a drive is scored without one, and consolidated beside itself only") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save", drive = " --nvme-path " + folder.path();
+  REQUIRE(zerograd(sort_run +
+                   "--steps 2 --offload-optimizer nvme --offload-gradients nvme --save " + save +
+                   drive)
+              .status == 0);
+  const Outcome scored = zerograd("eval " + save + " --score-samples 0");
+  CAPTURE(scored.error);
+  CHECK(scored.status == 0);
+  CHECK(contains(scored.out, "val loss "));
+  CHECK(contains(zerograd("train --steps 3 --resume " + save).error,
+                 "or none or host for --offload"));
+  for (const char* file : {"/step_2/shard_00000.safetensors", "/latest", "/step_2/new"}) {
+    const Outcome refused = zerograd("consolidate " + save + " " + save + file);
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.error, "a file of a checkpoint"));
+  }
+  CHECK(zerograd("export " + save + " --hf " + save + "/step_2").status == 2);
+  CHECK(zerograd("verify " + save).status == 0);
+  CHECK(zerograd("consolidate " + save + " " + save + "/whole.safetensors").status == 0);
+}
+
+TEST_CASE("a resumed run keeps what of its batch no flag names") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save";
+  REQUIRE(zerograd("train --data sort --score-samples 0 --steps 1 --batch-size 2 --grad-accum 4 "
+                   "--save " +
+                   save)
+              .status == 0);
+  const auto batch = [&](const std::string& flags) {
+    const Outcome outcome =
+        zerograd("train --steps 2 --score-samples 0 --resume " + save + "/step_1 " + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    return line_after(outcome.error, "batch ");
+  };
+  CHECK(contains(batch(""), "8 = 2 x 4 "));
+  CHECK(contains(batch("--grad-accum 2"), "4 = 2 x 2 "));
+  CHECK(contains(batch("--batch-size 4"), "16 = 4 x 4 "));
+  CHECK(contains(batch("--train-batch-size 4"), "4 = 2 x 2 "));
+  CHECK(contains(batch("--train-batch-size 12 --grad-accum 3"), "12 = 4 x 3 "));
+}
+
 }  // namespace zg::testing

@@ -138,4 +138,18 @@ TEST_CASE("checkpoints that cannot be removed end no run") {
   CHECK(zerograd("verify " + save + "/step_4").status == 0);
 }
 
+TEST_CASE("a disk without room for metrics costs them and not the run") {
+  const SmallDisk disk(4 << 10);
+  if (!disk.reason().empty()) return;
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd(
+      "train --data sort --steps 60 --batch-size 2 --score-samples 0 --log-interval 0 "
+      "--metrics " +
+      (disk / "metrics") + " --save " + (folder / "save"));
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 5);
+  CHECK(contains(outcome.error, "No space left on device; no more of it is written"));
+  CHECK(contains(outcome.out, "saved " + (folder / "save/step_60")));
+}
+
 }  // namespace zg::testing
