@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/error.h"
 #include "zero/transfer.h"
 
 namespace zg::zero {
@@ -40,6 +41,15 @@ void Streaming::load(size_t index) {
   for (size_t lane = 0; lane < memory.size(); ++lane)
     if (const auto& [tensor, loads, saves] = parts_[index][lane]; in_file(tensor) && loads)
       ready_[index % 2] = start_swap(tensor, memory[lane]);
+}
+
+Streaming::~Streaming() {
+  for (const SwapTicket ticket : {ready_[0], ready_[1], last_}) {
+    try {
+      wait_for_swap(device_, ticket);
+    } catch (const Error&) {  // whoever waited for it has it
+    }
+  }
 }
 
 const std::vector<Tensor>& Streaming::next() {

@@ -22,6 +22,8 @@ class Streaming {
 
   /// Takes the buffers, of the current purpose, and starts to fill them.
   Streaming(std::vector<Part> parts, const Device& device);
+  ~Streaming();  ///< waits for what is under way, without its errors: the buffers go
+  Streaming(const Streaming&) = delete;
 
   /// The next part, all of it in memory.
   const std::vector<Tensor>& next();

@@ -135,6 +135,16 @@ TEST_CASE("a hostile config is refused with its place") {
   CHECK(contains(key_error("resid_pdrop", 2.0), "config.json: "));
 }
 
+TEST_CASE("a head that repeats the tied table is passed over, one of its own is not") {
+  GPTConfig config = fixture_config();
+  config.tied = true;
+  CHECK(hf_gpt2_ignores("lm_head.weight", config));
+  CHECK(hf_gpt2_ignores("h.0.attn.bias", config));
+  CHECK(!hf_gpt2_ignores("h.0.attn.c_attn.bias", config));
+  config.tied = false;
+  CHECK(!hf_gpt2_ignores("lm_head.weight", config));
+}
+
 TEST_CASE("transposing twice gives the matrix back, of any sides") {
   for (const auto& [rows, columns] : {std::pair{1, 7}, {31, 33}, {64, 65}, {100, 1}}) {
     std::vector<float> values(static_cast<size_t>(rows * columns));

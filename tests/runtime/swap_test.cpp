@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "tests/file_limit.h"
 #include "tests/temporary_folder.h"
 
 using namespace zg;
@@ -44,6 +45,18 @@ std::string unnamed_file_in(const std::string& directory) {
     if (target.starts_with(directory) && target.ends_with(" (deleted)")) return entry.path();
   }
   return "";
+}
+
+/// One byte of that file, behind the device's back.
+void damage(const std::string& directory, off_t at) {
+  const std::string path = unnamed_file_in(directory);
+  REQUIRE(!path.empty());
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(opened >= 0);
+  const uint8_t one = 1;
+  REQUIRE(pwrite(opened, &one, 1, at) == 1);
+  REQUIRE(fsync(opened) == 0);
+  close(opened);
 }
 
 }  // namespace
@@ -148,19 +161,43 @@ TEST_CASE("a bit that the drive changed is found, with its place, and nothing is
   const Device device = device_on(folder.path());
   const Tensor file = file_of(device, 20'000), memory = Tensor::empty({20'000}, DType::u8, device);
   fill_zero(file, device.compute());
-  const std::string path = unnamed_file_in(folder.path());
-  REQUIRE(!path.empty());
   CHECK(std::filesystem::is_empty(folder.path()));
-  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  REQUIRE(opened >= 0);
-  const uint8_t one = 1;
-  REQUIRE(pwrite(opened, &one, 1, 9000) == 1);
-  REQUIRE(fsync(opened) == 0);
-  close(opened);
+  damage(folder.path(), 9000);
   CHECK_THROWS_WITH_AS(copy(file, memory, device.compute()),
                        doctest::Contains("the block at byte 8192 is not what was written there"),
                        FileError);
   CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
+}
+
+TEST_CASE("a changed bit is found in whole blocks, and beside what a write puts into a block") {
+  const TemporaryFolder folder;
+  for (const bool reads : {true, false}) {
+    const Device device = device_on(folder.path());
+    constexpr int64_t size = 4 * 4096;
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    fill_zero(file, device.compute());
+    damage(folder.path(), 9000);
+    // The blocks go straight to memory, or one is read for the bytes around those that are written.
+    const Tensor from = reads ? file : memory.flat(0, 10);
+    const Tensor to = reads ? memory : file.flat(8200, 10);
+    CHECK_THROWS_WITH_AS(copy(from, to, device.compute()),
+                         doctest::Contains("the block at byte 8192 is not what was written there"),
+                         FileError);
+  }
+}
+
+TEST_CASE("a drive that refuses a write says so, and nothing is read after it") {
+  const TemporaryFolder folder;
+  for (const bool io_uring : {true, false}) {
+    const Device device = device_on(folder.path(), 4096, 4, io_uring);
+    constexpr int64_t size = 1 << 16;
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    fill_zero(file, device.compute());
+    const FileLimit limit(size / 2);
+    CHECK_THROWS_WITH_AS(copy(memory, file, device.compute()),
+                         doctest::Contains("cannot be written: File too large"), FileError);
+    CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
+  }
 }
 
 TEST_CASE("a drive without room or a directory is told before anything is kept there") {

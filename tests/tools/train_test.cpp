@@ -211,6 +211,34 @@ TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
   CHECK(kept == expected);
 }
 
+TEST_CASE("save-top-k takes a loss that is no number for the worst") {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      zerograd(with("--lr 1e38 --save-interval 1 --save-top-k 1 --save " + folder.path()));
+  CAPTURE(outcome.error);
+  CHECK(contains(outcome.error, "the loss is not finite since step 1"));
+  CHECK(std::filesystem::exists(folder / "step_1"));
+  CHECK(std::filesystem::exists(folder / "step_8"));
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 3);
+}
+
+TEST_CASE("save-top-k has a checkpoint read back before another goes") {
+  const TemporaryFolder folder;
+  // Of this process and those that it has waited for.
+  const auto bytes_read = [] {
+    const std::string io = read_file("/proc/self/io");
+    return std::stoll(io.substr(io.find("rchar: ") + 7));
+  };
+  const auto read_by = [&](const std::string& keep) {
+    const int64_t before = bytes_read();
+    hash_of(with("--save-top-k " + keep + " --save " + (folder / keep)));
+    return bytes_read() - before;
+  };
+  const int64_t all = read_by("-1"), best = read_by("1");
+  const auto shard = std::filesystem::file_size(folder / "1/step_8/shard_00000.safetensors");
+  CHECK(best - all >= static_cast<int64_t>(shard) * 9 / 10);
+}
+
 TEST_CASE("checkpoints without --save are in the folder checkpoints, the best and the newest") {
   const TemporaryFolder folder;
   const auto kept = [&] {

@@ -134,9 +134,9 @@ TEST_CASE("tune varies nothing that a flag or a config says") {
   write_file(config, R"({"train_batch_size": 24, "bf16": {"enabled": true}, "steps_per_print": 5,
                          "zero_optimization": {"stage": 3, "cpu_offload": true}})");
   write_file(folder / "text.txt", read_file(ZG_CONFIGS "zero3.json"));
-  const std::string flags =
-      "--data " + (folder / "text.txt") +
-      " --n-layer 2 --n-head 2 --n-embd 32 --block-size 16 --ranks 2 --threads 1 --config ";
+  const std::string flags = "--data " + (folder / "text.txt") +
+                            " --n-layer 2 --n-head 2 --n-embd 32 --block-size 16 --ranks 2 "
+                            "--threads 1 --offload-param host --config ";
   const Outcome outcome = zerograd("tune --time 8 " + flags + config + " --out " + out);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
@@ -152,6 +152,7 @@ TEST_CASE("tune varies nothing that a flag or a config says") {
   CHECK(written["steps_per_print"] == 5);
   CHECK(written["zero_optimization"]["stage"] == 3);
   CHECK(written["zero_optimization"]["offload_optimizer"]["device"] == "cpu");
+  CHECK(written["zero_optimization"]["offload_param"]["device"] == "cpu");
   CHECK(peak_of(flags + out) == rows_of(outcome.out).front().measured_peak);
 }
 

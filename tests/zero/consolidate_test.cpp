@@ -100,6 +100,22 @@ TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of ze
   CHECK(files(1) == 2);
 }
 
+TEST_CASE("a tensor without elements is in one shard of a split, and nothing is missing") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "weights.safetensors";
+  zero::SafetensorsWriter writer(file, {{"empty", DType::f32, {0, 4}}, {"w", DType::f32, {3}}});
+  writer.write_floats({});
+  writer.write_floats(std::vector<float>{1, 2, 3});
+  writer.finish();
+  for (const int ranks : {1, 2, 4}) {
+    const std::string directory = folder / std::to_string(ranks);
+    zero::split(file, directory, "{}", ranks);
+    CHECK(zero::damages_of(directory + "/step_0").empty());
+    CHECK(zero::weights_of(directory).read("empty").empty());
+    CHECK(zero::weights_of(directory).read("w") == std::vector<float>{1, 2, 3});
+  }
+}
+
 TEST_CASE("damage ends a consolidation without a file") {
   const TemporaryFolder folder;
   save(folder / "save", 2, 1, DType::f32);

@@ -138,18 +138,23 @@ TEST_CASE("a step with an infinite or NaN gradient changes nothing and names the
 }
 
 TEST_CASE("a parameter that no micro-batch used is updated with a zero gradient") {
-  const Toy toy;
-  Engine left_out(toy.store, Device::cpu()), zeros(toy.store, Device::cpu());
-  for (uint64_t step = 1; step <= 3; ++step) {
-    Gradients gradients = random_gradients(toy.trainable(), step);
-    // In the first step it has a gradient: its sum holds something to be forgotten.
-    if (step > 1) gradients[&toy.weight] = std::vector<float>(5 * 31, 0.0f);
-    run_micro_batch(zeros, gradients);
-    if (step > 1) gradients.erase(&toy.weight);
-    run_micro_batch(left_out, gradients);
-    CHECK(zeros.step(1e-2f).gradient_norm == left_out.step(1e-2f).gradient_norm);
+  for (const Space sums : {Space::device, Space::host, Space::file}) {
+    CAPTURE(name_of(sums));
+    const Toy toy;
+    const zero::Config config{.offload = {.gradient = sums}};
+    const auto cpu = [] { return Device::cpu(0, {.swap = {.directory = "/tmp"}}); };
+    Engine left_out(toy.store, cpu(), config), zeros(toy.store, cpu(), config);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      Gradients gradients = random_gradients(toy.trainable(), step);
+      // In the first step it has a gradient: its sum holds something to be forgotten.
+      if (step > 1) gradients[&toy.weight] = std::vector<float>(5 * 31, 0.0f);
+      run_micro_batch(zeros, gradients);
+      if (step > 1) gradients.erase(&toy.weight);
+      run_micro_batch(left_out, gradients);
+      CHECK(zeros.step(1e-2f).gradient_norm == left_out.step(1e-2f).gradient_norm);
+    }
+    CHECK(zeros.parameter_hash() == left_out.parameter_hash());
   }
-  CHECK(zeros.parameter_hash() == left_out.parameter_hash());
 }
 
 TEST_CASE("a frozen parameter keeps its value and has no optimizer state") {

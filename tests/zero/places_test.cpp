@@ -52,6 +52,17 @@ TEST_CASE("a ratio of the elements has its states offloaded, by units from the f
   }
 }
 
+TEST_CASE("a ratio is of what is trained: frozen parameters have no states") {
+  ParameterStore store;
+  store.add(store.unit("frozen"), "frozen", {1000}, Init::zeros(), {.trainable = false});
+  store.add(store.unit("a"), "a", {1000}, Init::zeros());
+  store.add(store.unit("b"), "b", {1000}, Init::zeros());
+  const Device cpu = Device::cpu();
+  const Engine engine(store, cpu, with({.optimizer = host, .optimizer_ratio = 0.5}));
+  CHECK(elements(cpu, host, Purpose::optimizer) == 2 * 1024);
+  CHECK(elements(cpu, device, Purpose::optimizer) == 2 * 1024);
+}
+
 TEST_CASE("values of a drive rest on the host as far as they may, by units that fit") {
   const struct {
     int64_t most, on_host;

@@ -201,6 +201,13 @@ TEST_CASE("the first fold of a step reads nothing of sums on a drive, those afte
               {.device = {.swap = {.directory = "/tmp"}}});
 }
 
+TEST_CASE("what one rank sums until a step begins anew in the next") {
+  for (const DType compute : {DType::f32, DType::bf16})
+    for (const int stage : {0, 1})
+      CHECK(train({.stage = stage, .compute = compute, .reduce_at_boundary = true}, 1) ==
+            train({.stage = stage, .compute = compute}, 1));
+}
+
 TEST_CASE("sums on a drive that ranks reduce once a step are those on the device") {
   for (const int stage : {0, 1})
     for (const int ranks : {1, 2}) {
@@ -293,6 +300,35 @@ TEST_CASE("an infinite gradient on one rank skips the step on all, and names the
       run_micro_batch(engine, random_gradients(toy.trainable(), 6));
       if (engine.step(1e-2f).skipped) throw ShapeError("a good step was skipped");
     });
+}
+
+TEST_CASE("a skipped step leaves values on a drive as they are") {
+  for (const Space optimizer : {Space::device, Space::host, Space::file}) {
+    const Toy toy;
+    Engine engine(
+        toy.store, Device::cpu(0, {.swap = {.directory = "/tmp"}}),
+        {.stage = 3,
+         .compute = DType::bf16,
+         .offload = {.parameter = Space::file, .optimizer = optimizer, .sub_group_size = 64},
+         .param_persistence_threshold = 0});
+    const auto values = [&] {
+      std::vector<std::vector<double>> all;
+      Tape tape = engine.inference_tape();
+      for (const auto& unit : toy.store.units()) {
+        const Tape::Use use(tape, *unit);
+        for (const Parameter* parameter : unit->parameters)
+          all.push_back(tape.parameter(*parameter).value().to_doubles());
+      }
+      return all;
+    };
+    train_step(engine, 0);
+    const auto before = values();
+    Gradients gradients = random_gradients(toy.trainable(), 3);
+    gradients[&toy.gain][128] = INFINITY;
+    run_micro_batch(engine, gradients);
+    CHECK(engine.step(1e-2f).skipped);
+    CHECK(values() == before);
+  }
 }
 
 TEST_CASE("elements on the wire follow the formulas") {

@@ -109,6 +109,17 @@ TEST_CASE("what the system refuses to write leaves the old checkpoint, and later
   zero::verify_checkpoint(folder / "step_1");
 }
 
+TEST_CASE("a save that cannot begin to write keeps no step waiting") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const TemporaryFolder folder;
+  const FileLimit limit(2000);  // of which the writer has no reserve
+  CheckpointSave save(folder.path(), engine, info_of(engine));
+  train_step(engine, 0);
+  CHECK(save.finish().failed_rank == 0);
+  CHECK(entries_of(folder.path()) == 0);
+}
+
 TEST_CASE("a rank reads back what it wrote where it is asked to, before it says that it has") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
