@@ -136,7 +136,8 @@ struct PlanOptions {
 /// `tune` takes train's flags too.
 struct TuneOptions {
   TrainOptions train;  ///< only the flags: configs are not read
-  /// Those of train's that were given, by first name and in the order of the table, with their words.
+  /// Those of train's that were given, by first name and in the order of the table, with their
+  /// words.
   std::vector<std::pair<std::string, std::vector<std::string>>> flags;
   bool find_max_batch = false;
   double time_s = 120.0;
