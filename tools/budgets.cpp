@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/machine.h"
 #include "tools/text.h"
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -43,13 +42,6 @@ int64_t memory_limit_bytes() {
   // Control groups of version 2 and 1, as a container sees its own.
   return std::min({physical_memory_bytes() + swap, limit_in("/sys/fs/cgroup/memory.max"),
                    limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
-}
-
-std::optional<int64_t> free_bytes(const std::string& directory) {
-  std::error_code error;
-  const std::filesystem::space_info space = std::filesystem::space(directory, error);
-  if (error) return std::nullopt;
-  return static_cast<int64_t>(space.available);
 }
 
 int64_t thread_limit() {

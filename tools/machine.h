@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 namespace zg::tools {
 
@@ -12,9 +10,6 @@ int64_t available_memory_bytes();  ///< what Linux could hand out now without sw
 /// What all ranks together can hold: physical memory and swap, or less where a control group says
 /// so.
 int64_t memory_limit_bytes();
-
-/// What a directory's file system has for this user; absent: it does not say.
-std::optional<int64_t> free_bytes(const std::string& directory);
 
 /// How many threads the system lets this process have, by the tightest of its limits.
 int64_t thread_limit();

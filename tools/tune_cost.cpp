@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/peak.h"
 #include "tools/planner.h"
 #include "tools/speed.h"
 #include "tools/tune_plan.h"
@@ -17,8 +18,9 @@ Rates measured_rates(const Run& run) {
                                 matmul_peak(device, DType::f32), slowest});
   const auto side_by_side = static_cast<double>(std::min<int64_t>(
       run.options.ranks, std::max(1, available_cores() / device.traits().threads)));
-  return {
-      .flops = reached * peak * side_by_side, .memory = memory_bandwidth(device), .drive = drive};
+  return {.flops = reached * peak * side_by_side,
+          .memory = measure_memory_bandwidth(device),
+          .drive = drive};
 }
 
 double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates) {
