@@ -166,7 +166,6 @@ struct Run {
         {.a = words(plan.a, row, which, i, a_panels),
          .b = words(plan.b, column, which, j, b_panels),
          .dots = plan.dots,
-         .dtype = m.a.dtype(),
          .rows = std::min(block_rows, plan.a.extent(row) - i),
          .columns = std::min(block_columns, plan.b.extent(column) - j),
          .steps = plan.steps,
@@ -175,12 +174,13 @@ struct Run {
          .sums_distance = in_place ? m.ldc : block_columns,
          .add = m.accumulate,
          .finish = !in_place || m.bias || m.pre_activation || m.activation != Activation::none,
-         .c_dtype = m.c.dtype(),
-         .c = c,
-         .pre_activation = at(m.pre_activation, first),
-         .c_distance = m.ldc,
-         .bias = at(m.bias, column + j),
-         .activation = m.activation});
+         .epilogue = {.dtype = m.a.dtype(),
+                      .c_dtype = m.c.dtype(),
+                      .c = c,
+                      .pre_activation = at(m.pre_activation, first),
+                      .c_distance = m.ldc,
+                      .bias = at(m.bias, column + j),
+                      .activation = m.activation}});
   }
 
   /// Panels are packed once, by everybody, then every block of c is a task of its own.

@@ -1,5 +1,5 @@
-#include "kernels/cpu/gelu_simd.h"
 #include "kernels/cpu/matmul_dot_simd.h"
+#include "kernels/cpu/matmul_finish_simd.h"
 #include "kernels/cpu/matmul_pack_simd.h"
 #include "kernels/cpu/matmul_table.h"
 #include "kernels/cpu/pairs_simd.h"
@@ -97,51 +97,6 @@ void multiply_rows(int64_t height, const Tile& tile) {
                             : multiply_tile<pairs, adjacent, rows, 1>(tile);
 }
 
-inline Vec activate(Vec x, Activation activation) {
-  switch (activation) {
-    case Activation::gelu_tanh:
-      return gelu_tanh(x);
-    case Activation::gelu_erf:
-      return gelu_erf(x);
-    case Activation::none:
-      break;
-  }
-  return x;
-}
-
-/// The epilogue of one tile at (row, column) of the block, while it is in the L1 cache.
-template <class Bias, class Out>
-void finish(const MultiplyBlock& block, int64_t row, int64_t column, int64_t rows,
-            int64_t columns) {
-  const auto* bias = reinterpret_cast<const Bias*>(block.bias);
-  for (int64_t i = row; i < row + rows; ++i)
-    for (int64_t j = column; j < column + columns; j += Vec::lanes) {
-      const int64_t n = column + columns - j;
-      Vec x = load(block.sums + i * block.sums_distance + j, n);
-      if (bias) x = x + load(bias + j, n);
-      const int64_t offset = i * block.c_distance + j;
-      if (block.pre_activation) store(reinterpret_cast<Out*>(block.pre_activation) + offset, x, n);
-      store(reinterpret_cast<Out*>(block.c) + offset, activate(x, block.activation), n);
-    }
-}
-
-template <class T>
-void finish_operands_of(const MultiplyBlock& block, int64_t row, int64_t column, int64_t rows,
-                        int64_t columns) {
-  block.c_dtype == DType::f32 ? finish<T, float>(block, row, column, rows, columns)
-                              : finish<T, T>(block, row, column, rows, columns);
-}
-
-void finish(const MultiplyBlock& block, int64_t row, int64_t column, int64_t rows,
-            int64_t columns) {
-  if (block.dtype == DType::f32)
-    finish<float, float>(block, row, column, rows, columns);
-  else if (block.dtype == DType::bf16)
-    finish_operands_of<bf16>(block, row, column, rows, columns);
-  else
-    finish_operands_of<f16>(block, row, column, rows, columns);
-}
-
 /// The operand's words from step k on, where `steps` of them are a block.
 inline View view(const MultiplyBlock::Words& words, int64_t k, int64_t steps, int64_t panel) {
   constexpr int64_t word = sizeof(float);
@@ -173,7 +128,9 @@ void multiply_block(const MultiplyBlock& block) {
                                               .sums = block.sums + i * block.sums_distance + j,
                                               .distance = block.sums_distance,
                                               .add = block.add || k > 0});
-        if (last && block.finish) finish(block, i, j, rows, columns);
+        if (last && block.finish)
+          finish(block.epilogue, block.sums + i * block.sums_distance + j, block.sums_distance,
+                 {i, j, rows, columns});
       }
   }
 }
@@ -197,10 +154,11 @@ void with_source(DType dtype, const F& f) {
 }
 
 void multiply(const MultiplyBlock& block) {
-  with_source(block.dtype, [&]<class Source>(Source) {
+  with_source(block.epilogue.dtype, [&]<class Source>(Source) {
     if (!block.dots) return multiply_block<Source::per_word == 2>(block);
     dot_block<Source>(block);
-    if (block.finish) finish(block, 0, 0, block.rows, block.columns);
+    if (block.finish)
+      finish(block.epilogue, block.sums, block.sums_distance, {0, 0, block.rows, block.columns});
   });
 }
 

@@ -21,6 +21,17 @@ struct PackBlock {
   float* panels;
 };
 
+/// What becomes of the sums of a block of c: c = activation(sums + bias), pre_activation its
+/// argument.
+struct Epilogue {
+  DType dtype;  ///< of the operands and the bias
+  DType c_dtype;
+  std::byte *c, *pre_activation;  ///< rows c_distance apart; pre_activation may be null
+  int64_t c_distance;
+  const std::byte* bias;  ///< of the first column; may be null
+  Activation activation;
+};
+
 /// One block of c: the products of some panels of a with some of b.
 struct MultiplyBlock {
   /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
@@ -31,21 +42,15 @@ struct MultiplyBlock {
     bool in_place = false;
     int64_t row_bytes = 0, step_bytes = 0;  ///< in place: from row to row and from step to step
   };
-  Words a;      ///< in place: one of the distances is a word
-  Words b;      ///< in place: row_bytes is a word, and columns fill whole vectors; or dots
-  bool dots;    ///< few rows: a and b in place, both stored along K, of which a step is one element
-  DType dtype;  ///< of the operands and the bias
+  Words a;    ///< in place: one of the distances is a word
+  Words b;    ///< in place: row_bytes is a word, and columns fill whole vectors; or dots
+  bool dots;  ///< few rows: a and b in place, both stored along K, of which a step is one element
   int64_t rows, columns, steps, block_steps;
   float* sums;  ///< [rows, columns] f32, sums_distance apart; may be c
   int64_t sums_distance;
-  bool add;  ///< to what sums holds, instead of overwriting it
-  // The epilogue, taken when `finish`: c = activation(sums + bias), pre_activation its argument.
-  bool finish;
-  DType c_dtype;
-  std::byte *c, *pre_activation;  ///< rows c_distance apart; pre_activation may be null
-  int64_t c_distance;
-  const std::byte* bias;  ///< of the first column; may be null
-  Activation activation;
+  bool add;     ///< to what sums holds, instead of overwriting it
+  bool finish;  ///< the epilogue has something to do
+  Epilogue epilogue;
 };
 
 struct MatmulTable {
