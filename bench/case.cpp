@@ -2,11 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <map>
-#include <ostream>
-
-#include "kernels/peak.h"
 
 namespace zg::bench {
 namespace {
@@ -18,14 +13,24 @@ double seconds_of(const std::function<void()>& run, int64_t times) {
          static_cast<double>(times);
 }
 
-template <class... T>
-std::string format(const char* pattern, T... values) {
-  char line[256];
-  std::snprintf(line, sizeof line, pattern, values...);
-  return line;
+}  // namespace
+
+std::vector<Case> kernel_cases() {
+  std::vector<Case> all;
+  for (const auto& cases : {matmul_cases(), attention_cases(), row_cases(), element_cases()})
+    all.insert(all.end(), cases.begin(), cases.end());
+  return all;
 }
 
-}  // namespace
+Bound bound_of(const Case& c, const Limits& limits) {
+  constexpr double cached = 1 << 20;  // bytes that stay in a second-level cache from run to run
+  const double peak = c.dtype == DType::bf16 ? limits.matmul_bf16 : limits.matmul_f32;
+  const Bound compute{"matmul peak", peak > 0.0 ? c.flops / peak : 0.0};
+  const Bound memory = c.written > 0.0 ? Bound{"memory", c.bytes() / limits.memory}
+                                       : Bound{"read", c.read / limits.read};
+  const bool computes = compute.seconds > memory.seconds || (c.bytes() <= cached && peak > 0.0);
+  return computes ? compute : memory;
+}
 
 std::vector<double> measure(const std::function<void()>& run, const Effort& effort) {
   constexpr double tick = 2e-4;  // a sample is long against the clock's reading
@@ -42,36 +47,8 @@ std::vector<double> measure(const std::function<void()>& run, const Effort& effo
   return seconds;
 }
 
-void print_table(std::ostream& out, const std::vector<Case>& cases,
-                 const std::vector<int>& threads) {
-  out << "| case | dtype | threads | median ms | p10 - p90 | at median | best | % of peak | best "
-         "|\n"
-         "|---|---|---|---|---|---|---|---|---|\n";
-  for (int count : threads) {
-    const Device device = Device::cpu(0, {.threads = count});
-    std::map<DType, double> peak;
-    for (DType dtype : {DType::f32, DType::bf16}) peak[dtype] = measure_matmul_peak(device, dtype);
-    for (const Case& c : cases) {
-      const std::vector<double> seconds = measure(c.make(device));
-      const auto quantile = [&](double q) {
-        return seconds[static_cast<size_t>(q * static_cast<double>(seconds.size() - 1) + 0.5)];
-      };
-      const double work = c.flops > 0.0 ? c.flops : c.bytes, median = quantile(0.5);
-      const char* unit = c.flops > 0.0 ? "GFLOP/s" : "GB/s";
-      out << format("| %s | %s | %d | %.3f | %.3f - %.3f | %.1f %s | %.1f |", c.name.c_str(),
-                    name_of(c.dtype), count, 1e3 * median, 1e3 * quantile(0.1), 1e3 * quantile(0.9),
-                    1e-9 * work / median, unit, 1e-9 * work / seconds[0]);
-      if (c.flops > 0.0)
-        out << format(" %.0f %% | %.0f %% |\n", 100.0 * work / median / peak[c.dtype],
-                      100.0 * work / seconds[0] / peak[c.dtype]);
-      else
-        out << " | |\n";
-      out.flush();
-    }
-    for (const auto& [dtype, rate] : peak)
-      out << format("| peak, registers only | %s | %d | | | | %.1f | | |\n", name_of(dtype), count,
-                    1e-9 * rate);
-  }
+double quantile(const std::vector<double>& sorted, double q) {
+  return sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
 }
 
 }  // namespace zg::bench

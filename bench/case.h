@@ -2,36 +2,51 @@
 
 #include <cstdint>
 #include <functional>
-#include <iosfwd>
 #include <string>
 #include <vector>
 
+#include "bench/limits.h"
 #include "runtime/device.h"
 #include "runtime/dtype.h"
 
 namespace zg::bench {
 
-/// One row of the table. `make` allocates the operands, once, and returns what is timed.
+/// A kernel at one size: one row of the table. `make` allocates the operands, once, and returns
+/// what is timed.
 struct Case {
-  std::string name;  ///< "matmul 1024x768x768 NT"
+  std::string name;   ///< "matmul NT"
+  std::string shape;  ///< "1024x768x768"
   DType dtype = DType::f32;
-  double flops = 0.0;  ///< of one run; 0 when bytes bound it
-  double bytes = 0.0;  ///< read and written by one run
+  double flops = 0.0;    ///< of one run; exp, tanh and the like count as one
+  double read = 0.0;     ///< bytes of one run that come from memory when no cache has them,
+  double written = 0.0;  ///< and that go there: each operand once
   std::function<std::function<void()>(const Device&)> make;
+
+  double bytes() const { return read + written; }
+  std::string text() const { return name + " " + shape + " " + name_of(dtype); }
 };
 
 std::vector<Case> matmul_cases();
+std::vector<Case> attention_cases();
+std::vector<Case> row_cases();      ///< layer_norm and others that work on rows of a matrix
+std::vector<Case> element_cases();  ///< AdamW, gelu and others that work on one element at a time
+std::vector<Case> kernel_cases();   ///< all of these
+
+/// What keeps a kernel from being faster: the limit that takes longer. Memory does not bound what
+/// stays in a core's cache.
+struct Bound {
+  const char* name;  ///< "matmul peak", "memory" or "read"
+  double seconds;    ///< of one run at that limit; 0: the machine has no such kernel
+};
+Bound bound_of(const Case& c, const Limits& limits);
 
 struct Effort {
   int warm_up = 10, fewest = 7, samples = 50;
-  double seconds = 1.5;  ///< beyond it no more than the fewest samples
+  double seconds = 1.0;  ///< beyond it no more than the fewest samples
 };
 /// Seconds of one run, sorted: fewer of them when they take long.
 std::vector<double> measure(const std::function<void()>& run, const Effort& effort = {});
-
-/// Prints Markdown: median and p10-p90 time, the rate of the median and of the best run, and where
-/// flops are given, both as percentages of the measured peak of the device.
-void print_table(std::ostream& out, const std::vector<Case>& cases,
-                 const std::vector<int>& threads);
+/// Of sorted values, the nearest.
+double quantile(const std::vector<double>& sorted, double q);
 
 }  // namespace zg::bench

@@ -1,6 +1,6 @@
 #include "bench/case.h"
+#include "bench/operands.h"
 #include "kernels/matmul.h"
-#include "tests/op_case.h"
 
 namespace zg::bench {
 namespace {
@@ -12,11 +12,9 @@ struct Size {
 };
 
 Case matmul_case(const Size& s, DType dtype) {
-  const std::string name = "matmul " + std::to_string(s.M) + "x" + std::to_string(s.N) + "x" +
-                           std::to_string(s.K) + " " + s.form;
   const auto make = [s, dtype](const Device& device) -> std::function<void()> {
-    const Matmul call{.a = testing::random_tensor({s.M, s.K}, dtype, device, 1),
-                      .b = testing::random_tensor({s.K, s.N}, dtype, device, 2),
+    const Matmul call{.a = operand({s.M, s.K}, dtype, device, 1),
+                      .b = operand({s.K, s.N}, dtype, device, 2),
                       .c = Tensor::zeros({s.M, s.N}, dtype, device),
                       .M = s.M,
                       .N = s.N,
@@ -25,9 +23,12 @@ Case matmul_case(const Size& s, DType dtype) {
                       .transpose_b = s.transpose_b};
     return [call, device] { kernels::matmul(call, device.compute()); };
   };
-  return {.name = name,
+  return {.name = std::string("matmul ") + s.form,
+          .shape = by({s.M, s.N, s.K}),
           .dtype = dtype,
           .flops = 2.0 * static_cast<double>(s.M * s.N * s.K),
+          .read = bytes_of(s.M * s.K + s.K * s.N, dtype),
+          .written = bytes_of(s.M * s.N, dtype),
           .make = make};
 }
 
@@ -42,7 +43,8 @@ std::vector<Case> matmul_cases() {
       {768, 3072, 1024, true, false, "TN"},   {512, 50257, 768, false, true, "NT"},
       {2048, 2048, 2048, false, false, "NN"}, {64, 48, 48, false, true, "NT"},
       {704, 48, 48, false, true, "NT"},       {704, 192, 48, false, true, "NT"},
-      {48, 192, 704, true, false, "TN"},      {1, 3072, 768, false, true, "NT"}};
+      {48, 192, 704, true, false, "TN"},      {1, 3072, 768, false, true, "NT"},
+      {1, 50257, 768, false, true, "NT"}};
   std::vector<Case> cases;
   for (DType dtype : {DType::f32, DType::bf16})
     for (const Size& size : sizes) cases.push_back(matmul_case(size, dtype));

@@ -225,9 +225,7 @@ class Measurement {
 
 }  // namespace
 
-double OffloadRow::quantile(double q) const {
-  return seconds[static_cast<size_t>(q * static_cast<double>(seconds.size() - 1) + 0.5)];
-}
+double OffloadRow::quantile(double q) const { return bench::quantile(seconds, q); }
 
 OffloadResult measure_offload(const OffloadOptions& options,
                               const std::function<bool(const std::string&)>& wanted) {

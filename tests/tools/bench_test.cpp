@@ -79,6 +79,64 @@ TEST_CASE("bench offload measures what the filter finds, beside the limits") {
   CHECK(!contains(outcome.out, "overlap"));
 }
 
+TEST_CASE("bench kernels prints the limits, then each case beside the one that bounds it") {
+  const TemporaryFolder folder;
+  const std::string json = folder / "kernels.json";
+  const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1,2", "--filter",
+                                    "64x48x48 f32|sum of rows .* bf16", "--json", json});
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const auto table = table_of(outcome.out);
+  REQUIRE(!table.empty());
+  CHECK(table[0] == std::vector<std::string>{"case", "shape", "dtype", "threads", "median ms",
+                                             "p10 - p90", "GFLOP/s", "GB/s", "limit", "% of limit",
+                                             "best"});
+  const nlohmann::json record = nlohmann::json::parse(std::ifstream(json));
+  CHECK(record["schema"] == 1);
+  CHECK(record["bench"] == "kernels");
+  REQUIRE(record["limits"].size() == 2);
+  for (const auto& limits : record["limits"])
+    for (const char* name : {"memory", "read"}) CHECK(limits[name] > 1e6);
+  const auto& rows = record["rows"];
+  REQUIRE(rows.size() == 4);  // two cases, by one thread and by two
+  REQUIRE(table.size() > rows.size());
+  const size_t first = table.size() - rows.size();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& row = rows[i];
+    const auto& cells = table[first + i];
+    CAPTURE(row.dump());
+    for (const auto& [cell, key] : {std::pair{0, "case"}, {1, "shape"}, {2, "dtype"}, {8, "limit"}})
+      CHECK(cells[static_cast<size_t>(cell)] == row[key]);
+    CHECK(cells[3] == std::to_string(row["threads"].get<int>()));
+    CHECK(row["threads"] == (i < 2 ? 1 : 2));
+    CHECK(row["best_s"] <= row["p10_s"]);
+    CHECK(row["p10_s"] <= row["median_s"]);
+    CHECK(row["median_s"] <= row["p90_s"]);
+  }
+  CHECK(rows[0]["case"] == "matmul NT");
+  CHECK(rows[0]["flops"] == 2.0 * 64 * 48 * 48);
+  CHECK(rows[0]["bytes"] == 4.0 * (64 * 48 + 48 * 48 + 64 * 48));
+  CHECK(rows[1]["case"] == "sum of rows");
+  CHECK(rows[1]["limit"] == "read");
+  CHECK(rows[1]["bytes"] == 2.0 * 8192 * 768);
+}
+
+TEST_CASE("every case of bench kernels can be run") {
+  // The largest take GiBs and seconds; what they run is in the list at a smaller size, or here.
+  const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1", "--filter",
+                                    "T128 d16|decode B1 H12 T1024|8192x768 bf16|12288x1024 bf16|"
+                                    "4096x3072 bf16|^(cast|sum of squares|fold).* bf16"});
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  for (const char* name :
+       {"attention forward", "attention backward", "attention decode",
+        "layer_norm forward, residual", "layer_norm backward, residual", "rms_norm forward",
+        "embedding forward", "softmax forward", "sum of rows", "gelu forward", "gelu backward",
+        "dropout", "add", "silu", "axpby", "permute heads", "cast to f32", "sum of squares",
+        "fold gradient"})
+    CHECK(contains(outcome.out, std::string("| ") + name + " |"));
+}
+
 TEST_CASE("bench says what it cannot measure, and where") {
   const TemporaryFolder folder;
   const auto refused = [](const std::string& line, int status, const std::string& part) {
@@ -93,4 +151,10 @@ TEST_CASE("bench says what it cannot measure, and where") {
   refused("bench offload --size 1000", 2, "--size: expected a multiple of 1MiB");
   refused("bench offload --device cuda", 6, "--device cuda");
   refused("bench ofload", 2, "did you mean offload?");
+  refused("bench kernels --filter nothing", 2, "--filter: expected part of a case");
+  refused("bench kernels --filter [", 2, "--filter: expected a regular expression");
+  refused("bench kernels --threads 1,x", 2, "--threads: expected a whole number");
+  refused("bench kernels --threads 1 --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
+  refused("bench kernels --device cuda", 6, "--device cuda");
+  refused("bench offload --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
 }

@@ -170,7 +170,7 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"bench kernels", "bench step", "bench generate"}) {
+  for (const char* name : {"bench step", "bench generate"}) {
     CAPTURE(name);
     const Outcome outcome = zerograd(std::string(name));
     CHECK(outcome.status == 6);

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "runtime/device.h"
+
+namespace zg::bench {
+
+/// What a device's threads reach at most, a second: what "percent of limit" is a percentage of.
+struct Limits {
+  /// tools::matmul_peak(), FLOP; 0 where there is no kernel to compare with.
+  double matmul_f32 = 0.0, matmul_bf16 = 0.0;
+  double memory = 0.0;  ///< measure_memory_bandwidth(), bytes
+  double read = 0.0;    ///< bytes of an array that is only read
+};
+
+/// The best of three rounds: two seconds and, while it runs, 256 MiB.
+Limits measure_limits(const Device& device);
+
+/// Bytes a second that all threads read of an array too large for any cache, added up: the best of
+/// several passes.
+double measure_read_bandwidth(const Device& device);
+
+}  // namespace zg::bench

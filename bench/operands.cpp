@@ -1,0 +1,40 @@
+#include "bench/operands.h"
+
+#include <algorithm>
+
+#include "tests/op_case.h"
+
+namespace zg::bench {
+
+Tensor operand(const Shape& shape, DType dtype, const Device& device, uint64_t seed) {
+  constexpr int64_t period = 65521;
+  const Tensor tensor = Tensor::empty(shape, dtype, device);
+  const int64_t numel = tensor.numel();
+  const Tensor values = testing::random_tensor({std::min(period, numel)}, dtype, device, seed);
+  for (int64_t begin = 0; begin < numel; begin += period) {
+    const int64_t count = std::min(period, numel - begin);
+    copy(values.flat(0, count), tensor.flat(begin, count), device.compute());
+  }
+  return tensor;
+}
+
+Tensor random_ids(int64_t n, int64_t vocabulary, const Device& device) {
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] =
+        static_cast<int32_t>(uniform(Philox::block({static_cast<uint32_t>(i), 1, 0, 0}, 1)[0]) *
+                             static_cast<double>(vocabulary));
+  return Tensor::from(ids, {n}, device);
+}
+
+std::string by(const std::vector<int64_t>& extents) {
+  std::string text;
+  for (int64_t extent : extents) text += (text.empty() ? "" : "x") + std::to_string(extent);
+  return text;
+}
+
+double bytes_of(int64_t numel, DType dtype) {
+  return static_cast<double>(numel) * static_cast<double>(size_of(dtype));
+}
+
+}  // namespace zg::bench

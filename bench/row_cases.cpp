@@ -1,0 +1,257 @@
+#include "bench/case.h"
+#include "bench/operands.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/embedding.h"
+#include "kernels/layer_norm.h"
+#include "kernels/reduce.h"
+
+namespace zg::bench {
+namespace {
+
+using Run = std::function<void()>;
+
+/// N rows of width C.
+struct Rows {
+  int64_t N, C;
+  std::string shape() const { return by({N, C}); }
+  double numel() const { return static_cast<double>(N * C); }
+  double bytes(DType dtype) const { return bytes_of(N * C, dtype); }
+};
+
+constexpr Rows tokens{8192, 768};  // 25 MB in f32: more than a second-level cache
+
+Case layer_norm_forward(DType dtype) {
+  return {.name = "layer_norm forward, residual",
+          .shape = tokens.shape(),
+          .dtype = dtype,
+          .flops = 9.0 * tokens.numel(),
+          .read = 2 * tokens.bytes(dtype),
+          .written = 2 * tokens.bytes(dtype),
+          .make = [dtype](const Device& device) -> Run {
+            const Shape shape{tokens.N, tokens.C};
+            const LayerNormForward call{.x = operand(shape, dtype, device, 1),
+                                        .residual = operand(shape, dtype, device, 2),
+                                        .gamma = operand({tokens.C}, dtype, device, 3),
+                                        .beta = operand({tokens.C}, dtype, device, 4),
+                                        .y = Tensor::zeros(shape, dtype, device),
+                                        .sum = Tensor::zeros(shape, dtype, device),
+                                        .mean = Tensor::zeros({tokens.N}, DType::f32, device),
+                                        .rstd = Tensor::zeros({tokens.N}, DType::f32, device)};
+            return [call, device] { kernels::layer_norm_forward(call, device.compute()); };
+          }};
+}
+
+Case layer_norm_backward(DType dtype) {
+  return {.name = "layer_norm backward, residual",
+          .shape = tokens.shape(),
+          .dtype = dtype,
+          .flops = 15.0 * tokens.numel(),
+          .read = 3 * tokens.bytes(dtype),
+          .written = tokens.bytes(dtype),
+          .make = [dtype](const Device& device) -> Run {
+            const Shape shape{tokens.N, tokens.C};
+            const LayerNormBackward call{.dy = operand(shape, dtype, device, 1),
+                                         .x = operand(shape, dtype, device, 2),
+                                         .gamma = operand({tokens.C}, dtype, device, 3),
+                                         .mean = Tensor::zeros({tokens.N}, DType::f32, device),
+                                         .rstd = Tensor::full({tokens.N}, 1.7, DType::f32, device),
+                                         .dsum = operand(shape, dtype, device, 4),
+                                         .dx = Tensor::zeros(shape, dtype, device),
+                                         .dgamma = Tensor::zeros({tokens.C}, DType::f32, device),
+                                         .dbeta = Tensor::zeros({tokens.C}, DType::f32, device)};
+            return [call, device] { kernels::layer_norm_backward(call, device.compute()); };
+          }};
+}
+
+Case rms_norm_forward(DType dtype) {
+  return {.name = "rms_norm forward",
+          .shape = tokens.shape(),
+          .dtype = dtype,
+          .flops = 4.0 * tokens.numel(),
+          .read = tokens.bytes(dtype),
+          .written = tokens.bytes(dtype),
+          .make = [dtype](const Device& device) -> Run {
+            const Shape shape{tokens.N, tokens.C};
+            const RmsNormForward call{.x = operand(shape, dtype, device, 1),
+                                      .gamma = operand({tokens.C}, dtype, device, 2),
+                                      .y = Tensor::zeros(shape, dtype, device),
+                                      .rstd = Tensor::zeros({tokens.N}, DType::f32, device)};
+            return [call, device] { kernels::rms_norm_forward(call, device.compute()); };
+          }};
+}
+
+constexpr int64_t vocabulary = 50257, block = 1024;
+
+Case embedding_forward(DType dtype) {
+  return {.name = "embedding forward",
+          .shape = tokens.shape(),
+          .dtype = dtype,
+          .flops = tokens.numel(),
+          .read = tokens.bytes(dtype),  // positions stay in a cache
+          .written = tokens.bytes(dtype),
+          .make = [dtype](const Device& device) -> Run {
+            const EmbeddingForward call{.ids = random_ids(tokens.N, vocabulary, device),
+                                        .weight = operand({vocabulary, tokens.C}, dtype, device, 1),
+                                        .position = operand({block, tokens.C}, dtype, device, 2),
+                                        .y = Tensor::zeros({tokens.N, tokens.C}, dtype, device),
+                                        .T = block};
+            return [call, device] { kernels::embedding_forward(call, device.compute()); };
+          }};
+}
+
+Case embedding_backward(DType dtype) {
+  return {.name = "embedding backward",
+          .shape = tokens.shape() + " to " + by({vocabulary, tokens.C}),
+          .dtype = dtype,
+          .flops = 2.0 * tokens.numel(),
+          .read = tokens.bytes(dtype),
+          .written = bytes_of(vocabulary * tokens.C, DType::f32),  // every row
+          .make = [dtype](const Device& device) -> Run {
+            const EmbeddingBackward call{
+                .ids = random_ids(tokens.N, vocabulary, device),
+                .dy = operand({tokens.N, tokens.C}, dtype, device, 1),
+                .dweight = Tensor::zeros({vocabulary, tokens.C}, DType::f32, device),
+                .dposition = Tensor::zeros({block, tokens.C}, DType::f32, device),
+                .T = block};
+            return [call, device] { kernels::embedding_backward(call, device.compute()); };
+          }};
+}
+
+constexpr Rows logits{1024, vocabulary};
+
+Case cross_entropy_forward(DType dtype) {
+  return {.name = "cross_entropy forward",
+          .shape = logits.shape(),
+          .dtype = dtype,
+          .flops = 4.0 * logits.numel(),
+          .read = logits.bytes(dtype),
+          .written = 0.0,  // one number a row
+          .make = [dtype](const Device& device) -> Run {
+            const CrossEntropyForward call{
+                .logits = operand({logits.N, logits.C}, dtype, device, 1),
+                .targets = random_ids(logits.N, vocabulary, device),
+                .loss = Tensor::zeros({logits.N}, DType::f32, device),
+                .log_sum = Tensor::zeros({logits.N}, DType::f32, device)};
+            return [call, device] { kernels::cross_entropy_forward(call, device.compute()); };
+          }};
+}
+
+Case cross_entropy_backward(DType dtype) {
+  return {.name = "cross_entropy backward",
+          .shape = logits.shape(),
+          .dtype = dtype,
+          .flops = 3.0 * logits.numel(),
+          .read = logits.bytes(dtype),
+          .written = logits.bytes(dtype),
+          .make = [dtype](const Device& device) -> Run {
+            const CrossEntropyBackward call{
+                .logits = operand({logits.N, logits.C}, dtype, device, 1),
+                .targets = random_ids(logits.N, vocabulary, device),
+                .log_sum = Tensor::full({logits.N}, 11.0, DType::f32, device),
+                .dloss = Tensor::full({logits.N}, 1.0, DType::f32, device),
+                .dlogits = Tensor::zeros({logits.N, logits.C}, dtype, device)};
+            return [call, device] { kernels::cross_entropy_backward(call, device.compute()); };
+          }};
+}
+
+ProjectionCrossEntropyForward projection_call(int64_t N, DType dtype, const Device& device) {
+  return {.x = operand({N, tokens.C}, dtype, device, 1),
+          .weight = operand({vocabulary, tokens.C}, dtype, device, 2),
+          .targets = random_ids(N, vocabulary, device),
+          .loss = Tensor::zeros({N}, DType::f32, device),
+          .log_sum = Tensor::zeros({N}, DType::f32, device)};
+}
+
+double projection_flops(int64_t N) {
+  return 2.0 * static_cast<double>(N) * static_cast<double>(vocabulary * tokens.C);
+}
+
+Case projection_forward(int64_t N, DType dtype) {
+  return {.name = "projection + cross_entropy forward",
+          .shape = by({N, vocabulary, tokens.C}),
+          .dtype = dtype,
+          .flops = projection_flops(N),
+          .read = bytes_of((N + vocabulary) * tokens.C, dtype),
+          .written = 0.0,  // one number a row
+          .make = [N, dtype](const Device& device) -> Run {
+            const auto call = projection_call(N, dtype, device);
+            return [call, device] {
+              kernels::projection_cross_entropy_forward(call, device.compute());
+            };
+          }};
+}
+
+/// Three products: the logits again, dx and dweight.
+Case projection_backward(int64_t N, DType dtype) {
+  const auto make = [N, dtype](const Device& device) -> Run {
+    const auto forward = projection_call(N, dtype, device);
+    kernels::projection_cross_entropy_forward(forward, device.compute());
+    const ProjectionCrossEntropyBackward call{
+        .x = forward.x,
+        .weight = forward.weight,
+        .targets = forward.targets,
+        .log_sum = forward.log_sum,
+        .dloss = Tensor::full({N}, 1.0, DType::f32, device),
+        .dx = Tensor::zeros({N, tokens.C}, dtype, device),
+        .dweight = Tensor::zeros({vocabulary, tokens.C}, DType::f32, device)};
+    return [call, device] { kernels::projection_cross_entropy_backward(call, device.compute()); };
+  };
+  return {.name = "projection + cross_entropy backward",
+          .shape = by({N, vocabulary, tokens.C}),
+          .dtype = dtype,
+          .flops = 3.0 * projection_flops(N),
+          .read = bytes_of((N + vocabulary) * tokens.C, dtype),
+          .written = bytes_of(N * tokens.C, dtype) + bytes_of(vocabulary * tokens.C, DType::f32),
+          .make = make};
+}
+
+constexpr Rows scores{12288, 1024};
+
+Case softmax_forward(DType dtype) {
+  return {.name = "softmax forward",
+          .shape = scores.shape(),
+          .dtype = dtype,
+          .flops = 5.0 * scores.numel(),
+          .read = scores.bytes(dtype),
+          .written = scores.bytes(dtype),
+          .make = [dtype](const Device& device) -> Run {
+            const SoftmaxForward call{.x = operand({scores.N, scores.C}, dtype, device, 1),
+                                      .y = Tensor::zeros({scores.N, scores.C}, dtype, device)};
+            return [call, device] { kernels::softmax_forward(call, device.compute()); };
+          }};
+}
+
+Case sum_of_rows(DType dtype) {  // as the gradient of a bias
+  return {.name = "sum of rows",
+          .shape = tokens.shape(),
+          .dtype = dtype,
+          .flops = tokens.numel(),
+          .read = tokens.bytes(dtype),
+          .written = 0.0,  // one row
+          .make = [dtype](const Device& device) -> Run {
+            const Reduce call{.op = ReduceOp::sum,
+                              .x = operand({tokens.N, tokens.C}, dtype, device, 1),
+                              .y = Tensor::zeros({tokens.C}, DType::f32, device),
+                              .axes = 1};
+            return [call, device] { kernels::reduce(call, device.compute()); };
+          }};
+}
+
+}  // namespace
+
+std::vector<Case> row_cases() {
+  std::vector<Case> cases;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& make :
+         {layer_norm_forward, layer_norm_backward, rms_norm_forward, embedding_forward,
+          embedding_backward, cross_entropy_forward, cross_entropy_backward})
+      cases.push_back(make(dtype));
+    for (int64_t N : {512, 1024})
+      for (const auto& make : {projection_forward, projection_backward})
+        cases.push_back(make(N, dtype));
+    for (const auto& make : {softmax_forward, sum_of_rows}) cases.push_back(make(dtype));
+  }
+  return cases;
+}
+
+}  // namespace zg::bench
