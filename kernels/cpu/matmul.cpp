@@ -12,37 +12,51 @@ ZG_DECLARE_LEVELS(MatmulTable, matmul_table)
 
 namespace {
 
-// A block of c is one task. Its panels of a (120 KB) stay in the L2 cache and a panel of b (32 KB)
-// in the L1 cache. Multiples of the register tile of every level.
+// A block of c is multiplied at a time. Its part of a (120 KB) stays in the L2 cache and a panel of
+// b (32 KB) in the L1 cache. Multiples of the register tile of every level.
 constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
-// Packed panels of each operand take up to 16 MiB, or one block's if K is so long.
-constexpr int64_t slab_words = int64_t{4} << 20;
-// Panels are read without misses, but packing an operand costs as much as multiplying it with some
-// 16 to 32 columns or rows, so for few of them (measured) it is read where it is.
+// Packed panels of a take up to 16 MiB, or one block's if K is so long. A b of up to 1 MiB is
+// packed once, by everybody; of a larger one each worker packs some columns for itself, up to 1.5
+// MiB, which stay in its L2 cache while the rows of a pass by.
+constexpr int64_t slab_words = int64_t{4} << 20, shared_words = int64_t{1} << 18,
+                  own_words = int64_t{3} << 17;
+constexpr int64_t shared_columns = 64, least_own_columns = 64;  // packed by one task
+// What runs along K in a is broadcast word by word, from panels hardly faster than from where it
+// is. Else panels are read without misses, but packing an operand costs as much as multiplying it
+// with some 16 to 32 columns or rows, so for few of them (measured) it is read in place, too.
 constexpr int64_t most_columns_in_place = 256, most_rows_in_place = 256, most_rows_of_dots = 8;
 
-/// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time.
+/// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time, by
+/// tasks of `chunk` each.
 struct Operand {
   const Tensor& tensor;
   int64_t distance, stride;  ///< of stored rows and of the batch
   bool along_k;              ///< stored rows run along K
-  int64_t count, block, panel;
+  int64_t count, chunk, panel;
   bool in_place;                           ///< its words are read where they are
   int64_t slab = 0, pitch = 0, words = 0;  ///< extent, the same in whole panels, packed size
   int64_t items = 1;                       ///< slabs held at a time, of different products
 
-  void size_slab(int64_t steps) {
-    const int64_t most = std::max(slab_words / std::max<int64_t>(steps, 1) / block, int64_t{1});
-    const int64_t blocks = ceil_div(count, block);
-    slab = (in_place ? blocks : ceil_div(blocks, ceil_div(blocks, most))) * block;
+  void size_slab(int64_t steps, int64_t most_words) {
+    const int64_t most = std::max(most_words / std::max<int64_t>(steps, 1) / chunk, int64_t{1});
+    const int64_t chunks = ceil_div(count, chunk);
+    slab = (in_place ? chunks : ceil_div(chunks, ceil_div(chunks, most))) * chunk;
     pitch = in_place ? 0 : round_up(std::min(slab, count), panel);
     words = steps * pitch;
   }
-  int64_t extent(int64_t first) const { return std::min(slab, count - first); }
 };
 
-/// Everything about a call that follows from its shape and the instruction set, never from the
-/// number of threads: what is summed in which order, and so every bit of the result.
+/// `count` in equal parts of up to `most`, multiples of `unit`: if possible so many that `threads`
+/// share them and the `others` of each evenly.
+int64_t part_of(int64_t count, int64_t most, int64_t unit, int64_t others, int threads) {
+  int64_t parts = ceil_div(count, most);
+  for (int more = 1; more < threads && parts * others % threads != 0; ++more) ++parts;
+  return round_up(ceil_div(count, parts), unit);
+}
+
+/// Everything about a call that follows from its shape, the instruction set and the number of
+/// threads. What is summed in which order, and so every bit of the result, follows from the first
+/// two alone: each sum runs along the whole of K, block_steps by block_steps.
 struct Plan {
   const MatmulTable& table;
   const Matmul m;
@@ -51,7 +65,8 @@ struct Plan {
   int64_t per_word, steps, block_steps, k_blocks;
   int64_t group;  ///< products of the batch worked on together
   Operand a, b;
-  int64_t sums_words;  ///< of one worker: a block's sums, unless they can be kept in c
+  int64_t own_columns = 0;  ///< of b, that a worker packs for itself at a time, if it does
+  int64_t sums_words;       ///< of one worker: a block's sums, unless they can be kept in c
 
   Plan(const MatmulTable& table, const Matmul& args, const Device::Traits& traits)
       : table(table),
@@ -64,21 +79,27 @@ struct Plan {
         k_blocks(ceil_div(steps, block_steps)),
         a{m.a, m.lda,      m.stride_a, !m.transpose_a,
           m.M, block_rows, table.rows, dots || reads_a_in_place()},
-        b{m.b, m.ldb,         m.stride_b,    m.transpose_b,
-          m.N, block_columns, table.columns, dots || reads_b_in_place()},
+        b{m.b, m.ldb,          m.stride_b,    m.transpose_b,
+          m.N, shared_columns, table.columns, dots || reads_b_in_place()},
         sums_words(m.c.dtype() == DType::f32 ? 0 : block_rows * block_columns) {
-    a.size_slab(steps);
-    b.size_slab(steps);
+    a.size_slab(steps, slab_words);
+    b.size_slab(steps, slab_words);
     const int64_t largest = std::max({int64_t{1}, a.stride ? a.words : 0, b.stride ? b.words : 0});
     group = std::clamp(slab_words / largest, int64_t{1}, m.batch);
     if (a.stride) a.items = group;
     if (b.stride) b.items = group;
+    if (b.words > shared_words) {
+      const int64_t most = std::clamp(own_words / steps / table.columns * table.columns,
+                                      least_own_columns, block_columns);
+      own_columns = part_of(m.N, most, table.columns, group, threads);
+    }
   }
 
   /// Halves need their pairs as they are, or f32.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
-    return m.N <= most_columns_in_place && (m.a.dtype() == DType::f32 || whole_pairs);
+    return (!m.transpose_a || m.N <= most_columns_in_place) &&
+           (m.a.dtype() == DType::f32 || whole_pairs);
   }
 
   bool reads_b_in_place() const {
@@ -87,53 +108,55 @@ struct Plan {
            whole_vectors;
   }
 
-  int64_t words() const { return a.items * a.words + b.items * b.words + threads * sums_words; }
+  int64_t b_words() const {
+    return own_columns ? threads * steps * own_columns : b.items * b.words;
+  }
+  int64_t words() const { return a.items * a.words + b_words() + threads * sums_words; }
 };
 
 std::byte* at(const Tensor& tensor, int64_t element) {
   return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
 }
 
-/// A run of one call: which products, rows and columns it is at.
+/// A run of one call: which products and rows it is at.
 struct Run {
   const Plan& plan;
   float *a_panels, *b_panels, *sums;
-  int64_t item = 0, items = 0, row = 0, column = 0;
+  int64_t item = 0, items = 0, row = 0, rows = 0;
 
   Run(const Plan& plan, Workspace workspace)
       : plan(plan),
         a_panels(reinterpret_cast<float*>(workspace.data)),
         b_panels(a_panels + plan.a.items * plan.a.words),
-        sums(b_panels + plan.b.items * plan.b.words) {}
+        sums(b_panels + plan.b_words()) {}
 
-  int64_t packing_tasks(const Operand& o, int64_t first) const {
-    return o.in_place
-               ? 0
-               : std::min(items, o.items) * ceil_div(o.extent(first), o.block) * plan.k_blocks;
-  }
-
-  void pack(const Operand& o, int64_t first, float* panels, int64_t task) const {
-    const int64_t blocks = ceil_div(o.extent(first), o.block);
-    const int64_t step = task % plan.k_blocks * plan.block_steps;
-    const int64_t offset = task / plan.k_blocks % blocks * o.block;
-    const int64_t which = task / plan.k_blocks / blocks;
-    const int64_t steps = std::min(plan.block_steps, plan.steps - step);
-    const int64_t k = step * plan.per_word;
-    const int64_t element =
-        o.along_k ? (first + offset) * o.distance + k : k * o.distance + first + offset;
+  /// Some of an operand from `first` on and a block of steps, to panels that `pitch` says.
+  void pack(const Operand& o, int64_t which, int64_t first, int64_t width, int64_t step,
+            float* panels) const {
+    const int64_t steps = std::min(plan.block_steps, plan.steps - step), k = step * plan.per_word;
+    const int64_t element = o.along_k ? first * o.distance + k : k * o.distance + first;
     plan.table.pack({.source = at(o.tensor, (item + which) * o.stride + element),
                      .dtype = o.tensor.dtype(),
                      .distance = o.distance,
                      .along_k = o.along_k,
-                     .width = std::min(o.block, o.extent(first) - offset),
+                     .width = width,
                      .depth = std::min(steps * plan.per_word, plan.m.K - k),
                      .panel = o.panel,
-                     .panels = panels + which * o.words + step * o.pitch + offset * steps});
+                     .panels = panels});
   }
 
-  int64_t multiply_tasks() const {
-    return items * ceil_div(plan.a.extent(row), block_rows) *
-           ceil_div(plan.b.extent(column), block_columns);
+  int64_t packing_tasks(const Operand& o, int64_t extent) const {
+    return o.in_place ? 0 : std::min(items, o.items) * ceil_div(extent, o.chunk) * plan.k_blocks;
+  }
+
+  void pack(const Operand& o, int64_t first, int64_t extent, float* slabs, int64_t task) const {
+    const int64_t chunks = ceil_div(extent, o.chunk);
+    const int64_t step = task % plan.k_blocks * plan.block_steps;
+    const int64_t offset = task / plan.k_blocks % chunks * o.chunk;
+    const int64_t which = task / plan.k_blocks / chunks;
+    const int64_t steps = std::min(plan.block_steps, plan.steps - step);
+    pack(o, which, first + offset, std::min(o.chunk, extent - offset), step,
+         slabs + which * o.words + step * o.pitch + offset * steps);
   }
 
   /// Of an operand's slab that begins at `first`: the block at `offset` in it.
@@ -152,22 +175,19 @@ struct Run {
             .step_bytes = o.along_k ? word : distance_bytes};
   }
 
-  void multiply(int64_t task, int worker) const {
+  /// The block of c at row i of the slab and at column j.
+  void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
+                const MultiplyBlock::Words& b, int worker) const {
     const Matmul& m = plan.m;
-    const int64_t row_blocks = ceil_div(plan.a.extent(row), block_rows);
-    const int64_t column_blocks = ceil_div(plan.b.extent(column), block_columns);
-    const int64_t i = task % row_blocks * block_rows;
-    const int64_t j = task / row_blocks % column_blocks * block_columns;
-    const int64_t which = task / row_blocks / column_blocks;
-    const int64_t first = (item + which) * m.stride_c + (row + i) * m.ldc + column + j;
+    const int64_t first = (item + which) * m.stride_c + (row + i) * m.ldc + j;
     std::byte* c = at(m.c, first);
     const bool in_place = m.c.dtype() == DType::f32;
     plan.table.multiply(
         {.a = words(plan.a, row, which, i, a_panels),
-         .b = words(plan.b, column, which, j, b_panels),
+         .b = b,
          .dots = plan.dots,
-         .rows = std::min(block_rows, plan.a.extent(row) - i),
-         .columns = std::min(block_columns, plan.b.extent(column) - j),
+         .rows = height,
+         .columns = width,
          .steps = plan.steps,
          .block_steps = plan.block_steps,
          .sums = in_place ? reinterpret_cast<float*>(c) : sums + worker * plan.sums_words,
@@ -179,27 +199,53 @@ struct Run {
                       .c = c,
                       .pre_activation = at(m.pre_activation, first),
                       .c_distance = m.ldc,
-                      .bias = at(m.bias, column + j),
+                      .bias = at(m.bias, j),
                       .activation = m.activation}});
   }
 
-  /// Panels are packed once, by everybody, then every block of c is a task of its own.
+  /// All rows of the slab with some columns of b, which the worker packs for itself.
+  void columns(int64_t task, int worker) const {
+    const int64_t parts = ceil_div(plan.m.N, plan.own_columns);
+    const int64_t j = task % parts * plan.own_columns, which = task / parts;
+    const int64_t width = std::min(plan.own_columns, plan.m.N - j);
+    const int64_t pitch = round_up(width, plan.b.panel);
+    float* panels = b_panels + worker * plan.steps * plan.own_columns;
+    for (int64_t step = 0; step < plan.steps; step += plan.block_steps)
+      pack(plan.b, which, j, width, step, panels + step * pitch);
+    for (int64_t i = 0; i < rows; i += block_rows)
+      multiply(which, i, std::min(block_rows, rows - i), j, width,
+               {.data = reinterpret_cast<const std::byte*>(panels), .pitch = pitch}, worker);
+  }
+
+  /// A panel of a is packed once, by everybody; then blocks of c, or of b's columns, are tasks.
   void slab() const {
-    const bool pack_a = plan.a.slab < plan.m.M || column == 0, pack_b = row == 0;
-    const int64_t a_tasks = pack_a ? packing_tasks(plan.a, row) : 0;
-    const int64_t b_tasks = pack_b ? packing_tasks(plan.b, column) : 0;
-    team(plan.threads, a_tasks + b_tasks, [&](int64_t task, int) {
-      task < b_tasks ? pack(plan.b, column, b_panels, task)
-                     : pack(plan.a, row, a_panels, task - b_tasks);
+    const bool pack_b = row == 0 && !plan.own_columns;
+    const int64_t b_tasks = pack_b ? packing_tasks(plan.b, plan.m.N) : 0;
+    team(plan.threads, b_tasks + packing_tasks(plan.a, rows), [&](int64_t task, int) {
+      task < b_tasks ? pack(plan.b, 0, plan.m.N, b_panels, task)
+                     : pack(plan.a, row, rows, a_panels, task - b_tasks);
     });
-    team(plan.threads, multiply_tasks(), [&](int64_t task, int worker) { multiply(task, worker); });
+    if (plan.own_columns)
+      return team(plan.threads, items * ceil_div(plan.m.N, plan.own_columns),
+                  [&](int64_t task, int worker) { columns(task, worker); });
+    const int64_t across = ceil_div(plan.m.N, block_columns);
+    const int64_t height = part_of(rows, block_rows, plan.table.rows, items * across, plan.threads);
+    const int64_t down = ceil_div(rows, height);
+    team(plan.threads, items * across * down, [&](int64_t task, int worker) {
+      const int64_t i = task % down * height, j = task / down % across * block_columns;
+      const int64_t which = task / down / across;
+      multiply(which, i, std::min(height, rows - i), j, std::min(block_columns, plan.m.N - j),
+               words(plan.b, 0, which, j, b_panels), worker);
+    });
   }
 
   void all() {
     for (item = 0; item < plan.m.batch; item += plan.group) {
       items = std::min(plan.group, plan.m.batch - item);
-      for (column = 0; column < plan.m.N; column += plan.b.slab)
-        for (row = 0; row < plan.m.M; row += plan.a.slab) slab();
+      for (row = 0; row < plan.m.M; row += plan.a.slab) {
+        rows = std::min(plan.a.slab, plan.m.M - row);
+        slab();
+      }
     }
   }
 };

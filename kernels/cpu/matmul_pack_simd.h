@@ -60,23 +60,20 @@ void pack_transposed(const typename Source::Element* source, int64_t distance, i
   }
 }
 
+/// A step of K after the other, each a row of the operand as it is stored: all panels in one pass.
 template <class Source>
-void pack_panel(const typename Source::Element* source, const PackBlock& block, int64_t columns,
-                float* out) {
-  for (int64_t j = 0; j < block.panel; j += Vec::lanes) {
-    const int64_t valid = columns - j, width = block.panel - j;
-    if (block.along_k) {
-      pack_transposed<Source>(source + j * block.distance, block.distance, valid, width,
-                              block.depth, block.panel, out + j);
-      continue;
-    }
-    float* step = out + j;
-    for (int64_t k = 0; k < block.depth; k += Source::per_word, step += block.panel) {
-      const Vec words = valid <= 0 ? set1(0.0f)
-                                   : Source::across(source + k * block.distance + j, block.distance,
-                                                    block.depth - k, smaller(valid, width));
-      width >= Vec::lanes ? store(step, words) : store(step, words, width);
-    }
+void pack_across(const typename Source::Element* source, const PackBlock& block, int64_t steps) {
+  for (int64_t s = 0, k = 0; s < steps; ++s, k += Source::per_word) {
+    const auto* row = source + k * block.distance;
+    float* out = block.panels + s * block.panel;
+    for (int64_t first = 0; first < block.width; first += block.panel, out += steps * block.panel)
+      for (int64_t j = 0; j < block.panel; j += Vec::lanes) {
+        const int64_t valid = block.width - first - j, width = block.panel - j;
+        const Vec words = valid <= 0 ? set1(0.0f)
+                                     : Source::across(row + first + j, block.distance,
+                                                      block.depth - k, smaller(valid, width));
+        width >= Vec::lanes ? store(out + j, words) : store(out + j, words, width);
+      }
   }
 }
 
@@ -84,9 +81,12 @@ template <class Source>
 void pack_block(const PackBlock& block) {
   const auto* source = reinterpret_cast<const typename Source::Element*>(block.source);
   const int64_t steps = (block.depth + Source::per_word - 1) / Source::per_word;
+  if (!block.along_k) return pack_across<Source>(source, block, steps);
   for (int64_t first = 0; first < block.width; first += block.panel)
-    pack_panel<Source>(source + first * (block.along_k ? block.distance : 1), block,
-                       smaller(block.panel, block.width - first), block.panels + first * steps);
+    for (int64_t j = 0; j < block.panel; j += Vec::lanes)
+      pack_transposed<Source>(source + (first + j) * block.distance, block.distance,
+                              smaller(block.panel, block.width - first) - j, block.panel - j,
+                              block.depth, block.panel, block.panels + first * steps + j);
 }
 
 }  // namespace
