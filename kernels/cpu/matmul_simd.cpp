@@ -13,7 +13,8 @@ namespace {
 constexpr int tile_rows = Vec::lanes == 16 ? 12 : 6;
 constexpr int tile_vectors = 2;
 constexpr int tile_columns = tile_vectors * Vec::lanes;
-constexpr int steps_ahead = 14;  // of prefetching: 170 cycles, the L2 cache and most of the L3's
+constexpr int steps_ahead = 14;    // of prefetching: 170 cycles, the L2 cache and most of the L3's
+constexpr int steps_of_line = 16;  // of a's words along K
 
 /// Words of an operand, from a row (column) and a step on.
 struct View {
@@ -75,7 +76,11 @@ void multiply_tile(const Tile& tile) {
     for (int v = 0; v < vectors; ++v)
       right[v] = load(reinterpret_cast<const float*>(b) + v * Vec::lanes);
     prefetch<vectors>(b + steps_ahead * tile.b.step_bytes);
-    if (adjacent) prefetch<1>(a[0] + steps_ahead * step_bytes);
+    if (adjacent)
+      prefetch<1>(a[0] + steps_ahead * step_bytes);
+    else if (step % steps_of_line == 0)
+      for (int i = 0; i < rows; ++i)
+        prefetch<1>(a[i / 3] + i % 3 * row_bytes + steps_of_line * step_bytes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
       const Vec left = broadcast(a[i / 3] + i % 3 * row_bytes);
