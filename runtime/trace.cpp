@@ -11,12 +11,6 @@
 namespace zg {
 
 struct TraceState {
-  struct Span {
-    int rank;
-    const char* track;
-    std::string name;
-    int64_t begin_ns, end_ns;
-  };
   struct Memory {
     int rank;
     int64_t at_ns;
@@ -24,7 +18,7 @@ struct TraceState {
   };
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   mutable std::mutex mutex;
-  std::vector<Span> spans;
+  std::vector<Trace::Span> spans;
   std::vector<Memory> memory;
 };
 
@@ -47,6 +41,11 @@ void Trace::memory(int rank, int64_t at_ns, const BytesByPurpose& live) {
   state_->memory.push_back({rank, at_ns, live});
 }
 
+std::vector<Trace::Span> Trace::spans() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->spans;
+}
+
 void Trace::write(const std::string& path) const {
   std::lock_guard lock(state_->mutex);
   std::FILE* file = std::fopen(path.c_str(), "w");
@@ -54,7 +53,7 @@ void Trace::write(const std::string& path) const {
   std::map<std::pair<int, std::string>, int> tracks;  // (rank, track) -> thread id
   std::fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
   const char* separator = "";
-  for (const TraceState::Span& span : state_->spans) {
+  for (const Span& span : state_->spans) {
     const auto [track, fresh] = tracks.try_emplace({span.rank, span.track}, tracks.size() + 1);
     if (fresh) {
       std::fprintf(file,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/device.h"
 #include "runtime/memory.h"
@@ -18,10 +19,18 @@ class ZG_API Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
+  struct Span {
+    int rank;
+    const char* track;
+    std::string name;
+    int64_t begin_ns, end_ns;
+  };
+
   int64_t now_ns() const;  ///< since construction
   void span(int rank, const char* track, std::string name, int64_t begin_ns, int64_t end_ns);
   /// One point of the stacked counter "memory" (bytes by purpose) of a rank.
   void memory(int rank, int64_t at_ns, const BytesByPurpose& live);
+  std::vector<Span> spans() const;            ///< so far, in the order in which they ended
   void write(const std::string& path) const;  ///< throws FileError
 
  private:

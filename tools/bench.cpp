@@ -1,13 +1,26 @@
 #include "tools/bench.h"
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
+#include "runtime/device.h"
 #include "runtime/error.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
 
 namespace zg::tools {
+
+nlohmann::ordered_json machine_json() {
+  return {{"isa", name_of(best_isa())}, {"cores", available_cores()}};
+}
+
+nlohmann::ordered_json model_json(const models::GPTConfig& model) {
+  return {{"layers", model.layers},         {"heads", model.heads},
+          {"width", model.width},           {"vocabulary", model.vocabulary},
+          {"block_size", model.block_size}, {"tied", model.tied},
+          {"dropout", model.dropout}};
+}
 
 std::regex pattern_of(const std::string& filter) {
   try {
@@ -24,14 +37,14 @@ int bench(const std::vector<std::string>& arguments) {
                                       arguments.end());
   if (what == "kernels") return bench_kernels(rest);
   if (what == "offload") return bench_offload(rest);
-  if (what == "step" || what == "generate")
-    throw Unsupported("bench " + what +
-                      ": this version measures kernels and offload alone; try zerograd bench "
-                      "kernels");
+  if (what == "step") return bench_step(rest);
+  if (what == "generate") return bench_generate(rest);
   if (what == "--help" || what == "-h")
     return std::printf(
-               "usage: zerograd bench kernels|offload [flags]\n\n"
+               "usage: zerograd bench kernels|step|generate|offload [flags]\n\n"
                "  kernels    each kernel beside what bounds it\n"
+               "  step       a step of train beside the machine's peak, and where it goes\n"
+               "  generate   tokens a second beside memory that is read\n"
                "  offload    a drive, memory and AdamW beside their limits\n\n"
                "  zerograd bench kernels --help      every flag and its default\n"),
            0;

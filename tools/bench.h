@@ -1,15 +1,24 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <regex>
 #include <string>
 #include <vector>
+
+#include "models/gpt.h"
 
 // The subcommands of `zerograd bench`, and what they share. Each takes its arguments without its
 // name and returns the exit status.
 namespace zg::tools {
 
 int bench_kernels(const std::vector<std::string>& arguments);
+int bench_step(const std::vector<std::string>& arguments);
+int bench_generate(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
+
+/// What every record says of the machine, and of a model.
+nlohmann::ordered_json machine_json();
+nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
 /// Of --filter; ConfigError when it is none.
 std::regex pattern_of(const std::string& filter);

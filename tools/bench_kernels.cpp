@@ -144,7 +144,7 @@ Json measure(const std::vector<Case>& cases, const std::vector<int>& threads) {
   }
   return {{"schema", 1},
           {"bench", "kernels"},
-          {"machine", {{"isa", name_of(best_isa())}, {"cores", available_cores()}}},
+          {"machine", machine_json()},
           {"limits", limits_json},
           {"rows", rows}};
 }

@@ -144,6 +144,13 @@ struct TuneOptions {
   std::string out = "tuned.json";
 };
 
+/// `bench step` takes those of train's flags that change what a step does.
+struct BenchStepOptions {
+  TrainOptions train;
+  int64_t steps = 10;  ///< that are timed
+  std::string json;
+};
+
 struct EvalOptions {
   Given given;
   std::string checkpoint;
@@ -170,6 +177,7 @@ struct GenerateOptions {
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
 bool parse(const std::vector<std::string>& arguments, TuneOptions& options);
+bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options);
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
 

@@ -140,7 +140,7 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
 
 }  // namespace
 
-Run prepare_run(const TrainOptions& given) {
+Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset) {
   Run run{.options = given};
   TrainOptions& options = run.options;
   if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
@@ -167,7 +167,8 @@ Run prepare_run(const TrainOptions& given) {
   if (options.data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
                       options.save + " has no checkpoint to resume");
-  run.dataset = make_dataset(options.data, options.model.block_size, options.seed);
+  run.dataset = dataset ? std::move(dataset)
+                        : make_dataset(options.data, options.model.block_size, options.seed);
   if (saved) check_tokens(*saved, *run.dataset, options.data.source);
   check_data_flags(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);

@@ -29,7 +29,8 @@ struct Run {
 void check_writable(const char* flag, const std::string& path);
 
 /// Reads data and checkpoint, solves the batch and sees that outputs can be written. ConfigError,
-/// FileError, Unsupported.
-Run prepare_run(const TrainOptions& options);
+/// FileError, Unsupported. With a dataset, that one is trained on and --data only names it.
+Run prepare_run(const TrainOptions& options,
+                std::shared_ptr<const models::Dataset> dataset = nullptr);
 
 }  // namespace zg::tools

@@ -24,6 +24,11 @@ TEST_CASE("a trace is JSON with a process per rank, nested spans and memory coun
   }
   device.set_trace(nullptr);
   { TraceSpan ignored(device.compute(), "ignored"); }
+  const auto spans = trace->spans();
+  REQUIRE(spans.size() == 2);
+  CHECK(spans[0].name == "inner");
+  CHECK(spans[1].name == "outer");
+  CHECK(spans[1].begin_ns <= spans[0].begin_ns);
   trace->write(path.string());
 
   std::ifstream file(path);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "tests/tools/command.h"
@@ -137,6 +138,70 @@ TEST_CASE("every case of bench kernels can be run") {
     CHECK(contains(outcome.out, std::string("| ") + name + " |"));
 }
 
+TEST_CASE("bench step takes train's steps and says where all of their time goes") {
+  const TemporaryFolder folder;
+  const std::string json = folder / "step.json";
+  const Outcome outcome = zerograd(
+      "bench step --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 16 --batch-size 2"
+      " --ranks 2 --zero-stage 2 --precision bf16 --steps 3 --json " +
+      json);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const nlohmann::json record = nlohmann::json::parse(std::ifstream(json));
+  CHECK(record["schema"] == 1);
+  CHECK(record["bench"] == "step");
+  CHECK(record["samples"] == 3);
+  CHECK(record["precision"] == "bf16");
+  CHECK(record["ranks"] == 2);
+  CHECK(record["tokens"] == 2 * 2 * 16);
+  // 6 for each weight of a product, and of attention's half a block twice.
+  CHECK(record["flops"] == 64.0 * 6 * (2 * (12 * 32 * 32 + 16 * 32) + 65 * 32));
+  CHECK(record["best_s"] <= record["median_s"]);
+  CHECK(record["peak_resident_bytes"] > 1e6);
+  CHECK(record["minor_faults"] >= 0);
+  double seconds = 0.0, percent = 0.0;
+  std::set<std::string> parts;
+  for (const auto& row : record["profile"]) {
+    seconds += row["seconds"].get<double>();
+    percent += row["percent"].get<double>();
+    parts.insert(row["part"]);
+    CHECK(contains(outcome.out, "| " + row["part"].get<std::string>() + " | "));
+  }
+  CHECK(percent == doctest::Approx(100.0));
+  CHECK(seconds > 0.0);
+  for (const char* part : {"matmul forward", "matmul backward", "attention", "layer_norm", "gelu",
+                           "projection + cross_entropy", "AdamW", "between kernels"})
+    CHECK_MESSAGE(parts.count(part) == 1, std::string(part));
+  CHECK(contains(outcome.out, "| step | 2 blocks, width 32, 65 tokens; B4 T16 | bf16 | "));
+}
+
+TEST_CASE("bench generate tells the prompt from the tokens after it") {
+  const TemporaryFolder folder;
+  const std::string json = folder / "generate.json";
+  const Outcome outcome = zerograd(
+      "bench generate --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 32 --tied "
+      "--prompt 8 --tokens 5 --batch-size 3 --precision bf16 --repeats 2 --json " +
+      json);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const nlohmann::json record = nlohmann::json::parse(std::ifstream(json));
+  CHECK(record["bench"] == "generate");
+  // Matrices, biases and LayerNorms of two blocks, the last LayerNorm, and the head; no positions.
+  CHECK(record["weight_bytes"] == 2.0 * (2 * (12 * 32 * 32 + 13 * 32) + 2 * 32 + 65 * 32));
+  CHECK(record["limits"]["read"] > 1e6);
+  const auto& rows = record["rows"];
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0]["case"] == "prefill");
+  CHECK(rows[0]["samples"] == 2);
+  CHECK(rows[0]["tokens"] == 3 * 8);
+  CHECK(rows[0]["percent_of_limit"].is_null());
+  CHECK(rows[1]["case"] == "decode");
+  CHECK(rows[1]["samples"] == 2 * 4);
+  CHECK(rows[1]["tokens"] == 3);
+  CHECK(rows[1]["percent_of_limit"].is_number());
+  CHECK(table_of(outcome.out).size() == 4);
+}
+
 TEST_CASE("bench says what it cannot measure, and where") {
   const TemporaryFolder folder;
   const auto refused = [](const std::string& line, int status, const std::string& part) {
@@ -156,5 +221,13 @@ TEST_CASE("bench says what it cannot measure, and where") {
   refused("bench kernels --threads 1,x", 2, "--threads: expected a whole number");
   refused("bench kernels --threads 1 --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
   refused("bench kernels --device cuda", 6, "--device cuda");
+  refused("bench step --steps 0", 2, "--steps: expected a whole number of 1 or more");
+  refused("bench step --data sort", 2, "--data");
+  refused("bench step --save " + folder.path(), 2, "--save");
+  refused("bench step --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
+  refused("bench generate --prompt 1000 --tokens 100", 2, "--tokens: expected at most the 1024");
+  refused("bench generate --precision f64", 2, "--precision: expected f32, bf16, f16");
+  refused("bench generate --model-type gpt2 --n-layer 2", 2, "--model-type");
+  refused("bench generate --device cuda", 6, "--device cuda");
   refused("bench offload --json /nowhere/f", 5, "--json: /nowhere/f cannot be written");
 }

@@ -170,12 +170,6 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  for (const char* name : {"bench step", "bench generate"}) {
-    CAPTURE(name);
-    const Outcome outcome = zerograd(std::string(name));
-    CHECK(outcome.status == 6);
-    CHECK(contains(outcome.error, std::string("error: Unsupported: ") + name + ":"));
-  }
   CHECK(zerograd("eval somewhere --device cuda").status == 6);
   CHECK(zerograd("generate somewhere --prompt a --ranks 2").status == 6);
 }

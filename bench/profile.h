@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/trace.h"
+
+namespace zg::bench {
+
+/// A share of the time that spans named "step" cover.
+struct ProfileRow {
+  std::string
+      part;        ///< "matmul forward", "layer_norm", ..., a kernel's own name, "between kernels"
+  double seconds;  ///< of all those steps
+};
+
+/// Where the steps of one rank went, the largest part first; the seconds add up to the steps'. A
+/// step has the sections "forward", "backward" and "optimizer". A kernel that another one calls
+/// counts as that one's; what is in no kernel is "between kernels".
+std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank);
+
+}  // namespace zg::bench

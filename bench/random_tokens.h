@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "models/data.h"
+
+namespace zg::bench {
+
+/// Tokens that follow from nothing: sample by sample uniform in [0, vocabulary), each the target of
+/// the one before it. What a step takes does not depend on them.
+std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size);
+
+}  // namespace zg::bench

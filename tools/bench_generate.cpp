@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bench/case.h"
+#include "bench/random_tokens.h"
+#include "models/generate.h"
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/bench.h"
+#include "tools/later.h"
+#include "tools/model_flags.h"
+#include "tools/run.h"
+#include "tools/setup.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  ModelOptions model{.model_type = "gpt2", .block_size = 1024, .vocabulary = 50257};
+  int64_t prompt = 128, tokens = 128, batch = 1, repeats = 3;
+  zero::Config engine;
+  PlaceOptions place;
+  std::string json;
+};
+
+struct Measured {
+  models::GPTConfig model;
+  int threads;
+  double read = 0.0;             ///< measure_read_bandwidth()
+  double weight_bytes = 0.0;     ///< what a token reads of the parameters
+  std::vector<double> prefills;  ///< seconds until the first token, sorted
+  std::vector<double> tokens;    ///< seconds of each one after it, sorted
+};
+
+struct Row {
+  const char* name;
+  const std::vector<double>& seconds;
+  double tokens;   ///< of one sample, of all rows of the batch
+  double limit_s;  ///< 0: no limit is told
+
+  double rate() const { return tokens / bench::quantile(seconds, 0.5); }
+  double percent_of_limit(double q) const { return 100.0 * limit_s / bench::quantile(seconds, q); }
+};
+
+std::vector<Row> rows_of(const Options& options, const Measured& measured) {
+  const auto batch = static_cast<double>(options.batch);
+  return {{"prefill", measured.prefills, batch * static_cast<double>(options.prompt), 0.0},
+          {"decode", measured.tokens, batch, measured.weight_bytes / measured.read}};
+}
+
+bool parse(const std::vector<std::string>& arguments, Options& options) {
+  ModelOptions& model = options.model;
+  const CommandLine line = {
+      .usage = "zerograd bench generate [flags]",
+      .summary =
+          "Generates from random weights as generate does, the likeliest token each time: the\n"
+          "prompt at once, then a token at a time with the keys and values of those before it,\n"
+          "beside the time in which memory gives up the weights.",
+      .groups =
+          {{"model",
+            {model_type_flag(model),
+             integer_flag({"--n-layer"}, model.layers,
+                          "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
+             heads_flag(model),
+             integer_flag({"--n-embd"}, model.width, "width", {1, ""}),
+             integer_flag({"--block-size"}, model.block_size, "longest sequence", {2, nullptr}),
+             integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
+                          {1, nullptr}),
+             switch_flag({"--tied"}, model.tied, "the head shares the token embedding's weights"),
+             {{"--precision"},
+              "P",
+              "of values: f32, bf16 or f16 [f32]",
+              [&options](const std::string& name, const std::string& value) {
+                constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+                options.engine.compute = dtypes[parse_choice(name, value, {"f32", "bf16", "f16"})];
+              }}}},
+           {"bench",
+            {integer_flag({"--prompt"}, options.prompt, "tokens of the prompt", {1, nullptr}),
+             integer_flag({"--tokens"}, options.tokens, "tokens to generate", {2, nullptr}),
+             integer_flag({"--batch-size"}, options.batch, "prompts at once", {1, nullptr}),
+             integer_flag({"--repeats"}, options.repeats, "times, after one that is not counted",
+                          {1, nullptr}),
+             {{"--threads"},
+              "N",
+              "threads to compute with; 0: every core [0]",
+              [&options](const std::string& name, const std::string& value) {
+                options.place.device.threads =
+                    static_cast<int>(parse_integer(name, value, 0, 4096));
+              }},
+             text_flag({"--json"}, "F", options.json, "writes the same as JSON")}},
+           later_place_flags()},
+      .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
+  Given given;
+  if (!parse(line, arguments, given)) return false;
+  check_model(model, given);
+  if (options.prompt + options.tokens > model.block_size)
+    throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
+                      " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
+                      " and " + std::to_string(options.tokens));
+  check_writable("--json", options.json);
+  return true;
+}
+
+/// The seconds of one generation, token by token.
+std::vector<double> generate_once(const Options& options, const models::GPT& model,
+                                  zero::Engine& engine,
+                                  const std::vector<std::vector<int32_t>>& prompts) {
+  std::vector<double> seconds;
+  Clock::time_point last = Clock::now();
+  models::generate(
+      model, [&] { return engine.inference_tape(); }, prompts, options.tokens, {.temperature = 0.0},
+      [&](int32_t) {
+        const Clock::time_point now = Clock::now();
+        seconds.push_back(std::chrono::duration<double>(now - last).count());
+        last = now;
+      });
+  return seconds;
+}
+
+Measured measure(const Options& options) {
+  const auto tokens = bench::random_tokens(options.model.vocabulary, options.model.block_size);
+  ModelOptions sizes = options.model;
+  sizes.dropout = 0.0;
+  const Device device = Device::cpu(0, options.place.device);
+  Measured measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
+  measured.read = bench::measure_read_bandwidth(Device::cpu(0, options.place.device));
+  ParameterStore store;
+  const models::GPT model(store, measured.model);
+  zero::Engine engine(store, device, options.engine);
+  const models::GPTConfig& config = measured.model;
+  // Of the two embeddings a token reads one row, but for the one that is also the head.
+  const int64_t looked_up =
+      config.width * (config.block_size + (config.tied ? 0 : config.vocabulary));
+  measured.weight_bytes = static_cast<double>(store.numel() - looked_up) *
+                          static_cast<double>(size_of(options.engine.compute));
+  std::vector<std::vector<int32_t>> prompts;
+  for (int64_t row = 0; row < options.batch; ++row) {
+    std::vector<int32_t> ids(static_cast<size_t>(config.block_size)), targets(ids.size());
+    tokens->sample(models::Split::train, row, ids.data(), targets.data());
+    ids.resize(static_cast<size_t>(options.prompt));
+    prompts.push_back(std::move(ids));
+  }
+  generate_once(options, model, engine, prompts);
+  for (int64_t i = 0; i < options.repeats; ++i) {
+    const std::vector<double> seconds = generate_once(options, model, engine, prompts);
+    measured.prefills.push_back(seconds.front());
+    measured.tokens.insert(measured.tokens.end(), seconds.begin() + 1, seconds.end());
+  }
+  // Again: what else runs on this machine comes and goes.
+  measured.read =
+      std::max(measured.read, bench::measure_read_bandwidth(Device::cpu(0, options.place.device)));
+  std::sort(measured.prefills.begin(), measured.prefills.end());
+  std::sort(measured.tokens.begin(), measured.tokens.end());
+  return measured;
+}
+
+void print(const Options& options, const Measured& measured) {
+  const models::GPTConfig& model = measured.model;
+  const std::string shape =
+      text("%lld blocks, width %lld, %lld tokens%s; B%lld, prompt %lld, %lld more",
+           (long long)model.layers, (long long)model.width, (long long)model.vocabulary,
+           model.tied ? ", tied" : "", (long long)options.batch, (long long)options.prompt,
+           (long long)options.tokens);
+  const char* dtype = name_of(options.engine.compute);
+  std::printf(
+      "| case | shape | dtype | threads | median ms | p10 - p90 | tokens/s | GB/s | %% of limit | "
+      "best |\n"
+      "|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n"
+      "| limit: read | | | %d | | | | %.1f | | |\n",
+      measured.threads, 1e-9 * measured.read);
+  for (const Row& row : rows_of(options, measured)) {
+    const auto ms = [&](double q) { return 1e3 * bench::quantile(row.seconds, q); };
+    const bool limited = row.limit_s > 0.0;
+    const auto percent = [&](double q) {
+      return limited ? text("%.1f %%", row.percent_of_limit(q)) : std::string();
+    };
+    const std::string gigabytes =
+        limited ? text("%.1f", 1e-6 * measured.weight_bytes / ms(0.5)) : std::string();
+    std::printf("| %s | %s | %s | %d | %.2f | %.2f - %.2f | %.1f | %s | %s | %s |\n", row.name,
+                shape.c_str(), dtype, measured.threads, ms(0.5), ms(0.1), ms(0.9), row.rate(),
+                gigabytes.c_str(), percent(0.5).c_str(), percent(0.0).c_str());
+  }
+  std::printf("\na token reads %.1f MB of weights\n", 1e-6 * measured.weight_bytes);
+}
+
+Json json_of(const Options& options, const Measured& measured) {
+  Json rows = Json::array();
+  for (const Row& row : rows_of(options, measured)) {
+    const bool limited = row.limit_s > 0.0;
+    rows.push_back({{"case", row.name},
+                    {"samples", row.seconds.size()},
+                    {"median_s", bench::quantile(row.seconds, 0.5)},
+                    {"p10_s", bench::quantile(row.seconds, 0.1)},
+                    {"p90_s", bench::quantile(row.seconds, 0.9)},
+                    {"best_s", row.seconds.front()},
+                    {"tokens", row.tokens},
+                    {"tokens_per_s", row.rate()},
+                    {"percent_of_limit", limited ? Json(row.percent_of_limit(0.5)) : Json()}});
+  }
+  return {{"schema", 1},
+          {"bench", "generate"},
+          {"machine", machine_json()},
+          {"model", model_json(measured.model)},
+          {"precision", name_of(options.engine.compute)},
+          {"batch", options.batch},
+          {"prompt", options.prompt},
+          {"tokens", options.tokens},
+          {"threads", measured.threads},
+          {"limits", {{"read", measured.read}}},
+          {"weight_bytes", measured.weight_bytes},
+          {"rows", rows}};
+}
+
+}  // namespace
+
+int bench_generate(const std::vector<std::string>& arguments) {
+  Options options;
+  if (!parse(arguments, options)) return 0;
+  const Measured measured = measure(options);
+  print(options, measured);
+  if (!options.json.empty()) write_text(options.json, json_of(options, measured).dump(1));
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,194 @@
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bench/case.h"
+#include "bench/profile.h"
+#include "bench/random_tokens.h"
+#include "runtime/comm.h"
+#include "runtime/file_io.h"
+#include "tools/bench.h"
+#include "tools/run.h"
+#include "tools/speed.h"
+#include "tools/stepper.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t warm_up = 3, traced = 2;  // steps
+
+struct Measured {
+  double peak_flops =
+      0.0;          ///< of all ranks, before the steps or after them; 0: no kernel to compare with
+  int threads = 1;  ///< of each rank
+  std::vector<double> seconds;  ///< of each timed step, sorted
+  int64_t minor_faults = 0;     ///< of the timed step with the most, of the whole process
+  int64_t resident_bytes = 0;   ///< the most by the end of the timed steps
+  std::vector<bench::ProfileRow> profile;  ///< of the traced steps, rank 0
+};
+
+rusage used() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage;
+}
+
+void timed_steps(Stepper& stepper, int64_t steps, Measured& measured) {
+  for (int64_t i = 0; i < warm_up; ++i) stepper.step();
+  for (int64_t i = 0; i < steps; ++i) {
+    const int64_t faults = used().ru_minflt;
+    const Clock::time_point start = Clock::now();
+    stepper.step();
+    measured.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    measured.minor_faults = std::max<int64_t>(measured.minor_faults, used().ru_minflt - faults);
+  }
+  std::sort(measured.seconds.begin(), measured.seconds.end());
+  measured.resident_bytes = int64_t{used().ru_maxrss} << 10;
+}
+
+Measured measure(const Run& run, int64_t steps) {
+  const auto ranks = static_cast<int>(run.options.ranks);
+  DeviceOptions options = run.options.place.device;
+  Measured first;
+  first.threads = options.threads;
+  options.threads = std::min(available_cores(), options.threads * ranks);
+  const auto measure_peak = [&] {  // twice: what else runs on this machine comes and goes
+    first.peak_flops =
+        std::max(first.peak_flops,
+                 matmul_peak(Device::cpu(0, options), run.settings.optimisation.engine.compute));
+  };
+  measure_peak();
+  const auto trace = std::make_shared<Trace>();
+  run_local(ranks,
+            [&](Communicator& communicator, const Device& device) {
+              Stepper stepper(run, communicator, device, MemoryRows::Keep::one_step);
+              Measured own;
+              timed_steps(stepper, steps, communicator.rank() == 0 ? first : own);
+              device.set_trace(trace);
+              for (int64_t i = 0; i < traced; ++i) stepper.step();
+              device.set_trace(nullptr);
+            },
+            {.timeout_s = run.options.comm_timeout_s, .device = run.options.place.device});
+  measure_peak();
+  first.profile = bench::profile(trace->spans(), 0);
+  return first;
+}
+
+/// Measured, and what it is made of.
+struct Report {
+  const Run& run;
+  const Measured& measured;
+
+  double tokens() const {
+    return static_cast<double>(run.settings.samples_per_step() * run.dataset->block_size());
+  }
+  double flops() const { return tokens() * matmul_flops_per_token(run.settings.model); }
+  double seconds(double q) const { return bench::quantile(measured.seconds, q); }
+  double percent_of_peak(double q) const {
+    return 100.0 * flops() / seconds(q) / measured.peak_flops;
+  }
+  double profiled_seconds() const {
+    double sum = 0.0;
+    for (const bench::ProfileRow& row : measured.profile) sum += row.seconds;
+    return sum;
+  }
+};
+
+std::string described(const Settings& settings) {
+  const models::GPTConfig& model = settings.model;
+  return text("%lld blocks, width %lld, %lld tokens%s; B%lld T%lld", (long long)model.layers,
+              (long long)model.width, (long long)model.vocabulary, model.tied ? ", tied" : "",
+              (long long)settings.samples_per_step(), (long long)model.block_size);
+}
+
+void print(const Report& report) {
+  const auto& [run, measured] = report;
+  const std::string precision = run.settings.optimisation.precision();
+  const auto all_threads = static_cast<int>(run.options.ranks) * measured.threads;
+  const auto percent = [&](double q) {
+    return measured.peak_flops > 0.0 ? text("%.1f %%", report.percent_of_peak(q)) : std::string();
+  };
+  const double median = report.seconds(0.5);
+  std::printf(
+      "| case | shape | dtype | threads | median ms | p10 - p90 | tokens/s | GFLOP/s | %% of limit "
+      "| best |\n"
+      "|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
+  if (measured.peak_flops > 0.0)
+    std::printf("| limit: matmul peak | | %s | %d | | | | %.1f | | |\n",
+                name_of(run.settings.optimisation.engine.compute), all_threads,
+                1e-9 * measured.peak_flops);
+  std::printf("| step | %s | %s | %d | %.2f | %.2f - %.2f | %.0f | %.1f | %s | %s |\n",
+              described(run.settings).c_str(), precision.c_str(), all_threads, 1e3 * median,
+              1e3 * report.seconds(0.1), 1e3 * report.seconds(0.9), report.tokens() / median,
+              1e-9 * report.flops() / median, percent(0.5).c_str(), percent(0.0).c_str());
+  std::printf(
+      "\n%.1f GFLOP a step; peak resident memory %.0f MB; minor faults per step after step %lld: "
+      "%lld at most\n",
+      1e-9 * report.flops(), 1e-6 * static_cast<double>(measured.resident_bytes),
+      (long long)warm_up, (long long)measured.minor_faults);
+  std::printf("\n| part of a step | ms | %% |\n|---|---:|---:|\n");
+  for (const bench::ProfileRow& row : measured.profile)
+    std::printf("| %s | %.2f | %.1f |\n", row.part.c_str(), 1e3 * row.seconds / traced,
+                100.0 * row.seconds / report.profiled_seconds());
+}
+
+Json json_of(const Report& report) {
+  const auto& [run, measured] = report;
+  const Settings& settings = run.settings;
+  const double median = report.seconds(0.5);
+  const bool known = measured.peak_flops > 0.0;
+  Json parts = Json::array();
+  for (const bench::ProfileRow& row : measured.profile)
+    parts.push_back({{"part", row.part},
+                     {"seconds", row.seconds / traced},
+                     {"percent", 100.0 * row.seconds / report.profiled_seconds()}});
+  return {{"schema", 1},
+          {"bench", "step"},
+          {"machine", machine_json()},
+          {"model", model_json(settings.model)},
+          {"precision", settings.optimisation.precision()},
+          {"ranks", settings.ranks},
+          {"stage", settings.optimisation.engine.stage},
+          {"micro_batch", settings.micro_batch},
+          {"accumulation", settings.accumulation},
+          {"threads", measured.threads},
+          {"limits", {{"matmul", known ? Json(measured.peak_flops) : Json(nullptr)}}},
+          {"samples", measured.seconds.size()},
+          {"median_s", median},
+          {"p10_s", report.seconds(0.1)},
+          {"p90_s", report.seconds(0.9)},
+          {"best_s", measured.seconds.front()},
+          {"tokens", report.tokens()},
+          {"tokens_per_s", report.tokens() / median},
+          {"flops", report.flops()},
+          {"flops_per_s", report.flops() / median},
+          {"percent_of_limit", known ? Json(report.percent_of_peak(0.5)) : Json(nullptr)},
+          {"peak_resident_bytes", measured.resident_bytes},
+          {"minor_faults", measured.minor_faults},
+          {"profile", parts}};
+}
+
+}  // namespace
+
+int bench_step(const std::vector<std::string>& arguments) {
+  BenchStepOptions options;
+  if (!parse(arguments, options)) return 0;
+  check_writable("--json", options.json);
+  options.train.steps = warm_up + options.steps + traced;
+  const Run run = prepare_run(options.train, bench::random_tokens(options.train.model.vocabulary,
+                                                                  options.train.model.block_size));
+  const Measured measured = measure(run, options.steps);
+  const Report report{run, measured};
+  print(report);
+  if (!options.json.empty()) write_text(options.json, json_of(report).dump(1));
+  return 0;
+}
+
+}  // namespace zg::tools
