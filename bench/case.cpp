@@ -26,8 +26,9 @@ Bound bound_of(const Case& c, const Limits& limits) {
   constexpr double cached = 1 << 20;  // bytes that stay in a second-level cache from run to run
   const double peak = c.dtype == DType::bf16 ? limits.matmul_bf16 : limits.matmul_f32;
   const Bound compute{"matmul peak", peak > 0.0 ? c.flops / peak : 0.0};
-  const Bound memory = c.written > 0.0 ? Bound{"memory", c.bytes() / limits.memory}
-                                       : Bound{"read", c.read / limits.read};
+  const double read_s = c.read / limits.read;
+  const double moved_s = c.bytes() / std::max(limits.memory, limits.update);
+  const Bound memory = read_s > moved_s ? Bound{"read", read_s} : Bound{"memory", moved_s};
   const bool computes = compute.seconds > memory.seconds || (c.bytes() <= cached && peak > 0.0);
   return computes ? compute : memory;
 }

@@ -11,31 +11,64 @@
 
 namespace zg::bench {
 
-double measure_read_bandwidth(const Device& device) {
-  // Four places at once and lines asked for ahead: more of them are on the way than by one walk.
-  constexpr int64_t numel = int64_t{64} << 20, grain = int64_t{1} << 17;
-  constexpr int64_t places = 4, part = grain / places, line = 16, ahead = 32 * line;
+namespace {
+
+// Four places at once and lines asked for ahead: more of them are on the way than by one walk.
+constexpr int64_t numel = int64_t{64} << 20, grain = int64_t{1} << 17;
+constexpr int64_t places = 4, part = grain / places, line = 16, ahead = 32 * line;
+
+/// Seconds of the fastest pass over x by f(a line of 16 elements), all of it seen once.
+template <class F>
+double walk(const Device& device, const Tensor& x, const F& f) {
   constexpr int passes = 6;
-  const Tensor x = Tensor::full({numel}, 1.0, DType::i32, device);
-  const int32_t* from = x.data<int32_t>();
-  std::atomic<int64_t> total{0};  // that somebody asks for keeps the reading
-  double best = 0.0;
+  int32_t* begin_of_x = x.data<int32_t>();
+  double best = 1e9;
   for (int pass = 0; pass < passes; ++pass) {
     const auto begin = std::chrono::steady_clock::now();
     cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t first, int64_t) {
-      int32_t sums[line] = {};
+      auto work = f();
       for (int64_t i = first; i < first + part; i += line)
         for (int64_t place = 0; place < places; ++place) {
-          const int32_t* here = from + i + place * part;
+          int32_t* here = begin_of_x + i + place * part;
           __builtin_prefetch(here + ahead);
-          for (int64_t lane = 0; lane < line; ++lane) sums[lane] += here[lane];
+          work(here);
         }
-      total += *std::max_element(sums, sums + line);
     });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, static_cast<double>(x.bytes()) / seconds.count());
+    best = std::min(best, seconds.count());
   }
-  return total > 0 ? best : 0.0;
+  return best;
+}
+
+/// Adds up what it is shown; that somebody may ask for the sum keeps the reading.
+struct Sum {
+  int32_t sums[line] = {};
+  std::atomic<int64_t>& total;
+
+  explicit Sum(std::atomic<int64_t>& t) : total(t) {}
+  ~Sum() { total += *std::max_element(sums, sums + line); }
+  void operator()(const int32_t* here) {
+    for (int64_t lane = 0; lane < line; ++lane) sums[lane] += here[lane];
+  }
+};
+
+}  // namespace
+
+double measure_read_bandwidth(const Device& device) {
+  const Tensor x = Tensor::full({numel}, 1.0, DType::i32, device);
+  std::atomic<int64_t> total{0};
+  const double seconds = walk(device, x, [&] { return Sum(total); });
+  return total > 0 ? static_cast<double>(x.bytes()) / seconds : 0.0;
+}
+
+double measure_update_bandwidth(const Device& device) {
+  const Tensor y = Tensor::full({numel}, 1.0, DType::i32, device);
+  const double seconds = walk(device, y, [] {
+    return [](int32_t* here) {
+      for (int64_t lane = 0; lane < line; ++lane) here[lane] += 1;
+    };
+  });
+  return 2.0 * static_cast<double>(y.bytes()) / seconds;
 }
 
 Limits measure_limits(const Device& device) {
@@ -46,6 +79,7 @@ Limits measure_limits(const Device& device) {
     keep(best.matmul_f32, tools::matmul_peak(device, DType::f32));
     keep(best.matmul_bf16, tools::matmul_peak(device, DType::bf16));
     keep(best.memory, measure_memory_bandwidth(device));
+    keep(best.update, measure_update_bandwidth(device));
     keep(best.read, measure_read_bandwidth(device));
   }
   return best;

@@ -8,12 +8,17 @@ namespace zg::bench {
 struct Limits {
   /// tools::matmul_peak(), FLOP; 0 where there is no kernel to compare with.
   double matmul_f32 = 0.0, matmul_bf16 = 0.0;
-  double memory = 0.0;  ///< measure_memory_bandwidth(), bytes
-  double read = 0.0;    ///< bytes of an array that is only read
+  double memory = 0.0;  ///< measure_memory_bandwidth(), bytes: y += x
+  double update = 0.0;  ///< measure_update_bandwidth(), bytes: y += 1, twice y's
+  double read = 0.0;    ///< measure_read_bandwidth(), bytes
 };
 
 /// The best of three rounds: two seconds and, while it runs, 256 MiB.
 Limits measure_limits(const Device& device);
+
+/// Bytes a second that all threads read and write of an array too large for any cache, in place:
+/// the best of several passes.
+double measure_update_bandwidth(const Device& device);
 
 /// Bytes a second that all threads read of an array too large for any cache, added up: the best of
 /// several passes.

@@ -64,6 +64,7 @@ void print(const Limits& limits, int threads) {
   if (limits.matmul_bf16 > 0.0)
     print_limit("matmul peak", "bf16", threads, limits.matmul_bf16, 0.0);
   print_limit("memory, y += x", "f32", threads, 0.0, limits.memory);
+  print_limit("memory, y += 1", "i32", threads, 0.0, limits.update);
   print_limit("read", "i32", threads, 0.0, limits.read);
 }
 
@@ -88,6 +89,7 @@ Json json_of(const Limits& limits, int threads) {
           {"matmul_f32", limits.matmul_f32},
           {"matmul_bf16", limits.matmul_bf16},
           {"memory", limits.memory},
+          {"update", limits.update},
           {"read", limits.read}};
 }
 

@@ -97,7 +97,7 @@ TEST_CASE("bench kernels prints the limits, then each case beside the one that b
   CHECK(record["bench"] == "kernels");
   REQUIRE(record["limits"].size() == 2);
   for (const auto& limits : record["limits"])
-    for (const char* name : {"memory", "read"}) CHECK(limits[name] > 1e6);
+    for (const char* name : {"memory", "update", "read"}) CHECK(limits[name] > 1e6);
   const auto& rows = record["rows"];
   REQUIRE(rows.size() == 4);  // two cases, by one thread and by two
   REQUIRE(table.size() > rows.size());
