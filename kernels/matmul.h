@@ -10,7 +10,8 @@ enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in
 /// elements, and checked against the tensor's size. Sums are kept in f32 (f64 for f64) and rounded
-/// once. Tiles depend on shapes alone: the same bits for any thread count.
+/// once. Tiles depend on shapes alone: the same bits for any thread count. Where the processor
+/// multiplies bf16 (levels avx512_bf16 and amx_bf16) its subnormals count as 0.
 struct Matmul {
   Tensor a;  ///< op(a) [M, K]: stored [M, K], or [K, M] when transpose_a; f64 | f32 | bf16 | f16
   Tensor b;  ///< op(b) [K, N]: stored [K, N], or [N, K] when transpose_b; same dtype as a

@@ -6,10 +6,10 @@
 namespace zg {
 
 /// FLOP/s that all threads of a device reach on registers alone with the instruction its matmul
-/// spends its time in: multiply-add of f32 vectors or, for bf16 at avx512_bf16, of pairs of bf16.
-/// The best of many short runs, 20 to 50 ms in all: what "percent of peak" is a percentage of.
-/// Throws Unsupported where matmul has no such kernel: f64, f16, the portable level, other
-/// backends.
+/// spends its time in: multiply-add of f32 vectors or, for bf16, of pairs of bf16 at avx512_bf16
+/// and of tiles at amx_bf16. The best of many short runs, 20 to 50 ms in all: what "percent of
+/// peak" is a percentage of. Throws Unsupported where matmul has no such kernel: f64, f16, the
+/// portable level, other backends.
 ZG_API double measure_matmul_peak(const Device& device, DType dtype);
 
 /// Bytes a second that all threads of a device read and write in memory, of arrays too large for

@@ -3,8 +3,8 @@
 #include <sched.h>
 
 #include <charconv>
-#include <cstdlib>
 
+#include "runtime/cpu/isa.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
 
@@ -20,46 +20,14 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options) {
   Device::Traits traits;
   traits.backend = type == Device::Type::meta ? Device::Type::cpu : type;
   traits.isa = options.isa ? *options.isa : best_isa();
+  if (type == Device::Type::cpu && traits.isa > cpu::machine_isa())
+    throw ConfigError(std::string("device: this machine goes up to ") +
+                      name_of(cpu::machine_isa()) + ", got " + name_of(traits.isa));
   traits.threads = options.threads > 0 ? options.threads : available_cores();
   return traits;
 }
 
 }  // namespace
-
-const char* name_of(Isa isa) {
-  constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
-  return names[static_cast<size_t>(isa)];
-}
-
-Isa parse_isa(const std::string& name) {
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
-    if (name == name_of(isa)) return isa;
-  throw ConfigError("instruction set: expected portable, avx2, avx512 or avx512_bf16, got '" +
-                    name + "'");
-}
-
-Isa best_isa() {
-  Isa best = Isa::portable;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    best = Isa::avx2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-      best = Isa::avx512;
-      if (__builtin_cpu_supports("avx512bf16")) best = Isa::avx512_bf16;
-    }
-  }
-#endif
-  if (const char* asked = std::getenv("ZG_CPU_ISA"); asked && *asked) {
-    const Isa isa = parse_isa(asked);
-    if (isa > best)
-      throw ConfigError(std::string("ZG_CPU_ISA: this machine goes up to ") + name_of(best) +
-                        ", got '" + asked + "'");
-    return isa;
-  }
-  return best;
-}
 
 int available_cores() {
   cpu_set_t set;

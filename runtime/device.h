@@ -15,7 +15,10 @@ class Trace;
 struct DeviceState;
 
 /// CPU instruction sets that kernels are compiled for, in rising order. `portable` is plain C++.
-enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16 };
+/// amx_bf16: matrices of bf16 on tile registers, all else as avx512_bf16.
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx_bf16 };
+inline constexpr Isa every_isa[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16,
+                                    Isa::amx_bf16};
 ZG_API const char* name_of(Isa isa);
 ZG_API Isa parse_isa(const std::string& name);  ///< throws ConfigError listing the names
 

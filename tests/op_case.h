@@ -14,7 +14,7 @@ namespace zg::testing {
 /// Instruction sets this machine can run (up to ZG_CPU_ISA), in rising order.
 inline std::vector<Isa> available_levels() {
   std::vector<Isa> levels;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
+  for (Isa isa : every_isa)
     if (isa <= best_isa()) levels.push_back(isa);
   return levels;
 }

@@ -62,8 +62,9 @@ int info(const std::vector<std::string>& arguments) {
   const Device device = Device::cpu(0, {.threads = static_cast<int>(threads)});
   row("version", ZG_VERSION);
   row("processor", processor());
-  row("instruction set", std::string(name_of(device.traits().isa)) +
-                             " (of portable, avx2, avx512, avx512_bf16; ZG_CPU_ISA lowers it)");
+  row("instruction set",
+      std::string(name_of(device.traits().isa)) +
+          " (of portable, avx2, avx512, avx512_bf16, amx_bf16; ZG_CPU_ISA lowers it)");
   row("cores", std::to_string(available_cores()));
   row("memory", gib(static_cast<double>(physical_memory_bytes())) + ", " +
                     gib(static_cast<double>(available_memory_bytes())) + " available");

@@ -6,7 +6,8 @@ namespace zg::cpu {
 
 /// Of one table of functions per instruction set, the one for `isa`; null for portable. A
 /// *_simd.cpp source defines `extern const Table name` inside namespace zg::cpu::ZG_ISA, three
-/// times over.
+/// times over. AMX does nothing but multiply matrices: all else at that level is avx512_bf16's, and
+/// what multiplies looks for a tile_table first (kernels/cpu/tile_matmul.h).
 template <class Table>
 const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
 #if defined(__x86_64__)
@@ -16,6 +17,7 @@ const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Tab
     case Isa::avx512:
       return &avx512;
     case Isa::avx512_bf16:
+    case Isa::amx_bf16:
       return &avx512_bf16;
     case Isa::portable:
       break;

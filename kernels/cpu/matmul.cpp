@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/matmul_table.h"
+#include "kernels/cpu/tile_matmul.h"
 #include "runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -25,6 +26,11 @@ constexpr int64_t shared_columns = 64, least_own_columns = 64;  // packed by one
 // is. Else panels are read without misses, but packing an operand costs as much as multiplying it
 // with some 16 to 32 columns or rows, so for few of them (measured) it is read in place, too.
 constexpr int64_t most_columns_in_place = 256, most_rows_in_place = 256, most_rows_of_dots = 8;
+
+/// Few rows: both operands are read along K, where they are.
+bool is_dots(const Matmul& m) {
+  return m.M <= most_rows_of_dots && !m.transpose_a && m.transpose_b;
+}
 
 /// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time, by
 /// tasks of `chunk` each.
@@ -61,7 +67,7 @@ struct Plan {
   const MatmulTable& table;
   const Matmul m;
   int threads;
-  bool dots;  ///< few rows: both operands are read along K, where they are
+  bool dots;
   int64_t per_word, steps, block_steps, k_blocks;
   int64_t group;  ///< products of the batch worked on together
   Operand a, b;
@@ -72,7 +78,7 @@ struct Plan {
       : table(table),
         m(canonical(args)),
         threads(matmul_threads(m, traits)),
-        dots(m.M <= most_rows_of_dots && !m.transpose_a && m.transpose_b),
+        dots(is_dots(m)),
         per_word(!dots && table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
         steps(ceil_div(m.K, per_word)),
         block_steps(steps ? ceil_div(steps, ceil_div(steps, most_steps)) : 1),
@@ -250,6 +256,12 @@ struct Run {
   }
 };
 
+/// Null where it is no work for tile registers.
+const TileTable* tiles_for(const Matmul& args, const Device::Traits& traits) {
+  const TileTable* tiles = args.a.dtype() == DType::bf16 ? tile_table(traits.isa) : nullptr;
+  return tiles && !is_dots(canonical(args)) ? tiles : nullptr;
+}
+
 const MatmulTable* table_for(const Matmul& m, const Device::Traits& traits) {
   return m.a.dtype() == DType::f64 ? nullptr : ZG_AT_LEVEL(traits.isa, matmul_table);
 }
@@ -277,6 +289,7 @@ int matmul_threads(const Matmul& m, const Device::Traits& traits) {
 
 int64_t matmul_workspace_bytes(const Matmul& args, const Device::Traits& traits) {
   if (args.M == 0 || args.N == 0) return 0;
+  if (tiles_for(args, traits)) return tile_matmul_workspace_bytes(args, traits);
   const MatmulTable* table = table_for(args, traits);
   if (!table) return matmul_reference_workspace_bytes(args, traits);
   return Plan(*table, args, traits).words() * static_cast<int64_t>(sizeof(float));
@@ -284,6 +297,8 @@ int64_t matmul_workspace_bytes(const Matmul& args, const Device::Traits& traits)
 
 void matmul(const Matmul& args, Workspace workspace, Stream& stream) {
   if (args.M == 0 || args.N == 0) return;
+  if (const TileTable* tiles = tiles_for(args, stream.traits()))
+    return tile_matmul(*tiles, args, workspace, stream.traits());
   const MatmulTable* table = table_for(args, stream.traits());
   if (!table) return matmul_reference(args, workspace, stream);
   const Plan plan(*table, args, stream.traits());

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/peak_table.h"
+#include "kernels/cpu/tile_matmul.h"
 #include "runtime/cpu/team.h"
 #include "runtime/error.h"
 #include "runtime/tensor.h"
@@ -24,7 +25,8 @@ double measure_matmul_peak(const Device& device, DType dtype) {
     throw Unsupported("measure_matmul_peak: expected f32 or bf16 on a cpu with avx2 or more, got " +
                       std::string(name_of(dtype)) + " on " + device.name() + " (" +
                       name_of(traits.isa) + ")");
-  const cpu::PeakLoop& loop = dtype == DType::f32 ? table->f32 : table->bf16;
+  const cpu::TileTable* tiles = dtype == DType::bf16 ? cpu::tile_table(traits.isa) : nullptr;
+  const cpu::PeakLoop& loop = tiles ? tiles->peak : dtype == DType::f32 ? table->f32 : table->bf16;
   constexpr int runs = 50;
   constexpr int64_t steps = 1 << 17;  // 0.3 to 1 ms: most runs fit in a slice of a busy machine
   std::vector<float> results(static_cast<size_t>(traits.threads));

@@ -174,7 +174,7 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
 TEST_CASE("matmul gives the same bits for any number of threads") {
   for (Isa isa : available_levels())
     for (DType dtype : floating)
-      for (const Size& size : {Size{251, 263, 129}, Size{7, 1501, 256}}) {
+      for (const Size& size : {Size{251, 263, 129}, Size{7, 1501, 256}, Size{600, 300, 520}}) {
         std::vector<Tensor> results;
         for (int threads : {1, 2, 5}) {
           const Device device = Device::cpu(0, {.threads = threads, .isa = isa});

@@ -5,6 +5,10 @@
 # appears only where a kernel asks for it, so the same source gives the same bits.
 add_library(zg_options INTERFACE)
 target_compile_features(zg_options INTERFACE cxx_std_20)
+# What compiles sources named *_amx.cpp; without it there is no level amx_bf16.
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag("-mamx-tile -mamx-bf16" ZG_AMX)
+target_compile_definitions(zg_options INTERFACE $<$<BOOL:${ZG_AMX}>:ZG_AMX>)
 # Designated initialisers leave fields to their defaults on purpose; -Wrestrict is wrong about
 # std::string in g++ 12.
 target_compile_options(zg_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
@@ -23,10 +27,10 @@ function(zg_configure_objects target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but those named *_simd.cpp.
+# zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp.
 function(zg_add_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
-  list(FILTER sources EXCLUDE REGEX "_simd\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(simd|amx)\\.cpp$")
   if(NOT sources)
     return()
   endif()
@@ -36,7 +40,8 @@ function(zg_add_folder name)
 endfunction()
 
 # Compiles the *_simd.cpp below the folder once for each instruction set, with ZG_ISA naming the
-# namespace that the copy lives in. kernels/cpu/simd.h picks the vector types from the flags.
+# namespace that the copy lives in, and *_amx.cpp for AMX. kernels/cpu/simd.h picks the vector types
+# from the flags.
 function(zg_add_simd name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *_simd.cpp)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -46,10 +51,17 @@ function(zg_add_simd name)
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512vl -mavx512dq
                    -mprefer-vector-width=512)
   set(avx512_bf16_flags ${avx512_flags} -mavx512bf16)
+  set(amx_bf16_flags ${avx512_bf16_flags} -mamx-tile -mamx-bf16)
   if(NOT sources)
     return()
   endif()
-  foreach(isa avx2 avx512 avx512_bf16)
+  foreach(isa avx2 avx512 avx512_bf16 amx_bf16)
+    if(isa STREQUAL "amx_bf16")
+      if(NOT ZG_AMX)
+        break()
+      endif()
+      file(GLOB_RECURSE sources CONFIGURE_DEPENDS *_amx.cpp)
+    endif()
     add_library(zg_${name}_${isa} OBJECT ${sources})
     zg_configure_objects(zg_${name}_${isa})
     target_compile_options(zg_${name}_${isa} PRIVATE ${${isa}_flags}
@@ -64,7 +76,8 @@ function(zg_add_library name)
   add_library(${name})
   add_library(zerograd::zerograd ALIAS ${name})
   foreach(folder ${ARGN})
-    foreach(part zg_${folder} zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16)
+    foreach(part zg_${folder} zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16
+                 zg_${folder}_amx_bf16)
       if(TARGET ${part})
         target_sources(${name} PRIVATE $<TARGET_OBJECTS:${part}>)
       endif()

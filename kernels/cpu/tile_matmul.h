@@ -1,0 +1,16 @@
+#pragma once
+
+#include "kernels/cpu/tile_table.h"
+#include "kernels/matmul.h"
+
+namespace zg::cpu {
+
+/// AMX at the level that has it, else null.
+const TileTable* tile_table(Isa isa);
+
+/// Products of bf16 on tile registers, of any size and form. Subnormal operands and sums count as
+/// 0.
+void tile_matmul(const TileTable&, const Matmul&, Workspace, const Device::Traits&);
+int64_t tile_matmul_workspace_bytes(const Matmul&, const Device::Traits&);
+
+}  // namespace zg::cpu
