@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bench/case.h"
 #include "bench/profile.h"
@@ -11,6 +12,7 @@
 #include "runtime/comm.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
+#include "tools/flags.h"
 #include "tools/run.h"
 #include "tools/speed.h"
 #include "tools/stepper.h"
@@ -22,7 +24,52 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t warm_up = 3, traced = 2;  // steps
+constexpr int64_t traced = 2;  // steps
+
+/// Those of train's flags that change what a step does, and how many.
+struct BenchStepOptions {
+  TrainOptions train;
+  int64_t steps = 10;   ///< that are timed
+  int64_t warm_up = 3;  ///< before them
+  std::string json;
+};
+
+bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options) {
+  TrainOptions& train = options.train;
+  train.data.source = "random tokens";
+  train.model.block_size = 128;
+  train.model.vocabulary = 50257;
+  CommandLine line = {
+      .usage = "zerograd bench step [flags of train]",
+      .summary =
+          "Takes the steps of train, on random tokens: some to warm up, then those that are "
+          "timed,\n"
+          "then 2 that are traced, for where the time goes. Bits and speed are train's.",
+      .groups = {{"bench",
+                  {integer_flag({"--steps"}, options.steps, "steps that are timed", {1, nullptr}),
+                   integer_flag({"--warm-up"}, options.warm_up, "steps before them"),
+                   text_flag({"--json"}, "F", options.json, "writes the same as JSON")}}},
+      .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
+  // What reads and writes files, and how long a run is, is no part of a step.
+  const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning"};
+  const std::set<std::string> flags = {"--data",         "--order",
+                                       "--val-fraction", "--steps",
+                                       "--epochs",       "--limit-train-batches",
+                                       "--init",         "--from-hf",
+                                       "--inject",       "--dump-collectives"};
+  for (FlagGroup& group : train_groups(train)) {
+    if (groups.count(group.title)) continue;
+    std::erase_if(group.flags, [&](const Flag& flag) { return flags.count(flag.names[0]); });
+    for (Flag& flag : group.flags) {
+      if (flag.names[0] == "--block-size") flag.help = "longest sequence [128]";
+      if (flag.names[0] == "--vocab-size") flag.help = "tokens that the model knows [50257]";
+    }
+    line.groups.push_back(std::move(group));
+  }
+  if (!parse(line, arguments, train.given)) return false;
+  check_train(train);
+  return true;
+}
 
 struct Measured {
   double peak_flops =
@@ -40,9 +87,9 @@ rusage used() {
   return usage;
 }
 
-void timed_steps(Stepper& stepper, int64_t steps, Measured& measured) {
-  for (int64_t i = 0; i < warm_up; ++i) stepper.step();
-  for (int64_t i = 0; i < steps; ++i) {
+void timed_steps(Stepper& stepper, const BenchStepOptions& options, Measured& measured) {
+  for (int64_t i = 0; i < options.warm_up; ++i) stepper.step();
+  for (int64_t i = 0; i < options.steps; ++i) {
     const int64_t faults = used().ru_minflt;
     const Clock::time_point start = Clock::now();
     stepper.step();
@@ -53,7 +100,7 @@ void timed_steps(Stepper& stepper, int64_t steps, Measured& measured) {
   measured.resident_bytes = int64_t{used().ru_maxrss} << 10;
 }
 
-Measured measure(const Run& run, int64_t steps) {
+Measured measure(const Run& run, const BenchStepOptions& bench) {
   const auto ranks = static_cast<int>(run.options.ranks);
   DeviceOptions options = run.options.place.device;
   Measured first;
@@ -70,7 +117,7 @@ Measured measure(const Run& run, int64_t steps) {
             [&](Communicator& communicator, const Device& device) {
               Stepper stepper(run, communicator, device, MemoryRows::Keep::one_step);
               Measured own;
-              timed_steps(stepper, steps, communicator.rank() == 0 ? first : own);
+              timed_steps(stepper, bench, communicator.rank() == 0 ? first : own);
               device.set_trace(trace);
               for (int64_t i = 0; i < traced; ++i) stepper.step();
               device.set_trace(nullptr);
@@ -129,10 +176,10 @@ void print(const Report& report) {
               1e3 * report.seconds(0.1), 1e3 * report.seconds(0.9), report.tokens() / median,
               1e-9 * report.flops() / median, percent(0.5).c_str(), percent(0.0).c_str());
   std::printf(
-      "\n%.1f GFLOP a step; peak resident memory %.0f MB; minor faults per step after step %lld: "
+      "\n%.1f GFLOP a step; peak resident memory %.0f MB; minor faults of a timed step: "
       "%lld at most\n",
       1e-9 * report.flops(), 1e-6 * static_cast<double>(measured.resident_bytes),
-      (long long)warm_up, (long long)measured.minor_faults);
+      (long long)measured.minor_faults);
   std::printf("\n| part of a step | ms | %% |\n|---|---:|---:|\n");
   for (const bench::ProfileRow& row : measured.profile)
     std::printf("| %s | %.2f | %.1f |\n", row.part.c_str(), 1e3 * row.seconds / traced,
@@ -181,10 +228,10 @@ int bench_step(const std::vector<std::string>& arguments) {
   BenchStepOptions options;
   if (!parse(arguments, options)) return 0;
   check_writable("--json", options.json);
-  options.train.steps = warm_up + options.steps + traced;
+  options.train.steps = options.warm_up + options.steps + traced;
   const Run run = prepare_run(options.train, bench::random_tokens(options.train.model.vocabulary,
                                                                   options.train.model.block_size));
-  const Measured measured = measure(run, options.steps);
+  const Measured measured = measure(run, options);
   const Report report{run, measured};
   print(report);
   if (!options.json.empty()) write_text(options.json, json_of(report).dump(1));

@@ -1,7 +1,6 @@
 #include "tools/options.h"
 
 #include <limits>
-#include <set>
 
 #include "runtime/error.h"
 #include "tools/config/load.h"
@@ -252,6 +251,8 @@ std::vector<Flag> config_flags(ConfigOptions& config) {
   };
 }
 
+}  // namespace
+
 std::vector<FlagGroup> train_groups(TrainOptions& options) {
   return {{"config", config_flags(options.config)},
           {"data and model", data_and_model_flags(options.data, options.model)},
@@ -298,6 +299,8 @@ void check_train(const TrainOptions& options) {
   if (!options.resume.empty() && !options.initial_weights.empty())
     throw ConfigError("--init: expected one of --init and --resume, got both");
 }
+
+namespace {
 
 /// Who asks for checkpoints without saying where gets them in the folder that minGPT's trainer and
 /// Lightning have.
@@ -400,39 +403,6 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
     line.groups.push_back(std::move(group));
   }
   return parse(line, arguments, options.train.given);
-}
-
-bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options) {
-  TrainOptions& train = options.train;
-  train.data.source = "random tokens";
-  train.model.block_size = 128;
-  train.model.vocabulary = 50257;
-  CommandLine line = {
-      .usage = "zerograd bench step [flags of train]",
-      .summary =
-          "Takes the steps of train, on random tokens: 3 to warm up, then those that are timed,\n"
-          "then 2 that are traced, for where the time goes. Bits and speed are train's.",
-      .groups = {{"bench",
-                  {integer_flag({"--steps"}, options.steps, "steps that are timed", {1, nullptr}),
-                   text_flag({"--json"}, "F", options.json, "writes the same as JSON")}}},
-      .notes =
-          "--block-size is 128 and --vocab-size 50257 when not given.\n\n"
-          "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
-  // What reads and writes files, and how long a run is, is no part of a step.
-  const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning"};
-  const std::set<std::string> flags = {"--data",         "--order",
-                                       "--val-fraction", "--steps",
-                                       "--epochs",       "--limit-train-batches",
-                                       "--init",         "--from-hf",
-                                       "--inject",       "--dump-collectives"};
-  for (FlagGroup& group : train_groups(train)) {
-    if (groups.count(group.title)) continue;
-    std::erase_if(group.flags, [&](const Flag& flag) { return flags.count(flag.names[0]); });
-    line.groups.push_back(std::move(group));
-  }
-  if (!parse(line, arguments, train.given)) return false;
-  check_train(train);
-  return true;
 }
 
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {

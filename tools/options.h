@@ -144,13 +144,6 @@ struct TuneOptions {
   std::string out = "tuned.json";
 };
 
-/// `bench step` takes those of train's flags that change what a step does.
-struct BenchStepOptions {
-  TrainOptions train;
-  int64_t steps = 10;  ///< that are timed
-  std::string json;
-};
-
 struct EvalOptions {
   Given given;
   std::string checkpoint;
@@ -177,11 +170,15 @@ struct GenerateOptions {
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
 bool parse(const std::vector<std::string>& arguments, TuneOptions& options);
-bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options);
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
 
 /// The same without a look at configs, files, processes and how the flags go together.
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options);
+
+/// For a command that takes some of train's flags: all of them, and ConfigError where those that
+/// were given contradict each other.
+std::vector<FlagGroup> train_groups(TrainOptions& options);
+void check_train(const TrainOptions& options);
 
 }  // namespace zg::tools

@@ -80,6 +80,8 @@ class Peer:
     def __init__(self, python, setting, variables):
         self.python, self.setting, self.variables = python, setting, variables
         self.is_tuned = setting.endswith("tuned")
+        # Slow for one reason alone, and so of interest only where "as it comes" is asked for.
+        self.is_unfair = bool(python.fair) and not variables
         self.is_old = python.version.startswith("1.")
 
     def __str__(self):

@@ -143,7 +143,7 @@ TEST_CASE("bench step takes train's steps and says where all of their time goes"
   const std::string json = folder / "step.json";
   const Outcome outcome = zerograd(
       "bench step --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 16 --batch-size 2"
-      " --ranks 2 --zero-stage 2 --precision bf16 --steps 3 --json " +
+      " --ranks 2 --zero-stage 2 --precision bf16 --warm-up 1 --steps 3 --json " +
       json);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
