@@ -13,7 +13,7 @@ struct Limits {
   double read = 0.0;    ///< measure_read_bandwidth(), bytes
 };
 
-/// The best of three rounds: two seconds and, while it runs, 256 MiB.
+/// The best of three rounds: some seconds and, while it runs, 512 MiB.
 Limits measure_limits(const Device& device);
 
 /// Bytes a second that all threads read and write of an array too large for any cache, in place:
