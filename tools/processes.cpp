@@ -77,6 +77,7 @@ bool is_first_process(const TrainOptions& options) {
 
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
   return {{"program", checksum_of(read_text("/proc/self/exe"))},
+          {"instruction set", name_of(best_isa())},
           {"data", run.settings.contents.checksum},
           {"settings", checksum_of(to_json(run.settings))},
           {"course", checksum_of(path_of(run))}};

@@ -17,7 +17,7 @@ void adopt_processes(TrainOptions& options);
 /// Whether this process is the one that writes: the first, or the only one.
 bool is_first_process(const TrainOptions& options);
 
-/// What must be equal on every rank before step 0, as checksums.
+/// What must be equal on every rank before step 0, by name: as checksums where it is long.
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
 
 /// Every rank's text, in rank order. Collective.

@@ -164,6 +164,7 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
                    std::string("error: ConfigError: ranks differ before step 0: ") + what));
   };
   const std::string run = "zerograd " + sort_run;
+  refused(run, "env ZG_CPU_ISA=portable " + run, "the instruction set of rank 1");
   refused(run + "--save " + (folder / "saved"), run, "the course of rank 1");
   refused(run + "--memory-json " + (folder / "memory"), run, "the course of rank 1");
   // The same program but for a byte that nothing runs.
