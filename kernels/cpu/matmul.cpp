@@ -234,13 +234,16 @@ struct Run {
     if (plan.own_columns)
       return team(plan.threads, items * ceil_div(plan.m.N, plan.own_columns),
                   [&](int64_t task, int worker) { columns(task, worker); });
-    const int64_t across = ceil_div(plan.m.N, block_columns);
+    const int64_t width =
+        plan.dots ? part_of(plan.m.N, block_columns, plan.table.columns, items, plan.threads)
+                  : block_columns;
+    const int64_t across = ceil_div(plan.m.N, width);
     const int64_t height = part_of(rows, block_rows, plan.table.rows, items * across, plan.threads);
     const int64_t down = ceil_div(rows, height);
     team(plan.threads, items * across * down, [&](int64_t task, int worker) {
-      const int64_t i = task % down * height, j = task / down % across * block_columns;
+      const int64_t i = task % down * height, j = task / down % across * width;
       const int64_t which = task / down / across;
-      multiply(which, i, std::min(height, rows - i), j, std::min(block_columns, plan.m.N - j),
+      multiply(which, i, std::min(height, rows - i), j, std::min(width, plan.m.N - j),
                words(plan.b, 0, which, j, b_panels), worker);
     });
   }
@@ -283,8 +286,13 @@ Matmul canonical(const Matmul& args) {
 }
 
 int matmul_threads(const Matmul& m, const Device::Traits& traits) {
-  constexpr int64_t worth_waking = int64_t{1} << 21;  // multiply-adds; some 15 us of one core
-  return m.batch * m.M * m.N * m.K < worth_waking ? 1 : traits.threads;
+  // Some 15 us of one core: it multiplies so much, or reads so many elements from memory.
+  constexpr int64_t multiply_adds = int64_t{1} << 21, elements = int64_t{1} << 16;
+  const int64_t read = m.batch * m.K * (m.M + m.N);
+  const bool few_rows = m.M <= most_rows_of_dots;
+  const bool worth_waking =
+      m.batch * m.M * m.N * m.K >= multiply_adds || (few_rows && read >= elements);
+  return worth_waking ? traits.threads : 1;
 }
 
 int64_t matmul_workspace_bytes(const Matmul& args, const Device::Traits& traits) {

@@ -23,6 +23,8 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   for (int j = 0; j < columns; ++j)
     b[j] = reinterpret_cast<const T*>(block.b.data +
                                       smaller(column + j, block.columns - 1) * block.b.row_bytes);
+  // The rows that come next: at their beginnings no hardware would know yet what is read.
+  const int64_t ahead = columns * block.b.row_bytes;
   Vec sum[Vec::lanes];
   for (int s = 0; s < Vec::lanes; ++s) sum[s] = set1(0.0f);
   const auto accumulate = [&](int64_t k, int64_t n) __attribute__((always_inline)) {
@@ -31,6 +33,7 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
 #pragma GCC unroll 16
     for (int j = 0; j < columns; ++j) {
       const Vec right = Source::along_k(b[j] + k, n);
+      _mm_prefetch(reinterpret_cast<const char*>(b[j] + k) + ahead, _MM_HINT_T1);
       for (int i = 0; i < rows; ++i) {
         Vec& s = sum[i * columns + j];
         s = multiply_add<Source::per_word == 2>(left[i], right, s);
