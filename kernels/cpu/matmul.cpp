@@ -120,10 +120,6 @@ struct Plan {
   int64_t words() const { return a.items * a.words + b_words() + threads * sums_words; }
 };
 
-std::byte* at(const Tensor& tensor, int64_t element) {
-  return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
-}
-
 /// A run of one call: which products and rows it is at.
 struct Run {
   const Plan& plan;
@@ -223,7 +219,7 @@ struct Run {
                {.data = reinterpret_cast<const std::byte*>(panels), .pitch = pitch}, worker);
   }
 
-  /// A panel of a is packed once, by everybody; then blocks of c, or of b's columns, are tasks.
+  /// What is shared is packed once, by everybody; then blocks of c, or columns of b, are tasks.
   void slab() const {
     const bool pack_b = row == 0 && !plan.own_columns;
     const int64_t b_tasks = pack_b ? packing_tasks(plan.b, plan.m.N) : 0;

@@ -18,8 +18,14 @@ int64_t matmul_reference_workspace_bytes(const Matmul&, const Device::Traits&);
 /// a and c follow one another becomes one taller product.
 Matmul canonical(const Matmul&);
 
-/// The number of threads worth waking for this many multiply-adds.
+/// The number of threads worth waking: for so many multiply-adds, or, where the rows are so few
+/// that reading the operands takes longer, for so many elements.
 int matmul_threads(const Matmul&, const Device::Traits&);
+
+/// Where an element of an operand is; null of an absent one.
+inline std::byte* at(const Tensor& tensor, int64_t element) {
+  return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
+}
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }

@@ -48,10 +48,6 @@ struct Plan {
   int64_t words() const { return items() * a_words + threads * (panel_words() + sums_words); }
 };
 
-std::byte* at(const Tensor& tensor, int64_t element) {
-  return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
-}
-
 /// Some products of the batch, and of each a slab of its rows.
 struct Run {
   const Plan& plan;
