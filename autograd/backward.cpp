@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "autograd/tape_state.h"
 #include "kernels/elementwise.h"
@@ -50,16 +51,12 @@ void add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
   kernels::axpby({.x = addend, .y = sum, .a = 1.0, .b = 1.0}, stream);
 }
 
-Tensor converted(const Tensor& tensor, DType dtype, Stream& stream) {
-  const Tensor result = Tensor::empty(tensor.shape(), dtype, tensor.device());
-  kernels::cast({.x = tensor, .y = result}, stream);
-  return result;
-}
-
 }  // namespace
 
 Tensor TapeState::make_gradient(int index) const {
   const Slot& slot = slots.at(static_cast<size_t>(index));
+  if (slot.parameter)
+    if (Tensor place = source->gradient_place(*slot.parameter)) return place;
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   std::optional<NameScope> name;
   if (slot.parameter) name.emplace(device, slot.parameter->name + " gradient");
@@ -78,10 +75,12 @@ void TapeState::accumulate(int index, Tensor gradient, const char* op) {
   Stream& stream = device.compute();
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   Tensor& sum = slot.parameter ? root.leaves[slot.parameter] : slot.gradient;
-  if (sum)
-    add_to(sum, gradient, stream);
-  else
-    sum = gradient.dtype() == wanted ? std::move(gradient) : converted(gradient, wanted, stream);
+  if (sum) return add_to(sum, gradient, stream);
+  if (gradient.dtype() != wanted) {
+    const Tensor narrow = std::exchange(gradient, make_gradient(index));
+    kernels::cast({.x = narrow, .y = gradient}, stream);
+  }
+  sum = std::move(gradient);
 }
 
 void TapeState::hand_over(const Unit& unit) {

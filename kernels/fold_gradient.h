@@ -9,7 +9,7 @@ namespace zg {
 struct FoldGradient {
   Tensor leaf;                  ///< [n] f32 | bf16 | f16
   Tensor sum;                   ///< [n] f32 | bf16 (added in f32, rounded once), in and out; not
-                                ///< read when `first`
+                                ///< read when `first`; may then be an f32 leaf, rounded in place
   DType rounding = DType::f32;  ///< f32 | bf16 | f16: what the leaf is rounded to, to nearest even
   bool first = false;           ///< +0 stands for the sum, whatever the tensor holds
 };

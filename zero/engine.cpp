@@ -267,6 +267,16 @@ Tensor Engine::value(const Parameter& parameter) const {
                      storage.compute);
 }
 
+Tensor Engine::gradient_place(const Parameter& parameter) {
+  if (state_->comm.size() > 1 || state_->config.reduce_at_boundary) return {};
+  Storage& storage = state_->storage_of(parameter);
+  const auto piece =
+      std::find_if(storage.pieces.begin(), storage.pieces.end(),
+                   [&](const FlatUnit::Piece& own) { return own.parameter == &parameter; });
+  if (piece == storage.pieces.end()) return {};  // it has no elements
+  return storage.lend_sum(static_cast<size_t>(piece - storage.pieces.begin()));
+}
+
 void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
   EngineState& s = *state_;
   std::vector<const Parameter*> own, small;

@@ -75,6 +75,8 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
         std::find_if(storage.pieces.begin(), storage.pieces.end(),
                      [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
         storage.pieces.begin());
+    const bool in_place = gradient.buffer().get() == sums.buffer().get();
+    if (!local && !in_place && storage.is_lent(index)) storage.leave_lent(device_.compute());
     const bool first = !local && !storage.folded[index];
     if (!local) storage.folded[index] = true;
     const int64_t step = in_file(sums) ? config_.offload.sub_group_size : piece.numel();

@@ -13,8 +13,9 @@ namespace zg::zero {
 
 /// Brings each micro-batch's whole gradients to the owners of their shards, which add them in
 /// rising global micro-batch: the one order that every world size can keep. A leaf is rounded once,
-/// travels in the compute dtype, and is added to sums in Config::grad_accum. Sums in a file pass
-/// through memory: alone in parts of sub_group_size, among ranks a storage's whole shard.
+/// travels in the compute dtype, and is added to sums in Config::grad_accum. One that was made
+/// where its sum belongs is rounded there. Sums in a file pass through memory: alone in parts of
+/// sub_group_size, among ranks a storage's whole shard.
 class Reducer {
  public:
   Reducer(Communicator& comm, const Device& device, const Config& config);

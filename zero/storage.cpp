@@ -64,7 +64,8 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
       values_are_masters(place.config.compute == place.config.optimizer),
       trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
       frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
-      pieces(trainable.flat.shard(place.rank)) {
+      pieces(trainable.flat.shard(place.rank)),
+      lent(pieces.size()) {
   clear();
   if (trainable.empty()) return;
   const FlatUnit& flat = trainable.flat;
@@ -102,8 +103,34 @@ void Storage::initialise(uint64_t seed, DType load) {
 }
 
 void Storage::zero_unfolded(Stream& stream) {
-  for (size_t i = 0; i < pieces.size(); ++i)
-    if (!folded[i]) fill_zero(sums.flat(pieces[i].begin, pieces[i].numel()), stream);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (folded[i]) continue;
+    if (is_lent(i)) leave_lent(stream);
+    fill_zero(sums.flat(pieces[i].begin, pieces[i].numel()), stream);
+  }
+}
+
+Tensor Storage::lend_sum(size_t piece) {
+  if (folded[piece] || is_lent(piece) || sums.dtype() != DType::f32 ||
+      sums.buffer()->space() != Space::device)
+    return {};
+  // Counts its own users: the last one's end is the end of the loan, and a tape that is the only
+  // one may add in place.
+  std::shared_ptr<Buffer> loan(sums.buffer().get(),
+                               [owner = sums.buffer()](Buffer*) mutable { owner.reset(); });
+  lent[piece] = loan;
+  const Tensor place = sums.flat(pieces[piece].begin, pieces[piece].numel());
+  return Tensor::of(std::move(loan), place.byte_offset(), pieces[piece].parameter->shape,
+                    DType::f32);
+}
+
+void Storage::leave_lent(Stream& stream) {
+  const PurposeScope purpose(sums.device(), Purpose::gradient);
+  const NameScope name_of_sums(sums.device(), name + " sums");
+  const Tensor elsewhere = Tensor::empty(sums.shape(), sums.dtype(), sums.device());
+  copy(sums, elsewhere, stream);
+  sums = elsewhere;
+  lent.assign(lent.size(), {});
 }
 
 void Storage::round_masters(int64_t begin, int64_t end) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,15 @@ struct Storage {
 
   /// What is not in `folded` becomes zero: its sum is undefined until then.
   void zero_unfolded(Stream& stream);
+
+  /// The memory of a piece's sum, for the first gradient of a step to be made in. It is lent as
+  /// long as a copy of the tensor lives. Absent while it is lent, once something was folded into
+  /// it, and unless the sums are f32 on the device.
+  Tensor lend_sum(size_t piece);
+  bool is_lent(size_t piece) const { return !lent[piece].expired(); }
+  /// The sums go elsewhere and leave their memory to those it is lent to: before anything else is
+  /// written to a sum that is lent. A tape that waits while others are walked comes to that.
+  void leave_lent(Stream& stream);
   void clear() { folded.assign(pieces.size(), false); }
 
   /// The compute copies of masters [begin, end), places of the trainable flat array inside the
@@ -62,6 +72,7 @@ struct Storage {
   Tensor sums;                               ///< grad_accum: gradients folded since clear()
   Tensor local_sums;                         ///< f32, whole: only with reduce_at_boundary
   std::vector<bool> folded;                  ///< by piece: its sum holds something
+  std::vector<std::weak_ptr<Buffer>> lent;   ///< by piece: what lend_sum() gave
 };
 
 }  // namespace zg::zero

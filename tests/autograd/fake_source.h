@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -53,10 +54,16 @@ class FakeSource final : public ParameterSource {
     return found->second;
   }
 
+  Tensor gradient_place(const Parameter& parameter) override {
+    const auto found = places.find(&parameter);
+    return found == places.end() ? Tensor() : std::exchange(found->second, Tensor());
+  }
+
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
     log.push_back("reduce " + unit.name);
     for (size_t i = 0; i < gradients.size(); ++i)
       if (gradients[i]) {
+        reduced[unit.parameters[i]] = gradients[i];
         this->gradients[unit.parameters[i]] = gradients[i].to_doubles();
         gradient_dtypes[unit.parameters[i]] = gradients[i].dtype();
       }
@@ -66,6 +73,8 @@ class FakeSource final : public ParameterSource {
   std::vector<double>& at_rest(const Parameter& parameter) { return rest_.at(&parameter); }
 
   std::vector<std::string> log;
+  std::map<const Parameter*, Tensor> places;  // given once each
+  std::map<const Parameter*, Tensor> reduced;
   std::map<const Parameter*, std::vector<double>> gradients;
   std::map<const Parameter*, DType> gradient_dtypes;
 

@@ -121,6 +121,40 @@ TEST_CASE("a parameter used twice gets the sum of both gradients") {
                       2 + columns[1]});
 }
 
+TEST_CASE("a gradient is made where its source wants it, and further uses are added there") {
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  const Parameter& weight = store.add(unit, "weight", {3, 2}, Init::normal(1.0f));
+  const Parameter& shift = store.add(unit, "shift", {2}, Init::normal(1.0f));
+  const Tensor ids = indices({2, 0, 2}, {1, 3}), x = narrow({5, 2}, 1);
+  std::map<const Parameter*, std::vector<double>> expected;
+  for (const bool offered : {false, true}) {
+    FakeSource source(store, shared_device(), DType::bf16);
+    std::map<const Parameter*, std::byte*> places;
+    if (offered)
+      for (const Parameter* parameter : unit.parameters) {
+        source.places[parameter] = Tensor::empty(parameter->shape, DType::f32, shared_device());
+        places[parameter] = source.places[parameter].raw();
+      }
+    Tape tape(shared_device(), &source);
+    Var loss;
+    {
+      Tape::Use use(tape, unit);
+      const Var w = tape.parameter(weight), b = tape.parameter(shift);
+      const Var picked = sum(embedding(ids, w)), projected = sum(linear(Var(x), w));
+      // Its gradient comes in bf16 and is converted.
+      loss = add(sum(mul(b, 2.0)), add(picked, projected));
+    }
+    tape.backward(loss);
+    if (!offered) expected = source.gradients;
+    CHECK(source.gradients == expected);
+    for (const auto& [parameter, place] : places) {
+      CAPTURE(parameter->name);
+      CHECK(source.reduced.at(parameter).raw() == place);
+    }
+  }
+}
+
 TEST_CASE("a frozen parameter is a constant") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tests/op_case.h"
 
 using namespace zg;
@@ -40,6 +42,23 @@ TEST_CASE("the first fold gives the bits of 0 + leaf, whatever the sum held") {
     kernels::fold_gradient({.leaf = leaf, .sum = sum, .first = true}, device.compute());
     CHECK(same_bits(sum, Tensor::zeros({20}, DType::f32, device)));
   }
+}
+
+TEST_CASE("the first fold rounds a leaf in its place, to the bits that it has elsewhere") {
+  for (const Device& device : devices_at_every_level())
+    for (DType rounding : {DType::f32, DType::bf16, DType::f16})
+      for (int64_t n : {1, 31, 1023, 200001}) {
+        CAPTURE(level_of(device));
+        CAPTURE(n);
+        const Tensor leaf = random_tensor({n}, DType::f32, device, 1);
+        leaf.data<float>()[n / 2] = -0.0f;
+        const Tensor sum = Tensor::empty({n}, DType::f32, device);
+        for (const Tensor& to : {sum, leaf})
+          kernels::fold_gradient({.leaf = leaf, .sum = to, .rounding = rounding, .first = true},
+                                 device.compute());
+        CHECK(same_bits(leaf, sum));
+        CHECK_FALSE(std::signbit(leaf.data<float>()[n / 2]));
+      }
 }
 
 TEST_CASE("fold_gradient refuses other shapes and dtypes") {

@@ -1,0 +1,154 @@
+#include <doctest/doctest.h>
+
+#include <optional>
+
+#include "runtime/error.h"
+#include "tests/zero/toy.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using State = zero::Engine::State;
+
+namespace {
+
+int64_t gradient_bytes_of(const Device& device, const std::string& phase) {
+  for (const MemoryTracker::Row& row : device.memory().rows())
+    if (row.phase == phase) return row.live[static_cast<size_t>(Purpose::gradient)];
+  return -1;
+}
+
+std::vector<double> sevens(const Parameter& parameter) {
+  return std::vector<double>(static_cast<size_t>(parameter.shape.numel()), 7.0);
+}
+
+Tensor filled_place(Engine& engine, const Parameter& parameter) {
+  const Tensor place = engine.gradient_place(parameter);
+  REQUIRE(place);
+  kernels::axpby({.x = Tensor::full(parameter.shape, 7, DType::f32, engine.device()),
+                  .y = place,
+                  .a = 1.0,
+                  .b = 0.0},
+                 engine.device().compute());
+  return place;
+}
+
+/// A micro-batch whose backward ends while the gradient of `parameter` is in its place.
+void fail(Engine& engine, Tape& tape, const Parameter& parameter) {
+  Var loss;
+  {
+    const Tape::Use use(tape, *parameter.unit);
+    loss = record("failing", {tape.parameter(parameter)},
+                  Tensor::zeros({1}, DType::f32, tape.device()), {}, Nothing{},
+                  [](const Nothing&, const BackwardPass& pass) {
+                    const Tensor gradient = pass.make_gradient(0);
+                    fill_zero(gradient, pass.stream());
+                    pass.accumulate(0, gradient);
+                    throw Error("failing: as the test wants it");
+                  });
+  }
+  CHECK_THROWS_AS(engine.backward(tape, loss), Error);
+}
+
+}  // namespace
+
+TEST_CASE("the first micro-batch of a step takes no memory for gradients but that of the sums") {
+  for (const Device& device : {Device::cpu(), Device::meta()})
+    for (const DType compute : {DType::f32, DType::bf16, DType::f16})
+      for (const int stage : {0, 3}) {
+        const Toy toy;
+        Engine engine(toy.store, device,
+                      {.stage = stage, .compute = compute, .loss_scaling = low_scale});
+        const int64_t resting =
+            device.memory().live_by_purpose()[static_cast<size_t>(Purpose::gradient)];
+        const Gradients gradients = random_gradients(toy.trainable(), 1);
+        for (const bool first : {true, false}) {
+          device.memory().reset_peaks();
+          run_micro_batch(engine, gradients);
+          CHECK((gradient_bytes_of(device, "backward") == resting) == first);
+        }
+        engine.step(1e-3f);
+        device.memory().reset_peaks();
+        run_micro_batch(engine, gradients);
+        CHECK(gradient_bytes_of(device, "backward") == resting);
+      }
+}
+
+TEST_CASE("a gradient's place is its f32 sum on the device of one rank, for one at a time") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu(), {.compute = DType::bf16});
+  {
+    const Tensor place = engine.gradient_place(toy.weight);
+    REQUIRE(place);
+    CHECK(place.shape() == toy.weight.shape);
+    CHECK(place.dtype() == DType::f32);
+    CHECK(place.buffer()->purpose() == Purpose::gradient);
+    CHECK_FALSE(engine.gradient_place(toy.weight));
+    CHECK(engine.gradient_place(toy.bias));
+  }
+  CHECK(engine.gradient_place(toy.weight));
+  run_micro_batch(engine, random_gradients({&toy.weight}, 1));
+  CHECK_FALSE(engine.gradient_place(toy.weight));
+  CHECK(engine.gradient_place(toy.bias));
+  engine.step(1e-3f);
+  CHECK(engine.gradient_place(toy.weight));
+  CHECK_FALSE(engine.gradient_place(toy.table));  // frozen
+
+  for (const Config& other :
+       {Config{.compute = DType::bf16, .grad_accum = DType::bf16},
+        Config{.offload = {.gradient = Space::host}}, Config{.reduce_at_boundary = true}})
+    CHECK_FALSE(Engine(toy.store, Device::cpu(), other).gradient_place(toy.weight));
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    if (Engine(toy.store, ranks, device).gradient_place(toy.weight))
+      throw Error("gradient_place: two ranks were offered one");
+  });
+}
+
+TEST_CASE("a gradient in its place stays while other tapes are walked and a step is taken") {
+  const Device device = Device::cpu();
+  const Toy toy;
+  Engine engine(toy.store, device), alone(toy.store, Device::cpu());
+  const int64_t resting = device.memory().live();
+  {
+    const Tensor waiting = filled_place(engine, toy.weight);
+    for (uint64_t m : {1, 2})
+      for (Engine* each : {&engine, &alone})
+        run_micro_batch(*each, random_gradients(toy.trainable(), m));
+    CHECK(waiting.to_doubles() == sevens(toy.weight));
+    for (const Parameter* parameter : toy.trainable())
+      CHECK(engine.read(*parameter, State::gradient) == alone.read(*parameter, State::gradient));
+    engine.step(1e-2f);
+    alone.step(1e-2f);
+    CHECK(engine.parameter_hash() == alone.parameter_hash());
+    CHECK(waiting.to_doubles() == sevens(toy.weight));
+  }
+  {
+    const Tensor waiting = filled_place(engine, toy.weight);  // and nobody uses the parameter
+    for (Engine* each : {&engine, &alone}) {
+      run_micro_batch(*each, random_gradients({&toy.bias}, 3));
+      each->step(1e-2f);
+    }
+    CHECK(engine.parameter_hash() == alone.parameter_hash());
+    CHECK(waiting.to_doubles() == sevens(toy.weight));
+  }
+  CHECK(device.memory().live() == resting);
+}
+
+TEST_CASE("a backward that fails while a gradient is in its place leaves no trace") {
+  for (const bool failed_lives_on : {true, false}) {
+    CAPTURE(failed_lives_on);
+    const Toy toy;
+    Engine engine(toy.store, Device::cpu()), alone(toy.store, Device::cpu());
+    std::optional<Tape> failed = engine.tape();
+    fail(engine, *failed, toy.weight);
+    if (!failed_lives_on) failed.reset();
+    const Gradients gradients = random_gradients({&toy.bias, &toy.gain}, 1);
+    for (Engine* each : {&engine, &alone}) {
+      run_micro_batch(*each, gradients);
+      each->step(1e-2f);
+      train_step(*each, 1);
+    }
+    CHECK(engine.parameter_hash() == alone.parameter_hash());
+  }
+}
