@@ -10,8 +10,9 @@ enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in
 /// elements, and checked against the tensor's size. Sums are kept in f32 (f64 for f64) and rounded
-/// once. Tiles depend on shapes alone: the same bits for any thread count. Where the processor
-/// multiplies bf16 (levels avx512_bf16 and amx_bf16) its subnormals count as 0.
+/// once, to c's dtype; an activation reads what they were rounded to. Tiles depend on shapes alone:
+/// the same bits for any thread count. Where the processor multiplies bf16 (levels avx512_bf16 and
+/// amx_bf16) its subnormals count as 0.
 struct Matmul {
   Tensor a;  ///< op(a) [M, K]: stored [M, K], or [K, M] when transpose_a; f64 | f32 | bf16 | f16
   Tensor b;  ///< op(b) [K, N]: stored [K, N], or [N, K] when transpose_b; same dtype as a
@@ -21,7 +22,7 @@ struct Matmul {
   bool accumulate = false;  ///< c += instead of c =; only into the accumulator dtype, no epilogue
   Tensor bias;              ///< [N] or absent, a's dtype
   Activation activation = Activation::none;
-  Tensor pre_activation;  ///< out or absent, like c: the sum before the activation, for backward
+  Tensor pre_activation;  ///< out or absent, like c: the sum, of which gelu gives c's bits again
   int64_t lda = 0, ldb = 0, ldc = 0;                 ///< distance of rows as stored; 0: packed
   int64_t batch = 1;                                 ///< independent products
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;  ///< between them; stride_a, stride_b 0: shared

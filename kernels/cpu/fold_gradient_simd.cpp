@@ -4,18 +4,6 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-/// Through memory that stays in the store buffer: this kernel waits for DRAM.
-template <class Rounding>
-inline Vec rounded(Vec x) {
-  Rounding lanes[Vec::lanes];
-  store(lanes, x);
-  return load(lanes);
-}
-template <>
-inline Vec rounded<float>(Vec x) {
-  return x;
-}
-
 template <class Leaf, class Rounding, class Sum, bool first>
 void fold(const void* leaf, void* sum, int64_t n) {
   const Leaf* x = static_cast<const Leaf*>(leaf);

@@ -12,16 +12,18 @@ struct Place {
   int64_t row, column, rows, columns;
 };
 
-inline Vec activate(Vec x, Activation activation) {
+/// Of the sum as pre_activation keeps it in an Out.
+template <class Out>
+inline Vec activate(Vec sum, Activation activation) {
   switch (activation) {
     case Activation::gelu_tanh:
-      return gelu_tanh(x);
+      return gelu_tanh(rounded<Out>(sum));
     case Activation::gelu_erf:
-      return gelu_erf(x);
+      return gelu_erf(rounded<Out>(sum));
     case Activation::none:
       break;
   }
-  return x;
+  return sum;
 }
 
 template <class Bias, class Out>
@@ -34,7 +36,7 @@ void finish_as(const Epilogue& to, const float* sums, int64_t distance, const Pl
       Vec x = load(sums + j, n);
       if (bias) x = x + load(bias + j, n);
       if (to.pre_activation) store(reinterpret_cast<Out*>(to.pre_activation) + offset + j, x, n);
-      store(reinterpret_cast<Out*>(to.c) + offset + j, activate(x, to.activation), n);
+      store(reinterpret_cast<Out*>(to.c) + offset + j, activate<Out>(x, to.activation), n);
     }
   }
 }

@@ -51,8 +51,11 @@ void finish(const Matmul& m, int64_t item, const Place& p, const S* sums) {
       S x = sums[i * p.columns + j];
       if (bias) x += static_cast<S>(bias[p.column + j]);
       if (m.accumulate) x += static_cast<S>(c[at]);
-      if (before) before[at] = static_cast<Out>(x);
-      c[at] = static_cast<Out>(m.activation == Activation::none ? x : gelu(x, m.activation));
+      const auto sum = static_cast<Out>(x);
+      if (before) before[at] = sum;
+      c[at] = m.activation == Activation::none
+                  ? sum
+                  : static_cast<Out>(gelu(static_cast<S>(sum), m.activation));
     }
 }
 

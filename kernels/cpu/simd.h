@@ -60,11 +60,12 @@ inline __m256i narrow_to_f16(Vec a) {
   return _mm512_cvtps_ph(_mm512_mask_mov_ps(a.v, nan, _mm512_castsi512_ps(quiet)),
                          _MM_FROUND_TO_NEAREST_INT);
 }
+inline Vec widen_from_f16(__m256i h) { return {_mm512_cvtph_ps(h)}; }
 inline Vec load(const f16* p) {
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  return widen_from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 inline Vec load(const f16* p, int64_t n) {
-  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p))};
+  return widen_from_f16(_mm256_maskz_loadu_epi16(first(n), p));
 }
 inline void store(f16* p, Vec a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_to_f16(a));
@@ -158,10 +159,11 @@ inline __m128i narrow_to_f16(Vec a) {
   const __m256 quiet = _mm256_or_ps(sign, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
   return _mm256_cvtps_ph(_mm256_blendv_ps(a.v, quiet, nan), _MM_FROUND_TO_NEAREST_INT);
 }
+inline Vec widen_from_f16(__m128i h) { return {_mm256_cvtph_ps(h)}; }
 inline Vec load(const f16* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  return widen_from_f16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-inline Vec load(const f16* p, int64_t n) { return {_mm256_cvtph_ps(load_halves(p, n))}; }
+inline Vec load(const f16* p, int64_t n) { return widen_from_f16(load_halves(p, n)); }
 inline void store(f16* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_to_f16(a));
 }
@@ -199,6 +201,22 @@ inline Vec copy_sign(Vec magnitude, Vec sign) {
 }
 
 #endif
+
+/// What a T that held it would give back.
+template <class T>
+Vec rounded(Vec a);
+template <>
+inline Vec rounded<float>(Vec a) {
+  return a;
+}
+template <>
+inline Vec rounded<bf16>(Vec a) {
+  return widen(narrow(a));
+}
+template <>
+inline Vec rounded<f16>(Vec a) {
+  return widen_from_f16(narrow_to_f16(a));
+}
 
 /// The count of lanes of a full vector, where a type saves the masks.
 struct All {};
