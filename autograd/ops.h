@@ -79,6 +79,13 @@ ZG_API Var linear(const Var& x, const Var& weight, const Var& bias = {},
                   Activation activation = Activation::none);
 
 // --- layers ---
+/// y = activation(x fc_weight^T + fc_bias) out_weight^T + out_bias: two linear() in one, which
+/// keeps the hidden layer's sum alone and makes its activation again in backward. x [..., in],
+/// fc_weight [hidden, in], out_weight [out, hidden]; biases [hidden] and [out] or absent; gelu_tanh
+/// | gelu_erf.
+ZG_API Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias,
+                        const Var& out_weight, const Var& out_bias,
+                        Activation activation = Activation::gelu_tanh);
 ZG_API Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon = 1e-5f);
 struct NormedSum {
   Var sum, normed;

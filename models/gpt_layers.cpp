@@ -3,10 +3,16 @@
 namespace zg::models {
 namespace {
 
-Var project(Tape& tape, const Projection& projection, const Var& x,
-            Activation activation = Activation::none) {
+Var project(Tape& tape, const Projection& projection, const Var& x) {
   const Var weight = tape.parameter(*projection.weight), bias = tape.parameter(*projection.bias);
-  return linear(x, weight, bias, activation);
+  return linear(x, weight, bias);
+}
+
+Var mlp(Tape& tape, const Block& block, const Var& x) {
+  const Projection &fc = block.c_fc, &out = block.mlp_out;
+  const Var fc_weight = tape.parameter(*fc.weight), fc_bias = tape.parameter(*fc.bias);
+  const Var out_weight = tape.parameter(*out.weight), out_bias = tape.parameter(*out.bias);
+  return feed_forward(x, fc_weight, fc_bias, out_weight, out_bias, Activation::gelu_tanh);
 }
 
 }  // namespace
@@ -32,8 +38,7 @@ Var run_block(Tape& tape, const Block& block, const Var& x, const Dropouts& drop
 
   const Var gamma = tape.parameter(*block.ln_2.weight), beta = tape.parameter(*block.ln_2.bias);
   const auto [sum, normed] = add_layer_norm(x, mixed, gamma, beta);
-  const Var hidden = project(tape, block.c_fc, normed, Activation::gelu_tanh);
-  return add(sum, dropouts(project(tape, block.mlp_out, hidden), block.mlp_out_site));
+  return add(sum, dropouts(mlp(tape, block, normed), block.mlp_out_site));
 }
 
 }  // namespace zg::models

@@ -19,12 +19,14 @@ Bytes bytes_of_a_pass(const Device& device) {
   const Var table = tape.variable(made({31, 32})), position = tape.variable(made({16, 32}));
   const Var gamma = tape.variable(made({32})), weight = tape.variable(made({96, 32}));
   const Var bias = tape.variable(made({96}));
+  const Var narrowing = tape.variable(made({32, 96}));
 
   const Var x = embedding(ids, table, position);
   const Var qkv = linear(layer_norm(x, gamma, gamma), weight, bias, Activation::gelu_tanh);
   const NormedSum sums =
       add_layer_norm(x, dropout(attention(qkv, 4), 0.1f, {.seed = 1}), gamma, gamma);
-  const Var logits = linear(rms_norm(sums.normed, gamma), table);
+  const Var mixed = feed_forward(sums.normed, weight, bias, narrowing, gamma);
+  const Var logits = linear(rms_norm(mixed, gamma), table);
   const std::vector<Var> parts = split(sums.sum, std::vector<int64_t>{8, 24}, 2);
   const Var joined[] = {softmax(parts[1], 1), permute(silu(parts[0]), {0, 1, 2})};
   const Var rejoined = concat(joined, 2);

@@ -25,6 +25,8 @@ class Bf16Unit {
     tape.backward(result);
   }
 
+  const FakeSource& source() const { return *source_; }
+
   /// The gradient arrived in f32 and is as close to `expected` as sums in f32 are.
   void check(const Parameter& parameter, const std::vector<double>& expected) const {
     CAPTURE(parameter.name);
@@ -61,6 +63,30 @@ TEST_CASE("gradients of bf16 weights and biases are summed and kept in f32") {
   for (size_t i = 0; i < 300; ++i) columns[i % 3] += x.to_doubles()[i];
   unit.check(weight, {columns[0], columns[1], columns[2], columns[0], columns[1], columns[2]});
   unit.check(bias, {100, 100});
+}
+
+TEST_CASE("bf16 parameters get from feed_forward what two linear layers give them, in f32") {
+  Bf16Unit unit;
+  const Parameter* parameters[] = {&unit.add("fc.weight", {7, 3}), &unit.add("fc.bias", {7}),
+                                   &unit.add("out.weight", {2, 7}), &unit.add("out.bias", {2})};
+  const Tensor x = narrow({100, 3}, 1);
+  const auto run = [&](auto layers) {
+    unit.run([&](Tape& tape) {
+      std::vector<Var> p;
+      for (const Parameter* parameter : parameters) p.push_back(tape.parameter(*parameter));
+      return layers(p);
+    });
+    return unit.source().gradients;
+  };
+  const auto expected = run([&](const std::vector<Var>& p) {
+    const Var hidden = linear(Var(x), p[0], p[1], Activation::gelu_tanh);
+    return linear(hidden, p[2], p[3]);
+  });
+  const auto actual =
+      run([&](const std::vector<Var>& p) { return feed_forward(Var(x), p[0], p[1], p[2], p[3]); });
+  CHECK(actual == expected);
+  for (const Parameter* parameter : parameters)
+    CHECK(unit.source().gradient_dtypes.at(parameter) == DType::f32);
 }
 
 TEST_CASE("gradients of bf16 parameters that are repeated are summed in f32") {
