@@ -69,7 +69,7 @@ void TapeState::accumulate(int index, Tensor gradient, const char* op) {
     throw ShapeError(std::string(op) + ": backward gave a gradient of shape " +
                      gradient.shape().str() + "; expected the input's " + slot.shape.str());
   const DType wanted = slot.parameter ? accumulator(slot.dtype) : slot.dtype;
-  if (gradient.dtype() != wanted && !(slot.parameter && gradient.dtype() == slot.dtype))
+  if (gradient.dtype() != slot.dtype && gradient.dtype() != accumulator(slot.dtype))
     throw DTypeError(std::string(op) + ": backward gave a gradient of " +
                      name_of(gradient.dtype()) + "; expected " + name_of(wanted));
   Stream& stream = device.compute();

@@ -117,7 +117,8 @@ ZG_API Var attention(const Var& q, const Var& k, const Var& v, const AttentionOp
 /// Mean over targets that are not ignored (NaN when all are, as in PyTorch); logits [..., V],
 /// targets [...] i32 | i64.
 ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index = -1);
-/// The same on logits = x weight^T, never whole in memory; x [..., C], weight [V, C].
+/// The same on logits = x weight^T, never whole in memory; x [..., C], weight [V, C]. Where it is
+/// recorded its gradients are made with the loss, and backward multiplies them.
 ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                     int64_t ignore_index = -1);
 ZG_API Var mse(const Var& x, const Var& target);  ///< mean of squared differences

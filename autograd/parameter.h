@@ -93,8 +93,9 @@ class ZG_API ParameterSource {
   /// Throws NotResident naming the unit to open.
   virtual Tensor value(const Parameter& parameter) const = 0;
   /// Uninitialised memory where the source wants the gradient of a micro-batch, which saves it a
-  /// copy: the parameter's shape, the accumulator dtype. The tape gives it back in reduce(), or
-  /// drops it. Absent where the source has no such place, and while it is taken.
+  /// copy: the parameter's shape, the accumulator dtype, stamped Purpose::gradient. The tape, its
+  /// only user, gives it back in reduce(), or drops it. Absent where the source has no such place,
+  /// and while it is taken.
   virtual Tensor gradient_place(const Parameter&) { return {}; }
   /// Whole gradients of one micro-batch, one per parameter of the unit and in the accumulator
   /// dtype, absent where none arose; called once per micro-batch, after the unit's last use.

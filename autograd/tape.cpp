@@ -110,7 +110,9 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
               .dtype = tensor.dtype()};
     }
   }
-  return {.tensor = activations ? activations->keep(tensor, device.compute()) : tensor};
+  // A parameter's gradient that forward made stays where it is wanted.
+  if (!activations || tensor.buffer()->purpose() == Purpose::gradient) return {.tensor = tensor};
+  return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
 }
 
 Tensor TapeState::fetch(const Saved& saved) const {
@@ -118,8 +120,7 @@ Tensor TapeState::fetch(const Saved& saved) const {
     const Tensor whole = source->value(*saved.parameter);
     return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
   }
-  return activations && saved.tensor ? activations->fetch(saved.tensor, device.compute())
-                                     : saved.tensor;
+  return saved.stored ? activations->fetch(saved.tensor, device.compute()) : saved.tensor;
 }
 
 TapeState::Entry& TapeState::push(Kind kind, const char* op) {
@@ -185,6 +186,15 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
   std::vector<Var> constants;
   for (const Tensor& output : outputs) constants.emplace_back(output);
   return constants;
+}
+
+Tensor early_gradient(const Var& input) {
+  if (!input.needs_gradient()) return {};
+  TapeState& tape = *input.tape_;
+  const TapeState::Slot& slot = tape.slots[static_cast<size_t>(input.slot_)];
+  if (slot.parameter) return tape.make_gradient(input.slot_);
+  const PurposeScope purpose(tape.device, Purpose::activation);
+  return Tensor::empty(slot.shape, accumulator(slot.dtype), tape.device);
 }
 
 // --- units ---

@@ -34,6 +34,7 @@ class ZG_API Var {
   friend struct TapeState;
   friend Var checkpoint(Tape&, std::span<const Var>,
                         std::function<Var(Tape&, std::span<const Var>)>);
+  friend Tensor early_gradient(const Var&);
   Tensor value_;
   std::shared_ptr<TapeState> tape_;  // null for a constant
   const Parameter* parameter_ = nullptr;
@@ -51,8 +52,8 @@ class ZG_API BackwardPass {
   /// Uninitialised memory for an input's gradient: its shape; the accumulator dtype for a
   /// parameter, the input's own otherwise.
   Tensor make_gradient(int input) const;
-  /// Adds to an input's gradient; ignored when !needs(input). Shape and dtype as make_gradient
-  /// says (a parameter takes its own dtype too). `gradient` must not be written afterwards.
+  /// Adds to an input's gradient; ignored when !needs(input). Shape as make_gradient says; the
+  /// input's dtype or its accumulator dtype. `gradient` must not be written afterwards.
   void accumulate(int input, Tensor gradient) const;
   Stream& stream() const;
   Device device() const;
@@ -165,6 +166,13 @@ Var record(const char* op, std::initializer_list<Var> inputs, const Tensor& outp
                 std::span<const Tensor>(&output, 1),
                 std::span<const Tensor>(saved.begin(), saved.size()), numbers, backward)[0];
 }
+
+/// Uninitialised memory for a gradient that an op makes while it runs forward, because it has at
+/// hand what backward would have to make again: the input's shape in the accumulator dtype; a
+/// parameter's is where the tape wants it. It travels in `saved`, and backward, which alone knows
+/// the gradient of the output, may multiply it in place and accumulates it. Absent unless
+/// input.needs_gradient().
+ZG_API Tensor early_gradient(const Var& input);
 
 /// Runs `segment` without recording and keeps its inputs only; backward runs it again on a tape of
 /// its own. Chen et al. 2016, arXiv:1604.06174. Tensors must enter through `inputs` (a captured Var

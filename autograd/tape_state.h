@@ -33,6 +33,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   /// A tensor for backward; a view of a parameter is kept as its place in the parameter.
   struct Saved {
     Tensor tensor;
+    bool stored = false;  // in `activations`
     const Parameter* parameter = nullptr;
     int64_t byte_offset = 0;
     Shape shape;

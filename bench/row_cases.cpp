@@ -154,20 +154,19 @@ Case cross_entropy_backward(DType dtype) {
           }};
 }
 
-ProjectionCrossEntropyForward projection_call(int64_t N, DType dtype, const Device& device) {
+ProjectionCrossEntropy projection_call(int64_t N, DType dtype, const Device& device) {
   return {.x = operand({N, tokens.C}, dtype, device, 1),
           .weight = operand({vocabulary, tokens.C}, dtype, device, 2),
           .targets = random_ids(N, vocabulary, device),
-          .loss = Tensor::zeros({N}, DType::f32, device),
-          .log_sum = Tensor::zeros({N}, DType::f32, device)};
+          .loss = Tensor::zeros({N}, DType::f32, device)};
 }
 
 double projection_flops(int64_t N) {
   return 2.0 * static_cast<double>(N) * static_cast<double>(vocabulary * tokens.C);
 }
 
-Case projection_forward(int64_t N, DType dtype) {
-  return {.name = "projection + cross_entropy forward",
+Case projection_loss(int64_t N, DType dtype) {
+  return {.name = "projection + cross_entropy",
           .shape = by({N, vocabulary, tokens.C}),
           .dtype = dtype,
           .flops = projection_flops(N),
@@ -175,33 +174,24 @@ Case projection_forward(int64_t N, DType dtype) {
           .written = 0.0,  // one number a row
           .make = [N, dtype](const Device& device) -> Run {
             const auto call = projection_call(N, dtype, device);
-            return [call, device] {
-              kernels::projection_cross_entropy_forward(call, device.compute());
-            };
+            return [call, device] { kernels::projection_cross_entropy(call, device.compute()); };
           }};
 }
 
-/// Three products: the logits again, dx and dweight.
-Case projection_backward(int64_t N, DType dtype) {
+/// Three products: the logits, dx and dweight.
+Case projection_gradients(int64_t N, DType dtype) {
   const auto make = [N, dtype](const Device& device) -> Run {
-    const auto forward = projection_call(N, dtype, device);
-    kernels::projection_cross_entropy_forward(forward, device.compute());
-    const ProjectionCrossEntropyBackward call{
-        .x = forward.x,
-        .weight = forward.weight,
-        .targets = forward.targets,
-        .log_sum = forward.log_sum,
-        .dloss = Tensor::full({N}, 1.0, DType::f32, device),
-        .dx = Tensor::zeros({N, tokens.C}, dtype, device),
-        .dweight = Tensor::zeros({vocabulary, tokens.C}, DType::f32, device)};
-    return [call, device] { kernels::projection_cross_entropy_backward(call, device.compute()); };
+    ProjectionCrossEntropy call = projection_call(N, dtype, device);
+    call.dx = Tensor::zeros({N, tokens.C}, DType::f32, device);
+    call.dweight = Tensor::zeros({vocabulary, tokens.C}, DType::f32, device);
+    return [call, device] { kernels::projection_cross_entropy(call, device.compute()); };
   };
-  return {.name = "projection + cross_entropy backward",
+  return {.name = "projection + cross_entropy and gradients",
           .shape = by({N, vocabulary, tokens.C}),
           .dtype = dtype,
           .flops = 3.0 * projection_flops(N),
           .read = bytes_of((N + vocabulary) * tokens.C, dtype),
-          .written = bytes_of(N * tokens.C, dtype) + bytes_of(vocabulary * tokens.C, DType::f32),
+          .written = bytes_of((N + vocabulary) * tokens.C, DType::f32),
           .make = make};
 }
 
@@ -247,7 +237,7 @@ std::vector<Case> row_cases() {
           embedding_backward, cross_entropy_forward, cross_entropy_backward})
       cases.push_back(make(dtype));
     for (int64_t N : {512, 1024})
-      for (const auto& make : {projection_forward, projection_backward})
+      for (const auto& make : {projection_loss, projection_gradients})
         cases.push_back(make(N, dtype));
     for (const auto& make : {softmax_forward, sum_of_rows}) cases.push_back(make(dtype));
   }

@@ -26,15 +26,6 @@ void check_per_row(const char* op, const char* name, const Tensor& tensor, const
   check_dtype(op, name, tensor, accumulator(rows.dtype()));
 }
 
-void check_projection(const char* op, const Tensor& x, const Tensor& weight,
-                      const Tensor& targets) {
-  check_matrix(op, "x", x);
-  check_matrix(op, "weight", weight);
-  check_shape(op, "weight", weight, {weight.extent(0), x.extent(1)});
-  check_dtype(op, "weight", weight, x.dtype());
-  check_targets(op, targets, x.extent(0));
-}
-
 }  // namespace
 
 void validate(const CrossEntropyForward& args) {
@@ -57,29 +48,22 @@ void validate(const CrossEntropyBackward& args) {
   check_device(op, {&args.logits, &args.targets, &args.log_sum, &args.dloss, &args.dlogits});
 }
 
-void validate(const ProjectionCrossEntropyForward& args) {
-  const char* op = "projection_cross_entropy_forward";
-  check_projection(op, args.x, args.weight, args.targets);
+void validate(const ProjectionCrossEntropy& args) {
+  const char* op = "projection_cross_entropy";
+  check_matrix(op, "x", args.x);
+  check_matrix(op, "weight", args.weight);
+  check_shape(op, "weight", args.weight, {args.weight.extent(0), args.x.extent(1)});
+  check_dtype(op, "weight", args.weight, args.x.dtype());
+  check_targets(op, args.targets, args.x.extent(0));
   check_per_row(op, "loss", args.loss, args.x);
-  check_per_row(op, "log_sum", args.log_sum, args.x);
-  check_device(op, {&args.x, &args.weight, &args.targets, &args.loss, &args.log_sum});
-}
-
-void validate(const ProjectionCrossEntropyBackward& args) {
-  const char* op = "projection_cross_entropy_backward";
-  check_projection(op, args.x, args.weight, args.targets);
-  check_per_row(op, "log_sum", args.log_sum, args.x);
-  check_per_row(op, "dloss", args.dloss, args.x);
-  if (args.dx) {
-    check_shape(op, "dx", args.dx, args.x.shape());
-    check_dtype(op, "dx", args.dx, args.x.dtype());
-  }
-  if (args.dweight) {
-    check_shape(op, "dweight", args.dweight, args.weight.shape());
-    check_dtype(op, "dweight", args.dweight, accumulator(args.weight.dtype()));
-  }
-  check_device(op, {&args.x, &args.weight, &args.targets, &args.log_sum, &args.dloss, &args.dx,
-                    &args.dweight});
+  const auto check_gradient = [&](const char* name, const Tensor& gradient, const Tensor& of) {
+    if (!gradient) return;
+    check_shape(op, name, gradient, of.shape());
+    check_dtype(op, name, gradient, accumulator(of.dtype()));
+  };
+  check_gradient("dx", args.dx, args.x);
+  check_gradient("dweight", args.dweight, args.weight);
+  check_device(op, {&args.x, &args.weight, &args.targets, &args.loss, &args.dx, &args.dweight});
 }
 
 namespace kernels {
@@ -87,14 +71,10 @@ constinit Kernel<CrossEntropyForward> cross_entropy_forward{.name = "cross_entro
                                                             .cpu = cpu::cross_entropy_forward};
 constinit Kernel<CrossEntropyBackward> cross_entropy_backward{.name = "cross_entropy_backward",
                                                               .cpu = cpu::cross_entropy_backward};
-constinit Kernel<ProjectionCrossEntropyForward> projection_cross_entropy_forward{
-    .name = "projection_cross_entropy_forward",
-    .workspace_bytes = cpu::projection_forward_workspace,
-    .cpu = cpu::projection_cross_entropy_forward};
-constinit Kernel<ProjectionCrossEntropyBackward> projection_cross_entropy_backward{
-    .name = "projection_cross_entropy_backward",
-    .workspace_bytes = cpu::projection_backward_workspace,
-    .cpu = cpu::projection_cross_entropy_backward};
+constinit Kernel<ProjectionCrossEntropy> projection_cross_entropy{
+    .name = "projection_cross_entropy",
+    .workspace_bytes = cpu::projection_cross_entropy_workspace,
+    .cpu = cpu::projection_cross_entropy};
 }  // namespace kernels
 
 }  // namespace zg

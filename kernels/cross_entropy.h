@@ -20,35 +20,31 @@ struct CrossEntropyBackward {
   int64_t ignore_index = -1;
 };
 
-/// The same on logits = x weight^T, which never exist as a whole: the vocabulary is walked in
-/// chunks with an online log-sum-exp, and backward makes each chunk again. Scratch is one chunk of
-/// up to 16 MiB in the accumulator dtype; backward has its gradient in x's dtype, too, and dx of
-/// its rows in the accumulator when several chunks add to a narrower dx.
-struct ProjectionCrossEntropyForward {
+/// The loss on logits = x weight^T, which never exist as a whole, and its gradients while parts of
+/// the logits are there, so that nobody makes them again. Hsu et al. 2024, "Liger Kernel",
+/// arXiv:2410.10989, section 3.2. Scratch is 16 MiB of logits for a loss alone, made by chunks of
+/// columns with an online log-sum-exp; with a gradient it is all logits of some rows, 40 MiB (twice
+/// that in f64; one row if that is longer), and what a chunk's gradient takes in x's dtype.
+struct ProjectionCrossEntropy {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
   Tensor weight;   ///< [V, C] same dtype
-  Tensor targets;  ///< [N] i32 | i64
+  Tensor targets;  ///< [N] i32 | i64; outside [0, V) and not ignore_index: ShapeError
   Tensor loss;     ///< [N] out, accumulator dtype
-  Tensor log_sum;  ///< [N] out, accumulator dtype
-  int64_t ignore_index = -1;
-};
-struct ProjectionCrossEntropyBackward {
-  Tensor x, weight, targets, log_sum;
-  Tensor dloss;    ///< [N] accumulator dtype
-  Tensor dx;       ///< [N, C] out; may be absent
+  Tensor dx;       ///< [N, C] out, accumulator dtype; may be absent
   Tensor dweight;  ///< [V, C] out, accumulator dtype; may be absent
+  /// dx and dweight are of gradient_factor * sum(loss); the gradient of a logit is rounded to x's
+  /// dtype, and with a factor f16 keeps more of its small values.
+  double gradient_factor = 1.0;
   int64_t ignore_index = -1;
 };
 ZG_API void validate(const CrossEntropyForward&);
 ZG_API void validate(const CrossEntropyBackward&);
-ZG_API void validate(const ProjectionCrossEntropyForward&);
-ZG_API void validate(const ProjectionCrossEntropyBackward&);
+ZG_API void validate(const ProjectionCrossEntropy&);
 
 namespace kernels {
 extern ZG_API Kernel<CrossEntropyForward> cross_entropy_forward;
 extern ZG_API Kernel<CrossEntropyBackward> cross_entropy_backward;
-extern ZG_API Kernel<ProjectionCrossEntropyForward> projection_cross_entropy_forward;
-extern ZG_API Kernel<ProjectionCrossEntropyBackward> projection_cross_entropy_backward;
+extern ZG_API Kernel<ProjectionCrossEntropy> projection_cross_entropy;
 }  // namespace kernels
 
 }  // namespace zg

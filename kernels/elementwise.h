@@ -48,7 +48,8 @@ constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
 struct Binary {
   BinaryOp op;
   Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (power: floating only)
-  Tensor y;     ///< out, the broadcast shape; a's dtype, boolean for comparisons
+  Tensor y;     ///< out, the broadcast shape; a's dtype, boolean for comparisons; may be an operand
+                ///< of its shape and dtype
 };
 
 /// da = dy * d(a op b)/da and db likewise, in the broadcast shape (reduce them afterwards when an

@@ -76,21 +76,29 @@ void backward_of_cross_entropy(int64_t ignore_index, const BackwardPass& pass) {
   dlogits.accumulate();
 }
 
-void backward_of_projection(int64_t ignore_index, const BackwardPass& pass) {
-  const Tensor x = pass.saved(0), targets = pass.saved(2);
-  const InputGradient dx(pass, 0, x.dtype()), dweight(pass, 1, accumulator(x.dtype()));
-  kernels::projection_cross_entropy_backward(
-      {.x = x,
-       .weight = pass.saved(1),
-       .targets = targets,
-       .log_sum = pass.saved(3),
-       .dloss = row_gradients(pass, pass.saved(4), targets.numel()),
-       .dx = dx.view(x.shape()),
-       .dweight = dweight.tensor(),
-       .ignore_index = ignore_index},
-      pass.stream());
-  dx.accumulate();
-  dweight.accumulate();
+/// dx and dweight as forward made them become those of the loss: times its gradient, over what
+/// forward's are of.
+void backward_of_projection(const BackwardPass& pass) {
+  const Tensor factor = quotient(pass.gradient_of_output(), pass.saved(2), pass.stream());
+  for (const int input : {0, 1}) {
+    if (!pass.needs(input)) continue;
+    const Tensor gradient = pass.saved(input);
+    kernels::binary({BinaryOp::multiply, gradient, factor, gradient}, pass.stream());
+    pass.accumulate(input, gradient);
+  }
+}
+
+/// Of the gradient of a logit, whose absolute value is at most 1, while it is held in x's dtype. A
+/// power of two: it changes no bit but those that f16 would lose below 2^-14.
+double gradient_factor(DType dtype) { return dtype == DType::f16 ? 0x1p15 : 1.0; }
+
+/// What the gradients of factor * sum(losses) are divided by to be those of the mean. Without any
+/// target they are zeros and stay so, as in PyTorch.
+Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream) {
+  const Tensor one = Tensor::full({}, 1.0, count.dtype(), count.device());
+  const Tensor divisor = empty_like(count);
+  kernels::binary({BinaryOp::maximum, count, one, divisor}, stream);
+  return scaled(divisor, factor, stream);
 }
 
 }  // namespace
@@ -120,14 +128,25 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
     refuse_shape(op, "weight", matrix.shape(), "[V, " + std::to_string(values.extent(-1)) + "]");
   const Tensor rows = values.view(rows_of(values.shape()));
   Stream& stream = values.device().compute();
-  const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
-  kernels::projection_cross_entropy_forward({rows, matrix, wanted, loss, log_sum, ignore_index},
-                                            stream);
+  const Tensor loss = Tensor::empty({rows.extent(0)}, accumulator(rows.dtype()), values.device());
+  const Tensor dx = early_gradient(x), dweight = early_gradient(weight);
+  const double factor = gradient_factor(rows.dtype());
+  kernels::projection_cross_entropy({.x = rows,
+                                     .weight = matrix,
+                                     .targets = wanted,
+                                     .loss = loss,
+                                     .dx = dx ? dx.view(rows.shape()) : dx,
+                                     .dweight = dweight,
+                                     .gradient_factor = factor,
+                                     .ignore_index = ignore_index},
+                                    stream);
   const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
-  return record(
-      op, {x, weight}, quotient(total(loss, stream), count, stream),
-      {rows, matrix, wanted, log_sum, count}, ignore_index,
-      [](int64_t ignored, const BackwardPass& pass) { backward_of_projection(ignored, pass); });
+  const bool recorded = dx || dweight;
+  const Tensor divisor = recorded ? gradient_divisor(count, factor, stream) : Tensor();
+  struct NoNumbers {};
+  return record(op, {x, weight}, quotient(total(loss, stream), count, stream),
+                {dx, dweight, divisor}, NoNumbers{},
+                [](const NoNumbers&, const BackwardPass& pass) { backward_of_projection(pass); });
 }
 
 Var mse(const Var& x, const Var& target) {

@@ -52,6 +52,88 @@ TEST_CASE("projection_cross_entropy is cross_entropy of linear") {
   check_gradient([&](Tape&, Vars in) { return loss(in[0], in[1]); }, {x, weight});
   check_gradient([&](Tape&, Vars in) { return loss(in[0], Var(weight)); }, {x});
   check_gradient([&](Tape&, Vars in) { return loss(Var(x), in[0]); }, {weight});
+  // Other gradients than 1 reach it, and both operands may be one.
+  const Tensor others = indices({3, 1, 0, 6, 6, 2}, {2, 3});
+  check_gradient([&](Tape&, Vars in) { return mul(loss(in[0], in[1]), 3.0); }, {x, weight});
+  check_gradient(
+      [&](Tape&, Vars in) {
+        const Var once = loss(in[0], in[1]);
+        const Var again = projection_cross_entropy(in[0], in[1], others, 6);
+        return add(mul(once, -0.5), again);
+      },
+      {x, weight});
+  check_gradient(
+      [&](Tape&, Vars in) {
+        return projection_cross_entropy(in[0], in[0], indices({1, 0, 2}, {3}));
+      },
+      {doubles({3, 5}, 3)});
+}
+
+TEST_CASE("projection_cross_entropy in a checkpointed segment has the same bits") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    CAPTURE(name_of(dtype));
+    const Tensor x = random_tensor({2, 3, 5}, dtype, shared_device(), 1);
+    const Tensor weight = random_tensor({7, 5}, dtype, shared_device(), 2);
+    std::vector<Tensor> losses, gradients;
+    for (const bool checkpointed : {false, true}) {
+      Tape tape(shared_device());
+      const Var inputs[] = {tape.variable(x), tape.variable(weight)};
+      const auto head = [](Tape&, Vars in) {
+        return projection_cross_entropy(in[0], in[1], targets);
+      };
+      const Var loss = checkpointed ? checkpoint(tape, inputs, head) : head(tape, inputs);
+      tape.backward(loss, 2.0);
+      losses.push_back(loss.value());
+      for (const Var& input : inputs) gradients.push_back(tape.gradient(input));
+    }
+    CHECK(same_bits(losses[0], losses[1]));
+    CHECK(gradients[0].dtype() == dtype);
+    CHECK(gradients[1].dtype() == dtype);
+    CHECK(same_bits(gradients[0], gradients[2]));
+    CHECK(same_bits(gradients[1], gradients[3]));
+  }
+}
+
+TEST_CASE("projection_cross_entropy of f16 keeps gradients that f16 itself could not hold") {
+  const Device& device = shared_device();
+  Tape tape(device);
+  const Var x(Tensor::full({4, 1}, 1, DType::f16, device));
+  const Tensor logits = Tensor::zeros({2, 1}, DType::f16, device);
+  logits.data<f16>()[1] = f16(-20.0f);
+  const Var weight = tape.variable(logits);
+  tape.backward(projection_cross_entropy(x, weight, indices({0, 0, 0, 0}, {4})), 0x1p16);
+  CHECK(tape.gradient(weight).to_doubles()[1] ==
+        doctest::Approx(0x1p16 * std::exp(-20.0)).epsilon(0x1p-9));
+}
+
+TEST_CASE("projection_cross_entropy of ignored targets alone is NaN with gradients of zeros") {
+  Tape tape(shared_device());
+  const Var x = tape.variable(doubles({2, 5}, 1)), weight = tape.variable(doubles({7, 5}, 2));
+  const Var loss = projection_cross_entropy(x, weight, indices({-1, -1}, {2}));
+  CHECK(std::isnan(loss.value().item()));
+  tape.backward(loss);
+  CHECK(tape.gradient(x).to_doubles() == std::vector<double>(10, 0.0));
+  CHECK(tape.gradient(weight).to_doubles() == std::vector<double>(35, 0.0));
+}
+
+TEST_CASE("projection_cross_entropy makes gradients only where it is recorded and needs them") {
+  const Device device = Device::meta();
+  const auto floats = [&](const Shape& shape) { return Tensor::empty(shape, DType::f32, device); };
+  const Tensor x = floats({64, 8}), weight = floats({4096, 8});
+  const Tensor wanted = Tensor::empty({64}, DType::i64, device);
+  const int64_t before = device.memory().live();
+  const auto taken = [&](const Var& rows, const Var& matrix) {
+    const Var loss = projection_cross_entropy(rows, matrix, wanted);
+    return device.memory().live() - before - arena_bytes(4);  // beside the loss
+  };
+  CHECK(taken(Var(x), Var(weight)) == 0);
+  // The divisor of the gradients, too.
+  Tape first(device), second(device);
+  CHECK(taken(first.variable(x), Var(weight)) == x.bytes() + arena_bytes(4));
+  first = Tape(device);
+  CHECK(taken(Var(x), second.variable(weight)) == weight.bytes() + arena_bytes(4));
+  second = Tape(device);
+  CHECK(device.memory().live() == before);  // tapes that nobody walked
 }
 
 TEST_CASE("a loss of bf16 logits is f32, and of ignored targets alone is not a number") {

@@ -181,6 +181,51 @@ TEST_CASE("a gradient is made where its source wants it, and further uses are ad
   }
 }
 
+TEST_CASE(
+    "a gradient that forward makes is where its source wants it, and stays out of the store") {
+  struct Refusing final : ActivationStore {
+    Tensor keep(const Tensor& tensor, Stream&) override {
+      kept_weight = kept_weight || tensor.shape() == Shape{4, 2};
+      return tensor;
+    }
+    Tensor fetch(const Tensor& kept, Stream&) override { return kept; }
+    bool kept_weight = false;
+  };
+  ParameterStore store;
+  const Unit& unit = store.unit("tied");
+  const Parameter& weight = store.add(unit, "weight", {4, 2}, Init::normal(1.0f));
+  const Tensor ids = indices({2, 0, 3}, {1, 3}), targets = indices({1, 1, 0}, {1, 3});
+  std::vector<double> expected;
+  for (const int heads : {1, 2})
+    for (const bool offered : {false, true}) {
+      CAPTURE(heads);
+      FakeSource source(store, shared_device(), DType::bf16);
+      const std::byte* place = nullptr;
+      if (offered) {
+        const PurposeScope purpose(shared_device(), Purpose::gradient);
+        source.places[&weight] = Tensor::empty({4, 2}, DType::f32, shared_device());
+        place = source.places[&weight].raw();
+      }
+      Refusing activations;
+      Tape tape(shared_device(), &source, TapeMode::record, &activations);
+      Var loss;
+      {
+        Tape::Use use(tape, unit);
+        const Var x = embedding(ids, tape.parameter(weight));
+        for (int head = 0; head < heads; ++head) {
+          const Var own = projection_cross_entropy(x, tape.parameter(weight), targets);
+          loss = loss ? add(loss, own) : own;
+        }
+      }
+      CHECK_FALSE(source.places[&weight]);
+      tape.backward(loss);
+      CHECK_FALSE(activations.kept_weight);
+      if (!offered) expected = source.gradients[&weight];
+      CHECK(source.gradients[&weight] == expected);
+      if (offered && heads == 1) CHECK(source.reduced[&weight].raw() == place);
+    }
+}
+
 TEST_CASE("a frozen parameter is a constant") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "autograd/ops.h"
 #include "runtime/error.h"
 #include "tests/zero/toy.h"
 
@@ -51,7 +52,93 @@ void fail(Engine& engine, Tape& tape, const Parameter& parameter) {
   CHECK_THROWS_AS(engine.backward(tape, loss), Error);
 }
 
+/// A model of one matrix, which is its embedding and its head, too.
+struct Tied {
+  static constexpr int64_t rows = 12, width = 6, vocabulary = 70;
+  ParameterStore store;
+  const Unit& unit = store.unit("tied");
+  const Parameter& wte = store.add(unit, "wte", {vocabulary, width}, Init::normal(0.5f));
+
+  Var loss(Tape& tape, uint64_t sample) const {
+    std::vector<int64_t> ids(rows + 1);
+    for (size_t i = 0; i < ids.size(); ++i)
+      ids[i] = (static_cast<int64_t>(i * i) + 7 * static_cast<int64_t>(sample)) % vocabulary;
+    const auto part = [&](size_t begin) {
+      const auto from = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+      return Tensor::from(std::vector<int64_t>(from, from + rows), {1, rows}, tape.device());
+    };
+    const Tape::Use use(tape, unit);
+    const Var x = embedding(part(0), tape.parameter(wte));
+    return projection_cross_entropy(x, tape.parameter(wte), part(1));
+  }
+};
+
+/// Two steps of four micro-batches; the hash of what came of them.
+std::string train_tied(const Config& config, int ranks) {
+  std::string hash;
+  run_local(ranks, [&](Communicator& comm, const Device& device) {
+    const Tied model;
+    Engine engine(model.store, comm, device, config);
+    for (uint64_t step = 0; step < 2; ++step) {
+      for (int g = comm.rank(); g < 4; g += ranks) {
+        Tape tape = engine.tape();
+        engine.backward(tape, model.loss(tape, 4 * step + static_cast<uint64_t>(g)));
+      }
+      engine.step(1e-2f);
+    }
+    const std::string own = engine.parameter_hash();
+    if (comm.rank() == 0) hash = own;
+  });
+  return hash;
+}
+
 }  // namespace
+
+TEST_CASE("tied weights whose gradient forward makes have the same bits on any ranks") {
+  for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
+    const Config plain{.compute = compute, .loss_scaling = low_scale};
+    const std::string expected = train_tied(plain, 1);
+    for (const int stage : {0, 1, 2, 3})
+      for (const int ranks : {1, 2, 4})
+        for (const Space space : {Space::device, Space::host}) {
+          Config config = plain;
+          config.stage = stage;
+          config.offload = {.activation = space};
+          CAPTURE(name_of(compute));
+          CAPTURE(stage);
+          CAPTURE(ranks);
+          CHECK(train_tied(config, ranks) == expected);
+          config.offload.gradient = Space::host;
+          CHECK(train_tied(config, ranks) == expected);
+        }
+  }
+}
+
+TEST_CASE("tapes dropped or walked late after forward made a gradient change no other's") {
+  const Tied model;
+  Engine engine(model.store, Device::cpu()), alone(model.store, Device::cpu());
+  const int64_t resting = engine.device().memory().live();
+  {
+    Tape dropped = engine.tape();
+    model.loss(dropped, 9);
+  }
+  Tape late = engine.tape();
+  const Var late_loss = model.loss(late, 1);
+  for (Engine* each : {&engine, &alone}) {
+    Tape tape = each->tape();
+    each->backward(tape, model.loss(tape, 0));
+  }
+  engine.backward(late, late_loss);
+  {
+    Tape tape = alone.tape();
+    alone.backward(tape, model.loss(tape, 1));
+  }
+  late = engine.tape();
+  engine.step(1e-2f);
+  alone.step(1e-2f);
+  CHECK(engine.parameter_hash() == alone.parameter_hash());
+  CHECK(engine.device().memory().live() == resting + arena_bytes(late_loss.value().bytes()));
+}
 
 TEST_CASE("the first micro-batch of a step takes no memory for gradients but that of the sums") {
   for (const Device& device : {Device::cpu(), Device::meta()})
