@@ -268,8 +268,9 @@ Tensor Engine::value(const Parameter& parameter) const {
 }
 
 Tensor Engine::gradient_place(const Parameter& parameter) {
-  if (state_->comm.size() > 1 || state_->config.reduce_at_boundary) return {};
+  if (state_->config.reduce_at_boundary) return {};
   Storage& storage = state_->storage_of(parameter);
+  if (state_->comm.size() > 1) return state_->reducer.place_of(storage, parameter);
   const auto piece =
       std::find_if(storage.pieces.begin(), storage.pieces.end(),
                    [&](const FlatUnit::Piece& own) { return own.parameter == &parameter; });

@@ -97,7 +97,8 @@ class ZG_API Engine final : public ParameterSource {
   void acquire(const Unit& unit, Stream& stream) override;
   void release(const Unit& unit, Stream& stream) noexcept override;
   Tensor value(const Parameter& parameter) const override;
-  /// On one rank the f32 sum on the device, for the first micro-batch of a step.
+  /// On one rank the f32 sum on the device, for the first micro-batch of a step; among several the
+  /// part of an f32 leaf that will be sent, for every micro-batch.
   Tensor gradient_place(const Parameter& parameter) override;
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) override;
 

@@ -40,15 +40,15 @@ void Reducer::reduce(Storage& storage, std::span<const Parameter* const> paramet
   if (comm_.size() == 1 || config_.reduce_at_boundary)
     return fold_here(storage, parameters, gradients);
   Leaf& leaf = leaf_of(storage);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i]->trainable) continue;
-    const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
-    const Tensor place = leaf.flat.flat(piece.begin, piece.numel());
-    if (const Tensor gradient = std::exchange(gradients[i], Tensor()))
-      kernels::cast({.x = gradient.flat(0, gradient.numel()), .y = place}, device_.compute());
-    --leaf.missing;
-  }
-  if (leaf.missing == 0) send(leaf);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i]->trainable)
+      leaf.gradients.fill(*parameters[i], std::exchange(gradients[i], Tensor()));
+  if (leaf.gradients.is_full()) send(leaf);
+}
+
+Tensor Reducer::place_of(Storage& storage, const Parameter& parameter) {
+  if (in_file(storage.sums) || accumulator(storage.compute) != storage.compute) return {};
+  return leaf_of(storage).gradients.lend(parameter);
 }
 
 void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> parameters,
@@ -116,13 +116,7 @@ Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
   for (Leaf& leaf : filling_)
     if (leaf.storage == &storage) return leaf;
   wait_for(1);  // one on its way while the next is filled
-  const PurposeScope purpose(device_, Purpose::gradient);
-  const NameScope name(device_, storage.name + " gradients");
-  const FlatUnit& flat = storage.trainable.flat;
-  filling_.push_back({.storage = &storage,
-                      .flat = Tensor::zeros({flat.padded}, storage.compute, device_),
-                      .missing = static_cast<int>(flat.pieces.size()),
-                      .sums = nullptr});
+  filling_.push_back({&storage, {storage, device_}, -1, nullptr});
   if (in_file(storage.sums))
     filling_.back().sums = stream({{{.tensor = storage.sums, .loads = !is_fresh(storage)}}});
   return filling_.back();
@@ -134,7 +128,8 @@ void Reducer::send(Leaf& leaf) {
   Storage& storage = *sent.storage;
   const bool fresh = is_fresh(storage);
   storage.folded.assign(storage.folded.size(), true);
-  sent.last = scatter(sent.flat, sent.sums ? sent.sums->next()[0] : storage.sums, storage, fresh);
+  sent.last = scatter(sent.gradients.complete(), sent.sums ? sent.sums->next()[0] : storage.sums,
+                      storage, fresh);
   in_flight_.push_back(std::move(sent));
   if (!config_.overlap_comm) wait_for(0);
 }
@@ -163,7 +158,12 @@ void Reducer::wait_for(size_t in_flight) {
 }
 
 void Reducer::finish() {
-  while (!filling_.empty()) send(filling_.back());
+  // What is only lent belongs to a tape that is still to be walked.
+  std::erase_if(filling_, [](const Leaf& leaf) {
+    return leaf.gradients.is_empty() && !leaf.gradients.is_lent();
+  });
+  for (size_t i = filling_.size(); i-- > 0;)
+    if (!filling_[i].gradients.is_empty()) send(filling_[i]);
   wait_for(0);
   leave(nullptr);
 }

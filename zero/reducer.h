@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/comm.h"
+#include "zero/gradient_leaf.h"
 #include "zero/storage.h"
 #include "zero/streaming.h"
 
@@ -14,12 +15,15 @@ namespace zg::zero {
 /// Brings each micro-batch's whole gradients to the owners of their shards, which add them in
 /// rising global micro-batch: the one order that every world size can keep. A leaf is rounded once,
 /// travels in the compute dtype, and is added to sums in Config::grad_accum. One that was made
-/// where its sum belongs is rounded there. Sums in a file pass through memory: alone in parts of
-/// sub_group_size, among ranks a storage's whole shard.
+/// where its sum or its part of a leaf belongs stays there. Sums in a file pass through memory:
+/// alone in parts of sub_group_size, among ranks a storage's whole shard.
 class Reducer {
  public:
   Reducer(Communicator& comm, const Device& device, const Config& config);
 
+  /// Memory for the gradient of a parameter that is about to be made: its part of the leaf that it
+  /// will travel in. Absent while that is lent, where a leaf rounds, and where sums are in a file.
+  Tensor place_of(Storage& storage, const Parameter& parameter);
   /// `gradients` belong to `parameters`, absent where none arose; taken out of the span one by one.
   void reduce(Storage& storage, std::span<const Parameter* const> parameters,
               std::span<Tensor> gradients);
@@ -31,9 +35,8 @@ class Reducer {
  private:
   struct Leaf {
     Storage* storage;
-    Tensor flat;
+    GradientLeaf gradients;
     Communicator::Ticket last = -1;
-    int missing = 0;                  // parameters still to come
     std::unique_ptr<Streaming> sums;  // of those in a file
   };
   void fold_here(Storage& storage, std::span<const Parameter* const> parameters,
@@ -51,7 +54,7 @@ class Reducer {
   Communicator& comm_;
   const Device device_;
   const Config& config_;
-  std::vector<Leaf> filling_;           // leaves that several units write
+  std::vector<Leaf> filling_;           // leaves with parts still to come
   std::deque<Leaf> in_flight_;          // being exchanged
   std::unique_ptr<Streaming> leaving_;  // sums that were added to, on their way to the drive
 };

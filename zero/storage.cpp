@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise.h"
 #include "runtime/cpu/team.h"
+#include "zero/loan.h"
 #include "zero/transfer.h"
 
 namespace zg::zero {
@@ -114,14 +115,8 @@ Tensor Storage::lend_sum(size_t piece) {
   if (folded[piece] || is_lent(piece) || sums.dtype() != DType::f32 ||
       sums.buffer()->space() != Space::device)
     return {};
-  // Counts its own users: the last one's end is the end of the loan, and a tape that is the only
-  // one may add in place.
-  std::shared_ptr<Buffer> loan(sums.buffer().get(),
-                               [owner = sums.buffer()](Buffer*) mutable { owner.reset(); });
-  lent[piece] = loan;
-  const Tensor place = sums.flat(pieces[piece].begin, pieces[piece].numel());
-  return Tensor::of(std::move(loan), place.byte_offset(), pieces[piece].parameter->shape,
-                    DType::f32);
+  return lend(sums.flat(pieces[piece].begin, pieces[piece].numel()), pieces[piece].parameter->shape,
+              lent[piece]);
 }
 
 void Storage::leave_lent(Stream& stream) {

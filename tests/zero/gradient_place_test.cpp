@@ -186,10 +186,92 @@ TEST_CASE("a gradient's place is its f32 sum on the device of one rank, for one 
        {Config{.compute = DType::bf16, .grad_accum = DType::bf16},
         Config{.offload = {.gradient = Space::host}}, Config{.reduce_at_boundary = true}})
     CHECK_FALSE(Engine(toy.store, Device::cpu(), other).gradient_place(toy.weight));
+}
+
+TEST_CASE("among ranks a gradient's place is its part of the leaf, where none is rounded") {
+  const Toy toy;
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) throw Error(std::string("gradient_place: ") + what);
+  };
   run_local(2, [&](Communicator& ranks, const Device& device) {
-    if (Engine(toy.store, ranks, device).gradient_place(toy.weight))
-      throw Error("gradient_place: two ranks were offered one");
+    Engine engine(toy.store, ranks, device, {.stage = 2});
+    for (uint64_t m : {1, 2}) {
+      {
+        const Tensor place = engine.gradient_place(toy.weight);
+        require(place && place.shape() == toy.weight.shape, "it has the parameter's shape");
+        require(place.dtype() == DType::f32, "it is f32");
+        require(place.buffer()->purpose() == Purpose::gradient, "it counts as gradient");
+        require(!engine.gradient_place(toy.weight), "one at a time");
+        require(!engine.gradient_place(toy.table), "not of what is frozen");
+      }
+      require(!!engine.gradient_place(toy.weight), "again when it is free");
+      run_micro_batch(engine, random_gradients({&toy.weight}, m));
+    }
+    for (Config other : {Config{.compute = DType::bf16}, Config{.reduce_at_boundary = true}})
+      require(!Engine(toy.store, ranks, device, other).gradient_place(toy.weight),
+              "only where gradients are sent as they are made");
   });
+}
+
+TEST_CASE("among ranks an f32 micro-batch takes no memory for gradients but that of leaves") {
+  for (const bool meta : {false, true}) {
+    const Toy toy;
+    int64_t taken = -1;
+    const auto measure = [&](Communicator& ranks, const Device& device) {
+      Engine engine(toy.store, ranks, device, {.stage = 2});
+      const Gradients gradients = random_gradients(toy.trainable(), 1);
+      const int64_t resting =
+          device.memory().live_by_purpose()[static_cast<size_t>(Purpose::gradient)];
+      device.memory().reset_peaks();
+      run_micro_batch(engine, gradients);
+      if (ranks.rank() == 0) taken = gradient_bytes_of(device, "backward") - resting;
+    };
+    if (meta)
+      measure(*counting_communicator(0, 2), Device::meta());
+    else
+      run_local(2, measure);
+    // Most is taken when backward begins, in the unit of matrix and gain, which start at multiples
+    // of 64 elements of a leaf for two ranks.
+    CHECK(taken == arena_bytes(4 * (128 + 192 + 64)));
+  }
+}
+
+TEST_CASE("among ranks a gradient in its place stays while other tapes are walked") {
+  const Toy toy;
+  const auto train = [&](Engine& engine, int rank, int ranks) {
+    for (uint64_t step : {0, 1}) {
+      for (int g = rank; g < 4; g += ranks)
+        run_micro_batch(engine, random_gradients(
+                                    step == 0 ? toy.trainable() : std::vector{&toy.bias, &toy.gain},
+                                    4 * step + static_cast<uint64_t>(g)));
+      engine.step(1e-2f);
+    }
+    return engine.parameter_hash();
+  };
+  Engine alone(toy.store, Device::cpu());
+  const std::string expected = train(alone, 0, 1);
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    std::vector<std::string> hashes(2);
+    std::vector<std::vector<double>> kept(2);
+    std::vector<int64_t> left(2);
+    run_local(2, [&](Communicator& ranks, const Device& device) {
+      const auto rank = static_cast<size_t>(ranks.rank());
+      Engine engine(toy.store, ranks, device, {.stage = stage});
+      const int64_t resting = device.memory().live();
+      {
+        const Tensor waiting = filled_place(engine, toy.weight);
+        hashes[rank] = train(engine, ranks.rank(), 2);
+        kept[rank] = waiting.to_doubles();
+      }
+      left[rank] = device.memory().live() - resting;
+    });
+    for (size_t rank : {0, 1}) {
+      CHECK(hashes[rank] == expected);
+      CHECK(kept[rank] == sevens(toy.weight));
+      CHECK(left[rank] == 0);
+    }
+  }
 }
 
 TEST_CASE("a gradient in its place stays while other tapes are walked and a step is taken") {
