@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -67,8 +68,12 @@ namespace cpu {
 void adam(const Adam&, Workspace, Stream&);
 }
 
+namespace cuda {
+void adam(const Adam&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
-constinit Kernel<Adam> adam{.name = "adam", .cpu = cpu::adam};
+constinit Kernel<Adam> adam{.name = "adam", .cpu = cpu::adam, .cuda = ZG_CUDA_KERNEL(adam)};
 }
 
 }  // namespace zg

@@ -1,6 +1,7 @@
 #include "kernels/dropout.h"
 
 #include "kernels/check.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 
@@ -34,8 +35,13 @@ namespace cpu {
 void dropout(const Dropout&, Workspace, Stream&);
 }
 
+namespace cuda {
+void dropout(const Dropout&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
-constinit Kernel<Dropout> dropout{.name = "dropout", .cpu = cpu::dropout};
+constinit Kernel<Dropout> dropout{
+    .name = "dropout", .cpu = cpu::dropout, .cuda = ZG_CUDA_KERNEL(dropout)};
 }
 
 }  // namespace zg

@@ -1,6 +1,7 @@
 #include "kernels/embedding.h"
 
 #include "kernels/check.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -70,13 +71,20 @@ void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
 int64_t embedding_backward_bytes(const EmbeddingBackward&, const Device::Traits&);
 }  // namespace cpu
 
+namespace cuda {
+void embedding_forward(const EmbeddingForward&, Workspace, Stream&);
+void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
 constinit Kernel<EmbeddingForward> embedding_forward{.name = "embedding_forward",
-                                                     .cpu = cpu::embedding_forward};
+                                                     .cpu = cpu::embedding_forward,
+                                                     .cuda = ZG_CUDA_KERNEL(embedding_forward)};
 constinit Kernel<EmbeddingBackward> embedding_backward{
     .name = "embedding_backward",
     .workspace_bytes = cpu::embedding_backward_bytes,
-    .cpu = cpu::embedding_backward};
+    .cpu = cpu::embedding_backward,
+    .cuda = ZG_CUDA_KERNEL(embedding_backward)};
 }  // namespace kernels
 
 }  // namespace zg

@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/fold_gradient.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 
@@ -16,8 +17,13 @@ void validate(const FoldGradient& args) {
                      "; expected f32, bf16 or f16");
 }
 
+namespace cuda {
+void fold_gradient(const FoldGradient&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
-constinit Kernel<FoldGradient> fold_gradient{.name = "fold_gradient", .cpu = cpu::fold_gradient};
+constinit Kernel<FoldGradient> fold_gradient{
+    .name = "fold_gradient", .cpu = cpu::fold_gradient, .cuda = ZG_CUDA_KERNEL(fold_gradient)};
 }
 
 }  // namespace zg

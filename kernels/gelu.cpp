@@ -1,6 +1,7 @@
 #include "kernels/gelu.h"
 
 #include "kernels/check.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -40,9 +41,16 @@ void gelu_forward(const GeluForward&, Workspace, Stream&);
 void gelu_backward(const GeluBackward&, Workspace, Stream&);
 }  // namespace cpu
 
+namespace cuda {
+void gelu_forward(const GeluForward&, Workspace, Stream&);
+void gelu_backward(const GeluBackward&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
-constinit Kernel<GeluForward> gelu_forward{.name = "gelu_forward", .cpu = cpu::gelu_forward};
-constinit Kernel<GeluBackward> gelu_backward{.name = "gelu_backward", .cpu = cpu::gelu_backward};
+constinit Kernel<GeluForward> gelu_forward{
+    .name = "gelu_forward", .cpu = cpu::gelu_forward, .cuda = ZG_CUDA_KERNEL(gelu_forward)};
+constinit Kernel<GeluBackward> gelu_backward{
+    .name = "gelu_backward", .cpu = cpu::gelu_backward, .cuda = ZG_CUDA_KERNEL(gelu_backward)};
 }  // namespace kernels
 
 }  // namespace zg

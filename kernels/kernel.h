@@ -26,8 +26,9 @@ struct Kernel {
   using WorkspaceBytes = int64_t (*)(const Args&, const Device::Traits&);
 
   const char* name;
-  WorkspaceBytes workspace_bytes = nullptr;  ///< null: needs none
+  WorkspaceBytes workspace_bytes = nullptr;  ///< of the cpu's; null: needs none
   Function cpu = nullptr;                    ///< the reference every backend is tested against
+  WorkspaceBytes cuda_workspace_bytes = nullptr;
   Function cuda = nullptr;
   Function hpu = nullptr;
 
@@ -39,7 +40,9 @@ struct Kernel {
     Function function = select(traits.backend);
     Tensor scratch;
     Workspace workspace;
-    if (workspace_bytes) workspace.bytes = workspace_bytes(args, traits);
+    const WorkspaceBytes declared =
+        traits.backend == Device::Type::cuda ? cuda_workspace_bytes : workspace_bytes;
+    if (declared) workspace.bytes = declared(args, traits);
     if (workspace.bytes > 0) {
       const Device device = stream.device();
       PurposeScope purpose(device, Purpose::workspace);

@@ -2,6 +2,7 @@
 
 #include "kernels/adam.h"
 #include "kernels/check.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 
@@ -47,10 +48,15 @@ void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
 int64_t sum_of_squares_bytes(const SumOfSquares&, const Device::Traits&);
 }  // namespace cpu
 
+namespace cuda {
+void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
 constinit Kernel<SumOfSquares> sum_of_squares{.name = "sum_of_squares",
                                               .workspace_bytes = cpu::sum_of_squares_bytes,
-                                              .cpu = cpu::sum_of_squares};
+                                              .cpu = cpu::sum_of_squares,
+                                              .cuda = ZG_CUDA_KERNEL(sum_of_squares)};
 }
 
 }  // namespace zg

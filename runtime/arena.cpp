@@ -1,52 +1,13 @@
 #include "runtime/arena.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
 #include "runtime/error.h"
 
 namespace zg {
-namespace {
-
-// Address space costs nothing until it is touched; four times the machine's memory leaves room for
-// whatever can run here and keeps the arena one contiguous range, so freed neighbours always merge.
-int64_t address_space_bytes() {
-  const int64_t physical =
-      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  return std::max<int64_t>(physical * 4, Arena::grow_bytes) / Arena::grow_bytes * Arena::grow_bytes;
-}
-
-}  // namespace
-
-Arena::Arena(bool backed) {
-  if (!backed) return;
-  capacity_ = address_space_bytes();
-  void* start = mmap(nullptr, static_cast<size_t>(capacity_ + grow_bytes), PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED)
-    throw DeviceError("arena: cannot reserve " + std::to_string(capacity_) +
-                      " bytes of address space: " + std::strerror(errno) +
-                      "; raise the limit shown by `ulimit -v`");
-  // Huge pages need a 2 MiB boundary.
-  const auto address = reinterpret_cast<uintptr_t>(start);
-  const auto aligned = (address + static_cast<uintptr_t>(grow_bytes) - 1) /
-                       static_cast<uintptr_t>(grow_bytes) * static_cast<uintptr_t>(grow_bytes);
-  base_ = reinterpret_cast<std::byte*>(aligned);
-  if (aligned > address) munmap(start, aligned - address);
-  const uintptr_t tail = address + static_cast<uintptr_t>(grow_bytes) - aligned;
-  if (tail > 0) munmap(base_ + capacity_, tail);
-  madvise(base_, static_cast<size_t>(capacity_), MADV_HUGEPAGE);  // a refusal only costs speed
-}
-
-Arena::~Arena() {
-  if (base_) munmap(base_, static_cast<size_t>(capacity_));
-}
+Arena::Arena(std::unique_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
 
 int64_t Arena::reserved_after(int64_t bytes) const {
   const bool fits = free_by_size_.lower_bound({bytes, 0}) != free_by_size_.end();
@@ -62,8 +23,7 @@ int64_t Arena::allocate(int64_t bytes) {
     return offset;
   }
   if (const int64_t needed = in_steps(top_ + bytes); needed > held_) {
-    if (base_ && (needed > capacity_ || mprotect(base_ + held_, static_cast<size_t>(needed - held_),
-                                                 PROT_READ | PROT_WRITE) != 0))
+    if (memory_ && (needed > memory_->capacity() || !memory_->grow(held_, needed)))
       throw OutOfMemory("arena: the system refused to grow from " + std::to_string(held_) + " to " +
                         std::to_string(needed) + " bytes");
     held_ = needed;

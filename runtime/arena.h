@@ -3,8 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
+
+#include "runtime/backend.h"
 
 namespace zg {
 
@@ -16,18 +19,15 @@ class Arena {
  public:
   static constexpr int64_t grow_bytes = int64_t{2} << 20;  // a huge page
 
-  /// backed: reserves address space now, and takes memory from the system as it grows.
-  explicit Arena(bool backed);
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  /// memory: what it hands out, taken as it grows; null: unbacked.
+  explicit Arena(std::unique_ptr<ArenaMemory> memory = nullptr);
 
   /// What reserved() would be after allocate(bytes).
   int64_t reserved_after(int64_t bytes) const;
   int64_t allocate(int64_t bytes);  ///< bytes: a multiple of arena_granule; returns the offset
   void release(int64_t offset, int64_t bytes);
 
-  std::byte* base() const { return base_; }  ///< null when unbacked
+  std::byte* base() const { return memory_ ? memory_->base() : nullptr; }  ///< null when unbacked
   /// Up to the highest end of a live block, in steps of grow_bytes: what a card must have for now.
   int64_t reserved() const { return in_steps(top_); }
 
@@ -38,8 +38,8 @@ class Arena {
   void insert_free(int64_t offset, int64_t bytes);
   void erase_free(int64_t offset, int64_t bytes);
 
-  std::byte* base_ = nullptr;
-  int64_t capacity_ = 0, held_ = 0, top_ = 0;           // held_: taken from the system
+  std::unique_ptr<ArenaMemory> memory_;
+  int64_t held_ = 0, top_ = 0;                          // held_: taken from the system
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (bytes, offset)
   std::map<int64_t, int64_t> free_by_offset_;           // offset -> bytes
 };

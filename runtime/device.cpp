@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "runtime/backend.h"
 #include "runtime/cpu/isa.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
@@ -40,7 +41,7 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
       index(index),
       name(std::string(prefix(type)) + ":" + std::to_string(index)),
       traits(traits_of(type, options)),
-      ledger(name, type != Device::Type::meta, options),
+      ledger(name, type, index, options),
       swap(options.swap) {}
 
 void DeviceState::reserve_file() {
@@ -56,13 +57,26 @@ Device DeviceState::make(Device::Type type, int index, const Device::Options& op
   if (index < 0)
     throw ConfigError("device: expected an index of 0 or more, got " + std::to_string(index));
   auto state = std::make_shared<DeviceState>(type, index, options);
-  state->compute = cpu::make_stream(*state, "compute");
+  state->compute = type == Device::Type::cuda ? cuda::backend().make_stream(*state, "compute")
+                                              : cpu::make_stream(*state, "compute");
   return Device(std::move(state));
 }
 
 Device Device::cpu(int index, const Options& options) {
   return DeviceState::make(Type::cpu, index, options);
 }
+
+Device Device::cuda(int index, const Options& options) {
+  const Backend& backend = cuda::backend();
+  if (const std::string why = backend.absence(); !why.empty())
+    throw Unsupported("device: cuda:" + std::to_string(index) + ": " + why + "; try cpu");
+  if (index >= backend.count())
+    throw ConfigError("device: cuda:" + std::to_string(index) + " is not there; expected 0 to " +
+                      std::to_string(backend.count() - 1));
+  return DeviceState::make(Type::cuda, index, options);
+}
+
+std::string Device::cuda_absence() { return cuda::backend().absence(); }
 
 Device Device::meta(int index, const Options& options) {
   return DeviceState::make(Type::meta, index, options);
@@ -81,8 +95,8 @@ Device Device::parse(const std::string& name, const Options& options) {
   }
   if (kind == "cpu") return cpu(index, options);
   if (kind == "meta") return meta(index, options);
-  if (kind == "cuda" || kind == "hpu")
-    throw Unsupported("device: " + kind + " is not in this build; try cpu");
+  if (kind == "cuda") return cuda(index, options);
+  if (kind == "hpu") throw Unsupported("device: hpu is not in this build; try cpu");
   throw ConfigError("device: expected cpu, cuda, hpu or meta with an index, got '" + name + "'");
 }
 

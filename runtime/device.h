@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -62,8 +63,13 @@ class ZG_API Device {
   };
 
   static Device cpu(int index = 0, const Options& options = {});
+  /// The index-th GPU that the CUDA runtime shows. Unsupported where there is none, with the
+  /// reason.
+  static Device cuda(int index = 0, const Options& options = {});
+  static std::string cuda_absence();  ///< why there is no CUDA device; empty: there is one
   static Device meta(int index = 0, const Options& options = {});  ///< accounts, stores nothing
-  static Device parse(const std::string& name, const Options& options = {});  ///< "cpu:1", "meta"
+  static Device parse(const std::string& name,
+                      const Options& options = {});  ///< "cpu:1", "cuda:0", "meta"
 
   Type type() const;
   int index() const;
@@ -94,7 +100,13 @@ class ZG_API Stream {
   virtual Device::Type type() const = 0;  ///< meta: kernels validate, account and return
   virtual Trace* trace() const = 0;       ///< null when not tracing
   virtual const char* name() const = 0;   ///< "compute": the track in a trace
-  virtual void synchronize() = 0;         ///< blocks the host; reports deferred device errors
+  /// Blocks the host until what was queued is done; throws what kernels found meanwhile, such as an
+  /// index outside (on an accelerator it cannot be thrown at the call).
+  virtual void synchronize() = 0;
+  /// Queues to[0, bytes) = from[0, bytes), between any two of the device's spaces or the process's
+  /// own memory, which may be used again at once (what the device holds pinned may not).
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void fill_zero(void* to, size_t bytes) = 0;  ///< queued, too
 };
 
 }  // namespace zg

@@ -16,7 +16,7 @@ namespace zg {
 /// The arenas and the books of one device.
 class Ledger final : public MemoryTracker {
  public:
-  Ledger(std::string device_name, bool backed, const Device::Options& options);
+  Ledger(std::string device_name, Device::Type type, int index, const Device::Options& options);
 
   int64_t live(Space space) const override;
   BytesByPurpose live_by_purpose(Space space) const override;
@@ -53,10 +53,12 @@ class Ledger final : public MemoryTracker {
   Account& account(Space space) { return accounts_[static_cast<size_t>(space)]; }
   const Account& account(Space space) const { return accounts_[static_cast<size_t>(space)]; }
   void update_row(Space space);
+  std::unique_ptr<ArenaMemory> memory_behind(Space space) const;
   [[noreturn]] void refuse(int64_t bytes, Space space, int64_t limit, int64_t held) const;
 
   const std::string device_name_;
-  const bool backed_;
+  const Device::Type type_;
+  const int index_;
   const int64_t device_limit_, host_limit_;
   mutable std::mutex mutex_;  // buffers may be freed while another thread reads the books
   std::array<Account, space_count> accounts_;

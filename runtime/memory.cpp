@@ -5,6 +5,7 @@
 #include <ostream>
 #include <sstream>
 
+#include "runtime/backend.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
 
@@ -30,9 +31,11 @@ const char* name_of(Purpose purpose) {
   return names[static_cast<size_t>(purpose)];
 }
 
-Ledger::Ledger(std::string device_name, bool backed, const Device::Options& options)
+Ledger::Ledger(std::string device_name, Device::Type type, int index,
+               const Device::Options& options)
     : device_name_(std::move(device_name)),
-      backed_(backed),
+      type_(type),
+      index_(index),
       device_limit_(options.memory_limit),
       host_limit_(options.host_limit) {}
 
@@ -57,10 +60,17 @@ void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) con
   throw OutOfMemory(message.str());
 }
 
+std::unique_ptr<ArenaMemory> Ledger::memory_behind(Space space) const {
+  if (type_ == Device::Type::meta || space == Space::file) return nullptr;
+  if (type_ == Device::Type::cuda && space != Space::host)
+    return cuda::backend().memory(index_, space);
+  return host_memory();
+}
+
 Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   std::lock_guard lock(mutex_);
   Account& account = this->account(space);
-  if (!account.arena) account.arena = std::make_unique<Arena>(backed_ && space != Space::file);
+  if (!account.arena) account.arena = std::make_unique<Arena>(memory_behind(space));
   if (const int64_t limit = this->limit(space); limit > 0) {
     int64_t others = 0;
     if (space != Space::device) {

@@ -1,7 +1,7 @@
 #include "runtime/tensor.h"
 
-#include <cstring>
 #include <string>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/swap.h"
@@ -49,6 +49,29 @@ double element(const std::byte* raw, DType dtype, int64_t i) {
   return 0;
 }
 
+/// The host cannot read or write the elements where they are.
+bool is_remote(const Tensor& tensor) {
+  return tensor.device().type() == Device::Type::cuda && tensor.buffer()->space() == Space::device;
+}
+
+/// The elements in the host's memory: where they are, or a copy of them.
+class HostView {
+ public:
+  explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
+    if (tensor.numel() == 0 || !is_remote(tensor)) return;
+    copy_.resize(static_cast<size_t>(tensor.bytes()));
+    Stream& stream = tensor.device().compute();
+    stream.copy(copy_.data(), raw_, copy_.size());
+    stream.synchronize();
+    raw_ = copy_.data();
+  }
+  const std::byte* raw() const { return raw_; }
+
+ private:
+  const std::byte* raw_;
+  std::vector<std::byte> copy_;
+};
+
 void require_host_access(const Tensor& tensor, const char* what) {
   if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
   if (tensor.device().type() == Device::Type::meta)
@@ -78,9 +101,10 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
 
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device& device) {
   Tensor tensor = empty(shape, dtype, device);
-  std::byte* raw = tensor.raw();
-  if (!raw) return tensor;
+  if (!tensor.raw() || tensor.numel() == 0) return tensor;
   const int64_t count = tensor.numel();
+  std::vector<std::byte> staged(is_remote(tensor) ? static_cast<size_t>(tensor.bytes()) : 0);
+  std::byte* raw = staged.empty() ? tensor.raw() : staged.data();
   switch (dtype) {
     case DType::f64:
       fill<double>(raw, count, value);
@@ -107,6 +131,7 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device&
       fill<uint8_t>(raw, count, value != 0);
       break;
   }
+  if (!staged.empty()) device.compute().copy(tensor.raw(), staged.data(), staged.size());
   return tensor;
 }
 
@@ -176,12 +201,14 @@ void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
     throw ShapeError("from: expected " + std::to_string(numel()) + " values for " + shape_.str() +
                      ", got " + std::to_string(count));
   check_dtype(dtype);
-  if (raw() && count > 0) std::memcpy(raw(), values, static_cast<size_t>(bytes()));
+  if (raw() && count > 0) device().compute().copy(raw(), values, static_cast<size_t>(bytes()));
 }
 
 void Tensor::copy_to_host(void* values) const {
   require_host_access(*this, "to_host");
-  if (numel() > 0) std::memcpy(values, raw(), static_cast<size_t>(bytes()));
+  if (numel() == 0) return;
+  device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
+  device().compute().synchronize();
 }
 
 template <>
@@ -189,25 +216,27 @@ std::vector<bool> Tensor::to_host<bool>() const {
   check_dtype(DType::boolean);
   require_host_access(*this, "to_host");
   std::vector<bool> values(static_cast<size_t>(numel()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = raw()[i] != std::byte{0};
+  const HostView view(*this);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = view.raw()[i] != std::byte{0};
   return values;
 }
 
 std::vector<double> Tensor::to_doubles() const {
   require_host_access(*this, "to_doubles");
   std::vector<double> values(static_cast<size_t>(numel()));
+  const HostView view(*this);
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = element(raw(), dtype_, static_cast<int64_t>(i));
+    values[i] = element(view.raw(), dtype_, static_cast<int64_t>(i));
   return values;
 }
 
 double Tensor::item() const {
   if (numel() != 1) throw ShapeError("item: expected a tensor of one element, got " + shape_.str());
   require_host_access(*this, "item");
-  return element(raw(), dtype_, 0);
+  return element(HostView(*this).raw(), dtype_, 0);
 }
 
-void copy(const Tensor& src, const Tensor& dst, Stream&) {
+void copy(const Tensor& src, const Tensor& dst, Stream& stream) {
   if (!src || !dst || src.numel() != dst.numel() || src.dtype() != dst.dtype())
     throw ShapeError("copy: expected equal sizes and element types, got " + src.shape().str() +
                      " " + name_of(src.dtype()) + " to " + dst.shape().str() + " " +
@@ -215,7 +244,8 @@ void copy(const Tensor& src, const Tensor& dst, Stream&) {
   const bool from_file = src.buffer()->space() == Space::file;
   if (from_file || dst.buffer()->space() == Space::file)
     return wait_for_swap(src.device(), start_swap(src, dst));
-  if (src.raw() && dst.raw()) std::memmove(dst.raw(), src.raw(), static_cast<size_t>(src.bytes()));
+  if (src.raw() && dst.raw() && src.numel() > 0)
+    stream.copy(dst.raw(), src.raw(), static_cast<size_t>(src.bytes()));
 }
 
 namespace {
@@ -234,9 +264,9 @@ void fill_zero_in_file(const Tensor& dst) {
 
 }  // namespace
 
-void fill_zero(const Tensor& dst, Stream&) {
+void fill_zero(const Tensor& dst, Stream& stream) {
   if (dst && dst.buffer()->space() == Space::file) return fill_zero_in_file(dst);
-  if (dst.raw()) std::memset(dst.raw(), 0, static_cast<size_t>(dst.bytes()));
+  if (dst.raw() && dst.numel() > 0) stream.fill_zero(dst.raw(), static_cast<size_t>(dst.bytes()));
 }
 
 }  // namespace zg

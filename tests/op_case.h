@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,12 +21,27 @@ inline std::vector<Isa> available_levels() {
   return levels;
 }
 
-/// A fresh cpu:0 per level, with two threads so that splitting work is exercised.
+/// A fresh cpu:0 per level, with two threads so that splitting work is exercised. In a binary of
+/// its own (tests/cuda) the same tests, those of suite "every device", run on the CUDA backend.
 inline std::vector<Device> devices_at_every_level(int threads = 2) {
+#ifdef ZG_TEST_CUDA
+  return {Device::cuda(0, {.threads = threads})};
+#endif
   std::vector<Device> devices;
   for (Isa isa : available_levels())
     devices.push_back(Device::cpu(0, {.threads = threads, .isa = isa}));
   return devices;
+}
+
+/// Those of `dtypes` that the device has: f64 is the CPU's alone.
+inline std::vector<DType> on_device(std::span<const DType> dtypes, const Device& device) {
+  std::vector<DType> found;
+  for (DType dtype : dtypes)
+    if (dtype != DType::f64 || device.type() == Device::Type::cpu) found.push_back(dtype);
+  return found;
+}
+inline std::vector<DType> on_device(std::initializer_list<DType> dtypes, const Device& device) {
+  return on_device(std::span(dtypes.begin(), dtypes.size()), device);
 }
 
 inline std::string level_of(const Device& device) { return name_of(device.traits().isa); }
@@ -94,11 +111,13 @@ inline double excess(const Tensor& actual, const std::vector<double>& expected, 
   return worst;
 }
 
+inline std::vector<uint8_t> bytes_of(const Tensor& x) {
+  return x.alias(x.byte_offset(), {x.bytes()}, DType::u8).to_host<uint8_t>();
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
-  for (int64_t i = 0; i < a.bytes(); ++i)
-    if (a.raw()[i] != b.raw()[i]) return false;
-  return true;
+  return bytes_of(a) == bytes_of(b);
 }
 
 }  // namespace zg::testing

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "runtime/device_state.h"
 
 namespace zg::cpu {
@@ -14,6 +16,8 @@ class ImmediateStream final : public Stream {
   Trace* trace() const override { return state_.trace.get(); }
   const char* name() const override { return name_; }
   void synchronize() override {}
+  void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
+  void fill_zero(void* to, size_t bytes) override { std::memset(to, 0, bytes); }
 
  private:
   DeviceState& state_;  // owns this stream

@@ -119,10 +119,11 @@ Tensor run_unary(UnaryOp op, const Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("axpby and cast give the rounded result for every pair of floating types") {
+TEST_CASE("axpby and cast give the rounded result for every pair of floating types" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType x_dtype : floating)
-      for (DType y_dtype : floating)
+    for (DType x_dtype : on_device(floating, device))
+      for (DType y_dtype : on_device(floating, device))
         for (int64_t n : {1, 31, 33, 1023, 70001}) {
           CAPTURE(level_of(device));
           CAPTURE(name_of(x_dtype));
@@ -147,9 +148,9 @@ TEST_CASE("axpby and cast give the rounded result for every pair of floating typ
         }
 }
 
-TEST_CASE("axpby with b = 0 overwrites whatever y held") {
+TEST_CASE("axpby with b = 0 overwrites whatever y held" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating) {
+    for (DType dtype : on_device(floating, device)) {
       const Tensor x = random_tensor({37}, dtype, device, 1);
       const Tensor y = Tensor::full({37}, not_a_number, dtype, device);
       kernels::axpby({.x = x, .y = y, .a = 1.0, .b = 0.0}, device.compute());
@@ -157,7 +158,8 @@ TEST_CASE("axpby with b = 0 overwrites whatever y held") {
     }
 }
 
-TEST_CASE("axpby, cast and add have the same bits at every level and for any thread count") {
+TEST_CASE("axpby, cast and add have the same bits at every level and for any thread count" *
+          doctest::test_suite("every device")) {
   const Device reference = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   auto results = [](const Device& device) {
     std::vector<Tensor> all;
@@ -216,9 +218,10 @@ TEST_CASE("cast between integers and booleans keeps values that fit") {
   CHECK(y.to_doubles() == std::vector<double>{0, 1});
 }
 
-TEST_CASE("binary ops broadcast like numpy for every type and level") {
+TEST_CASE("binary ops broadcast like numpy for every type and level" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
+    for (DType dtype : on_device(floating, device))
       for (const ShapePair& pair : pairs) {
         const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
         const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);
@@ -279,9 +282,10 @@ TEST_CASE("integer arithmetic wraps, division truncates and a zero divisor is na
       ConfigError);
 }
 
-TEST_CASE("binary_backward is dy times the difference quotient") {
+TEST_CASE("binary_backward is dy times the difference quotient" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
+    for (DType dtype : on_device(floating, device))
       for (const ShapePair& pair : pairs)
         for (int code = 0; code <= static_cast<int>(BinaryOp::minimum); ++code) {
           const BinaryOp op = BinaryOp(code);
@@ -360,9 +364,10 @@ TEST_CASE("where picks by condition with broadcasting, for any type") {
   }
 }
 
-TEST_CASE("unary ops and their gradients hold for every type and level") {
+TEST_CASE("unary ops and their gradients hold for every type and level" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
+    for (DType dtype : on_device(floating, device))
       for (int64_t n : {1, 31, 33, 1023, 9001})
         for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
           const UnaryOp op = UnaryOp(code);
@@ -401,9 +406,10 @@ TEST_CASE("unary ops and their gradients hold for every type and level") {
         }
 }
 
-TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level") {
+TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
+    for (DType dtype : on_device(floating, device))
       for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
         const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
         kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());

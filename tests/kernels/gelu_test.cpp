@@ -32,9 +32,10 @@ double reference_slope(double x, Activation form) {
 
 }  // namespace
 
-TEST_CASE("gelu equals the formula in double, in both forms") {
+TEST_CASE("gelu equals the formula in double, in both forms" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : dtypes)
+    for (DType dtype : on_device(dtypes, device))
       for (Activation form : forms)
         for (int64_t n : {1, 31, 33, 1023, 9001}) {
           CAPTURE(level_of(device));
@@ -72,7 +73,8 @@ TEST_CASE("gelu equals the formula in double, in both forms") {
         }
 }
 
-TEST_CASE("gelu is the identity far to the right, zero far to the left, and keeps NaN") {
+TEST_CASE("gelu is the identity far to the right, zero far to the left, and keeps NaN" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (Activation form : forms) {
       CAPTURE(level_of(device));

@@ -110,7 +110,7 @@ struct Case {
 template <class F>
 void for_cases(const F& f) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : dtypes)
+    for (DType dtype : on_device(dtypes, device))
       for (auto [N, C] :
            {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {70, 33}, {2, 1023}, {1100, 31}}) {
         CAPTURE(level_of(device));
@@ -123,7 +123,7 @@ void for_cases(const F& f) {
 
 }  // namespace
 
-TEST_CASE("layer_norm_forward equals the formula in double") {
+TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suite("every device")) {
   for_cases([](const Case& c, const Device& device) {
     const DType dtype = c.x.dtype();
     const LayerNormForward a{.x = c.x,
@@ -143,7 +143,8 @@ TEST_CASE("layer_norm_forward equals the formula in double") {
   });
 }
 
-TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises what it stored") {
+TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises what it stored" *
+          doctest::test_suite("every device")) {
   for_cases([](const Case& c, const Device& device) {
     const LayerNormForward a{.x = c.x,
                              .residual = c.residual,
@@ -171,7 +172,8 @@ TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises w
   });
 }
 
-TEST_CASE("layer_norm_backward equals the Jacobian in double") {
+TEST_CASE("layer_norm_backward equals the Jacobian in double" *
+          doctest::test_suite("every device")) {
   for_cases([](const Case& c, const Device& device) {
     const DType dtype = c.x.dtype();
     const int64_t N = c.x.extent(0), C = c.x.extent(1);
@@ -199,7 +201,8 @@ TEST_CASE("layer_norm_backward equals the Jacobian in double") {
   });
 }
 
-TEST_CASE("rms_norm equals the formula and its Jacobian in double") {
+TEST_CASE("rms_norm equals the formula and its Jacobian in double" *
+          doctest::test_suite("every device")) {
   for_cases([](const Case& c, const Device& device) {
     const DType dtype = c.x.dtype();
     const int64_t N = c.x.extent(0), C = c.x.extent(1);
@@ -266,7 +269,8 @@ TEST_CASE("norms give the same bits for any thread count, and may write over the
     }
 }
 
-TEST_CASE("layer_norm_backward leaves out what is absent and does not change the rest") {
+TEST_CASE("layer_norm_backward leaves out what is absent and does not change the rest" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const Case c(100, 33, DType::f32, device);
     LayerNormBackward a{.dy = c.dy,
@@ -292,7 +296,8 @@ TEST_CASE("layer_norm_backward leaves out what is absent and does not change the
   }
 }
 
-TEST_CASE("norms of no rows give zero gradients of gamma and beta") {
+TEST_CASE("norms of no rows give zero gradients of gamma and beta" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const Case c(0, 33, DType::bf16, device);
     const Tensor none = statistic(c.x);

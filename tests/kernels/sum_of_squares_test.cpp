@@ -54,9 +54,10 @@ std::vector<float> wide_values(int64_t n, uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and level") {
+TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and level" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (DType dtype : on_device({DType::f64, DType::f32, DType::bf16, DType::f16}, device))
       for (int64_t granules : {1, 3, 257, 10001}) {
         CAPTURE(level_of(device));
         CAPTURE(std::string(name_of(dtype)));
@@ -73,7 +74,8 @@ TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and le
       }
 }
 
-TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thread count") {
+TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thread count" *
+          doctest::test_suite("every device")) {
   constexpr int64_t granules = 9001;
   const std::vector<float> values = wide_values(granules * granule, 11);
   const Sum expected = sum_of(values, Device::cpu(0, {.threads = 1, .isa = Isa::portable}));
@@ -109,7 +111,8 @@ TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thr
   }
 }
 
-TEST_CASE("sum_of_squares adds a granule in the stated order") {
+TEST_CASE("sum_of_squares adds a granule in the stated order" *
+          doctest::test_suite("every device")) {
   // 2^54 + 1 rounds back to 2^54, so each level of the tree can be seen to lose its ones or not.
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -126,7 +129,8 @@ TEST_CASE("sum_of_squares adds a granule in the stated order") {
   }
 }
 
-TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the largest") {
+TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the largest" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     CHECK(sum_of_granules(std::vector<float>{0x1p-149f}, device).value() == 0x1p-298);
@@ -161,7 +165,8 @@ TEST_CASE("value_of_limbs carries out of full limbs") {
   CHECK(value_of_limbs(limbs.data()) == 3 * 0x1p-520);
 }
 
-TEST_CASE("sum_of_squares counts what is not finite and sums the other granules") {
+TEST_CASE("sum_of_squares counts what is not finite and sums the other granules" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     std::vector<float> x(3 * granule, 1.0f);

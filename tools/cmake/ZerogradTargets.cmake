@@ -11,9 +11,9 @@ check_cxx_compiler_flag("-mamx-tile -mamx-bf16" ZG_AMX)
 target_compile_definitions(zg_options INTERFACE $<$<BOOL:${ZG_AMX}>:ZG_AMX>)
 # Designated initialisers leave fields to their defaults on purpose; -Wrestrict is wrong about
 # std::string in g++ 12.
-target_compile_options(zg_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off -fvisibility=hidden
-                       -fvisibility-inlines-hidden $<$<BOOL:${ZG_WERROR}>:-Werror>)
+target_compile_options(zg_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;\
+-Wno-missing-field-initializers;$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>;-ffp-contract=off;\
+-fvisibility=hidden;-fvisibility-inlines-hidden;$<$<BOOL:${ZG_WERROR}>:-Werror>>")
 if(ZG_SANITIZE)
   target_compile_options(zg_options INTERFACE -fsanitize=${ZG_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all)
@@ -27,16 +27,19 @@ function(zg_configure_objects target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp.
+# zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp,
+# what needs CUDA, and the sources in SLOTS.
 function(zg_add_folder name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOTS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
-  list(FILTER sources EXCLUDE REGEX "_(simd|amx)\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(simd|amx)\\.cpp$|/runtime/cuda/")
+  list(REMOVE_ITEM sources "" ${arg_SLOTS})
   if(NOT sources)
     return()
   endif()
   add_library(zg_${name} OBJECT ${sources})
   zg_configure_objects(zg_${name})
-  target_link_libraries(zg_${name} PRIVATE ${ARGN})
+  target_link_libraries(zg_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS})
 endfunction()
 
 # Compiles the *_simd.cpp below the folder once for each instruction set, with ZG_ISA naming the
@@ -71,19 +74,26 @@ function(zg_add_simd name)
   endforeach()
 endfunction()
 
+# zg_link_objects(<target> <cuda> folders...): the folders' objects; those that differ with CUDA are
+# named zg_<folder>_<cuda>: cuda (as this build has it or not) or emulated (for tests).
+function(zg_link_objects target cuda)
+  foreach(folder ${ARGN})
+    foreach(part zg_${folder} zg_${folder}_${cuda} zg_${folder}_slots_${cuda} zg_${folder}_avx2
+                 zg_${folder}_avx512 zg_${folder}_avx512_bf16 zg_${folder}_amx_bf16)
+      if(TARGET ${part})
+        target_sources(${target} PRIVATE $<TARGET_OBJECTS:${part}>)
+      endif()
+    endforeach()
+  endforeach()
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+endfunction()
+
 # zg_add_library(<name> folders...): links the folders' objects into the library that users see.
 function(zg_add_library name)
   add_library(${name})
   add_library(zerograd::zerograd ALIAS ${name})
-  foreach(folder ${ARGN})
-    foreach(part zg_${folder} zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16
-                 zg_${folder}_amx_bf16)
-      if(TARGET ${part})
-        target_sources(${name} PRIVATE $<TARGET_OBJECTS:${part}>)
-      endif()
-    endforeach()
-  endforeach()
-  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION}
+  zg_link_objects(${name} cuda ${ARGN})
+  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR})
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC
@@ -93,6 +103,9 @@ function(zg_add_library name)
                         $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>
                         $<TARGET_NAME_IF_EXISTS:liburing::liburing>
                         $<BUILD_INTERFACE:zg_options>)
+  if(ZG_HAVE_CUDA)
+    target_link_libraries(${name} PRIVATE CUDA::cudart_static)
+  endif()
 endfunction()
 
 # zg_install(<name> folders...): the library, its public headers under include/zerograd, and
@@ -103,8 +116,8 @@ function(zg_install name)
   foreach(folder ${ARGN})
     install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd
             FILES_MATCHING PATTERN "*.h"
-            PATTERN "cpu" EXCLUDE PATTERN "ops" EXCLUDE PATTERN "*_state.h" EXCLUDE
-            PATTERN "arena.h" EXCLUDE)
+            PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "ops" EXCLUDE
+            PATTERN "*_state.h" EXCLUDE PATTERN "arena.h" EXCLUDE PATTERN "backend.h" EXCLUDE)
   endforeach()
   set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)
   install(EXPORT zerogradTargets NAMESPACE zerograd:: DESTINATION ${cmake_dir})

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <tuple>
+
+#include "kernels/kernel.h"
+#include "runtime/cuda/api.h"
+
+namespace zg::cuda {
+
+/// Blocks and threads of a launch, and the bytes of its dynamic shared memory.
+struct Grid {
+  dim3 blocks, threads;
+  size_t shared = 0;
+};
+
+/// Queues kernel(args...). `name` is what errors call it.
+template <class... Parameters, class... Args>
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+            Args... args) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+#ifdef __CUDACC__
+  const OnDevice on(stream.device().index());
+  constexpr size_t granted = 48 << 10;  // more has to be asked for
+  if (grid.shared > granted)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(grid.shared)),
+          name);
+  kernel<<<grid.blocks, grid.threads, grid.shared, handle(stream)>>>(
+      static_cast<Parameters>(args)...);
+  check(cudaGetLastError(), name);
+#else
+  const auto work = [kernel, arguments = std::tuple<Parameters...>(args...)] {
+    std::apply(kernel, arguments);
+  };
+  emulator::launch(name, grid.blocks, grid.threads, grid.shared, handle(stream), work);
+#endif
+}
+
+/// Blocks for n elements, `each` of them to a block; capped where kernels stride over the grid.
+inline dim3 blocks_for(int64_t n, int64_t each, int64_t most = 0x7fffffff) {
+  const int64_t blocks = (n + each - 1) / each;
+  return dim3(static_cast<unsigned>(blocks < most ? blocks : most));
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,166 @@
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "runtime/dtype.h"
+
+// The words that kernels are written in: element conversion, vectors of 16 bytes, sums over lanes.
+namespace zg::cuda {
+
+inline constexpr int lanes = 32;
+inline constexpr unsigned all_lanes = 0xffffffffu;
+
+// --- elements: stored in their dtype, computed with in f32 ---
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(bf16 x) {
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+__device__ inline float to_float(f16 x) {
+#ifdef __CUDACC__
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#else
+  return static_cast<float>(x);
+#endif
+}
+
+template <class T>
+__device__ inline T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+/// To nearest even; a NaN stays one.
+template <>
+__device__ inline bf16 from_float<bf16>(float x) {
+  bf16 y;
+#ifdef __CUDACC__
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+  y = bf16(x);
+#endif
+  return y;
+}
+template <>
+__device__ inline f16 from_float<f16>(float x) {
+  f16 y;
+#ifdef __CUDACC__
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+  y = f16(x);
+#endif
+  return y;
+}
+
+// --- vectors ---
+
+/// N elements that are loaded and stored together: at most 16 bytes, at a multiple of their size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vec {
+  T v[N];
+};
+
+/// Elements of T in 16 bytes.
+template <class T>
+inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
+
+template <int N, class T>
+__device__ inline Vec<T, N> load(const T* from) {
+  return *reinterpret_cast<const Vec<T, N>*>(from);
+}
+template <int N, class T>
+__device__ inline void store(T* to, const Vec<T, N>& values) {
+  *reinterpret_cast<Vec<T, N>*>(to) = values;
+}
+
+/// Rows of C elements from this address on can be read by vectors of 16 bytes.
+template <class T>
+bool takes_vectors(const T* start, int64_t C) {
+  return C % vector_width<T> == 0 && reinterpret_cast<uintptr_t>(start) % 16 == 0;
+}
+
+// --- sums, the same order every time ---
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int distance = lanes / 2; distance > 0; distance /= 2)
+    x += __shfl_xor_sync(all_lanes, x, distance);
+  return x;
+}
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(all_lanes, x, distance);
+    x = other > x || other != other ? other : x;  // NaN wins
+  }
+  return x;
+}
+
+/// Over a block of `warps` warps; every thread gets the sum. Ends with a barrier's worth of order:
+/// may be called again at once.
+template <int warps>
+__device__ inline float block_sum(float x) {
+  x = warp_sum(x);
+  if constexpr (warps > 1) {
+    __shared__ float partial[warps];
+    __syncthreads();  // the sums before have been read
+    if (threadIdx.x % lanes == 0) partial[threadIdx.x / lanes] = x;
+    __syncthreads();
+    x = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < warps; ++warp) x += partial[warp];
+  }
+  return x;
+}
+template <int warps>
+__device__ inline float block_max(float x) {
+  x = warp_max(x);
+  if constexpr (warps > 1) {
+    __shared__ float partial[warps];
+    __syncthreads();
+    if (threadIdx.x % lanes == 0) partial[threadIdx.x / lanes] = x;
+    __syncthreads();
+    x = partial[0];
+#pragma unroll
+    for (int warp = 1; warp < warps; ++warp)
+      x = partial[warp] > x || partial[warp] != partial[warp] ? partial[warp] : x;
+  }
+  return x;
+}
+
+// --- what a kernel cannot throw ---
+
+/// The first fault of a stream's kernels stays; its next synchronize() throws it.
+__device__ inline void report(Fault* fault, const char* op, const char* name, int64_t place,
+                              int64_t value, int64_t limit) {
+  if (atomicCAS(&fault->found, 0u, 1u) != 0u) return;
+  fault->op = op;
+  fault->name = name;
+  fault->place = place;
+  fault->value = value;
+  fault->limit = limit;
+}
+
+/// Of an index tensor, i32 or i64.
+template <class F>
+void visit_index(DType dtype, const F& f) {
+  if (dtype == DType::i32) return f(int32_t());
+  f(int64_t());
+}
+
+/// Calls f with a zero of the C++ type of a floating dtype but f64, which no device but the CPU
+/// has.
+template <class F>
+void visit_floating(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::bf16:
+      return f(bf16());
+    case DType::f16:
+      return f(f16());
+    default:
+      return f(float());
+  }
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/memory.h"
+
+namespace zg {
+
+/// Behind an arena: one range of addresses, of which memory is taken as the arena grows.
+class ArenaMemory {
+ public:
+  virtual ~ArenaMemory() = default;
+  virtual std::byte* base() const = 0;
+  virtual int64_t capacity() const = 0;
+  /// Takes [from, to) of the range; false when there is no more.
+  virtual bool grow(int64_t from, int64_t to) = 0;
+};
+
+/// Memory of the process, on huge pages where the system has them.
+std::unique_ptr<ArenaMemory> host_memory();
+
+/// What a kind of accelerator gives its devices; one per backend.
+struct Backend {
+  int (*count)() = nullptr;            ///< how many devices; null: not in this build
+  std::string (*absence)() = nullptr;  ///< why there are none; empty: there are some
+  std::string (*describe)(int index) = nullptr;
+  std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
+  /// Of Space::device and Space::pinned; any other is the process's own.
+  std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
+};
+
+namespace cuda {
+const Backend& backend();
+}
+
+}  // namespace zg

@@ -1,0 +1,65 @@
+#include "runtime/cuda/api.h"
+
+#include "runtime/error.h"
+
+namespace zg::cuda {
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // it is reported here; the next call starts clean
+  throw DeviceError(std::string("cuda: ") + what + ": " + cudaGetErrorString(error));
+}
+
+void check(CUresult error, const char* what) {
+  if (error != CUDA_SUCCESS)
+    throw DeviceError(std::string("cuda: ") + what + ": the driver's error " +
+                      std::to_string(static_cast<int>(error)));
+}
+
+OnDevice::OnDevice(int index) {
+  check(cudaGetDevice(&before_), "cudaGetDevice");
+  if (before_ != index) check(cudaSetDevice(index), "cudaSetDevice");
+}
+
+OnDevice::~OnDevice() { cudaSetDevice(before_); }
+
+namespace {
+
+template <class Function>
+void find(Function& function, const char* symbol) {
+  constexpr unsigned first_with_all = 11020;  // CUDA 11.2
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(symbol, &found, first_with_all, cudaEnableDefault, &result);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint(symbol, &found, cudaEnableDefault, &result);
+#endif
+  check(error, symbol);
+  if (result != cudaDriverEntryPointSuccess || !found)
+    throw DeviceError(std::string("cuda: the driver lacks ") + symbol +
+                      "; expected one of CUDA 11.2 or newer");
+  function = reinterpret_cast<Function>(found);
+}
+
+Driver find_all() {
+  Driver found = {};
+  find(found.reserve, "cuMemAddressReserve");
+  find(found.free_address, "cuMemAddressFree");
+  find(found.create, "cuMemCreate");
+  find(found.release, "cuMemRelease");
+  find(found.map, "cuMemMap");
+  find(found.unmap, "cuMemUnmap");
+  find(found.set_access, "cuMemSetAccess");
+  return found;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  static const Driver found = find_all();
+  return found;
+}
+
+}  // namespace zg::cuda

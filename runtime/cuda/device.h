@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "runtime/backend.h"
+
+namespace zg::cuda {
+
+std::unique_ptr<ArenaMemory> make_memory(int index, Space space);
+std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
+
+}  // namespace zg::cuda

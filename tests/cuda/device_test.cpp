@@ -1,0 +1,84 @@
+#include <doctest/doctest.h>
+
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gelu.h"
+#include "kernels/matmul.h"
+#include "tests/error_message.h"
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+TEST_CASE("a cuda device keeps the books that a meta device keeps" *
+          doctest::test_suite("every device")) {
+  const auto run = [](const Device& device) {
+    const PhaseScope phase(device, "work");
+    const Tensor x = Tensor::zeros({1000}, DType::f32, device);
+    const Tensor pinned = Tensor::empty({3 << 20}, DType::u8, device, Space::pinned);
+    { const Tensor large = Tensor::empty({5 << 20}, DType::bf16, device); }
+    const Tensor y = Tensor::empty({2 << 20}, DType::bf16, device);
+    std::vector<int64_t> books;
+    for (Space space : {Space::device, Space::pinned}) {
+      books.push_back(device.memory().live(space));
+      books.push_back(device.memory().peak(space));
+      books.push_back(device.memory().reserved(space));
+    }
+    return books;
+  };
+  CHECK(run(Device::cuda()) == run(Device::meta()));
+}
+
+TEST_CASE("a cuda device refuses what passes its limit, and what is not there" *
+          doctest::test_suite("every device")) {
+  const Device small = Device::cuda(0, {.memory_limit = 4 << 20});
+  CHECK_THROWS_AS(Tensor::empty({5 << 20}, DType::u8, small), OutOfMemory);
+  CHECK(small.memory().live() == 0);
+  CHECK_THROWS_AS(Tensor::empty({4}, DType::f64, small), Unsupported);
+  CHECK_THROWS_AS(Device::cuda(99), ConfigError);
+  CHECK(Device::parse("cuda:1").name() == "cuda:1");
+}
+
+TEST_CASE("values come back from a cuda device as they were sent, in every type" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::cuda(1);
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
+    const Tensor x = random_tensor({3, 77}, dtype, device, 5, 0.0, 9.0);
+    CHECK(bytes_of(x) == bytes_of(random_tensor({3, 77}, dtype, Device::cpu(), 5, 0.0, 9.0)));
+    const Tensor pinned = Tensor::empty({3, 77}, dtype, device, Space::pinned);
+    const Tensor back = Tensor::empty({3, 77}, dtype, device);
+    copy(x, pinned, device.compute());
+    copy(pinned, back, device.compute());
+    CHECK(same_bits(x, back));
+  }
+  CHECK(Tensor::full({}, 2.5, DType::f16, device).item() == 2.5);
+  CHECK(Tensor::zeros({4}, DType::i64, device).to_host<int64_t>() == std::vector<int64_t>(4));
+}
+
+TEST_CASE("what a cuda kernel finds wrong is thrown by the next wait, once" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::cuda();
+  const Tensor ids = Tensor::from(std::vector<int64_t>{1, 5, -2}, {3}, device);
+  const Tensor weight = random_tensor({5, 8}, DType::f32, device, 1);
+  const Tensor y = Tensor::empty({3, 8}, DType::f32, device);
+  kernels::embedding_forward({.ids = ids, .weight = weight, .y = y}, device.compute());
+  CHECK_THROWS_WITH_AS(device.compute().synchronize(),
+                       "embedding_forward: ids[1] is 5; expected 0 to 4", ShapeError);
+  device.compute().synchronize();
+  const Tensor ones = Tensor::full({2}, 1, DType::i32, device);
+  const Tensor zero = Tensor::zeros({}, DType::i32, device);
+  kernels::binary({BinaryOp::divide, ones, zero, Tensor::empty({2}, DType::i32, device)},
+                  device.compute());
+  CHECK_THROWS_WITH_AS(device.compute().synchronize(), "binary: divisor[0] is 0; expected no 0",
+                       ShapeError);
+}
+
+TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every device")) {
+  const Device device = Device::cuda();
+  const Tensor a = Tensor::zeros({2, 2}, DType::f32, device);
+  CHECK_THROWS_WITH_AS(
+      kernels::matmul(
+          {.a = a, .b = a, .c = Tensor::empty({2, 2}, DType::f32, device), .M = 2, .N = 2, .K = 2},
+          device.compute()),
+      "matmul: no cuda kernel", Unsupported);
+}

@@ -1,0 +1,145 @@
+#include "tests/emulator/fiber.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef ZG_EMULATOR_TSAN  // this file itself is compiled without -fsanitize=thread
+#include <sanitizer/tsan_interface.h>
+#endif
+#ifndef __x86_64__
+#error "fiber: the switch is written for x86-64; add one for this processor"
+#endif
+
+extern "C" void zg_emulator_switch(void** save, void* to);
+asm(R"(
+.text
+.p2align 4
+.globl zg_emulator_switch
+.type zg_emulator_switch,@function
+zg_emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size zg_emulator_switch,.-zg_emulator_switch
+)");
+
+namespace zg::emulator {
+namespace {
+
+constexpr size_t guard = 4096;
+#if defined(__SANITIZE_ADDRESS__) || defined(ZG_EMULATOR_TSAN)
+constexpr size_t stack_bytes = 256 << 10;
+#else
+constexpr size_t stack_bytes = 128 << 10;
+#endif
+
+/// The thread's own stack, while a fiber runs.
+struct Outside {
+  void* top = nullptr;
+  const void* bottom = nullptr;
+  size_t bytes = 0;
+  void* thread_sanitizer = nullptr;
+};
+thread_local Outside outside;
+
+}  // namespace
+
+Fiber::Fiber() {
+  void* memory = mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory, guard, PROT_NONE) != 0) {
+    std::perror("emulator: no memory for a stack");
+    std::abort();
+  }
+  stack_ = static_cast<std::byte*>(memory) + guard;
+#ifdef ZG_EMULATOR_TSAN
+  thread_sanitizer_ = __tsan_create_fiber(0);
+#endif
+}
+
+Fiber::~Fiber() {
+#ifdef ZG_EMULATOR_TSAN
+  __tsan_destroy_fiber(thread_sanitizer_);
+#endif
+  munmap(stack_ - guard, stack_bytes + guard);
+}
+
+void Fiber::prepare(void (*entry)()) {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(stack_, stack_bytes);
+#endif
+  constexpr int saved_registers = 6;
+  void** top = reinterpret_cast<void**>(stack_ + stack_bytes);
+  *--top = nullptr;  // where a return address would be: entry starts aligned as after a call
+  *--top = reinterpret_cast<void*>(entry);
+  for (int i = 0; i < saved_registers; ++i) *--top = nullptr;
+  top_ = top;
+}
+
+void Fiber::change(Fiber* from, Fiber* to, bool from_is_done) {
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(from_is_done ? nullptr : &fake_stack,
+                                 to ? static_cast<const void*>(to->stack_) : outside.bottom,
+                                 to ? stack_bytes : outside.bytes);
+#endif
+  (void)from_is_done;
+#ifdef ZG_EMULATOR_TSAN
+  if (!from) outside.thread_sanitizer = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to ? to->thread_sanitizer_ : outside.thread_sanitizer,
+                         __tsan_switch_to_fiber_no_sync);
+#endif
+  zg_emulator_switch(from ? &from->top_ : &outside.top, to ? to->top_ : outside.top);
+#ifdef __SANITIZE_ADDRESS__
+  const void* bottom;
+  size_t bytes;
+  __sanitizer_finish_switch_fiber(fake_stack, &bottom, &bytes);
+#endif
+}
+
+void Fiber::entered() {
+#ifdef __SANITIZE_ADDRESS__
+  const void* bottom;
+  size_t bytes;
+  __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
+  if (!outside.bottom) {
+    outside.bottom = bottom;
+    outside.bytes = bytes;
+  }
+#endif
+}
+
+void release(void* place) {
+#ifdef ZG_EMULATOR_TSAN
+  __tsan_release(place);
+#endif
+  (void)place;
+}
+
+void acquire(void* place) {
+#ifdef ZG_EMULATOR_TSAN
+  __tsan_acquire(place);
+#endif
+  (void)place;
+}
+
+}  // namespace zg::emulator

@@ -1,0 +1,271 @@
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda_runtime_api.h"
+#include "tests/emulator/launch.h"
+
+// Devices without silicon. Work is queued and done as late as it may be: when somebody waits. The
+// memory of devices can be touched by queued work only; the host that reads or writes it itself
+// dies, as it would on a machine with a GPU.
+struct EmulatedStream {
+  std::deque<std::function<void()>> work;
+};
+struct EmulatedEvent {
+  EmulatedStream* stream = nullptr;
+};
+
+namespace zg::emulator {
+namespace {
+
+constexpr int devices = 8;
+constexpr size_t memory_of_a_device = size_t{8} << 30;
+
+/// Memory that devices have mapped, and how many streams are at work on it.
+struct DeviceMemory {
+  std::mutex mutex;
+  std::map<std::byte*, size_t> mapped;
+  int users = 0;
+
+  void protect(int protection) {
+    for (const auto& [start, bytes] : mapped) mprotect(start, bytes, protection);
+  }
+};
+DeviceMemory memory;
+thread_local int current_device = 0;
+
+/// While it exists, the memory of devices can be reached.
+class Access {
+ public:
+  Access() {
+    std::lock_guard lock(memory.mutex);
+    if (memory.users++ == 0) memory.protect(PROT_READ | PROT_WRITE);
+  }
+  ~Access() {
+    std::lock_guard lock(memory.mutex);
+    if (--memory.users == 0) memory.protect(PROT_NONE);
+  }
+};
+
+void drain(EmulatedStream& stream) {
+  if (stream.work.empty()) return;
+  const Access access;
+  while (!stream.work.empty()) {
+    const std::function<void()> next = std::move(stream.work.front());
+    stream.work.pop_front();
+    next();
+  }
+}
+
+bool is_mapped(const void* place) {
+  std::lock_guard lock(memory.mutex);
+  const auto* address = static_cast<const std::byte*>(place);
+  auto next = memory.mapped.upper_bound(const_cast<std::byte*>(address));
+  if (next == memory.mapped.begin()) return false;
+  --next;
+  return address < next->first + next->second;
+}
+
+std::mutex pinned_mutex;
+std::map<const std::byte*, size_t> pinned;
+
+bool is_pinned(const void* place) {
+  std::lock_guard lock(pinned_mutex);
+  const auto* address = static_cast<const std::byte*>(place);
+  auto next = pinned.upper_bound(address);
+  if (next == pinned.begin()) return false;
+  --next;
+  return address < next->first + next->second;
+}
+
+CUresult reserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr,
+                 unsigned long long) {
+  void* start = mmap(nullptr, bytes + alignment, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = (reinterpret_cast<CUdeviceptr>(start) + alignment - 1) / alignment * alignment;
+  return CUDA_SUCCESS;
+}
+CUresult free_address(CUdeviceptr address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult create(CUmemGenericAllocationHandle* part, size_t bytes, const CUmemAllocationProp*,
+                unsigned long long) {
+  *part = bytes;
+  return CUDA_SUCCESS;
+}
+CUresult release_part(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
+CUresult map(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle part,
+             unsigned long long) {
+  return part == bytes && address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult unmap(CUdeviceptr address, size_t bytes) {
+  std::lock_guard lock(memory.mutex);
+  auto* const start = reinterpret_cast<std::byte*>(address);
+  for (auto part = memory.mapped.lower_bound(start);
+       part != memory.mapped.end() && part->first < start + bytes;)
+    part = memory.mapped.erase(part);
+  return CUDA_SUCCESS;
+}
+CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
+  std::lock_guard lock(memory.mutex);
+  auto* const start = reinterpret_cast<std::byte*>(address);
+  // What new memory holds is undefined: NaN in every float format.
+  if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::memset(start, 0xff, bytes);
+  if (memory.users == 0) mprotect(start, bytes, PROT_NONE);
+  memory.mapped[start] = bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void launch(const char* kernel, Extent grid, Extent block, size_t shared_bytes, cudaStream_t stream,
+            std::function<void()> body) {
+  stream->work.push_back(
+      [=, body = std::move(body)] { run_grid(kernel, grid, block, shared_bytes, body); });
+}
+
+}  // namespace zg::emulator
+
+using namespace zg::emulator;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = devices;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "emulated device, no GPU");
+  properties->totalGlobalMem = memory_of_a_device;
+  properties->major = 9;
+  properties->multiProcessorCount = 4;
+  properties->sharedMemPerBlockOptin = size_t{227} << 10;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device < 0 || device >= devices || attribute != cudaDevAttrMultiProcessorCount)
+    return cudaErrorInvalidValue;
+  *value = 4;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "an error of the emulator";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaFree(void*) { return cudaSuccess; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new EmulatedStream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  drain(*stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  drain(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  // The process's own memory is read before the call returns, and written before it does.
+  if (!is_mapped(from) && !is_pinned(from)) {
+    const auto* start = static_cast<const std::byte*>(from);
+    stream->work.push_back([to, staged = std::vector<std::byte>(start, start + bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
+    });
+  } else {
+    stream->work.push_back([=] { std::memmove(to, from, bytes); });
+  }
+  if (!is_mapped(to) && !is_pinned(to)) drain(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  stream->work.push_back([=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** place, size_t bytes, unsigned) {
+  *place = std::malloc(bytes);
+  return *place ? cudaHostRegister(*place, bytes, cudaHostRegisterPortable)
+                : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* place) {
+  cudaHostUnregister(place);
+  std::free(place);
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* place, size_t bytes, unsigned) {
+  std::lock_guard lock(pinned_mutex);
+  pinned[static_cast<const std::byte*>(place)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* place) {
+  std::lock_guard lock(pinned_mutex);
+  pinned.erase(static_cast<const std::byte*>(place));
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->stream = stream;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->stream) drain(*event->stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (event->stream && event->stream != stream)
+    stream->work.push_back([other = event->stream] { drain(*other); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  static const std::map<std::string, void*> functions = {
+      {"cuMemAddressReserve", reinterpret_cast<void*>(reserve)},
+      {"cuMemAddressFree", reinterpret_cast<void*>(free_address)},
+      {"cuMemCreate", reinterpret_cast<void*>(create)},
+      {"cuMemRelease", reinterpret_cast<void*>(release_part)},
+      {"cuMemMap", reinterpret_cast<void*>(map)},
+      {"cuMemUnmap", reinterpret_cast<void*>(unmap)},
+      {"cuMemSetAccess", reinterpret_cast<void*>(set_access)}};
+  const auto found = functions.find(symbol);
+  *function = found == functions.end() ? nullptr : found->second;
+  *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
