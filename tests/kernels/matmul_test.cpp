@@ -165,6 +165,17 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       run(m);
       check_close(m, e);
 
+      // Shared b, but no tall product: rows of a stored across, apart in a, side by side in c.
+      for (int reason = 0; reason < 3; ++reason) {
+        Matmul other = m;
+        if (reason == 0) other.transpose_a = true;
+        if (reason == 1) other.stride_a = 500;
+        if (reason == 2) other.ldc = 3 * 35 + 2, other.stride_c = 35;
+        e = expect(other);
+        run(other);
+        check_close(other, e);
+      }
+
       m.transpose_a = true, m.stride_a = 0;  // shared a, [21, 23] stored
       m.transpose_b = true, m.stride_b = 777;
       e = expect(m);
