@@ -35,6 +35,18 @@ Tensor filled_place(Engine& engine, const Parameter& parameter) {
   return place;
 }
 
+/// A micro-batch that opens the first unit alone.
+void run_first_unit(Engine& engine, const Toy& toy, uint64_t seed) {
+  Tape tape = engine.tape();
+  Var loss;
+  {
+    const Tape::Use use(tape, toy.first);
+    for (const auto& [parameter, gradient] : random_gradients({&toy.bias, &toy.weight}, seed))
+      loss = with_gradient(tape, loss, *parameter, gradient);
+  }
+  engine.backward(tape, loss);
+}
+
 /// A micro-batch whose backward ends while the gradient of `parameter` is in its place.
 void fail(Engine& engine, Tape& tape, const Parameter& parameter) {
   Var loss;
@@ -193,7 +205,7 @@ TEST_CASE("among ranks a gradient's place is its part of the leaf, where none is
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw Error(std::string("gradient_place: ") + what);
   };
-  run_local(2, [&](Communicator& ranks, const Device& device) {
+  const auto check = [&](Communicator& ranks, const Device& device) {
     Engine engine(toy.store, ranks, device, {.stage = 2});
     for (uint64_t m : {1, 2}) {
       {
@@ -207,10 +219,12 @@ TEST_CASE("among ranks a gradient's place is its part of the leaf, where none is
       require(!!engine.gradient_place(toy.weight), "again when it is free");
       run_micro_batch(engine, random_gradients({&toy.weight}, m));
     }
-    for (Config other : {Config{.compute = DType::bf16}, Config{.reduce_at_boundary = true}})
+    for (Config other : {Config{.compute = DType::bf16}, Config{.reduce_at_boundary = true},
+                         Config{.offload = {.gradient = Space::file}}})
       require(!Engine(toy.store, ranks, device, other).gradient_place(toy.weight),
-              "only where gradients are sent as they are made");
-  });
+              "only where gradients are sent as they are made, to sums in memory");
+  };
+  run_local(2, check, {.device = {.swap = {.directory = "/tmp"}}});
 }
 
 TEST_CASE("among ranks an f32 micro-batch takes no memory for gradients but that of leaves") {
@@ -274,6 +288,45 @@ TEST_CASE("among ranks a gradient in its place stays while other tapes are walke
   }
 }
 
+TEST_CASE("among ranks what a micro-batch leaves out adds zeros and stays where it is lent") {
+  const Toy toy;
+  const auto train = [&](Engine& engine, int rank, int ranks, const auto& between) {
+    for (int g = rank; g < 4; g += ranks)
+      run_micro_batch(engine, random_gradients(toy.trainable(), static_cast<uint64_t>(g)));
+    engine.step(1e-2f);
+    between([&] {
+      for (int g = rank; g < 4; g += ranks)
+        run_first_unit(engine, toy, 4 + static_cast<uint64_t>(g));
+    });
+    engine.step(1e-2f);
+    return engine.parameter_hash();
+  };
+  Engine alone(toy.store, Device::cpu());
+  const std::string expected = train(alone, 0, 1, [](const auto& run) { run(); });
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    std::vector<std::string> hashes(2);
+    std::vector<std::vector<double>> kept(2);
+    std::vector<char> offered(2);
+    run_local(2, [&](Communicator& ranks, const Device& device) {
+      const auto rank = static_cast<size_t>(ranks.rank());
+      Engine engine(toy.store, ranks, device, {.stage = stage});
+      hashes[rank] = train(engine, ranks.rank(), 2, [&](const auto& run) {
+        const Tensor waiting = filled_place(engine, toy.gain);
+        run();
+        kept[rank] = waiting.to_doubles();
+        offered[rank] = !!engine.gradient_place(toy.gain);
+      });
+    });
+    for (size_t rank : {0, 1}) {
+      CHECK(hashes[rank] == expected);
+      CHECK(kept[rank] == sevens(toy.gain));
+      // At stage 3 small parameters share a leaf, which has left without the one that waits.
+      CHECK(offered[rank] == (stage == 3));
+    }
+  }
+}
+
 TEST_CASE("a gradient in its place stays while other tapes are walked and a step is taken") {
   const Device device = Device::cpu();
   const Toy toy;
@@ -291,6 +344,7 @@ TEST_CASE("a gradient in its place stays while other tapes are walked and a step
     alone.step(1e-2f);
     CHECK(engine.parameter_hash() == alone.parameter_hash());
     CHECK(waiting.to_doubles() == sevens(toy.weight));
+    CHECK(engine.gradient_place(toy.weight));  // the sums are elsewhere now
   }
   {
     const Tensor waiting = filled_place(engine, toy.weight);  // and nobody uses the parameter
