@@ -61,19 +61,25 @@ const char* name_of(Isa isa) {
   return names[static_cast<size_t>(isa)];
 }
 
-Isa parse_isa(const std::string& name) {
+namespace {
+
+/// `where` the name comes from, for the error.
+Isa parse(const std::string& where, const std::string& name) {
   for (Isa isa : every_isa)
     if (name == name_of(isa)) return isa;
-  throw ConfigError(
-      "instruction set: expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '" + name +
-      "'");
+  throw ConfigError(where + ": expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '" +
+                    name + "'");
 }
+
+}  // namespace
+
+Isa parse_isa(const std::string& name) { return parse("instruction set", name); }
 
 Isa best_isa() {
   const Isa best = cpu::machine_isa();
   const char* asked = std::getenv("ZG_CPU_ISA");
   if (!asked || !*asked) return best;
-  const Isa isa = parse_isa(asked);
+  const Isa isa = parse("ZG_CPU_ISA", asked);
   if (isa > best)
     throw ConfigError(std::string("ZG_CPU_ISA: this machine goes up to ") + name_of(best) +
                       ", got '" + asked + "'");
