@@ -24,7 +24,7 @@ Known known_flags(const CommandLine& line) {
 
 [[noreturn]] void refuse_missing(const std::string& name, const Flag& flag) {
   throw ConfigError(name + ": expected a value, got nothing" +
-                    (flag.help.empty() ? "" : "; " + name + " " + flag.value + " is " + flag.help));
+                    (flag.help.empty() ? "" : "; " + name + " " + flag.value + ": " + flag.help));
 }
 
 // Spells flags with dashes and splits --flag=value, so that an empty value stays a value. What

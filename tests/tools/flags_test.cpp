@@ -34,7 +34,7 @@ constexpr const char* tiny =
 TEST_CASE("hostile flags end in a usage error that says what to do") {
   check_refusals({
       {"train", 2, "ConfigError: --data: expected sort, adder"},
-      {"train --data", 2, "--data: expected a value, got nothing; --data D is sort, adder"},
+      {"train --data", 2, "--data: expected a value, got nothing; --data D: sort, adder"},
       {"train --data --steps 3", 2, "--data: expected a value, got nothing"},
       {"train --data sort --tensor-parallel", 2, "--tensor-parallel: expected a value"},
       {"train --data srot", 2, "did you mean sort?"},
