@@ -81,7 +81,9 @@ void backward_of_separate(const AttentionShape& n, const BackwardPass& pass) {
 
 AttentionShape fused_shape(const Shape& qkv, int heads, const AttentionOptions& options) {
   if (qkv.rank() != 3) refuse_shape("attention", "qkv", qkv, "rank 3: [B, T, 3C]");
-  if (heads < 1 || qkv[2] % (3 * int64_t{heads}) != 0)
+  if (heads < 1)
+    refuse_shape("attention", "qkv", qkv, "1 head or more, got " + std::to_string(heads));
+  if (qkv[2] % (3 * int64_t{heads}) != 0)
     refuse_shape("attention", "qkv", qkv,
                  "a last axis divisible by 3 * heads = " + std::to_string(3 * int64_t{heads}));
   AttentionShape n{.B = qkv[0],

@@ -14,7 +14,8 @@ void check_indices(const char* op, const char* name, const Tensor& indices, int6
     if ((value >= 0 && value < bound) || value == ignored) continue;
     throw ShapeError(std::string(op) + ": " + name + " holds " + std::to_string(value) +
                      " at element " + std::to_string(i) + "; expected 0 to " +
-                     std::to_string(bound - 1));
+                     std::to_string(bound - 1) +
+                     (ignored ? ", or " + std::to_string(*ignored) + " to ignore it" : ""));
   }
 }
 
