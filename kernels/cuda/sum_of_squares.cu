@@ -28,6 +28,15 @@ __device__ inline void add(Limb* total, double value) {
   atomicAdd(limb + 2, mantissa >> (2 * bits - shift));
 }
 
+/// s[0] = the sum: what lies `distance` apart first, then half that. Recursive, so that every index
+/// is a constant and s stays in registers.
+template <int distance>
+__device__ inline void fold_halves(double (&s)[granule]) {
+#pragma unroll
+  for (int i = 0; i < distance; ++i) s[i] += s[i + distance];
+  if constexpr (distance > 1) fold_halves<distance / 2>(s);
+}
+
 template <class T>
 __device__ inline bool is_finite(T x) {
   const float wide = to_float(x);
@@ -52,10 +61,7 @@ __global__ void __launch_bounds__(threads)
       s[i] = value * value;
       if (!is_finite(part[i])) ++non_finite;
     }
-#pragma unroll
-    for (int distance = granule / 2; distance > 0; distance /= 2)
-#pragma unroll
-      for (int i = 0; i < distance; ++i) s[i] += s[i + distance];
+    fold_halves<granule / 2>(s);
     if (non_finite)
       atomicAdd(&total[limbs], non_finite);
     else
