@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <map>
 #include <memory>
 
 #include "runtime/trace.h"
+#include "tests/autograd/fake_source.h"
 #include "tests/autograd/op_check.h"
 
 using namespace zg;
@@ -134,6 +136,36 @@ TEST_CASE("feed_forward computes in backward what the operands that take a gradi
     std::erase_if(expected, [](const auto& entry) { return entry.second == 0; });
     CHECK(kernels_of_backward(trained) == expected);
   }
+}
+
+TEST_CASE("feed_forward reads in backward the weights that a gradient goes through") {
+  for (const bool trains_x : {false, true})
+    for (const bool trains_fc : {false, true}) {
+      ParameterStore store;
+      const Unit& first = store.unit("fc");
+      const Unit& second = store.unit("out");
+      const Parameter& fc = store.add(first, "fc", shapes[fc_weight], Init::normal(1.0f),
+                                      {.decay = false, .trainable = trains_fc});
+      const Parameter& out = store.add(second, "out", shapes[out_weight], Init::normal(1.0f));
+      FakeSource source(store, shared_device());
+      Tape tape(shared_device(), &source);
+      const Tensor values = doubles(shapes[x_operand], 1);
+      Var loss;
+      {
+        const Tape::Use use_of_fc(tape, first), use_of_out(tape, second);
+        const Var x = trains_x ? tape.variable(values) : Var(values);
+        loss = sum(feed_forward(x, tape.parameter(fc), {}, tape.parameter(out), {}));
+      }
+      source.log.clear();
+      tape.backward(loss);
+      const auto reads = [&](const char* call) {
+        return std::count(source.log.begin(), source.log.end(), call) == 1;
+      };
+      CAPTURE(trains_x);
+      CAPTURE(trains_fc);
+      CHECK(reads("acquire fc") == trains_x);
+      CHECK(reads("acquire out") == (trains_x || trains_fc));
+    }
 }
 
 TEST_CASE("feed_forward keeps its operand and one tensor of the hidden layer") {
