@@ -250,6 +250,34 @@ TEST_CASE("among ranks an f32 micro-batch takes no memory for gradients but that
   }
 }
 
+TEST_CASE("among ranks two leaves exist at a time, however many units there are") {
+  ParameterStore store;
+  for (const char* name : {"a", "b", "c", "d", "e"})
+    store.add(store.unit(name), std::string(name) + ".weight", {256}, Init::zeros());
+  int64_t taken = -1;
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    Engine engine(store, ranks, device, {.stage = 2});
+    const int64_t resting =
+        device.memory().live_by_purpose()[static_cast<size_t>(Purpose::gradient)];
+    Tape tape = engine.tape();
+    Var loss;
+    for (const auto& parameter : store.parameters()) {
+      const Tape::Use use(tape, *parameter->unit);
+      loss = record("zeros", {loss, tape.parameter(*parameter)},
+                    Tensor::zeros({1}, DType::f32, device), {}, Nothing{},
+                    [](const Nothing&, const BackwardPass& pass) {
+                      if (pass.needs(0)) pass.accumulate(0, pass.gradient_of_output());
+                      const Tensor gradient = pass.make_gradient(1);
+                      fill_zero(gradient, pass.stream());
+                      pass.accumulate(1, gradient);
+                    });
+    }
+    engine.backward(tape, loss);
+    if (ranks.rank() == 0) taken = gradient_bytes_of(device, "backward") - resting;
+  });
+  CHECK(taken == 2 * 256 * 4);
+}
+
 TEST_CASE("among ranks a gradient in its place stays while other tapes are walked") {
   const Toy toy;
   const auto train = [&](Engine& engine, int rank, int ranks) {
