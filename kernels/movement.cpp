@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/movement.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -62,11 +63,21 @@ void validate(const ScatterAdd& args) {
   check_indexed("scatter_add", args.index, "x", args.x, "y", args.y, args.axis);
 }
 
+namespace cuda {
+void strided_copy(const StridedCopy&, Workspace, Stream&);
+void gather(const Gather&, Workspace, Stream&);
+void scatter_add(const ScatterAdd&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
-constinit Kernel<StridedCopy> strided_copy{.name = "strided_copy", .cpu = cpu::strided_copy};
-constinit Kernel<Gather> gather{.name = "gather", .cpu = cpu::gather};
-constinit Kernel<ScatterAdd> scatter_add{
-    .name = "scatter_add", .workspace_bytes = cpu::scatter_add_workspace, .cpu = cpu::scatter_add};
+constinit Kernel<StridedCopy> strided_copy{
+    .name = "strided_copy", .cpu = cpu::strided_copy, .cuda = ZG_CUDA_KERNEL(strided_copy)};
+constinit Kernel<Gather> gather{
+    .name = "gather", .cpu = cpu::gather, .cuda = ZG_CUDA_KERNEL(gather)};
+constinit Kernel<ScatterAdd> scatter_add{.name = "scatter_add",
+                                         .workspace_bytes = cpu::scatter_add_workspace,
+                                         .cpu = cpu::scatter_add,
+                                         .cuda = ZG_CUDA_KERNEL(scatter_add)};
 }  // namespace kernels
 
 }  // namespace zg

@@ -42,7 +42,7 @@ void for_each_index(const StridedCopy& copy, const F& f) {
 
 void check_copy(StridedCopy copy, const Shape& x, const Shape& y) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : any_type) {
+    for (DType dtype : on_device(any_type, device)) {
       CAPTURE(name_of(dtype));
       CAPTURE(copy.extents.str());
       copy.x = random_tensor(x, dtype, device, 1, 0, 100);
@@ -84,7 +84,8 @@ size_t place(const IndexCase& c, int64_t flat, int64_t value) {
 
 }  // namespace
 
-TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any type") {
+TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any type" *
+          doctest::test_suite("every device")) {
   // [3, 5, 7, 4] to [4, 7, 3, 5]
   const std::array<int64_t, 6> permuted = {5, 1, 15, 105};
   check_copy(
@@ -107,10 +108,11 @@ TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any ty
   check_copy({.extents = {200000}, .x_strides = {1}, .y_strides = {1}}, {200000}, {200000});
 }
 
-TEST_CASE("gather reads where the index points, for every type and axis") {
+TEST_CASE("gather reads where the index points, for every type and axis" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (const IndexCase& c : index_cases)
-      for (DType dtype : any_type) {
+      for (DType dtype : on_device(any_type, device)) {
         CAPTURE(c.index.str());
         CAPTURE(name_of(dtype));
         const Tensor x = random_tensor(c.index.with(c.axis, c.extent), dtype, device, 3, 0, 100);
@@ -127,14 +129,16 @@ TEST_CASE("gather reads where the index points, for every type and axis") {
       }
 }
 
-TEST_CASE("scatter_add sums in the accumulator, with the same bits for any thread count") {
-  for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+TEST_CASE("scatter_add sums in the accumulator, with the same bits for any thread count" *
+          doctest::test_suite("every device")) {
+  const DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+  for (DType dtype : on_device(floating, devices_at_every_level()[0]))
     for (const IndexCase& c : index_cases) {
       CAPTURE(c.index.str());
       CAPTURE(name_of(dtype));
       std::vector<Tensor> results;
       for (int threads : {1, 2}) {
-        const Device device = Device::cpu(0, {.threads = threads});
+        const Device device = devices_at_every_level(threads).back();
         const Tensor x = random_tensor(c.index, dtype, device, 5);
         const Tensor y = random_tensor(c.index.with(c.axis, c.extent), dtype, device, 6);
         const std::vector<int32_t> at = random_indices<int32_t>(c.index.numel(), c.extent, 7);
@@ -158,13 +162,14 @@ TEST_CASE("scatter_add sums in the accumulator, with the same bits for any threa
     }
 }
 
-TEST_CASE("scatter_add in bf16 counts beyond 256") {
-  const Device device = Device::cpu();
-  const Tensor x = Tensor::full({1000}, 1, DType::bf16, device);
-  const Tensor index = Tensor::zeros({1000}, DType::i32, device);
-  const Tensor y = Tensor::zeros({1}, DType::bf16, device);
-  kernels::scatter_add({.x = x, .index = index, .y = y, .axis = 0}, device.compute());
-  CHECK(y.item() == 1000);
+TEST_CASE("scatter_add in bf16 counts beyond 256" * doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor x = Tensor::full({1000}, 1, DType::bf16, device);
+    const Tensor index = Tensor::zeros({1000}, DType::i32, device);
+    const Tensor y = Tensor::zeros({1}, DType::bf16, device);
+    kernels::scatter_add({.x = x, .index = index, .y = y, .axis = 0}, device.compute());
+    CHECK(y.item() == 1000);
+  }
 }
 
 TEST_CASE("movement ops refuse what lies outside, before any work") {
