@@ -122,10 +122,11 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
     for (DType dtype : floating)
       for (DType out : {dtype, accumulator(dtype)})
         for (Activation form : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
-          for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24}}) {
+          for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24},
+                                   Size{29, 300, 24}, Size{2, 300, 24}}) {
             Matmul m = packed(size, dtype, out, device, false, true);
-            m.bias = random_tensor({83}, dtype, device, 4, -3.0, 3.0);
-            m.pre_activation = Tensor::zeros({size.M, 83}, out, device);
+            m.bias = random_tensor({size.N}, dtype, device, 4, -3.0, 3.0);
+            m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
             m.activation = form;
             CAPTURE(level_of(device));
             CAPTURE(name_of(dtype));
@@ -223,6 +224,28 @@ TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
     m.b = Tensor::full({size.K, size.N}, 2.0, DType::f32, device);
     run(m);
     CHECK(excess(m.c, std::vector<double>(150 * 300, 40000.0), 1e-9) < 1.0);  // exact in f32
+  }
+}
+
+TEST_CASE("matmul of a batch whose b is packed product by product finds each a in its place") {
+  constexpr int64_t M = 9, N = 1024, K = 2100;
+  for (const Device& device : devices_at_every_level()) {
+    std::vector<float> a(2 * M * K), expected(2 * M * N);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = i < a.size() / 2 ? 1.0f : 2.0f;
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = i < expected.size() / 2 ? K : 2 * K;
+    const Matmul m = {.a = Tensor::from(a, {2, M, K}, device),
+                      .b = Tensor::full({2, K, N}, 1.0, DType::f32, device),
+                      .c = Tensor::zeros({2, M, N}, DType::f32, device),
+                      .M = M,
+                      .N = N,
+                      .K = K,
+                      .transpose_b = true,
+                      .batch = 2,
+                      .stride_a = M * K,
+                      .stride_b = K * N,
+                      .stride_c = M * N};
+    run(m);
+    CHECK(m.c.to_host<float>() == expected);
   }
 }
 
