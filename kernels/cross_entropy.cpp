@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -66,11 +67,20 @@ void validate(const ProjectionCrossEntropy& args) {
   check_device(op, {&args.x, &args.weight, &args.targets, &args.loss, &args.dx, &args.dweight});
 }
 
+namespace cuda {
+void cross_entropy_forward(const CrossEntropyForward&, Workspace, Stream&);
+void cross_entropy_backward(const CrossEntropyBackward&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
-constinit Kernel<CrossEntropyForward> cross_entropy_forward{.name = "cross_entropy_forward",
-                                                            .cpu = cpu::cross_entropy_forward};
-constinit Kernel<CrossEntropyBackward> cross_entropy_backward{.name = "cross_entropy_backward",
-                                                              .cpu = cpu::cross_entropy_backward};
+constinit Kernel<CrossEntropyForward> cross_entropy_forward{
+    .name = "cross_entropy_forward",
+    .cpu = cpu::cross_entropy_forward,
+    .cuda = ZG_CUDA_KERNEL(cross_entropy_forward)};
+constinit Kernel<CrossEntropyBackward> cross_entropy_backward{
+    .name = "cross_entropy_backward",
+    .cpu = cpu::cross_entropy_backward,
+    .cuda = ZG_CUDA_KERNEL(cross_entropy_backward)};
 constinit Kernel<ProjectionCrossEntropy> projection_cross_entropy{
     .name = "projection_cross_entropy",
     .workspace_bytes = cpu::projection_cross_entropy_workspace,

@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -84,14 +85,21 @@ void validate(const SoftmaxBackward& args) {
   check_device(op, {&args.y, &args.dy, &args.dx});
 }
 
+namespace cuda {
+void softmax_forward(const SoftmaxForward&, Workspace, Stream&);
+void softmax_backward(const SoftmaxBackward&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
 constinit Kernel<Reduce> reduce{
     .name = "reduce", .workspace_bytes = cpu::reduce_workspace, .cpu = cpu::reduce};
 constinit Kernel<ArgMax> argmax{.name = "argmax", .cpu = cpu::argmax};
 constinit Kernel<SoftmaxForward> softmax_forward{.name = "softmax_forward",
-                                                 .cpu = cpu::softmax_forward};
+                                                 .cpu = cpu::softmax_forward,
+                                                 .cuda = ZG_CUDA_KERNEL(softmax_forward)};
 constinit Kernel<SoftmaxBackward> softmax_backward{.name = "softmax_backward",
-                                                   .cpu = cpu::softmax_backward};
+                                                   .cpu = cpu::softmax_backward,
+                                                   .cuda = ZG_CUDA_KERNEL(softmax_backward)};
 }  // namespace kernels
 
 }  // namespace zg
