@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cuda/slot.h"
 
 namespace zg {
 namespace {
@@ -85,9 +86,15 @@ void validate(const Matmul& m) {
   }
 }
 
+namespace cuda {
+void matmul(const Matmul&, Workspace, Stream&);
+}
+
 namespace kernels {
-constinit Kernel<Matmul> matmul{
-    .name = op, .workspace_bytes = cpu::matmul_workspace_bytes, .cpu = cpu::matmul};
+constinit Kernel<Matmul> matmul{.name = op,
+                                .workspace_bytes = cpu::matmul_workspace_bytes,
+                                .cpu = cpu::matmul,
+                                .cuda = ZG_CUDA_KERNEL(matmul)};
 }
 
 }  // namespace zg

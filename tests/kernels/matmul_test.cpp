@@ -83,12 +83,13 @@ constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 }  // namespace
 
-TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dtype and level") {
+TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dtype and level" *
+          doctest::test_suite("every device")) {
   const Size sizes[] = {{1, 1, 1},      {1, 33, 31},    {31, 1, 33},   {33, 31, 1},  {13, 17, 19},
                         {64, 48, 48},   {3, 45, 77},    {6, 19, 64},   {8, 300, 33}, {37, 64, 300},
                         {121, 257, 63}, {12, 32, 1023}, {127, 65, 511}};
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
+    for (DType dtype : on_device(floating, device))
       for (const Size& size : sizes)
         for (int transposes = 0; transposes < 4; ++transposes) {
           const Matmul m = packed(size, dtype, dtype, device, transposes & 1, transposes & 2);
@@ -104,9 +105,9 @@ TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dt
         }
 }
 
-TEST_CASE("matmul adds to c in the accumulator type") {
+TEST_CASE("matmul adds to c in the accumulator type" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating) {
+    for (DType dtype : on_device(floating, device)) {
       for (Matmul m : {packed({37, 61, 600}, dtype, accumulator(dtype), device, true, false),
                        packed({3, 61, 600}, dtype, accumulator(dtype), device, false, true)}) {
         m.accumulate = true;
@@ -117,10 +118,11 @@ TEST_CASE("matmul adds to c in the accumulator type") {
     }
 }
 
-TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bits of it") {
+TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bits of it" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
-      for (DType out : {dtype, accumulator(dtype)})
+    for (DType dtype : on_device(floating, device))
+      for (DType out : on_device({dtype, accumulator(dtype)}, device))
         for (Activation form : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
           for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24},
                                    Size{29, 300, 24}, Size{2, 300, 24}}) {
@@ -147,9 +149,10 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
           }
 }
 
-TEST_CASE("matmul walks batches with strides and rows with leading dimensions, touching no gap") {
+TEST_CASE("matmul walks batches with strides and rows with leading dimensions, touching no gap" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating) {
+    for (DType dtype : on_device(floating, device)) {
       Matmul m = packed({1, 1, 1}, dtype, dtype, device, false, false);
       m.M = 19, m.N = 35, m.K = 21, m.batch = 3;
       m.a = random_tensor({3000}, dtype, device, 1);
@@ -227,7 +230,8 @@ TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
   }
 }
 
-TEST_CASE("matmul of a batch whose b is packed product by product finds each a in its place") {
+TEST_CASE("matmul of a batch whose b is packed product by product finds each a in its place" *
+          doctest::test_suite("every device")) {
   constexpr int64_t M = 9, N = 1024, K = 2100;
   for (const Device& device : devices_at_every_level()) {
     std::vector<float> a(2 * M * K), expected(2 * M * N);
@@ -249,9 +253,9 @@ TEST_CASE("matmul of a batch whose b is packed product by product finds each a i
   }
 }
 
-TEST_CASE("matmul over nothing writes the epilogue of zero") {
+TEST_CASE("matmul over nothing writes the epilogue of zero" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating) {
+    for (DType dtype : on_device(floating, device)) {
       Matmul m = packed({5, 7, 0}, dtype, dtype, device, false, false);
       m.bias = random_tensor({7}, dtype, device, 4);
       const Expected e = expect(m);
