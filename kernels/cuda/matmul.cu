@@ -23,7 +23,6 @@ struct Product {
   const void* bias;
   int64_t M, N, K, ldc, stride_c, batch;
   bool accumulate;
-  Activation activation;
 };
 
 /// Brings [tile, depth] of an operand to shared memory, zeros beyond its edges. Threads run along
@@ -41,13 +40,7 @@ __device__ inline void bring(float (&panel)[depth][tile + 1], const T* data, con
   }
 }
 
-__device__ inline float activated(float x, Activation activation) {
-  if (activation == Activation::gelu_tanh) return gelu<Activation::gelu_tanh>(x);
-  if (activation == Activation::gelu_erf) return gelu<Activation::gelu_erf>(x);
-  return x;
-}
-
-template <class T, class C>
+template <class T, class C, Activation activation>
 __device__ inline void finish(const Product& p, float sum, int64_t at, int64_t column) {
   C* const place = static_cast<C*>(p.c) + at;
   if (p.bias) sum += to_float(static_cast<const T*>(p.bias)[column]);
@@ -55,14 +48,19 @@ __device__ inline void finish(const Product& p, float sum, int64_t at, int64_t c
   // The activation reads the sum as it is kept.
   const C kept = from_float<C>(sum);
   if (p.pre_activation) static_cast<C*>(p.pre_activation)[at] = kept;
-  *place = p.activation == Activation::none
-               ? kept
-               : from_float<C>(activated(to_float(kept), p.activation));
+  if constexpr (activation == Activation::none)
+    *place = kept;
+  else
+    *place = from_float<C>(gelu<activation>(to_float(kept)));
 }
 
-template <class T, class C>
+template <class T, class C, Activation activation>
 __global__ void __launch_bounds__(threads) multiply(Product p) {
-  __shared__ float a_panel[depth][tile + 1], b_panel[depth][tile + 1];
+  __shared__ float memory[tile * (tile + 1)];
+  static_assert(2 * depth <= tile);
+  auto& a_panel = reinterpret_cast<float(&)[depth][tile + 1]>(memory[0]);
+  auto& b_panel = reinterpret_cast<float(&)[depth][tile + 1]>(memory[depth * (tile + 1)]);
+  auto& c_panel = reinterpret_cast<float(&)[tile][tile + 1]>(memory[0]);
   const int64_t row = int64_t{blockIdx.y} * tile, column = int64_t{blockIdx.x} * tile;
   const int y = static_cast<int>(threadIdx.x) / side, x = static_cast<int>(threadIdx.x) % side;
   for (int64_t item = blockIdx.z; item < p.batch; item += gridDim.z) {
@@ -73,7 +71,7 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
       bring(a_panel, a, p.a, row, p.M, k, p.K);
       bring(b_panel, b, p.b, column, p.N, k, p.K);
       __syncthreads();
-#pragma unroll
+#pragma unroll 4
       for (int step = 0; step < depth; ++step) {
         float left[per_thread], right[per_thread];
 #pragma unroll
@@ -89,13 +87,20 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
       }
       __syncthreads();
     }
+    // By way of shared memory, so that a warp writes a row of c.
 #pragma unroll
     for (int i = 0; i < per_thread; ++i)
 #pragma unroll
-      for (int j = 0; j < per_thread; ++j) {
-        const int64_t m = row + y + i * side, n = column + x + j * side;
-        if (m < p.M && n < p.N) finish<T, C>(p, sums[i][j], item * p.stride_c + m * p.ldc + n, n);
-      }
+      for (int j = 0; j < per_thread; ++j) c_panel[y + i * side][x + j * side] = sums[i][j];
+    __syncthreads();
+#pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x); at < tile * tile; at += threads) {
+      const int64_t m = row + at / tile, n = column + at % tile;
+      if (m < p.M && n < p.N)
+        finish<T, C, activation>(p, c_panel[at / tile][at % tile],
+                                 item * p.stride_c + m * p.ldc + n, n);
+    }
+    __syncthreads();
   }
 }
 
@@ -104,6 +109,16 @@ Operand operand(const Tensor& tensor, int64_t distance, int64_t packed, int64_t 
                 bool across) {
   const int64_t rows_apart = distance ? distance : packed;
   return {tensor.raw(), stride, across ? 1 : rows_apart, across ? rows_apart : 1};
+}
+
+template <class T, class C>
+void run(Activation activation, const Product& product, dim3 blocks, Stream& stream) {
+  const auto with = [&](auto kernel) {
+    launch("matmul", kernel, {blocks, dim3(threads)}, stream, product);
+  };
+  if (activation == Activation::gelu_tanh) return with(multiply<T, C, Activation::gelu_tanh>);
+  if (activation == Activation::gelu_erf) return with(multiply<T, C, Activation::gelu_erf>);
+  with(multiply<T, C, Activation::none>);
 }
 
 }  // namespace
@@ -122,15 +137,14 @@ void matmul(const Matmul& m, Workspace, Stream& stream) {
       .ldc = m.ldc ? m.ldc : m.N,
       .stride_c = m.stride_c,
       .batch = m.batch,
-      .accumulate = m.accumulate,
-      .activation = m.activation};
+      .accumulate = m.accumulate};
   const dim3 blocks(blocks_for(m.N, tile).x, blocks_for(m.M, tile).x,
                     static_cast<unsigned>(m.batch < most_batches ? m.batch : most_batches));
   visit_floating(m.a.dtype(), [&]<class T>(T) {
     if (m.c.dtype() == m.a.dtype())
-      launch("matmul", multiply<T, T>, {blocks, dim3(threads)}, stream, product);
+      run<T, T>(m.activation, product, blocks, stream);
     else
-      launch("matmul", multiply<T, float>, {blocks, dim3(threads)}, stream, product);
+      run<T, float>(m.activation, product, blocks, stream);
   });
 }
 
