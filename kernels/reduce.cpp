@@ -3,6 +3,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/cuda/workspace.h"
 
 namespace zg {
 namespace {
@@ -86,14 +87,20 @@ void validate(const SoftmaxBackward& args) {
 }
 
 namespace cuda {
+void reduce(const Reduce&, Workspace, Stream&);
+void argmax(const ArgMax&, Workspace, Stream&);
 void softmax_forward(const SoftmaxForward&, Workspace, Stream&);
 void softmax_backward(const SoftmaxBackward&, Workspace, Stream&);
 }  // namespace cuda
 
 namespace kernels {
-constinit Kernel<Reduce> reduce{
-    .name = "reduce", .workspace_bytes = cpu::reduce_workspace, .cpu = cpu::reduce};
-constinit Kernel<ArgMax> argmax{.name = "argmax", .cpu = cpu::argmax};
+constinit Kernel<Reduce> reduce{.name = "reduce",
+                                .workspace_bytes = cpu::reduce_workspace,
+                                .cpu = cpu::reduce,
+                                .cuda_workspace_bytes = cuda::reduce_bytes,
+                                .cuda = ZG_CUDA_KERNEL(reduce)};
+constinit Kernel<ArgMax> argmax{
+    .name = "argmax", .cpu = cpu::argmax, .cuda = ZG_CUDA_KERNEL(argmax)};
 constinit Kernel<SoftmaxForward> softmax_forward{.name = "softmax_forward",
                                                  .cpu = cpu::softmax_forward,
                                                  .cuda = ZG_CUDA_KERNEL(softmax_forward)};

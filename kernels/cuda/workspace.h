@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/layer_norm.h"
+#include "kernels/reduce.h"
 
 // Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
 // without CUDA can plan a run on one that has it.
@@ -14,5 +15,15 @@ struct NormBlocks {
 };
 int64_t layer_norm_backward_bytes(const LayerNormBackward&, const Device::Traits&);
 int64_t rms_norm_backward_bytes(const RmsNormBackward&, const Device::Traits&);
+
+/// How a reduction is cut, by shape alone: a block for each result where the elements of one lie
+/// together and are many; else a thread for each result and chunk of its elements.
+struct ReduceChunks {
+  int64_t results, elements;  ///< elements of one result
+  bool block_each;
+  int64_t chunks, chunk;  ///< of a result's elements; 1 chunk needs no scratch
+  explicit ReduceChunks(const Reduce&);
+};
+int64_t reduce_bytes(const Reduce&, const Device::Traits&);
 
 }  // namespace zg::cuda

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
+#include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
-#include "kernels/reduce.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
 
@@ -74,8 +74,11 @@ TEST_CASE("what a cuda kernel finds wrong is thrown by the next wait, once" *
 
 TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every device")) {
   const Device device = Device::cuda();
-  const Tensor x = Tensor::zeros({2, 2}, DType::f32, device);
+  const Tensor x = Tensor::zeros({1, 1}, DType::f32, device);
+  const Tensor targets = Tensor::zeros({1}, DType::i64, device);
+  const Tensor loss = Tensor::empty({1}, DType::f32, device);
   CHECK_THROWS_WITH_AS(
-      kernels::argmax({x, Tensor::empty({2}, DType::i64, device), 1}, device.compute()),
-      "argmax: no cuda kernel", Unsupported);
+      kernels::projection_cross_entropy({.x = x, .weight = x, .targets = targets, .loss = loss},
+                                        device.compute()),
+      "projection_cross_entropy: no cuda kernel", Unsupported);
 }

@@ -14,8 +14,8 @@ using namespace zg::testing;
 namespace {
 
 constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Case {
   Shape shape;
@@ -78,17 +78,18 @@ Tensor run_reduce(ReduceOp op, const Case& c, const Tensor& x, DType to) {
   return y;
 }
 
-Tensor rows(const std::vector<double>& values, int64_t columns) {
+Tensor rows(const std::vector<float>& values, int64_t columns) {
   return Tensor::from(values, {static_cast<int64_t>(values.size()) / columns, columns},
-                      Device::cpu());
+                      devices_at_every_level().back());
 }
 
 }  // namespace
 
-TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type") {
-  const Device device = Device::cpu(0, {.threads = 2});
+TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
   for (const Case& c : cases)
-    for (DType dtype : floating)
+    for (DType dtype : on_device(floating, device))
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
         CAPTURE(c.shape.str());
         CAPTURE(c.axes);
@@ -112,9 +113,9 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
       }
 }
 
-TEST_CASE("a sum of a million f32 elements is good to 1e-6") {
+TEST_CASE("a sum of a million f32 elements is good to 1e-6" * doctest::test_suite("every device")) {
   for (const Case& c : {Case{{1 << 20}, 1}, Case{{1 << 20, 1, 3}, 1}, Case{{3, 1 << 20}, 2}}) {
-    const Device device = Device::cpu();
+    const Device device = devices_at_every_level().back();
     const Tensor x = random_tensor(c.shape, DType::f32, device, 2, 0.0, 1.0);
     const std::vector<double> expected = expected_reduction(ReduceOp::sum, c, x.to_doubles());
     CHECK(excess(run_reduce(ReduceOp::sum, c, x, DType::f32), expected, 0, 1e-6) <= 1);
@@ -135,8 +136,8 @@ TEST_CASE("reduce has the same bits for any thread count") {
     }
 }
 
-TEST_CASE("integer sums are exact and wrap around") {
-  const Device device = Device::cpu();
+TEST_CASE("integer sums are exact and wrap around" * doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
   const Tensor x = Tensor::from<int32_t>({2147483647, 1, -5, 2147483647, 7, 9}, {2, 3}, device);
   CHECK(run_reduce(ReduceOp::sum, {{2, 3}, 2}, x, DType::i64).to_host<int64_t>() ==
         std::vector<int64_t>{2147483643, 2147483663});
@@ -144,14 +145,14 @@ TEST_CASE("integer sums are exact and wrap around") {
         std::vector<int32_t>{-2, 8, 4});
 }
 
-TEST_CASE("max passes NaN on, and sums of nothing are 0") {
+TEST_CASE("max passes NaN on, and sums of nothing are 0" * doctest::test_suite("every device")) {
   const Tensor x = rows({1, not_a_number, 3, -infinity, -infinity, -infinity}, 3);
   const std::vector<double> largest =
-      run_reduce(ReduceOp::max, {{2, 3}, 2}, x, DType::f64).to_doubles();
+      run_reduce(ReduceOp::max, {{2, 3}, 2}, x, DType::f32).to_doubles();
   CHECK(std::isnan(largest[0]));
   CHECK(largest[1] == -infinity);
-  CHECK(std::isnan(run_reduce(ReduceOp::max, {{2, 3}, 1}, x, DType::f64).to_doubles()[1]));
-  const Device device = Device::cpu();
+  CHECK(std::isnan(run_reduce(ReduceOp::max, {{2, 3}, 1}, x, DType::f32).to_doubles()[1]));
+  const Device device = devices_at_every_level().back();
   for (const Case& c : {Case{{0, 3}, 1}, Case{{3, 0}, 2}, Case{{3, 0, 2}, 6}, Case{{0}, 1}}) {
     const Tensor empty = Tensor::empty(c.shape, DType::f32, device);
     for (double value : run_reduce(ReduceOp::sum, c, empty, DType::f32).to_doubles())
@@ -165,9 +166,10 @@ TEST_CASE("max passes NaN on, and sums of nothing are 0") {
             .numel() == 0);
 }
 
-TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest") {
-  const Device device = Device::cpu(0, {.threads = 2});
-  for (DType dtype : floating)
+TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  for (DType dtype : on_device(floating, device))
     for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{31, 33}, Shape{4, 5, 6}})
       for (int axis = 0; axis < shape.rank(); ++axis) {
         const Tensor x = random_tensor(shape, dtype, device, 4);
