@@ -4,6 +4,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/loop_nest.h"
+#include "kernels/visit_elementwise.h"
 
 namespace zg::cpu {
 
@@ -68,44 +69,6 @@ Gradients<A> gradients(A a, A b, A dy) {
   const A half = a == b ? dy / A{2} : dy;
   if constexpr (op == BinaryOp::maximum) return {a < b ? A{0} : half, a > b ? A{0} : half};
   return {a > b ? A{0} : half, a < b ? A{0} : half};
-}
-
-template <class F>
-void visit_arithmetic(BinaryOp op, const F& f) {
-  switch (op) {
-    case BinaryOp::add:
-      return f.template operator()<BinaryOp::add>();
-    case BinaryOp::subtract:
-      return f.template operator()<BinaryOp::subtract>();
-    case BinaryOp::multiply:
-      return f.template operator()<BinaryOp::multiply>();
-    case BinaryOp::divide:
-      return f.template operator()<BinaryOp::divide>();
-    case BinaryOp::power:
-      return f.template operator()<BinaryOp::power>();
-    case BinaryOp::maximum:
-      return f.template operator()<BinaryOp::maximum>();
-    default:
-      return f.template operator()<BinaryOp::minimum>();
-  }
-}
-
-template <class F>
-void visit_comparison(BinaryOp op, const F& f) {
-  switch (op) {
-    case BinaryOp::equal:
-      return f.template operator()<BinaryOp::equal>();
-    case BinaryOp::not_equal:
-      return f.template operator()<BinaryOp::not_equal>();
-    case BinaryOp::less:
-      return f.template operator()<BinaryOp::less>();
-    case BinaryOp::less_equal:
-      return f.template operator()<BinaryOp::less_equal>();
-    case BinaryOp::greater:
-      return f.template operator()<BinaryOp::greater>();
-    default:
-      return f.template operator()<BinaryOp::greater_equal>();
-  }
 }
 
 /// Operands: a, b, result. The result is contiguous, so its inner stride is 1.

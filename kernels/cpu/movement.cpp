@@ -7,6 +7,7 @@
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/indices.h"
 #include "kernels/cpu/loop_nest.h"
+#include "kernels/indexed.h"
 
 namespace zg::cpu {
 namespace {
@@ -91,27 +92,14 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
   });
 }
 
-/// How a tensor is walked when `axis` is where indices point.
-struct Indexed {
-  int64_t outer = 1, extent = 1, inner = 1;  ///< before, along and behind the axis
-};
-Indexed split(const Shape& shape, int axis) {
-  Indexed at;
-  axis = shape.axis(axis);
-  for (int i = 0; i < axis; ++i) at.outer *= shape[i];
-  at.extent = shape[axis];
-  for (int i = axis + 1; i < shape.rank(); ++i) at.inner *= shape[i];
-  return at;
-}
-
 bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
 
 /// Adds into `sums` of y's extents; one task per outer index and block of inner ones, so that each
 /// sum has one writer, in rising j.
 template <class T, class Index>
 void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
-  const Indexed from = split(args.index.shape(), args.axis);
-  const int64_t y_extent = split(args.y.shape(), args.axis).extent;
+  const Indexed from = Indexed::split(args.index.shape(), args.axis);
+  const int64_t y_extent = Indexed::split(args.y.shape(), args.axis).extent;
   const T* x = args.x.data<T>();
   const Index* index = args.index.data<Index>();
   constexpr int64_t inner_block = 256;
@@ -147,7 +135,7 @@ void gather(const Gather& args, Workspace, Stream& stream) {
   const Shape& shape = args.index.shape();
   const int axis = shape.axis(args.axis);
   check_indices("gather", "index", args.index, args.x.extent(axis));
-  const int64_t axis_stride = split(shape, axis).inner;
+  const int64_t axis_stride = Indexed::split(shape, axis).inner;
   // x is walked like index with the axis held still; the index moves along it.
   Strides x_strides = broadcast_strides(args.x.shape(), args.x.shape());
   x_strides[static_cast<size_t>(axis)] = 0;

@@ -3,6 +3,7 @@
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/level.h"
+#include "kernels/visit_elementwise.h"
 #include "runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -46,32 +47,6 @@ A gradient(A v, A dy) {
   if constexpr (op == UnaryOp::reciprocal) return -dy / (v * v);
 }
 
-template <class F>
-void visit_op(UnaryOp op, const F& f) {
-  switch (op) {
-    case UnaryOp::negate:
-      return f.template operator()<UnaryOp::negate>();
-    case UnaryOp::exp:
-      return f.template operator()<UnaryOp::exp>();
-    case UnaryOp::log:
-      return f.template operator()<UnaryOp::log>();
-    case UnaryOp::sqrt:
-      return f.template operator()<UnaryOp::sqrt>();
-    case UnaryOp::tanh:
-      return f.template operator()<UnaryOp::tanh>();
-    case UnaryOp::sigmoid:
-      return f.template operator()<UnaryOp::sigmoid>();
-    case UnaryOp::relu:
-      return f.template operator()<UnaryOp::relu>();
-    case UnaryOp::silu:
-      return f.template operator()<UnaryOp::silu>();
-    case UnaryOp::abs:
-      return f.template operator()<UnaryOp::abs>();
-    case UnaryOp::reciprocal:
-      return f.template operator()<UnaryOp::reciprocal>();
-  }
-}
-
 /// Null where there is plain code only.
 UnaryTable::Function vectorised(const Unary& args, const Stream& stream) {
   const DType dtype = args.x.dtype();
@@ -105,7 +80,7 @@ void unary(const Unary& args, Workspace, Stream& stream) {
     return;
   }
   visit_floating(args.x.dtype(), [&]<class T>() {
-    visit_op(args.op, [&]<UnaryOp op>() {
+    visit_unary(args.op, [&]<UnaryOp op>() {
       const T* x = args.x.data<T>();
       T* y = args.y.data<T>();
       parallel_for(stream.traits().threads, args.x.numel(), grain, [&](int64_t begin, int64_t end) {
@@ -118,7 +93,7 @@ void unary(const Unary& args, Workspace, Stream& stream) {
 
 void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
   visit_floating(args.dy.dtype(), [&]<class T>() {
-    visit_op(args.op, [&]<UnaryOp op>() {
+    visit_unary(args.op, [&]<UnaryOp op>() {
       const T* v = (reads_result(op) ? args.y : args.x).template data<T>();
       const T* dy = args.dy.data<T>();
       T* dx = args.dx.data<T>();

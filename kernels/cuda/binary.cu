@@ -1,19 +1,11 @@
 #include "kernels/cuda/nest.cuh"
-#include "kernels/elementwise.h"
+#include "kernels/visit_elementwise.h"
 
 namespace zg::cuda {
 namespace {
 
 constexpr int threads = 256;
 
-/// What a dtype is computed in: integers in themselves, wrapping; floating types in f32.
-template <class T>
-__device__ inline auto widened(T x) {
-  if constexpr (std::is_integral_v<T>)
-    return x;
-  else
-    return to_float(x);
-}
 template <class T, class A>
 __device__ inline T narrowed(A x) {
   if constexpr (std::is_integral_v<T>)
@@ -112,44 +104,6 @@ void visit_number(DType dtype, const F& f) {
   if (dtype == DType::i32) return f(int32_t());
   if (dtype == DType::i64) return f(int64_t());
   visit_floating(dtype, f);
-}
-
-template <class F>
-void visit_arithmetic(BinaryOp op, const F& f) {
-  switch (op) {
-    case BinaryOp::add:
-      return f.template operator()<BinaryOp::add>();
-    case BinaryOp::subtract:
-      return f.template operator()<BinaryOp::subtract>();
-    case BinaryOp::multiply:
-      return f.template operator()<BinaryOp::multiply>();
-    case BinaryOp::divide:
-      return f.template operator()<BinaryOp::divide>();
-    case BinaryOp::power:
-      return f.template operator()<BinaryOp::power>();
-    case BinaryOp::maximum:
-      return f.template operator()<BinaryOp::maximum>();
-    default:
-      return f.template operator()<BinaryOp::minimum>();
-  }
-}
-
-template <class F>
-void visit_comparison(BinaryOp op, const F& f) {
-  switch (op) {
-    case BinaryOp::equal:
-      return f.template operator()<BinaryOp::equal>();
-    case BinaryOp::not_equal:
-      return f.template operator()<BinaryOp::not_equal>();
-    case BinaryOp::less:
-      return f.template operator()<BinaryOp::less>();
-    case BinaryOp::less_equal:
-      return f.template operator()<BinaryOp::less_equal>();
-    case BinaryOp::greater:
-      return f.template operator()<BinaryOp::greater>();
-    default:
-      return f.template operator()<BinaryOp::greater_equal>();
-  }
 }
 
 Nest<2> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {

@@ -4,15 +4,6 @@
 namespace zg::cuda {
 namespace {
 
-/// Integers as they are, floating types as f32.
-template <class T>
-__device__ inline auto widened(T x) {
-  if constexpr (std::is_integral_v<T>)
-    return x;
-  else
-    return to_float(x);
-}
-
 /// A float out of range saturates, and NaN is 0.
 template <class To>
 __device__ inline To saturated(float value) {

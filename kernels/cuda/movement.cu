@@ -1,6 +1,7 @@
 #include "kernels/movement.h"
 
 #include "kernels/cuda/nest.cuh"
+#include "kernels/indexed.h"
 
 namespace zg::cuda {
 namespace {
@@ -20,19 +21,6 @@ void visit_bits(DType dtype, const F& f) {
     default:
       return f(uint64_t());
   }
-}
-
-/// How a tensor is walked when `axis` is where indices point.
-struct Indexed {
-  int64_t outer = 1, extent = 1, inner = 1;  // before, along and behind the axis
-};
-Indexed split(const Shape& shape, int axis) {
-  Indexed at;
-  axis = shape.axis(axis);
-  for (int i = 0; i < axis; ++i) at.outer *= shape[i];
-  at.extent = shape[axis];
-  for (int i = axis + 1; i < shape.rank(); ++i) at.inner *= shape[i];
-  return at;
 }
 
 template <class T>
@@ -96,7 +84,7 @@ void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
 }
 
 void gather(const Gather& a, Workspace, Stream& stream) {
-  const Indexed from = split(a.index.shape(), a.axis);
+  const Indexed from = Indexed::split(a.index.shape(), a.axis);
   visit_bits(a.x.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
       launch("gather", pick<T, Index>, {blocks_for(a.index.numel(), threads), dim3(threads)},
@@ -108,7 +96,7 @@ void gather(const Gather& a, Workspace, Stream& stream) {
 }
 
 void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
-  const Indexed from = split(a.index.shape(), a.axis);
+  const Indexed from = Indexed::split(a.index.shape(), a.axis);
   const int64_t y_extent = a.y.extent(a.axis);
   visit_floating(a.y.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {

@@ -53,6 +53,15 @@ __device__ inline f16 from_float<f16>(float x) {
   return y;
 }
 
+/// What a dtype is computed in: integers in themselves, floating types in f32.
+template <class T>
+__device__ inline auto widened(T x) {
+  if constexpr (std::is_integral_v<T>)
+    return x;
+  else
+    return to_float(x);
+}
+
 // --- vectors ---
 
 /// N elements that are loaded and stored together: at most 16 bytes, at a multiple of their size.

@@ -1,5 +1,5 @@
 #include "kernels/cuda/map.cuh"
-#include "kernels/elementwise.h"
+#include "kernels/visit_elementwise.h"
 
 namespace zg::cuda {
 namespace {
@@ -47,37 +47,11 @@ struct Slope {
   }
 };
 
-template <class F>
-void visit_op(UnaryOp op, const F& f) {
-  switch (op) {
-    case UnaryOp::negate:
-      return f.template operator()<UnaryOp::negate>();
-    case UnaryOp::exp:
-      return f.template operator()<UnaryOp::exp>();
-    case UnaryOp::log:
-      return f.template operator()<UnaryOp::log>();
-    case UnaryOp::sqrt:
-      return f.template operator()<UnaryOp::sqrt>();
-    case UnaryOp::tanh:
-      return f.template operator()<UnaryOp::tanh>();
-    case UnaryOp::sigmoid:
-      return f.template operator()<UnaryOp::sigmoid>();
-    case UnaryOp::relu:
-      return f.template operator()<UnaryOp::relu>();
-    case UnaryOp::silu:
-      return f.template operator()<UnaryOp::silu>();
-    case UnaryOp::abs:
-      return f.template operator()<UnaryOp::abs>();
-    case UnaryOp::reciprocal:
-      return f.template operator()<UnaryOp::reciprocal>();
-  }
-}
-
 }  // namespace
 
 void unary(const Unary& a, Workspace, Stream& stream) {
   visit_floating(a.x.dtype(), [&]<class T>(T) {
-    visit_op(a.op, [&]<UnaryOp op>() {
+    visit_unary(a.op, [&]<UnaryOp op>() {
       map("unary", Value<op, T>(), a.x.numel(), stream, a.y.data<T>(),
           static_cast<const T*>(a.x.data<T>()));
     });
@@ -86,7 +60,7 @@ void unary(const Unary& a, Workspace, Stream& stream) {
 
 void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
   visit_floating(a.dy.dtype(), [&]<class T>(T) {
-    visit_op(a.op, [&]<UnaryOp op>() {
+    visit_unary(a.op, [&]<UnaryOp op>() {
       const Tensor& known = reads_result(op) ? a.y : a.x;
       map("unary_backward", Slope<op, T>(), a.dy.numel(), stream, a.dx.data<T>(),
           static_cast<const T*>(known.data<T>()), static_cast<const T*>(a.dy.data<T>()));
