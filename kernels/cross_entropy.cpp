@@ -3,6 +3,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/cuda/workspace.h"
 
 namespace zg {
 namespace {
@@ -70,6 +71,7 @@ void validate(const ProjectionCrossEntropy& args) {
 namespace cuda {
 void cross_entropy_forward(const CrossEntropyForward&, Workspace, Stream&);
 void cross_entropy_backward(const CrossEntropyBackward&, Workspace, Stream&);
+void projection_cross_entropy(const ProjectionCrossEntropy&, Workspace, Stream&);
 }  // namespace cuda
 
 namespace kernels {
@@ -84,7 +86,9 @@ constinit Kernel<CrossEntropyBackward> cross_entropy_backward{
 constinit Kernel<ProjectionCrossEntropy> projection_cross_entropy{
     .name = "projection_cross_entropy",
     .workspace_bytes = cpu::projection_cross_entropy_workspace,
-    .cpu = cpu::projection_cross_entropy};
+    .cpu = cpu::projection_cross_entropy,
+    .cuda_workspace_bytes = cuda::projection_cross_entropy_bytes,
+    .cuda = ZG_CUDA_KERNEL(projection_cross_entropy)};
 }  // namespace kernels
 
 }  // namespace zg

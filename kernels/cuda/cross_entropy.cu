@@ -5,17 +5,6 @@
 namespace zg::cuda {
 namespace {
 
-/// Whether the row has a target; one that is outside is reported and counts as ignored.
-template <class Index>
-__device__ inline bool has_target(const Index* targets, int64_t n, int64_t V, int64_t ignored,
-                                  bool reports, const char* op, Fault* fault) {
-  const int64_t target = targets[n];
-  if (target == ignored) return false;
-  if (target >= 0 && target < V) return true;
-  if (reports) report(fault, op, "targets", n, target, V);
-  return false;
-}
-
 template <class T, class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     forward(const T* logits, const Index* targets, float* loss, float* log_sums, int64_t N,

@@ -38,6 +38,17 @@ __device__ inline float row_exp_sum(const T* x, float best, int64_t C, int first
   return block_sum<warps>(sum);
 }
 
+/// Whether the row has a target; one that is outside is reported and counts as ignored.
+template <class Index>
+__device__ inline bool has_target(const Index* targets, int64_t n, int64_t V, int64_t ignored,
+                                  bool reports, const char* op, Fault* fault) {
+  const int64_t target = targets[n];
+  if (target == ignored) return false;
+  if (target >= 0 && target < V) return true;
+  if (reports) report(fault, op, "targets", n, target, V);
+  return false;
+}
+
 /// f(warps) as an integral constant: what suits rows of C elements.
 template <class F>
 void with_row_warps(int64_t C, const F& f) {

@@ -39,4 +39,13 @@ int64_t reduce_bytes(const Reduce& a, const Device::Traits&) {
   return cut.chunks > 1 ? cut.chunks * cut.results * int64_t{sizeof(double)} : 0;
 }
 
+ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
+  return {a, traits, int64_t{sizeof(OnlineLogSum)}, kernels::matmul.cuda_workspace_bytes};
+}
+
+int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy& a,
+                                       const Device::Traits& traits) {
+  return projection_plan(a, traits).bytes;
+}
+
 }  // namespace zg::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/layer_norm.h"
+#include "kernels/projection_chunks.h"
 #include "kernels/reduce.h"
 
 // Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
@@ -25,5 +26,14 @@ struct ReduceChunks {
   explicit ReduceChunks(const Reduce&);
 };
 int64_t reduce_bytes(const Reduce&, const Device::Traits&);
+
+/// The log-sum-exp of a row whose chunks come one by one. Milakov, Gimelshein 2018,
+/// arXiv:1805.02867, algorithm 3.
+struct OnlineLogSum {
+  float max, sum;  ///< of exp(logit - max)
+  float target;    ///< the target's logit, once its chunk has passed
+};
+ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
+int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 
 }  // namespace zg::cuda

@@ -74,11 +74,26 @@ TEST_CASE("what a cuda kernel finds wrong is thrown by the next wait, once" *
 
 TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every device")) {
   const Device device = Device::cuda();
-  const Tensor x = Tensor::zeros({1, 1}, DType::f32, device);
-  const Tensor targets = Tensor::zeros({1}, DType::i64, device);
-  const Tensor loss = Tensor::empty({1}, DType::f32, device);
-  CHECK_THROWS_WITH_AS(
-      kernels::projection_cross_entropy({.x = x, .weight = x, .targets = targets, .loss = loss},
-                                        device.compute()),
-      "projection_cross_entropy: no cuda kernel", Unsupported);
+  const Tensor x = Tensor::zeros({1}, DType::f32, device);
+  Kernel<Unary> none = kernels::unary;
+  none.cuda = nullptr;
+  CHECK_THROWS_WITH_AS(none({UnaryOp::exp, x, x}, device.compute()), "unary: no cuda kernel",
+                       Unsupported);
+}
+
+TEST_CASE("a target outside the vocabulary is told by the next wait, and counts as ignored" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::cuda();
+  const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };
+  const Tensor loss = zeros({3}), dx = zeros({3, 8});
+  kernels::projection_cross_entropy(
+      {.x = zeros({3, 8}),
+       .weight = zeros({5, 8}),
+       .targets = Tensor::from(std::vector<int32_t>{0, 5, -1}, {3}, device),
+       .loss = loss,
+       .dx = dx},
+      device.compute());
+  CHECK_THROWS_WITH_AS(device.compute().synchronize(),
+                       "projection_cross_entropy: targets[1] is 5; expected 0 to 4", ShapeError);
+  CHECK(excess(loss, {std::log(5.0), 0, 0}, 0, 1e-6) <= 1);
 }
