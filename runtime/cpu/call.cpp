@@ -10,8 +10,8 @@ namespace {
 
 std::string listed(const std::vector<int>& ranks) {
   std::string list;
-  for (const int rank : ranks) list += (list.empty() ? "rank " : ", ") + std::to_string(rank);
-  return list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + list;
 }
 
 }  // namespace

@@ -314,7 +314,9 @@ class MpiCommunicator final : public QueuedCommunicator {
           fail(early_return(peer, peers_[at(peer)].step, place_of(meeting)));
       look_for_dead(meeting, missing_);
       const bool given_up = soon_killed(now);
-      if (now <= last && !given_up) continue;
+      // Of several, some may wait for the one that stopped, and are about to say which.
+      const auto patient_until = missing_.size() > 1 ? last + pause : last;
+      if (now <= patient_until && !given_up) continue;
       const char* verb = meeting.arriving ? "arrive" : "finish";
       fail(given_up ? unfinished(missing_, verb, place_of(meeting))
                     : absence(missing_, verb, timeout_.count(), place_of(meeting)));
