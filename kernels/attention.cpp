@@ -5,6 +5,8 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cuda/slot.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/dropout.h"
 
 namespace zg {
@@ -130,15 +132,23 @@ void validate(const AttentionBackward& a) {
   check_log_sum(op, a.log_sum, a.q, s);
 }
 
+namespace cuda {
+void attention_forward(const AttentionForward&, Workspace, Stream&);
+void attention_backward(const AttentionBackward&, Workspace, Stream&);
+}  // namespace cuda
+
 namespace kernels {
 constinit Kernel<AttentionForward> attention_forward{
     .name = "attention_forward",
     .workspace_bytes = cpu::attention_workspace_bytes,
-    .cpu = cpu::attention_forward};
+    .cpu = cpu::attention_forward,
+    .cuda = ZG_CUDA_KERNEL(attention_forward)};
 constinit Kernel<AttentionBackward> attention_backward{
     .name = "attention_backward",
     .workspace_bytes = cpu::attention_workspace_bytes,
-    .cpu = cpu::attention_backward};
+    .cpu = cpu::attention_backward,
+    .cuda_workspace_bytes = cuda::attention_backward_bytes,
+    .cuda = ZG_CUDA_KERNEL(attention_backward)};
 }  // namespace kernels
 
 }  // namespace zg

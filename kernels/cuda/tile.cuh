@@ -89,6 +89,17 @@ bool takes_vectors(const T* start, int64_t C) {
   return C % vector_width<T> == 0 && reinterpret_cast<uintptr_t>(start) % 16 == 0;
 }
 
+/// The dynamic shared memory of the block: Grid::shared bytes.
+template <class T>
+__device__ inline T* dynamic_shared() {
+#ifdef __CUDACC__
+  extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
+  return reinterpret_cast<T*>(dynamic_shared_bytes);
+#else
+  return reinterpret_cast<T*>(emulator::current->block->shared);
+#endif
+}
+
 // --- sums, the same order every time ---
 
 __device__ inline float warp_sum(float x) {

@@ -48,4 +48,8 @@ int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy& a,
   return projection_plan(a, traits).bytes;
 }
 
+int64_t attention_backward_bytes(const AttentionBackward& a, const Device::Traits&) {
+  return a.shape.B * a.shape.H * a.shape.T * int64_t{sizeof(float)};
+}
+
 }  // namespace zg::cuda

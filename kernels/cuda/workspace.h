@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention.h"
 #include "kernels/layer_norm.h"
 #include "kernels/projection_chunks.h"
 #include "kernels/reduce.h"
@@ -35,5 +36,8 @@ struct OnlineLogSum {
 };
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
 int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
+
+/// A float for each query of each head.
+int64_t attention_backward_bytes(const AttentionBackward&, const Device::Traits&);
 
 }  // namespace zg::cuda

@@ -253,7 +253,8 @@ const DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 }  // namespace
 
-TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels") {
+TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels" *
+          doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
   int turn = 0;  // walks through masks, biases, dropout and layouts
   for (int64_t T : {1, 3, 11, 33, 130})
@@ -264,13 +265,15 @@ TEST_CASE("attention and its gradients follow the definition over sizes, dtypes 
       p.dropout = turn % 2 == 0 ? 0.0f : 0.2f;
       p.form = turn % 5 < 3 ? Form::fused : Form::cache;
       ++turn;
-      for (DType dtype : floating) check_against_naive(p, dtype, devices);
+      for (DType dtype : on_device(floating, devices.front()))
+        check_against_naive(p, dtype, devices);
     }
 }
 
-TEST_CASE("attention over a cache takes queries at an offset and more keys than queries") {
+TEST_CASE("attention over a cache takes queries at an offset and more keys than queries" *
+          doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
-  for (DType dtype : floating) {
+  for (DType dtype : on_device(floating, devices.front())) {
     for (int64_t T : {1, 2, 13})
       for (int64_t D : {16, 100})
         check_against_naive({.T = T, .keys = 40 + T, .offset = 40, .D = D, .form = Form::cache},
@@ -290,7 +293,8 @@ TEST_CASE("attention over a cache takes queries at an offset and more keys than 
   }
 }
 
-TEST_CASE("attention over several blocks of keys and queries follows the definition") {
+TEST_CASE("attention over several blocks of keys and queries follows the definition" *
+          doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
   for (DType dtype : {DType::f32, DType::bf16}) {
     check_against_naive({.B = 1, .T = 401, .keys = 401, .D = 24, .dropout = 0.1f}, dtype, devices);
@@ -310,9 +314,9 @@ TEST_CASE("attention over several blocks of keys and queries follows the definit
   }
 }
 
-TEST_CASE("attention takes a scale of the scores") {
+TEST_CASE("attention takes a scale of the scores" * doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
-  for (DType dtype : {DType::f64, DType::f32}) {
+  for (DType dtype : on_device({DType::f64, DType::f32}, devices.front())) {
     Problem p = {.T = 21, .keys = 21, .D = 16};
     for (const Device& device : devices) {
       Tensors t = make(p, dtype, device);
@@ -347,7 +351,8 @@ TEST_CASE("attention has the same bits for one thread and two") {
       }
 }
 
-TEST_CASE("attention without log_sum writes the same output") {
+TEST_CASE("attention without log_sum writes the same output" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const Problem p = {.T = 14, .keys = 14, .D = 16};
     const Tensors with = make(p, DType::f32, device);
@@ -359,7 +364,8 @@ TEST_CASE("attention without log_sum writes the same output") {
   }
 }
 
-TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before the first seen") {
+TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before the first seen" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     for (int64_t T : {2, 9}) {
@@ -389,7 +395,8 @@ TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before
   }
 }
 
-TEST_CASE("attention of large scores neither overflows nor loses the winner") {
+TEST_CASE("attention of large scores neither overflows nor loses the winner" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     const Problem p = {.B = 1, .H = 1, .T = 3, .keys = 3, .D = 16};
@@ -402,12 +409,15 @@ TEST_CASE("attention of large scores neither overflows nor loses the winner") {
   }
 }
 
-TEST_CASE("attention propagates a NaN to the queries that see it and to no other") {
+TEST_CASE("attention propagates a NaN to the queries that see it and to no other" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     const Problem p = {.B = 1, .H = 1, .T = 20, .keys = 20, .D = 4};
-    const Tensors t = make(p, DType::f32, device);
-    t.k.data<float>()[place(t.shape.k, 0, 0, 13)] = NAN;
+    Tensors t = make(p, DType::f32, device);
+    std::vector<float> keys = t.k.to_host<float>();
+    keys[place(t.shape.k, 0, 0, 13)] = NAN;
+    t.q = t.k = t.v = Tensor::from(keys, t.k.shape(), device);
     kernels::attention_forward(t.forward(), device.compute());
     const std::vector<double> out = t.out.to_doubles();
     for (int64_t i = 0; i < 20; ++i)
@@ -415,7 +425,7 @@ TEST_CASE("attention propagates a NaN to the queries that see it and to no other
   }
 }
 
-TEST_CASE("attention of no samples does nothing") {
+TEST_CASE("attention of no samples does nothing" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     Problem p = {.B = 0, .T = 4, .keys = 4, .D = 8};
     const Tensors t = make(p, DType::f32, device);
@@ -436,6 +446,10 @@ TEST_CASE("attention scratch grows linearly with the tokens") {
       };
       CHECK(scratch(1 << 12) <= 2 * scratch(1 << 11));
     }
+  const Device meta = Device::meta();
+  const Tensors t = make({.B = 3, .H = 2, .T = 77, .keys = 77, .D = 16}, DType::bf16, meta);
+  CHECK(kernels::attention_backward.cuda_workspace_bytes(t.backward(), meta.traits()) ==
+        3 * 2 * 77 * 4);
 }
 
 TEST_CASE("attention refuses what its contract excludes, by name") {

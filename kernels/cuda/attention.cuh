@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cfloat>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/tile.cuh"
+
+// What the attention kernels have in common.
+namespace zg::cuda {
+
+/// Forward and backward as plain data; what a pass has no use for is null.
+struct AttentionCall {
+  AttentionShape shape;  ///< its scale is never 0
+  int64_t bias_head;     ///< elements from one head's bias to the next
+  const void *q, *k, *v, *dout;
+  const float* bias;
+  void* out;        ///< read by backward
+  float* log_sum;   ///< read by backward
+  float* row_dots;  ///< [B, H, T] scratch of backward: dout_t . out_t
+  void *dq, *dk, *dv;
+};
+
+/// A block's head, and which part of the head's rows it has.
+struct HeadPart {
+  int64_t b, h, part;
+  __device__ HeadPart(const AttentionShape& s, int64_t parts)
+      : b(blockIdx.x / parts / s.H), h(blockIdx.x / parts % s.H), part(blockIdx.x % parts) {}
+};
+
+/// Row 0 of a head; row t is t * layout.token further on.
+template <class T, class Data>
+__device__ inline T* head_of(Data* data, const HeadLayout& layout, const HeadPart& at) {
+  return static_cast<T*>(data) + layout.offset + at.b * layout.batch + at.h * layout.head;
+}
+
+/// Query t sees keys [0, visible_keys(t)).
+__device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
+  const int64_t causal = t + s.offset + 1;
+  return s.causal && causal < s.keys ? causal : s.keys;
+}
+
+/// The first query that sees key j, or later ones do, too.
+__device__ inline int64_t first_query(const AttentionShape& s, int64_t j) {
+  return s.causal && j > s.offset ? j - s.offset : 0;
+}
+
+/// What dropout multiplies the weight of query t and key j by.
+__device__ inline float dropout_factor(const AttentionShape& s, const HeadPart& at, int64_t t,
+                                       int64_t j) {
+  if (s.dropout == 0.0f) return 1.0f;
+  const int64_t element = (at.h * s.T + t) * s.keys + j;
+  const DropoutKey& key = s.dropout_key;
+  const Philox::Block words =
+      Philox::block({static_cast<uint32_t>(element / 4), key.sample + static_cast<uint32_t>(at.b),
+                     key.step, key.site},
+                    key.seed);
+  // No index that changes: the words stay in registers.
+  const uint32_t low = element & 1 ? words[1] : words[0], high = element & 1 ? words[3] : words[2];
+  const bool kept = uniform(element & 2 ? high : low) >= s.dropout;
+  return kept ? __fdiv_rn(1.0f, 1.0f - s.dropout) : 0.0f;
+}
+
+/// The score of query t and key j from the product of their rows.
+__device__ inline float score_of(const AttentionCall& a, const HeadPart& at, int64_t t, int64_t j,
+                                 float product) {
+  const float score = a.shape.scale * product;
+  return a.bias ? score + a.bias[at.h * a.bias_head + t * a.shape.keys + j] : score;
+}
+
+/// On the ordinary cores, in f32: any head size, layout and dtype.
+void plain_attention_forward(DType dtype, const AttentionCall&, Stream&);
+void plain_attention_backward(DType dtype, const AttentionCall&, Stream&);
+
+}  // namespace zg::cuda
