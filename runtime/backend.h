@@ -27,6 +27,8 @@ struct Backend {
   int (*count)() = nullptr;            ///< how many devices; null: not in this build
   std::string (*absence)() = nullptr;  ///< why there are none; empty: there are some
   std::string (*describe)(int index) = nullptr;
+  /// Whether kernels and copies of one device reach the memory of another.
+  bool (*reaches)(int index, int other) = nullptr;
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
   /// Of Space::device and Space::pinned; any other is the process's own.
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;

@@ -76,9 +76,14 @@ class ZG_API Communicator {
 /// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.
 ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);
 
+/// cpu:rank, or the GPU rank % Device::cuda_count(), which ranks may share. Unsupported where there
+/// is no such device.
+ZG_API Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options);
+
 struct LocalOptions {
-  double timeout_s = 60.0;  ///< of one collective; it covers waiting for peers
-  DeviceOptions device;     ///< threads 0: this rank's share of the cores
+  double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
+  DeviceOptions device;                   ///< threads 0: this rank's share of the cores
+  Device::Type type = Device::Type::cpu;  ///< cpu or cuda
   /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
   /// times.
   bool dump_collectives = false;
@@ -87,9 +92,10 @@ struct LocalOptions {
 /// A rank's share of this process's cores, at least one.
 ZG_API int threads_per_rank(int ranks);
 
-/// Runs f(communicator, device) on `ranks` threads of this process, device cpu:rank. Returns when
-/// all have; rethrows the first cause. A rank that stalls in its own code cannot be ended: when its
-/// peers have given up on it, the report goes to stderr and the process ends with status 4.
+/// Runs f(communicator, device) on `ranks` threads of this process, with a device_of_rank() each.
+/// Returns when all have; rethrows the first cause. A rank that stalls in its own code cannot be
+/// ended: when its peers have given up on it, the report goes to stderr and the process ends with
+/// status 4.
 ZG_API void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                       const LocalOptions& options = {});
 

@@ -57,9 +57,13 @@ Device DeviceState::make(Device::Type type, int index, const Device::Options& op
   if (index < 0)
     throw ConfigError("device: expected an index of 0 or more, got " + std::to_string(index));
   auto state = std::make_shared<DeviceState>(type, index, options);
-  state->compute = type == Device::Type::cuda ? cuda::backend().make_stream(*state, "compute")
-                                              : cpu::make_stream(*state, "compute");
+  state->compute = state->make_stream("compute");
   return Device(std::move(state));
+}
+
+std::unique_ptr<Stream> DeviceState::make_stream(const char* stream) {
+  return type == Device::Type::cuda ? cuda::backend().make_stream(*this, stream)
+                                    : cpu::make_stream(*this, stream);
 }
 
 Device Device::cpu(int index, const Options& options) {
@@ -77,6 +81,8 @@ Device Device::cuda(int index, const Options& options) {
 }
 
 std::string Device::cuda_absence() { return cuda::backend().absence(); }
+
+int Device::cuda_count() { return cuda_absence().empty() ? cuda::backend().count() : 0; }
 
 Device Device::meta(int index, const Options& options) {
   return DeviceState::make(Type::meta, index, options);
@@ -105,6 +111,9 @@ int Device::index() const { return state_->index; }
 std::string Device::name() const { return state_->name; }
 const Device::Traits& Device::traits() const { return state_->traits; }
 Stream& Device::compute() const { return *state_->compute; }
+std::unique_ptr<Stream> Device::make_stream(const char* name) const {
+  return state_->make_stream(name);
+}
 MemoryTracker& Device::memory() const { return state_->ledger; }
 void Device::set_trace(std::shared_ptr<Trace> trace) const { state_->trace = std::move(trace); }
 Trace* Device::trace() const { return state_->trace.get(); }

@@ -67,6 +67,7 @@ class ZG_API Device {
   /// reason.
   static Device cuda(int index = 0, const Options& options = {});
   static std::string cuda_absence();  ///< why there is no CUDA device; empty: there is one
+  static int cuda_count();            ///< 0 where there is none
   static Device meta(int index = 0, const Options& options = {});  ///< accounts, stores nothing
   static Device parse(const std::string& name,
                       const Options& options = {});  ///< "cpu:1", "cuda:0", "meta"
@@ -76,7 +77,10 @@ class ZG_API Device {
   std::string name() const;  ///< "cpu:1"
   const Traits& traits() const;
 
-  Stream& compute() const;        ///< the queue that kernels of the tape run on
+  Stream& compute() const;  ///< the queue that kernels of the tape run on
+  /// A queue beside it, for another thread; this device must outlive it. Neither waits for the
+  /// other: what one queues is seen by the other after synchronize().
+  std::unique_ptr<Stream> make_stream(const char* name) const;
   MemoryTracker& memory() const;  ///< accounting of every byte allocated here
 
   void set_trace(std::shared_ptr<Trace> trace) const;  ///< null ends tracing

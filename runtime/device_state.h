@@ -74,6 +74,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   static Device make(Device::Type type, int index, const Device::Options& options);
   static DeviceState& of(const Device& device) { return *device.state_; }
   Device handle() { return Device(shared_from_this()); }
+  std::unique_ptr<Stream> make_stream(const char* stream);
 
   const Device::Type type;
   const int index;

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <thread>
 
+#include "runtime/backend.h"
 #include "runtime/comm.h"
 #include "runtime/cpu/local_group.h"
 #include "runtime/cpu/queued_comm.h"
@@ -19,9 +19,7 @@ class LocalCommunicator final : public QueuedCommunicator {
  public:
   LocalCommunicator(std::shared_ptr<LocalGroup> group, std::shared_ptr<CollectiveLog> log, int rank,
                     int size, const Device& device)
-      : QueuedCommunicator(rank, size, std::move(log), {}),
-        group_(std::move(group)),
-        device_(device) {
+      : QueuedCommunicator(rank, size, std::move(log), device, {}), group_(std::move(group)) {
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -39,10 +37,13 @@ class LocalCommunicator final : public QueuedCommunicator {
 
  private:
   void run(const Job& job, Ticket ticket) override {
-    group_->meet(rank_, ticket, job.call, [&] { act(job); });
+    group_->meet(rank_, ticket, job.call, [&] {
+      act(job);
+      stream_->synchronize();
+    });
     // A sum in place must not change what peers still read: it lands after the second meeting.
     if (job.call.op == Collective::all_reduce)
-      std::memcpy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
+      stream_->copy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
   }
 
   void failed(const std::exception_ptr& error) override {
@@ -68,7 +69,7 @@ class LocalCommunicator final : public QueuedCommunicator {
       const Tensor& input = group_->input_of(peer);
       const Tensor place = job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count);
       if (place.raw() != input.raw())
-        std::memcpy(place.raw(), input.raw(), static_cast<size_t>(input.bytes()));
+        stream_->copy(place.raw(), input.raw(), static_cast<size_t>(input.bytes()));
     }
   }
 
@@ -78,31 +79,51 @@ class LocalCommunicator final : public QueuedCommunicator {
     const int64_t first = rank_ * job.output.numel() + begin;
     for (int peer = 0; peer < size_; ++peer)
       job.combine(group_->input_of(peer).flat(first, numel), place, job.fresh && peer == 0,
-                  device_.compute());
+                  *stream_);
   }
 
   void sum(const Job& job) {
     sums_.assign(static_cast<size_t>(job.output.numel()), 0);
+    std::vector<int64_t> values(sums_.size());
     for (int peer = 0; peer < size_; ++peer) {
-      const int64_t* values = group_->input_of(peer).data<int64_t>();
+      stream_->copy(values.data(), group_->input_of(peer).raw(), values.size() * sizeof(int64_t));
+      stream_->synchronize();
       for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += values[i];
     }
   }
 
   const std::shared_ptr<LocalGroup> group_;
-  const Device device_;
   std::vector<int64_t> sums_;
   std::thread worker_;
 };
 
+/// Ranks read each other's memory.
+void check_reach(int ranks) {
+  const int used = std::min(ranks, Device::cuda_count());
+  for (int index = 0; index < used; ++index)
+    for (int other = 0; other < used; ++other)
+      if (!cuda::backend().reaches(index, other))
+        throw Unsupported(
+            "ranks: cuda:" + std::to_string(index) +
+            " cannot reach the memory of cuda:" + std::to_string(other) +
+            "; expected GPUs that are peers; try CUDA_VISIBLE_DEVICES=" + std::to_string(index));
+}
+
 }  // namespace
 }  // namespace cpu
+
+Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options) {
+  if (type == Device::Type::cuda)
+    return Device::cuda(rank % std::max(1, Device::cuda_count()), options);
+  return Device::cpu(rank, options);
+}
 
 int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks); }
 
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
+  if (options.type == Device::Type::cuda) cpu::check_reach(ranks);
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
@@ -129,7 +150,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   const auto run_rank = [=, &f](int rank) {
     std::exception_ptr error;
     try {
-      const Device device = Device::cpu(rank, device_options);
+      const Device device = device_of_rank(options.type, rank, device_options);
       cpu::LocalCommunicator communicator(group, shared->logs[static_cast<size_t>(rank)], rank,
                                           ranks, device);
       try {

@@ -17,11 +17,11 @@ class MpiCommunicator final : public QueuedCommunicator {
  public:
   MpiCommunicator(const ProcessPlace& place, const ProcessOptions& options, const Device& device)
       : QueuedCommunicator(place.rank, place.size,
-                           std::make_shared<CollectiveLog>(place.rank, place.size), watch_every),
+                           std::make_shared<CollectiveLog>(place.rank, place.size), device,
+                           watch_every),
         dumps_(options.dump_collectives),
         told_to_end_(options.told_to_end),
         timeout_(options.timeout_s),
-        device_(device),
         same_(options.same),
         window_(window_bytes),
         peers_(static_cast<size_t>(place.size)),
@@ -264,7 +264,7 @@ class MpiCommunicator final : public QueuedCommunicator {
         });
     const Tensor place = job.output.flat(begin, numel);
     for (int peer = 0; peer < size_; ++peer)
-      job.combine(piece(peer), place, job.fresh && peer == 0, device_.compute());
+      job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
   }
 
   void sum(const Job& job, const Meeting& meeting) {
@@ -448,7 +448,6 @@ class MpiCommunicator final : public QueuedCommunicator {
   const bool dumps_;
   const std::function<bool()> told_to_end_;
   const std::chrono::duration<double> timeout_;
-  const Device device_;
   const std::vector<std::pair<std::string, std::string>> same_;
   std::atomic<int64_t> step_ = 0;
   std::atomic<bool> aborts_ = false;
@@ -485,7 +484,10 @@ void run_processes(const std::function<void(Communicator&, const Device&)>& f,
   if (device_options.threads == 0) device_options.threads = threads_per_process(place.local_size);
   const Device device = Device::cpu(place.rank, device_options);
   if (place.size == 1)
-    return run_local(1, f, {options.timeout_s, device_options, options.dump_collectives});
+    return run_local(1, f,
+                     {.timeout_s = options.timeout_s,
+                      .device = device_options,
+                      .dump_collectives = options.dump_collectives});
   cpu::MpiCommunicator communicator(place, options, device);
   try {
     f(communicator, device);

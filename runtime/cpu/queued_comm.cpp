@@ -54,6 +54,7 @@ void QueuedCommunicator::count(Collective collective, int64_t bytes) {
 }
 
 Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
+  device_.compute().synchronize();
   std::unique_lock lock(mutex_);
   if (failure_) tell();
   jobs_.push_back(std::move(job));
@@ -73,6 +74,7 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
 void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
   log_->started(ticket);
   run(job, ticket);
+  stream_->synchronize();
   log_->done(ticket);
 }
 

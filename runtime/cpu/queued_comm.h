@@ -14,7 +14,8 @@
 namespace zg::cpu {
 
 /// What every transport shares: collectives are checked, counted and queued here, and run in order
-/// by work(), which a thread of the transport calls.
+/// by work(), which a thread of the transport calls. On an accelerator a collective is queued once
+/// the device has done what was asked of it before, and done once its results are there.
 class QueuedCommunicator : public Communicator {
  public:
   int rank() const override { return rank_; }
@@ -40,9 +41,14 @@ class QueuedCommunicator : public Communicator {
   };
 
   /// `watch_every` 0: watch() is never called.
-  QueuedCommunicator(int rank, int size, std::shared_ptr<CollectiveLog> log,
+  QueuedCommunicator(int rank, int size, std::shared_ptr<CollectiveLog> log, const Device& device,
                      std::chrono::milliseconds watch_every)
-      : rank_(rank), size_(size), log_(std::move(log)), watch_every_(watch_every) {}
+      : rank_(rank),
+        size_(size),
+        log_(std::move(log)),
+        device_(device),
+        stream_(device.make_stream("communication")),
+        watch_every_(watch_every) {}
 
   /// On the thread of work(), or at once on the caller's where the rank is alone.
   virtual void run(const Job& job, Ticket ticket) = 0;
@@ -55,6 +61,8 @@ class QueuedCommunicator : public Communicator {
 
   const int rank_, size_;
   const std::shared_ptr<CollectiveLog> log_;
+  const Device device_;
+  const std::unique_ptr<Stream> stream_;  ///< what run() moves and adds goes here
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;

@@ -36,10 +36,17 @@ std::string describe(int index) {
 
 }  // namespace
 
+bool reaches(int index, int other) {
+  int can = index == other;
+  if (!can) check(cudaDeviceCanAccessPeer(&can, index, other), "cudaDeviceCanAccessPeer");
+  return can != 0;
+}
+
 const Backend& backend() {
   static constexpr Backend present{.count = count_devices,
                                    .absence = absence,
                                    .describe = describe,
+                                   .reaches = reaches,
                                    .make_stream = make_stream,
                                    .memory = make_memory};
   return present;

@@ -20,6 +20,12 @@ class DeviceMemory final : public ArenaMemory {
     check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
     // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
     constexpr int64_t step = Arena::grow_bytes;
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int other = 0; other < count; ++other)
+      if (reaches(other, index))
+        access_.push_back({.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other},
+                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
     capacity_ = static_cast<int64_t>(properties.totalGlobalMem) * 2 / step * step;
     check(driver().reserve(&address_, static_cast<size_t>(capacity_), static_cast<size_t>(step), 0,
                            0),
@@ -36,10 +42,9 @@ class DeviceMemory final : public ArenaMemory {
   bool grow(int64_t from, int64_t to) override {
     const OnDevice on(index_);
     const auto bytes = static_cast<size_t>(to - from);
-    const CUmemLocation location{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = index_};
     CUmemAllocationProp wanted = {};
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted.location = location;
+    wanted.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = index_};
     CUmemGenericAllocationHandle part;
     if (driver().create(&part, bytes, &wanted, 0) != CUDA_SUCCESS) return false;
     const CUdeviceptr place = address_ + static_cast<CUdeviceptr>(from);
@@ -49,14 +54,14 @@ class DeviceMemory final : public ArenaMemory {
     }
     parts_.push_back(part);
     held_ = to;
-    const CUmemAccessDesc access{.location = location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return driver().set_access(place, bytes, &access, 1) == CUDA_SUCCESS;
+    return driver().set_access(place, bytes, access_.data(), access_.size()) == CUDA_SUCCESS;
   }
 
  private:
   const int index_;
   CUdeviceptr address_ = 0;
   int64_t capacity_ = 0, held_ = 0;
+  std::vector<CUmemAccessDesc> access_;  // of every device that can: its ranks read their peers'
   std::vector<CUmemGenericAllocationHandle> parts_;
 };
 

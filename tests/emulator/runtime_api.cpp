@@ -167,6 +167,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   *value = 4;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  if (device < 0 || device >= devices || peer < 0 || peer >= devices) return cudaErrorInvalidDevice;
+  *can = device != peer;
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;

@@ -44,6 +44,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 cudaError_t cudaDriverGetVersion(int* version);
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();

@@ -1,0 +1,149 @@
+#include "runtime/comm.h"
+
+#include <doctest/doctest.h>
+
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/fold_gradient.h"
+#include "runtime/error.h"
+#include "tests/error_message.h"
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+using Body = std::function<void(Communicator&, const Device&)>;
+
+void on_devices(int ranks, const Body& body, Device::Type type = Device::Type::cuda) {
+  run_local(ranks, body, {.type = type});
+}
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw ShapeError(what);
+}
+
+/// x * 2, of which nobody waits for the end.
+Tensor doubled(const Tensor& x) {
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const Tensor two = Tensor::full({}, 2.0, x.dtype(), x.device());
+  kernels::binary({BinaryOp::multiply, x, two, y}, x.device().compute());
+  return y;
+}
+
+void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
+  const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
+  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+}
+
+/// What every rank's shard holds after two folds, by rank.
+std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type) {
+  std::vector<std::vector<float>> shards(static_cast<size_t>(ranks));
+  on_devices(
+      ranks,
+      [&](Communicator& comm, const Device& device) {
+        const Tensor full = random_tensor({ranks * 37}, dtype, device,
+                                          static_cast<uint64_t>(comm.rank()), -1e3, 1e3);
+        const Tensor shard = Tensor::empty({37}, DType::f32, device);
+        for (const bool fresh : {true, false}) {
+          comm.reduce_scatter(full, shard, fresh, fold, "g", {0, 20});
+          comm.wait(comm.reduce_scatter(full, shard, fresh, fold, "g", {20, 17}));
+        }
+        shards[static_cast<size_t>(comm.rank())] = shard.to_host<float>();
+      },
+      type);
+  return shards;
+}
+
+}  // namespace
+
+TEST_CASE("ranks on cuda devices gather what kernels have still to write" *
+          doctest::test_suite("every device")) {
+  for (const int ranks : {1, 2, 3}) {
+    on_devices(ranks, [&](Communicator& comm, const Device& device) {
+      expect(device.name() == "cuda:" + std::to_string(comm.rank()), device.name());
+      const Tensor full = Tensor::zeros({ranks * 5}, DType::f32, device);
+      const Tensor shard = doubled(Tensor::full({5}, comm.rank() + 1.0, DType::f32, device));
+      comm.wait(comm.all_gather(shard, full, "x"));
+      const std::vector<float> values = doubled(full).to_host<float>();
+      for (size_t i = 0; i < values.size(); ++i)
+        expect(values[i] == 4.0f * static_cast<float>(i / 5 + 1), "element " + std::to_string(i));
+      // In place, a part of it.
+      const Tensor own = full.flat(comm.rank() * 5, 5);
+      kernels::cast({.x = doubled(own), .y = own}, device.compute());
+      comm.wait(comm.all_gather(own, full, "x", {1, 2}));
+      const std::vector<float> parts = full.to_host<float>();
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const bool there = i / 5 == static_cast<size_t>(comm.rank()) || i % 5 == 1 || i % 5 == 2;
+        expect(parts[i] == (there ? 4.0f : 2.0f) * static_cast<float>(i / 5 + 1),
+               "part " + std::to_string(i));
+      }
+    });
+  }
+}
+
+TEST_CASE("pieces on cuda devices are folded in rising rank, to the cpu's bits" *
+          doctest::test_suite("every device")) {
+  for (const int ranks : {2, 4})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      CHECK(folded(ranks, dtype, Device::Type::cuda) == folded(ranks, dtype, Device::Type::cpu));
+}
+
+TEST_CASE("ranks may share a cuda device, and sum integers" * doctest::test_suite("every device")) {
+  const int ranks = Device::cuda_count() + 1;
+  std::mutex mutex;
+  std::vector<std::string> names;
+  on_devices(ranks, [&](Communicator& comm, const Device& device) {
+    {
+      const std::lock_guard lock(mutex);
+      names.push_back(device.name());
+    }
+    const Tensor x = Tensor::full({300}, comm.rank() + 1.0, DType::i64, device);
+    comm.wait(comm.all_reduce(x, "limbs"));
+    expect(x.to_host<int64_t>() == std::vector<int64_t>(300, ranks * (ranks + 1) / 2), "sum");
+  });
+  CHECK(std::count(names.begin(), names.end(), "cuda:0") == 2);
+}
+
+TEST_CASE("collectives of cuda ranks run ahead, and move nothing before its turn" *
+          doctest::test_suite("every device")) {
+  on_devices(2, [&](Communicator& comm, const Device& device) {
+    std::vector<Tensor> fulls;
+    Tensor shard = Tensor::full({3}, comm.rank() + 1.0, DType::f32, device);
+    std::vector<Tensor> shards;
+    Communicator::Ticket last = -1;
+    for (int i = 0; i < 20; ++i) {
+      fulls.push_back(Tensor::zeros({6}, DType::f32, device));
+      shards.push_back(shard);
+      last = comm.all_gather(shard, fulls.back(), "x" + std::to_string(i));
+      shard = doubled(shard);
+    }
+    comm.wait(last);
+    for (size_t i = 0; i < fulls.size(); ++i) {
+      const auto scale = static_cast<float>(1 << i);
+      expect(fulls[i].to_host<float>() ==
+                 std::vector<float>{scale, scale, scale, 2 * scale, 2 * scale, 2 * scale},
+             "gather " + std::to_string(i));
+    }
+  });
+}
+
+TEST_CASE("a fault of a kernel ends all cuda ranks at the next collective" *
+          doctest::test_suite("every device")) {
+  const auto body = [](Communicator& comm, const Device& device) {
+    const Tensor weight = Tensor::zeros({5, 8}, DType::f32, device);
+    const Tensor y = Tensor::empty({1, 8}, DType::f32, device);
+    const Tensor ids = Tensor::full({1}, comm.rank() == 1 ? 7.0 : 0.0, DType::i64, device);
+    kernels::embedding_forward({.ids = ids, .weight = weight, .y = y}, device.compute());
+    const Tensor full = Tensor::zeros({16}, DType::f32, device);
+    comm.wait(comm.all_gather(y.view({8}), full, "y"));
+  };
+  CHECK_THROWS_WITH_AS(on_devices(2, body), "embedding_forward: ids[0] is 7; expected 0 to 4",
+                       ShapeError);
+}
