@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/mma.cuh"
 #include "runtime/tensor.h"
 
 namespace {
@@ -60,16 +60,60 @@ __global__ void missing_barrier(float* out) {
   out[threadIdx.x] = shared[(threadIdx.x + 1) % blockDim.x];
 }
 
-void run_missing_barrier() {
+/// 64 threads that have a float of shared memory each and write 1, unless they read what is not
+/// there.
+void run_shared(void (*kernel)(float*)) {
   const Device device = Device::cuda();
   const Tensor out = Tensor::zeros({64}, DType::f32, device);
-  cuda::launch("planted", missing_barrier, {dim3(1), dim3(64), 64 * sizeof(float)},
-               device.compute(), out.data<float>());
+  cuda::launch("planted", kernel, {dim3(1), dim3(64), 64 * sizeof(float)}, device.compute(),
+               out.data<float>());
   for (float value : out.to_host<float>())
     if (!(value == 1.0f)) {
       std::printf("a thread read what was not written: %g\n", static_cast<double>(value));
       return;
     }
+}
+
+/// The copy is made when it is waited for, which nobody does.
+__global__ void copy_without_wait(float* out) {
+  auto* const shared = cuda::dynamic_shared<float>();
+  if (threadIdx.x < 16) cuda::copy_async(shared + 4 * threadIdx.x, out + 4 * threadIdx.x, true);
+  cuda::commit_copies();
+  __syncthreads();
+  out[threadIdx.x] = shared[threadIdx.x] + 1.0f;
+}
+
+/// It waits for all groups but the newest, which is the one it needs.
+__global__ void copy_waits_for_another(float* out) {
+  auto* const shared = cuda::dynamic_shared<float>();
+  if (threadIdx.x < 16) cuda::copy_async(shared + 4 * threadIdx.x, out + 4 * threadIdx.x, true);
+  cuda::commit_copies();
+  cuda::wait_for_copies<1>();
+  __syncthreads();
+  out[threadIdx.x] = shared[threadIdx.x] + 1.0f;
+}
+
+__global__ void misaligned_copy(float* out) {
+  cuda::copy_async(cuda::dynamic_shared<float>(), out + 1, true);
+}
+
+__global__ void misaligned_rows(float* out) {
+  uint32_t got[4];
+  cuda::load_matrices<false>(got, cuda::dynamic_shared<float>() + threadIdx.x % 8);
+  out[threadIdx.x] = static_cast<float>(got[0]);
+}
+
+__global__ void rows_behind_shared_memory(float* out) {
+  uint32_t got[4];
+  cuda::load_matrices<false>(got, cuda::dynamic_shared<float>() + 4 * threadIdx.x);
+  out[threadIdx.x] = static_cast<float>(got[0]);
+}
+
+__global__ void half_a_warp_multiplies(float* out) {
+  float d[4] = {};
+  const uint32_t a[4] = {};
+  if (threadIdx.x % 2 == 0) cuda::multiply_fragments<bf16>(d, a, 0, 0);
+  out[threadIdx.x] = d[0];
 }
 
 void read_device_memory_from_host() {
@@ -101,7 +145,13 @@ int main(int count, char** arguments) {
       {"different_operations", [] { run(different_operations); }},
       {"barrier_short_of_threads", [] { run(barrier_short_of_threads); }},
       {"endless_wait", [] { run(endless_wait); }},
-      {"missing_barrier", run_missing_barrier},
+      {"missing_barrier", [] { run_shared(missing_barrier); }},
+      {"copy_without_wait", [] { run_shared(copy_without_wait); }},
+      {"copy_waits_for_another", [] { run_shared(copy_waits_for_another); }},
+      {"misaligned_copy", [] { run_shared(misaligned_copy); }},
+      {"misaligned_rows", [] { run_shared(misaligned_rows); }},
+      {"rows_behind_shared_memory", [] { run_shared(rows_behind_shared_memory); }},
+      {"half_a_warp_multiplies", [] { run(half_a_warp_multiplies); }},
       {"host_reads_device_memory", read_device_memory_from_host},
       {"host_reads_before_the_copy", read_before_the_copy}};
   const auto bug = bugs.find(count == 2 ? arguments[1] : "");

@@ -128,13 +128,20 @@ void arrive(unsigned id, unsigned expected) {
   acquire(place);
 }
 
+void land(const PendingCopy& copy) {
+  if (copy.from)
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  else
+    std::memset(copy.to, 0, copy.bytes);
+}
+
 void thread_main() {
   Fiber::entered();
   Thread& thread = *current;
   Block& block = *thread.block;
   acquire(&block);
   block.body();
-  for (const PendingCopy& copy : thread.copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  for (const PendingCopy& copy : thread.copies) land(copy);
   release(&block.end);
   thread.state = Thread::State::done;
   Warp& warp = block.warps[thread.warp];
@@ -280,7 +287,7 @@ void finish_copies(unsigned newer_groups) {
   size_t kept = 0;
   for (const PendingCopy& copy : thread.copies) {
     if (copy.group + newer_groups < thread.copy_group)
-      std::memcpy(copy.to, copy.from, copy.bytes);
+      land(copy);
     else
       thread.copies[kept++] = copy;
   }

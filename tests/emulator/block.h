@@ -25,10 +25,10 @@ inline constexpr uint32_t every_lane = 0xffffffffu;
 
 struct Block;
 
-/// cp.async under way: it lands when someone waits for its group, not before.
+/// cp.async under way: it lands when its thread waits for its group, not before.
 struct PendingCopy {
   void* to;
-  const void* from;
+  const void* from;  ///< null: zeros
   unsigned bytes, group;
 };
 

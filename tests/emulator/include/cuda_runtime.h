@@ -13,6 +13,7 @@
 #include "cuda_runtime_api.h"
 #include "tests/emulator/block.h"
 #include "tests/emulator/launch.h"
+#include "tests/emulator/tensor_core.h"
 
 #define __global__
 #define __device__
