@@ -21,10 +21,28 @@ AttentionCall call_of(const Args& a) {
   return call;
 }
 
+constexpr int64_t largest_mma_head = 128, step = 8;  // elements of 16 bytes
+
+bool takes_pieces(const void* data, const HeadLayout& layout) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.offset % step == 0 &&
+         layout.batch % step == 0 && layout.head % step == 0 && layout.token % step == 0;
+}
+
+/// Whether the tensor cores' kernels take it: by dtype, head size and where rows begin, all of
+/// which a call's arguments fix.
+bool suits_mma(DType dtype, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
+  return (dtype == DType::bf16 || dtype == DType::f16) && s.D % step == 0 &&
+         s.D <= largest_mma_head && s.scale > 0.0f && takes_pieces(call.q, s.q) &&
+         takes_pieces(call.k, s.k) && takes_pieces(call.v, s.v) && takes_pieces(call.out, s.out);
+}
+
 }  // namespace
 
 void attention_forward(const AttentionForward& a, Workspace, Stream& stream) {
-  plain_attention_forward(a.q.dtype(), call_of(a), stream);
+  const AttentionCall call = call_of(a);
+  const auto run = suits_mma(a.q.dtype(), call) ? mma_attention_forward : plain_attention_forward;
+  run(a.q.dtype(), call, stream);
 }
 
 void attention_backward(const AttentionBackward& a, Workspace workspace, Stream& stream) {
@@ -34,7 +52,12 @@ void attention_backward(const AttentionBackward& a, Workspace workspace, Stream&
   call.dq = a.dq.raw();
   call.dk = a.dk.raw();
   call.dv = a.dv.raw();
-  plain_attention_backward(a.q.dtype(), call, stream);
+  const AttentionShape& s = call.shape;
+  const bool mma = suits_mma(a.q.dtype(), call) && takes_pieces(call.dout, s.out) &&
+                   takes_pieces(call.dq, s.q) && takes_pieces(call.dk, s.k) &&
+                   takes_pieces(call.dv, s.v);
+  dot_rows_of_out(a.q.dtype(), call, stream);
+  (mma ? mma_attention_backward : plain_attention_backward)(a.q.dtype(), call, stream);
 }
 
 }  // namespace zg::cuda

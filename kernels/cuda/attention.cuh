@@ -67,8 +67,15 @@ __device__ inline float score_of(const AttentionCall& a, const HeadPart& at, int
   return a.bias ? score + a.bias[at.h * a.bias_head + t * a.shape.keys + j] : score;
 }
 
+/// row_dots, which both ways of the backward pass need.
+void dot_rows_of_out(DType dtype, const AttentionCall&, Stream&);
+
 /// On the ordinary cores, in f32: any head size, layout and dtype.
 void plain_attention_forward(DType dtype, const AttentionCall&, Stream&);
 void plain_attention_backward(DType dtype, const AttentionCall&, Stream&);
+
+/// By the tensor cores, of bf16 and f16: heads of up to 128 in whole multiples of 16 bytes.
+void mma_attention_forward(DType dtype, const AttentionCall&, Stream&);
+void mma_attention_backward(DType dtype, const AttentionCall&, Stream&);
 
 }  // namespace zg::cuda

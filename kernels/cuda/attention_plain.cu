@@ -295,6 +295,12 @@ void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int6
 
 }  // namespace
 
+void dot_rows_of_out(DType dtype, const AttentionCall& call, Stream& stream) {
+  visit_floating(dtype, [&]<class T>(T) {
+    launch_heads("attention_backward", dot_rows<T>, warps, call.shape.T, 0, call, stream);
+  });
+}
+
 void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
   visit_floating(dtype, [&]<class T>(T) {
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
@@ -308,7 +314,6 @@ void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& str
 void plain_attention_backward(DType dtype, const AttentionCall& call, Stream& stream) {
   const char* const op = "attention_backward";
   visit_floating(dtype, [&]<class T>(T) {
-    launch_heads(op, dot_rows<T>, warps, call.shape.T, 0, call, stream);
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       constexpr int R = decltype(rows)::value, chunk_count = decltype(chunks)::value;
       using M = Memory<R, chunk_count>;

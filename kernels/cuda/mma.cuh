@@ -31,27 +31,38 @@ __device__ inline void multiply_fragments(float (&d)[4], const uint32_t (&a)[4],
 #endif
 }
 
+/// A place in shared memory as these instructions take it, counted in bytes: half the registers of
+/// a pointer.
 #ifdef __CUDACC__
-__device__ inline uint32_t shared_address(const void* place) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(place));
-}
+using SharedPlace = uint32_t;
+#else
+using SharedPlace = std::byte*;
 #endif
+
+/// Where the block's dynamic shared memory begins.
+__device__ inline SharedPlace dynamic_place() {
+#ifdef __CUDACC__
+  return static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared<unsigned char>()));
+#else
+  return dynamic_shared<std::byte>();
+#endif
+}
 
 /// Four matrices of 8 x 8 two-byte elements from shared memory: lane l brings the address of row
 /// l % 8 of matrix l / 8, at a multiple of 16 bytes. A lane gets elements 2 t and 2 t + 1 of row g
 /// of each, or of column g where transposed.
 template <bool transposed>
-__device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
+__device__ inline void load_matrices(uint32_t (&to)[4], SharedPlace row) {
 #ifdef __CUDACC__
   if constexpr (transposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 #else
   emulator::load_matrices(to, row, transposed);
@@ -60,9 +71,9 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
 
 /// 16 bytes from global to shared memory, both at a multiple of 16 bytes, or zeros where not
 /// `valid`. They are there after wait_for_copies() of this thread, for others after a barrier too.
-__device__ inline void copy_async(void* to, const void* from, bool valid) {
+__device__ inline void copy_async(SharedPlace to, const void* from, bool valid) {
 #ifdef __CUDACC__
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared_address(to)), "l"(from),
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0)
                : "memory");
 #else
@@ -118,30 +129,35 @@ __device__ inline float exp2_fast(float x) {
 /// Elements in 16 bytes: what is copied, loaded and moved about together.
 inline constexpr int piece = 8;
 
+template <int width>
+inline constexpr int bytes_of_rows(int rows) {
+  return rows * width * 2;
+}
+
 /// Piece `column` of a row. Pieces of eight rows are crossed, so that rows that are loaded together
 /// lie in different banks.
-template <int width, class T>
-__device__ inline T* piece_at(T* matrix, int row, int column) {
+template <int width>
+__device__ inline SharedPlace piece_at(SharedPlace matrix, int row, int column) {
   static_assert(width % 64 == 0);
-  return matrix + row * width + (column ^ (row & 7)) * piece;
+  return matrix + (bytes_of_rows<width>(row) + (column ^ (row & 7)) * 16);
 }
 
 /// The 16 x 16 elements from (row, 16 k) on, as a.
-template <int width, class T>
-__device__ inline void load_a(uint32_t (&a)[4], const T* matrix, int row, int k) {
+template <int width>
+__device__ inline void load_a(uint32_t (&a)[4], SharedPlace matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<false>(a, piece_at<width>(matrix, row + lane % 16, 2 * k + lane / 16));
 }
 /// b of two products, each of the matrix's 8 rows from `row` and `row` + 8 on: columns of b.
-template <int width, class T>
-__device__ inline void load_b_by_columns(uint32_t (&b)[4], const T* matrix, int row, int k) {
+template <int width>
+__device__ inline void load_b_by_columns(uint32_t (&b)[4], SharedPlace matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<false>(
       b, piece_at<width>(matrix, row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 }
 /// b of two products, of the matrix's 16 rows from 16 k on and 8 columns from 16 n and 16 n + 8 on.
-template <int width, class T>
-__device__ inline void load_b_by_rows(uint32_t (&b)[4], const T* matrix, int k, int n) {
+template <int width>
+__device__ inline void load_b_by_rows(uint32_t (&b)[4], SharedPlace matrix, int k, int n) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<true>(b, piece_at<width>(matrix, 16 * k + lane % 16, 2 * n + lane / 16));
 }

@@ -77,7 +77,8 @@ void run_shared(void (*kernel)(float*)) {
 /// The copy is made when it is waited for, which nobody does.
 __global__ void copy_without_wait(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
-  if (threadIdx.x < 16) cuda::copy_async(shared + 4 * threadIdx.x, out + 4 * threadIdx.x, true);
+  if (threadIdx.x < 16)
+    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, true);
   cuda::commit_copies();
   __syncthreads();
   out[threadIdx.x] = shared[threadIdx.x] + 1.0f;
@@ -86,7 +87,8 @@ __global__ void copy_without_wait(float* out) {
 /// It waits for all groups but the newest, which is the one it needs.
 __global__ void copy_waits_for_another(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
-  if (threadIdx.x < 16) cuda::copy_async(shared + 4 * threadIdx.x, out + 4 * threadIdx.x, true);
+  if (threadIdx.x < 16)
+    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, true);
   cuda::commit_copies();
   cuda::wait_for_copies<1>();
   __syncthreads();
@@ -94,18 +96,18 @@ __global__ void copy_waits_for_another(float* out) {
 }
 
 __global__ void misaligned_copy(float* out) {
-  cuda::copy_async(cuda::dynamic_shared<float>(), out + 1, true);
+  cuda::copy_async(cuda::dynamic_place(), out + 1, true);
 }
 
 __global__ void misaligned_rows(float* out) {
   uint32_t got[4];
-  cuda::load_matrices<false>(got, cuda::dynamic_shared<float>() + threadIdx.x % 8);
+  cuda::load_matrices<false>(got, cuda::dynamic_place() + 4 * (threadIdx.x % 8));
   out[threadIdx.x] = static_cast<float>(got[0]);
 }
 
 __global__ void rows_behind_shared_memory(float* out) {
   uint32_t got[4];
-  cuda::load_matrices<false>(got, cuda::dynamic_shared<float>() + 4 * threadIdx.x);
+  cuda::load_matrices<false>(got, cuda::dynamic_place() + 16 * threadIdx.x);
   out[threadIdx.x] = static_cast<float>(got[0]);
 }
 

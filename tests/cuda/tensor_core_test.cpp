@@ -51,14 +51,14 @@ void check_multiply() {
 /// Copies four matrices of 8 x 8 in, loads them and writes what each lane got.
 template <bool transposed>
 void load(const bf16* from, int32_t* to) {
-  auto* const shared = cuda::dynamic_shared<bf16>();
   const auto lane = static_cast<int>(threadIdx.x);
-  cuda::copy_async(shared + lane * 8, from + lane * 8, true);
+  const cuda::SharedPlace mine = cuda::dynamic_place() + 16 * lane;
+  cuda::copy_async(mine, from + lane * 8, true);
   cuda::commit_copies();
   cuda::wait_for_copies<0>();
   __syncthreads();
   uint32_t got[4];
-  cuda::load_matrices<transposed>(got, shared + lane * 8);
+  cuda::load_matrices<transposed>(got, mine);
   for (int i = 0; i < 4; ++i) to[lane * 4 + i] = static_cast<int32_t>(got[i]);
 }
 
@@ -85,7 +85,7 @@ void check_load() {
 void copy_in_groups(const float* from, float* arrived) {
   auto* const shared = cuda::dynamic_shared<float>();
   for (int group = 0; group < 4; ++group) {
-    cuda::copy_async(shared + 4 * group, from + 4 * group, group != 2);
+    cuda::copy_async(cuda::dynamic_place() + 16 * group, from + 4 * group, group != 2);
     cuda::commit_copies();
   }
   const auto look = [&](int row) {

@@ -1,0 +1,172 @@
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+// Attention by the tensor cores. A warp owns `tiles` times 16 rows (queries, or for dk and dv keys)
+// and walks over the rows of the other kind, whose matrices the block keeps in shared memory twice:
+// one is computed with while the next is on its way. Products of rows and what becomes of them stay
+// in the accumulators, which are the operands of the next product as they are.
+namespace zg::cuda {
+
+inline constexpr int mma_warps = 4, mma_threads = lanes * mma_warps;
+inline constexpr float log2_e = 1.44269504f;
+
+/// How many of [first, first + most) lie below `limit`.
+template <int most>
+__device__ inline int count_below(int64_t limit, int64_t first) {
+  return static_cast<int>(min(max(limit - first, int64_t{0}), int64_t{most}));
+}
+
+/// Rows [first, first + rows) of a head on their way to shared memory, zeros beyond `limit` rows
+/// and D columns.
+template <int width, int rows, class T>
+__device__ inline void bring_rows(SharedPlace matrix, const T* head, int64_t token, int64_t first,
+                                  int64_t limit, int D) {
+  constexpr int pieces = width / piece, rows_of_step = mma_threads / pieces;
+  static_assert(rows % rows_of_step == 0 && rows_of_step % 8 == 0);  // a step keeps the crossing
+  const int row = static_cast<int>(threadIdx.x) / pieces;
+  const int column = static_cast<int>(threadIdx.x) % pieces;
+  const int count = column * piece < D ? count_below<rows>(limit, first) : 0;
+  const SharedPlace to = piece_at<width>(matrix, row, column);
+  const T* from = head + (first + row) * token + column * piece;
+#pragma unroll
+  for (int step = 0; step < rows; step += rows_of_step) {
+    copy_async(to + bytes_of_rows<width>(step), from, row + step < count);
+    from += rows_of_step * token;
+  }
+}
+
+/// Accumulators of 16 x 8 products: rows of the warp's, columns of the other rows.
+template <int tiles, int columns>
+struct Products {
+  float of[tiles][columns / 8][4];
+
+  /// f(i, n, e) for each index of `of`: what the lane holds.
+  template <class F>
+  __device__ static void for_each(const F& f) {
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+#pragma unroll
+      for (int n = 0; n < columns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) f(i, n, e);
+  }
+  __device__ void scale(float factor) {
+    for_each([&](int i, int n, int e) { of[i][n][e] *= factor; });
+  }
+};
+
+/// The place of a product: its row among the warp's, its column among the other rows.
+__device__ inline int row_of(int i, int e) {
+  return i * 16 + e / 2 * 8 + static_cast<int>(threadIdx.x) % lanes / 4;
+}
+__device__ inline int column_of(int n, int e) {
+  return n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2;
+}
+
+/// Which queries from t0 on see which keys from j0 on, in places relative to these.
+struct Mask {
+  int queries, keys;  ///< that there are
+  int diagonal;       ///< query t sees key j when j - t is below
+  __device__ Mask(const AttentionShape& s, int64_t t0, int64_t j0)
+      : queries(clamped(s.T - t0)),
+        keys(clamped(s.keys - j0)),
+        diagonal(s.causal ? clamped(t0 - j0 + s.offset + 1) : far) {}
+  __device__ bool hides(int t, int j) const {
+    return t >= queries || j >= keys || j - t >= diagonal;
+  }
+  /// Whether any of the first so many is hidden from another one.
+  __device__ bool hides_some(int of_queries, int of_keys) const {
+    return of_queries > queries || of_keys > keys || of_keys > diagonal;
+  }
+
+ private:
+  static constexpr int far = 1 << 30;
+  __device__ static int clamped(int64_t x) {
+    return static_cast<int>(min(max(x, int64_t{-far}), int64_t{far}));
+  }
+};
+
+/// Of the rows of `own` from `row` on with all rows of `other`.
+template <class T, int width, int tiles, int columns>
+__device__ inline void multiply_rows(Products<tiles, columns>& products, SharedPlace own, int row,
+                                     SharedPlace other) {
+  products = {};
+#pragma unroll
+  for (int k = 0; k < width / 16; ++k) {
+    uint32_t a[tiles][4];
+#pragma unroll
+    for (int i = 0; i < tiles; ++i) load_a<width>(a[i], own, row + 16 * i, k);
+#pragma unroll
+    for (int n = 0; n < columns / 16; ++n) {
+      uint32_t b[4];
+      load_b_by_columns<width>(b, other, 16 * n, k);
+#pragma unroll
+      for (int i = 0; i < tiles; ++i) {
+        multiply_fragments<T>(products.of[i][2 * n], a[i], b[0], b[1]);
+        multiply_fragments<T>(products.of[i][2 * n + 1], a[i], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// sums += factors * other: the rows of `other` weighted by a warp's factors, rounded to T.
+template <class T, int width, int tiles, int columns>
+__device__ inline void add_rows(Products<tiles, width>& sums,
+                                const Products<tiles, columns>& factors, SharedPlace other) {
+#pragma unroll
+  for (int k = 0; k < columns / 16; ++k) {
+    uint32_t a[tiles][4];
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float(&from)[4] = factors.of[i][2 * k + half];
+        a[i][2 * half] = pack<T>(from[0], from[1]);
+        a[i][2 * half + 1] = pack<T>(from[2], from[3]);
+      }
+#pragma unroll
+    for (int n = 0; n < width / 16; ++n) {
+      uint32_t b[4];
+      load_b_by_rows<width>(b, other, k, n);
+#pragma unroll
+      for (int i = 0; i < tiles; ++i) {
+        multiply_fragments<T>(sums.of[i][2 * n], a[i], b[0], b[1]);
+        multiply_fragments<T>(sums.of[i][2 * n + 1], a[i], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// Over the four lanes that hold a row.
+__device__ inline float row_sum(float x) {
+  x += __shfl_xor_sync(all_lanes, x, 1);
+  return x + __shfl_xor_sync(all_lanes, x, 2);
+}
+__device__ inline float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(all_lanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(all_lanes, x, 2));
+}
+
+/// Rows of `tiles` 16 x width accumulators, as T.
+template <int width, int tiles, class T>
+__device__ inline void write_rows(T* head, int64_t token, int64_t first, int64_t limit, int D,
+                                  const Products<tiles, width>& values) {
+#pragma unroll
+  for (int i = 0; i < tiles; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = first + row_of(i, 2 * half);
+      if (row >= limit) continue;
+#pragma unroll
+      for (int n = 0; n < width / 8; ++n) {
+        const int d = column_of(n, 0);
+        if (d < D)
+          *reinterpret_cast<uint32_t*>(head + row * token + d) =
+              pack<T>(values.of[i][n][2 * half], values.of[i][n][2 * half + 1]);
+      }
+    }
+}
+
+}  // namespace zg::cuda

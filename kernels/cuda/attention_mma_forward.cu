@@ -1,0 +1,133 @@
+#include "kernels/cuda/attention_mma.cuh"
+
+namespace zg::cuda {
+namespace {
+
+constexpr int keys_of_step = 64;
+
+/// What a query's softmax has come to. It starts below every score, but where multiples stay
+/// finite: so a score of minus infinity has weight 0 rather than NaN.
+struct Row {
+  float best = -0x1p100f;
+  float sum = 0.0f;  // of the lane's keys; lanes join at the end
+};
+
+/// Dao 2023, arXiv:2307.08691, algorithm 1. Scores stay products of rows up to the exponential,
+/// which is a power of two; `extras` are a bias or dropout, with which they are made first.
+template <class T, int width, int tiles, bool extras>
+__global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64_t parts) {
+  constexpr int own_rows = mma_warps * 16 * tiles, matrix = bytes_of_rows<width>(keys_of_step);
+  const AttentionShape& s = a.shape;
+  const HeadPart at(s, parts);
+  const T *const k_head = head_of<const T>(a.k, s.k, at), *v_head = head_of<const T>(a.v, s.v, at);
+  const int D = static_cast<int>(s.D);
+  const SharedPlace q = dynamic_place(), k = q + bytes_of_rows<width>(own_rows);
+  const SharedPlace v = k + 2 * matrix;
+  const int row = static_cast<int>(threadIdx.x) / lanes * 16 * tiles;  // of the block, the warp's
+  const int64_t t0 = at.part * own_rows;
+  const int64_t end = visible_keys(s, min(t0 + own_rows, s.T) - 1);
+  const auto bring = [&](int64_t j0) {
+    const int stage = static_cast<int>(j0 / keys_of_step % 2);
+    bring_rows<width, keys_of_step>(k + stage * matrix, k_head, s.k.token, j0, s.keys, D);
+    bring_rows<width, keys_of_step>(v + stage * matrix, v_head, s.v.token, j0, s.keys, D);
+  };
+  bring_rows<width, own_rows>(q, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
+  bring(0);
+  commit_copies();
+  Row rows[tiles][2];
+  Products<tiles, width> out = {};
+  const float factor = extras ? log2_e : s.scale * log2_e;
+  for (int64_t j0 = 0; j0 < end; j0 += keys_of_step) {
+    if (j0 + keys_of_step < end) bring(j0 + keys_of_step);
+    commit_copies();
+    wait_for_copies<1>();
+    __syncthreads();
+    const int stage = static_cast<int>(j0 / keys_of_step % 2);
+    Products<tiles, keys_of_step> scores;
+    multiply_rows<T, width>(scores, q, row, k + stage * matrix);
+    const Mask mask(s, t0 + row, j0);
+    if (extras || mask.hides_some(16 * tiles, keys_of_step))
+      scores.for_each([&](int i, int n, int e) {
+        float& score = scores.of[i][n][e];
+        const int t = row_of(i, e), j = column_of(n, e);
+        if (mask.hides(t, j))
+          score = -INFINITY;
+        else if constexpr (extras)
+          score = score_of(a, at, t0 + row + t, j0 + j, score);
+      });
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Row& mine = rows[i][half];
+        float best = mine.best;
+#pragma unroll
+        for (int n = 0; n < keys_of_step / 8; ++n)
+          best = fmaxf(best, fmaxf(scores.of[i][n][2 * half], scores.of[i][n][2 * half + 1]));
+        best = row_max(best);
+        const float before = exp2_fast((mine.best - best) * factor), shift = -best * factor;
+        mine.best = best;
+        mine.sum *= before;
+#pragma unroll
+        for (int n = 0; n < width / 8; ++n) {
+          out.of[i][n][2 * half] *= before;
+          out.of[i][n][2 * half + 1] *= before;
+        }
+#pragma unroll
+        for (int n = 0; n < keys_of_step / 8; ++n)
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            float& score = scores.of[i][n][e];
+            score = exp2_fast(__fmaf_rn(score, factor, shift));
+            mine.sum += score;
+          }
+      }
+    if constexpr (extras)
+      scores.for_each([&](int i, int n, int e) {
+        scores.of[i][n][e] *= dropout_factor(s, at, t0 + row + row_of(i, e), j0 + column_of(n, e));
+      });
+    add_rows<T, width>(out, scores, v + stage * matrix);
+    __syncthreads();  // the matrices have been read
+  }
+  const float to_log = extras ? 1.0f : s.scale;
+#pragma unroll
+  for (int i = 0; i < tiles; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t t = t0 + row + row_of(i, 2 * half);
+      const float sum = row_sum(rows[i][half].sum), share = __fdiv_rn(1.0f, sum);
+#pragma unroll
+      for (int n = 0; n < width / 8; ++n) {
+        out.of[i][n][2 * half] *= share;
+        out.of[i][n][2 * half + 1] *= share;
+      }
+      if (a.log_sum && t < s.T && threadIdx.x % 4 == 0)
+        a.log_sum[(at.b * s.H + at.h) * s.T + t] = rows[i][half].best * to_log + logf(sum);
+    }
+  write_rows<width>(head_of<T>(a.out, s.out, at), s.out.token, t0 + row, s.T, D, out);
+}
+
+template <class T, int width, int tiles, bool extras>
+void run(const AttentionCall& call, Stream& stream) {
+  constexpr int own_rows = mma_warps * 16 * tiles;
+  const int64_t parts = (call.shape.T + own_rows - 1) / own_rows;
+  launch("attention_forward", forward<T, width, tiles, extras>,
+         {blocks_for(call.shape.B * call.shape.H * parts, 1), dim3(mma_threads),
+          size_t{bytes_of_rows<width>(own_rows + 4 * keys_of_step)}},
+         stream, call, parts);
+}
+
+}  // namespace
+
+void mma_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
+  const bool extras = call.bias || call.shape.dropout > 0.0f;
+  const auto with = [&]<class T>(T) {
+    if (call.shape.D <= 64)
+      extras ? run<T, 64, 1, true>(call, stream) : run<T, 64, 2, false>(call, stream);
+    else
+      extras ? run<T, 128, 1, true>(call, stream) : run<T, 128, 1, false>(call, stream);
+  };
+  dtype == DType::bf16 ? with(bf16()) : with(f16());
+}
+
+}  // namespace zg::cuda
