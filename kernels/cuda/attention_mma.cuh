@@ -32,7 +32,7 @@ __device__ inline void bring_rows(SharedPlace matrix, const T* head, int64_t tok
   const T* from = head + (first + row) * token + column * piece;
 #pragma unroll
   for (int step = 0; step < rows; step += rows_of_step) {
-    copy_async(to + bytes_of_rows<width>(step), from, row + step < count);
+    copy_async(to + bytes_of_rows<width>(step), from, row + step < count ? 16 : 0);
     from += rows_of_step * token;
   }
 }

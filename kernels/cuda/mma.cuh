@@ -69,15 +69,25 @@ __device__ inline void load_matrices(uint32_t (&to)[4], SharedPlace row) {
 #endif
 }
 
-/// 16 bytes from global to shared memory, both at a multiple of 16 bytes, or zeros where not
-/// `valid`. They are there after wait_for_copies() of this thread, for others after a barrier too.
-__device__ inline void copy_async(SharedPlace to, const void* from, bool valid) {
+/// 16 bytes to shared memory: the first `bytes` from global memory, then zeros; both places at a
+/// multiple of 16 bytes. They are there after wait_for_copies() of this thread, for others after a
+/// barrier too.
+__device__ inline void copy_async(SharedPlace to, const void* from, int bytes) {
 #ifdef __CUDACC__
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 #else
-  emulator::copy_async(to, from, valid);
+  emulator::copy_async(to, from, bytes);
+#endif
+}
+/// The same at once, from registers.
+__device__ inline void store_shared(SharedPlace to, const Vec<uint32_t, 4>& x) {
+#ifdef __CUDACC__
+  asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(to), "r"(x.v[0]), "r"(x.v[1]),
+               "r"(x.v[2]), "r"(x.v[3])
+               : "memory");
+#else
+  *reinterpret_cast<Vec<uint32_t, 4>*>(to) = x;
 #endif
 }
 /// Makes a group of the thread's copies since the last one.
@@ -147,6 +157,13 @@ template <int width>
 __device__ inline void load_a(uint32_t (&a)[4], SharedPlace matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<false>(a, piece_at<width>(matrix, row + lane % 16, 2 * k + lane / 16));
+}
+/// The same of a matrix that has a's columns for rows: from (16 k, column) on.
+template <int width>
+__device__ inline void load_a_by_columns(uint32_t (&a)[4], SharedPlace matrix, int column, int k) {
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  load_matrices<true>(
+      a, piece_at<width>(matrix, 16 * k + lane % 8 + lane / 16 * 8, column / piece + lane / 8 % 2));
 }
 /// b of two products, each of the matrix's 8 rows from `row` and `row` + 8 on: columns of b.
 template <int width>

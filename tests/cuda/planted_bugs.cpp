@@ -78,7 +78,7 @@ void run_shared(void (*kernel)(float*)) {
 __global__ void copy_without_wait(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
   if (threadIdx.x < 16)
-    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, true);
+    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, 16);
   cuda::commit_copies();
   __syncthreads();
   out[threadIdx.x] = shared[threadIdx.x] + 1.0f;
@@ -88,7 +88,7 @@ __global__ void copy_without_wait(float* out) {
 __global__ void copy_waits_for_another(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
   if (threadIdx.x < 16)
-    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, true);
+    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, 16);
   cuda::commit_copies();
   cuda::wait_for_copies<1>();
   __syncthreads();
@@ -96,7 +96,7 @@ __global__ void copy_waits_for_another(float* out) {
 }
 
 __global__ void misaligned_copy(float* out) {
-  cuda::copy_async(cuda::dynamic_place(), out + 1, true);
+  cuda::copy_async(cuda::dynamic_place(), out + 1, 16);
 }
 
 __global__ void misaligned_rows(float* out) {

@@ -129,10 +129,8 @@ void arrive(unsigned id, unsigned expected) {
 }
 
 void land(const PendingCopy& copy) {
-  if (copy.from)
-    std::memcpy(copy.to, copy.from, copy.bytes);
-  else
-    std::memset(copy.to, 0, copy.bytes);
+  std::memcpy(copy.to, copy.from, copy.bytes);
+  std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, copy.zeros);
 }
 
 void thread_main() {

@@ -28,8 +28,8 @@ struct Block;
 /// cp.async under way: it lands when its thread waits for its group, not before.
 struct PendingCopy {
   void* to;
-  const void* from;  ///< null: zeros
-  unsigned bytes, group;
+  const void* from;
+  unsigned bytes, zeros, group;
 };
 
 /// One CUDA thread.

@@ -91,13 +91,15 @@ void load_matrices(uint32_t (&to)[4], const void* row, bool transposed) {
   warp_meeting(every_lane, "ldmatrix", &mine, transposed ? load_all<true> : load_all<false>);
 }
 
-void copy_async(void* to, const void* from, bool valid) {
-  constexpr unsigned bytes = 16;
+void copy_async(void* to, const void* from, int bytes) {
+  constexpr unsigned all = 16;
   check_place("cp.async", to);
-  if (reinterpret_cast<uintptr_t>(from) % bytes != 0)
+  if (reinterpret_cast<uintptr_t>(from) % all != 0)
     die("cp.async: an address of global memory that is no multiple of 16 bytes");
-  std::memset(to, 0xff, bytes);
-  current->copies.push_back({to, valid ? from : nullptr, bytes, current->copy_group});
+  const auto valid = static_cast<unsigned>(bytes);
+  if (valid > all) die("cp.async: " + std::to_string(bytes) + " bytes; expected 0 to 16");
+  std::memset(to, 0xff, all);
+  current->copies.push_back({to, from, valid, all - valid, current->copy_group});
 }
 
 void commit_copies() { ++current->copy_group; }

@@ -10,9 +10,9 @@ void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint
                         bool is_bf16);
 /// ldmatrix.x4, from dynamic shared memory.
 void load_matrices(uint32_t (&to)[4], const void* row, bool transposed);
-/// cp.async of 16 bytes to dynamic shared memory, zeros where not valid. The place holds NaN until
-/// someone waits.
-void copy_async(void* to, const void* from, bool valid);
+/// cp.async of 16 bytes to dynamic shared memory, zeros behind the first `bytes`. The place holds
+/// NaN until someone waits.
+void copy_async(void* to, const void* from, int bytes);
 void commit_copies();
 
 }  // namespace zg::emulator
