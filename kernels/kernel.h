@@ -37,7 +37,9 @@ struct Kernel {
   void operator()(const Args& args, Stream& stream) const {
     validate(args);
     const Device::Traits& traits = stream.traits();
-    Function function = select(traits.backend);
+    const bool computes = stream.type() != Device::Type::meta;
+    // A plan may be for a machine whose kernels this build lacks.
+    const Function function = computes ? select(traits.backend) : nullptr;
     Tensor scratch;
     Workspace workspace;
     const WorkspaceBytes declared =
@@ -51,7 +53,7 @@ struct Kernel {
       workspace.data = scratch.raw();
       workspace.tensor = &scratch;
     }
-    if (stream.type() == Device::Type::meta) return;
+    if (!computes) return;
     TraceSpan span(stream, name);
     function(args, workspace, stream);
   }

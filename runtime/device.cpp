@@ -17,9 +17,9 @@ const char* prefix(Device::Type type) {
   return names[static_cast<size_t>(type)];
 }
 
-Device::Traits traits_of(Device::Type type, const Device::Options& options) {
+Device::Traits traits_of(Device::Type type, const Device::Options& options, Device::Type backend) {
   Device::Traits traits;
-  traits.backend = type == Device::Type::meta ? Device::Type::cpu : type;
+  traits.backend = backend;
   traits.isa = options.isa ? *options.isa : best_isa();
   if (type == Device::Type::cpu && traits.isa > cpu::machine_isa())
     throw ConfigError(std::string("device: this machine goes up to ") +
@@ -36,11 +36,12 @@ int available_cores() {
   return CPU_COUNT(&set);
 }
 
-DeviceState::DeviceState(Device::Type type, int index, const Device::Options& options)
+DeviceState::DeviceState(Device::Type type, int index, const Device::Options& options,
+                         Device::Type backend)
     : type(type),
       index(index),
       name(std::string(prefix(type)) + ":" + std::to_string(index)),
-      traits(traits_of(type, options)),
+      traits(traits_of(type, options, backend)),
       ledger(name, type, index, options),
       swap(options.swap) {}
 
@@ -53,10 +54,11 @@ void DeviceState::reserve_file() {
   swap_file->reserve(ledger.reserved(Space::file));
 }
 
-Device DeviceState::make(Device::Type type, int index, const Device::Options& options) {
+Device DeviceState::make(Device::Type type, int index, const Device::Options& options,
+                         Device::Type backend) {
   if (index < 0)
     throw ConfigError("device: expected an index of 0 or more, got " + std::to_string(index));
-  auto state = std::make_shared<DeviceState>(type, index, options);
+  auto state = std::make_shared<DeviceState>(type, index, options, backend);
   state->compute = state->make_stream("compute");
   return Device(std::move(state));
 }
@@ -67,7 +69,7 @@ std::unique_ptr<Stream> DeviceState::make_stream(const char* stream) {
 }
 
 Device Device::cpu(int index, const Options& options) {
-  return DeviceState::make(Type::cpu, index, options);
+  return DeviceState::make(Type::cpu, index, options, Type::cpu);
 }
 
 Device Device::cuda(int index, const Options& options) {
@@ -77,15 +79,15 @@ Device Device::cuda(int index, const Options& options) {
   if (index >= backend.count())
     throw ConfigError("device: cuda:" + std::to_string(index) + " is not there; expected 0 to " +
                       std::to_string(backend.count() - 1));
-  return DeviceState::make(Type::cuda, index, options);
+  return DeviceState::make(Type::cuda, index, options, Type::cuda);
 }
 
 std::string Device::cuda_absence() { return cuda::backend().absence(); }
 
 int Device::cuda_count() { return cuda_absence().empty() ? cuda::backend().count() : 0; }
 
-Device Device::meta(int index, const Options& options) {
-  return DeviceState::make(Type::meta, index, options);
+Device Device::meta(int index, const Options& options, Type backend) {
+  return DeviceState::make(Type::meta, index, options, backend);
 }
 
 Device Device::parse(const std::string& name, const Options& options) {

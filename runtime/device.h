@@ -68,7 +68,8 @@ class ZG_API Device {
   static Device cuda(int index = 0, const Options& options = {});
   static std::string cuda_absence();  ///< why there is no CUDA device; empty: there is one
   static int cuda_count();            ///< 0 where there is none
-  static Device meta(int index = 0, const Options& options = {});  ///< accounts, stores nothing
+  /// Accounts as a device of that kind would, and stores nothing.
+  static Device meta(int index = 0, const Options& options = {}, Type backend = Type::cpu);
   static Device parse(const std::string& name,
                       const Options& options = {});  ///< "cpu:1", "cuda:0", "meta"
 

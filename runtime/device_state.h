@@ -69,9 +69,10 @@ class Ledger final : public MemoryTracker {
 
 /// What the handles of one logical device share.
 struct DeviceState : std::enable_shared_from_this<DeviceState> {
-  DeviceState(Device::Type type, int index, const Device::Options& options);
+  DeviceState(Device::Type type, int index, const Device::Options& options, Device::Type backend);
 
-  static Device make(Device::Type type, int index, const Device::Options& options);
+  static Device make(Device::Type type, int index, const Device::Options& options,
+                     Device::Type backend);
   static DeviceState& of(const Device& device) { return *device.state_; }
   Device handle() { return Device(shared_from_this()); }
   std::unique_ptr<Stream> make_stream(const char* stream);

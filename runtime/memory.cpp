@@ -20,6 +20,10 @@ std::string mib(int64_t bytes) {
 
 }  // namespace
 
+Space host_space(const Device& device) {
+  return device.traits().backend == Device::Type::cpu ? Space::host : Space::pinned;
+}
+
 const char* name_of(Space space) {
   constexpr const char* names[] = {"device", "pinned", "host", "file"};
   return names[static_cast<size_t>(space)];

@@ -16,6 +16,8 @@ namespace zg {
 /// Where bytes live; offload moves a buffer down this list.
 enum class Space : uint8_t { device, pinned, host, file };
 inline constexpr int space_count = 4;
+/// Where the device's kernels and copies reach memory of the host: pinned on an accelerator.
+ZG_API Space host_space(const Device& device);
 
 /// What bytes are for: the rows of every memory table.
 enum class Purpose : uint8_t { parameter, gradient, optimizer, activation, workspace, comm };

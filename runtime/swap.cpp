@@ -36,6 +36,7 @@ SwapTicket push(const Tensor& from, const Tensor& to) {
 }  // namespace
 
 SwapTicket start_swap(const Tensor& from, const Tensor& to) {
+  from.device().compute().synchronize();  // what is queued may still use the memory
   const SwapTicket ticket = push(from, to);
   if (is_on_file(from))
     count_read(from);

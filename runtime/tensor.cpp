@@ -49,16 +49,11 @@ double element(const std::byte* raw, DType dtype, int64_t i) {
   return 0;
 }
 
-/// The host cannot read or write the elements where they are.
-bool is_remote(const Tensor& tensor) {
-  return tensor.device().type() == Device::Type::cuda && tensor.buffer()->space() == Space::device;
-}
-
 /// The elements in the host's memory: where they are, or a copy of them.
 class HostView {
  public:
   explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
-    if (tensor.numel() == 0 || !is_remote(tensor)) return;
+    if (tensor.numel() == 0 || host_reaches(tensor)) return;
     copy_.resize(static_cast<size_t>(tensor.bytes()));
     Stream& stream = tensor.device().compute();
     stream.copy(copy_.data(), raw_, copy_.size());
@@ -103,7 +98,7 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device&
   Tensor tensor = empty(shape, dtype, device);
   if (!tensor.raw() || tensor.numel() == 0) return tensor;
   const int64_t count = tensor.numel();
-  std::vector<std::byte> staged(is_remote(tensor) ? static_cast<size_t>(tensor.bytes()) : 0);
+  std::vector<std::byte> staged(host_reaches(tensor) ? 0 : static_cast<size_t>(tensor.bytes()));
   std::byte* raw = staged.empty() ? tensor.raw() : staged.data();
   switch (dtype) {
     case DType::f64:
@@ -236,14 +231,43 @@ double Tensor::item() const {
   return element(HostView(*this).raw(), dtype_, 0);
 }
 
+bool host_reaches(const Tensor& tensor) {
+  const Space space = tensor.buffer()->space();
+  return space != Space::file &&
+         (space != Space::device || tensor.device().traits().backend == Device::Type::cpu);
+}
+
+namespace {
+
+constexpr int64_t file_chunk = 1 << 20;  // elements that are on their way to or from a file
+
+/// f(begin, elements on the host) for all of n elements, a chunk at a time.
+template <class F>
+void through_host(int64_t n, DType dtype, const Device& device, const F& f) {
+  const PurposeScope purpose(device, Purpose::workspace);
+  const int64_t longest = std::min(n, file_chunk);
+  const Tensor chunk = Tensor::empty({longest}, dtype, device, host_space(device));
+  for (int64_t begin = 0; begin < n; begin += longest)
+    f(begin, chunk.flat(0, std::min(longest, n - begin)));
+}
+
+}  // namespace
+
 void copy(const Tensor& src, const Tensor& dst, Stream& stream) {
   if (!src || !dst || src.numel() != dst.numel() || src.dtype() != dst.dtype())
     throw ShapeError("copy: expected equal sizes and element types, got " + src.shape().str() +
                      " " + name_of(src.dtype()) + " to " + dst.shape().str() + " " +
                      name_of(dst.dtype()));
   const bool from_file = src.buffer()->space() == Space::file;
-  if (from_file || dst.buffer()->space() == Space::file)
-    return wait_for_swap(src.device(), start_swap(src, dst));
+  if (from_file || dst.buffer()->space() == Space::file) {
+    if (host_reaches(from_file ? dst : src))
+      return wait_for_swap(src.device(), start_swap(src, dst));
+    return through_host(src.numel(), src.dtype(), src.device(),
+                        [&](int64_t begin, const Tensor& chunk) {
+                          copy(src.flat(begin, chunk.numel()), chunk, stream);
+                          copy(chunk, dst.flat(begin, chunk.numel()), stream);
+                        });
+  }
   if (src.raw() && dst.raw() && src.numel() > 0)
     stream.copy(dst.raw(), src.raw(), static_cast<size_t>(src.bytes()));
 }
@@ -251,15 +275,11 @@ void copy(const Tensor& src, const Tensor& dst, Stream& stream) {
 namespace {
 
 void fill_zero_in_file(const Tensor& dst) {
-  constexpr int64_t chunk = 1 << 20;
-  const PurposeScope purpose(dst.device(), Purpose::workspace);
-  const int64_t longest = std::min<int64_t>(dst.numel(), chunk);
-  const Tensor zeros = Tensor::empty({longest}, dst.dtype(), dst.device(), Space::host);
-  fill_zero(zeros, dst.device().compute());
-  for (int64_t begin = 0; begin < dst.numel(); begin += longest) {
-    const int64_t count = std::min(longest, dst.numel() - begin);
-    copy(zeros.flat(0, count), dst.flat(begin, count), dst.device().compute());
-  }
+  Stream& stream = dst.device().compute();
+  through_host(dst.numel(), dst.dtype(), dst.device(), [&](int64_t begin, const Tensor& zeros) {
+    if (begin == 0) fill_zero(zeros, stream);
+    copy(zeros, dst.flat(begin, zeros.numel()), stream);
+  });
 }
 
 }  // namespace

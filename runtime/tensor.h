@@ -93,6 +93,10 @@ class ZG_API Tensor {
 template <>
 ZG_API std::vector<bool> Tensor::to_host<bool>() const;
 
+/// Whether the host reads and writes the elements where they are, as it does not in an
+/// accelerator's Space::device and in Space::file. Before it does, it waits for what is queued.
+ZG_API bool host_reaches(const Tensor& tensor);
+
 /// dst = src, bytes as they are; equal numel and dtype, any pair of spaces of one device.
 ZG_API void copy(const Tensor& src, const Tensor& dst, Stream& stream);
 /// Every byte 0.

@@ -13,7 +13,8 @@ Tensor OffloadedActivations::keep(const Tensor& tensor, Stream& stream) {
   if (std::shared_ptr<Buffer> shared = known.to.lock())
     return Tensor::of(std::move(shared), 0, tensor.shape(), tensor.dtype());
   const PurposeScope purpose(tensor.device(), Purpose::activation);
-  Tensor kept = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), space_);
+  const Space space = space_ == Space::host ? host_space(tensor.device()) : space_;
+  Tensor kept = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), space);
   copy(tensor, kept, stream);
   known = {tensor.buffer(), kept.buffer()};
   return kept;

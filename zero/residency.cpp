@@ -84,10 +84,12 @@ void Residency::gather(size_t index) {
     const Values& values = i == 0 ? storage.trainable : storage.frozen;
     if (values.empty()) continue;
     const PurposeScope purpose(values.shard.device(), Purpose::parameter);
-    if (comm_.size() > 1)
-      state.shards[i] = Tensor::empty(values.shard.shape(), values.shard.dtype(),
-                                      values.shard.device(), Space::host);
-    state.read = start_swap(values.shard, comm_.size() > 1 ? state.shards[i] : values.whole);
+    const Device& device = values.shard.device();
+    const bool passes_through = comm_.size() > 1 || !host_reaches(values.whole);
+    if (passes_through)
+      state.shards[i] =
+          Tensor::empty(values.shard.shape(), values.shard.dtype(), device, host_space(device));
+    state.read = start_swap(values.shard, passes_through ? state.shards[i] : values.whole);
   }
 }
 
@@ -115,7 +117,7 @@ void Residency::complete(size_t index) {
     const Values& values =
         storages_[index].trainable.empty() ? storages_[index].frozen : storages_[index].trainable;
     if (!values.empty()) wait_for_swap(values.shard.device(), state.read);
-    if (comm_.size() > 1) exchange(index);
+    if (state.shards[0] || state.shards[1]) exchange(index);
   }
   if (!state.tickets.empty()) comm_.wait(state.tickets.back());
   state.tickets.clear();

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t chunk_elements = int64_t{1} << 20;
 
 bool is_read_in_place(const Tensor& values) {
-  return values.dtype() == DType::f32 && !in_file(values);
+  return values.dtype() == DType::f32 && host_reaches(values);
 }
 
 template <class F>
@@ -38,7 +38,8 @@ void widen(const std::byte* narrow, std::byte* wide, int64_t numel) {
 
 }  // namespace
 
-Snapshot::Snapshot(const Engine& engine) : engine_(*engine.state_) {
+Snapshot::Snapshot(const Engine& engine)
+    : engine_(*engine.state_), stream_(engine.device().make_stream("snapshot")) {
   EngineState& s = engine_;
   if (s.snapshot)
     throw ConfigError("snapshot: the engine has one already; expected one save at a time");
@@ -65,6 +66,7 @@ Snapshot::Snapshot(const Engine& engine) : engine_(*engine.state_) {
         for (const NamedState& saved : states_of(*parameter))
           add({parameter.get(), saved.state, 0, 0}, {});
   take_bucket(engine);
+  engine.device().compute().synchronize();  // the state is what steps so far have made it
   s.snapshot = this;
 }
 
@@ -87,7 +89,7 @@ void Snapshot::take_bucket(const Engine& engine) {
   if (longest == 0) return;
   const PurposeScope purpose(engine.device(), Purpose::workspace);
   const NameScope name(engine.device(), "checkpoint");
-  bucket_ = Tensor::empty({longest}, DType::f32, engine.device(), Space::host);
+  bucket_ = Tensor::empty({longest}, DType::f32, engine.device(), host_space(engine.device()));
 }
 
 void Snapshot::read(size_t piece, const Visit& visit) {
@@ -110,10 +112,15 @@ std::span<const float> Snapshot::floats(const Tensor& chunk) const {
   if (is_read_in_place(chunk)) return {chunk.data<float>(), static_cast<size_t>(numel)};
   std::byte* const wide = bucket_.raw();
   const std::byte* narrow = chunk.raw();
-  if (in_file(chunk)) {
+  if (!host_reaches(chunk)) {
     const Tensor end = bucket_.alias(numel * (size_of(DType::f32) - size_of(chunk.dtype())),
                                      {numel}, chunk.dtype());
-    wait_for_swap(chunk.device(), start_counted_read(chunk, end));
+    if (in_file(chunk)) {
+      wait_for_swap(chunk.device(), start_counted_read(chunk, end));
+    } else {
+      stream_->copy(end.raw(), chunk.raw(), static_cast<size_t>(chunk.bytes()));
+      stream_->synchronize();
+    }
     narrow = end.raw();
   }
   if (chunk.dtype() == DType::bf16) widen<bf16>(narrow, wide, numel);

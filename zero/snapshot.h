@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -14,9 +15,10 @@ namespace zg::zero {
 
 /// What this rank has of masters and moments, in f32, as it is when this is made: a thread of its
 /// own reads it while the engine goes on, and whoever is about to overwrite a part waits until that
-/// part has been read. What is f32 in memory is read in place; the rest comes through one bucket on
-/// the host, which is all the memory that this takes. One of an engine at a time, made and ended on
-/// the thread that drives it. On a meta device there is nothing to read: the books alone.
+/// part has been read. What is f32 in memory of the host is read in place; the rest comes through
+/// one bucket on the host, which is all the memory that this takes. One of an engine at a time,
+/// made and ended on the thread that drives it. On a meta device there is nothing to read: the
+/// books alone.
 class ZG_API Snapshot {
  public:
   /// ConfigError when the engine has one. OutOfMemory.
@@ -57,6 +59,7 @@ class ZG_API Snapshot {
   void wait_for(int64_t elements);
 
   struct EngineState& engine_;
+  const std::unique_ptr<Stream> stream_;  // of the thread that reads
   std::vector<Piece> pieces_;
   std::vector<Source> sources_;  // of each piece
   Tensor bucket_;                // absent: everything is read in place

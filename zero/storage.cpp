@@ -12,7 +12,8 @@ namespace {
 
 Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, Space space) {
   const PurposeScope scope(device, purpose);
-  const Tensor tensor = Tensor::empty({numel}, dtype, device, space);
+  const Tensor tensor =
+      Tensor::empty({numel}, dtype, device, space == Space::host ? host_space(device) : space);
   fill_zero(tensor, device.compute());
   return tensor;
 }

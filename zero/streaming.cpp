@@ -20,7 +20,7 @@ Streaming::Streaming(std::vector<Part> parts, const Device& device)
         if (in_file(part[lane].tensor) && (!widest || part[lane].tensor.numel() > widest.numel()))
           widest = part[lane].tensor;
       if (widest)
-        buffers[lane] = Tensor::empty({widest.numel()}, widest.dtype(), device, Space::host);
+        buffers[lane] = Tensor::empty({widest.numel()}, widest.dtype(), device, host_space(device));
     }
   }
   load(0);

@@ -24,7 +24,8 @@ void store(const Tensor& memory, const Tensor& to) {
   Stream& stream = to.device().compute();
   if (!in_file(to)) return kernels::cast({.x = memory, .y = to}, stream);
   if (memory.dtype() == to.dtype()) return copy(memory, to, stream);
-  const Tensor rounded = Tensor::empty(to.shape(), to.dtype(), to.device(), Space::host);
+  const Tensor rounded =
+      Tensor::empty(to.shape(), to.dtype(), to.device(), host_space(to.device()));
   kernels::cast({.x = memory, .y = rounded}, stream);
   copy(rounded, to, stream);
 }
@@ -35,7 +36,8 @@ bool in_file(const Tensor& tensor) { return tensor && tensor.buffer()->space() =
 
 Tensor in_memory(const Tensor& tensor) {
   if (!in_file(tensor)) return tensor;
-  const Tensor memory = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), Space::host);
+  const Tensor memory =
+      Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), host_space(tensor.device()));
   copy(tensor, memory, tensor.device().compute());
   return memory;
 }
@@ -49,8 +51,11 @@ void convert(const Tensor& from, const Tensor& to) {
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce) {
   const Device device = to.device();
+  const Space space =
+      device.traits().backend == Device::Type::cpu ? Space::device : host_space(device);
   for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
-    const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device);
+    const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device, space);
+    device.compute().synchronize();  // the chunk before may still be read
     if (float* values = staging.data<float>())
       produce(begin, {values, static_cast<size_t>(chunk.numel())});
     store(staging, chunk);

@@ -1,0 +1,182 @@
+#include "zero/engine.h"
+
+#include <doctest/doctest.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/error.h"
+#include "tests/temporary_folder.h"
+#include "tests/zero/toy.h"
+#include "zero/checkpoint_file.h"
+#include "zero/checkpoint_save.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using zero::OffloadOptions;
+
+// The toy's kernels are exact, so the CPU's bits are CUDA's.
+namespace {
+
+struct Outcome {
+  std::string hash;
+  std::vector<double> losses;
+  bool operator==(const Outcome&) const = default;
+};
+
+constexpr int micro_batches = 4, steps = 3;
+
+/// Trains for `steps` steps, from a checkpoint's on, and leaves one where `save` says.
+Outcome train(const Config& config, int ranks, Device::Type type, const std::string& load = "",
+              const std::string& save = "") {
+  Outcome outcome;
+  std::mutex mutex;
+  const auto rank = [&](Communicator& comm, const Device& device) {
+    const Toy toy;
+    Engine engine(toy.store, comm, device, config);
+    if (!load.empty()) zero::load_checkpoint(load, engine);
+    std::vector<double> losses;
+    for (int step = 0; step < steps; ++step) {
+      std::vector<double> own;
+      for (int g = comm.rank(); g < micro_batches; g += ranks)
+        own.push_back(
+            train_micro_batch(engine, static_cast<uint64_t>(engine.steps() * micro_batches + g)));
+      losses.push_back(engine.mean_loss(own));
+      engine.step(1e-2f);
+    }
+    if (!save.empty()) zero::save_checkpoint(save, engine, {.steps = engine.steps()});
+    const Outcome here{engine.parameter_hash(), losses};
+    const std::lock_guard lock(mutex);
+    if (outcome.hash.empty()) outcome = here;
+    if (!(outcome == here)) throw ShapeError("ranks ended with different outcomes");
+  };
+  run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}, .type = type});
+  return outcome;
+}
+
+const Space spaces[] = {Space::device, Space::host, Space::file};
+
+std::string str(const Config& config, int ranks) {
+  std::string text = "stage " + std::to_string(config.stage) + ", " + std::to_string(ranks) +
+                     " ranks, " + name_of(config.compute);
+  for (const Space space : {config.offload.parameter, config.offload.gradient,
+                            config.offload.optimizer, config.offload.activation})
+    text += std::string(", ") + name_of(space);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("ZeRO stages, world sizes and offload on cuda devices give the cpu's bits" *
+          doctest::test_suite("every device")) {
+  for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
+    const Config plain{.compute = compute, .loss_scaling = low_scale};
+    const Outcome expected = train(plain, 1, Device::Type::cpu);
+    for (const int stage : {0, 1, 2, 3})
+      for (const int ranks : {1, 2})
+        for (const Space space : spaces) {
+          Config config = plain;
+          config.stage = stage;
+          config.overlap_comm = compute != DType::f16;
+          config.param_persistence_threshold = ranks == 1 ? 0 : 64;
+          config.offload = {.parameter = stage == 3 ? space : Space::device,
+                            .gradient = compute == DType::bf16 ? Space::device : space,
+                            .optimizer = space,
+                            .activation = compute == DType::f32 ? space : Space::device,
+                            .sub_group_size = 64};
+          CAPTURE(str(config, ranks));
+          CHECK(train(config, ranks, Device::Type::cuda) == expected);
+        }
+  }
+}
+
+TEST_CASE("a checkpoint of cuda ranks goes on on the cpu, and back" *
+          doctest::test_suite("every device")) {
+  for (const DType compute : {DType::f32, DType::bf16})
+    for (const Space space : spaces) {
+      CAPTURE(name_of(compute));
+      CAPTURE(name_of(space));
+      const TemporaryFolder reference, folder;
+      const Config config{.stage = 3,
+                          .compute = compute,
+                          .offload = {.parameter = space, .optimizer = space},
+                          .param_persistence_threshold = 16};
+      using enum Device::Type;
+      train({.compute = compute}, 1, cpu, "", reference.path());
+      train({.compute = compute}, 1, cpu, reference / "step_3", reference.path());
+      const Outcome expected = train({.compute = compute}, 1, cpu, reference / "step_6");
+      train(config, 2, cuda, "", folder.path());
+      train({.stage = 1, .compute = compute}, 2, cpu, folder / "step_3", folder.path());
+      CHECK(train(config, 1, cuda, folder / "step_6") == expected);
+    }
+}
+
+TEST_CASE("a save beside the training holds a cuda device's state as it was" *
+          doctest::test_suite("every device")) {
+  for (const DType optimizer : {DType::f32, DType::bf16})
+    for (const Space space : spaces) {
+      CAPTURE(name_of(optimizer));
+      CAPTURE(name_of(space));
+      const TemporaryFolder folder, drive;
+      const Toy toy;
+      const Device device = Device::cuda(0, {.swap = {.directory = drive.path()}});
+      const Config config{
+          .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
+      Engine engine(toy.store, device, config);
+      train_step(engine, 0);
+      const std::string hash = engine.parameter_hash();
+      zero::CheckpointSave save(folder.path(), engine, {.steps = engine.steps()});
+      for (int step = 1; step < 4; ++step) train_step(engine, step);
+      CHECK(save.finish().failed_rank == -1);
+      CHECK(engine.parameter_hash() != hash);
+      Engine loaded(toy.store, Device::cpu(), {.compute = DType::bf16, .optimizer = optimizer});
+      zero::load_checkpoint(folder.path(), loaded);
+      CHECK(loaded.parameter_hash() == hash);
+    }
+}
+
+TEST_CASE("meta takes the bytes of a cuda device, step by step, in every space" *
+          doctest::test_suite("every device")) {
+  for (const DType compute : {DType::f32, DType::bf16})
+    for (const Space space : spaces) {
+      CAPTURE(name_of(compute));
+      CAPTURE(name_of(space));
+      const TemporaryFolder drive;
+      const DeviceOptions options{.swap = {.directory = drive.path()}};
+      const auto measured = [&](const Device& device) {
+        const Toy toy;
+        Engine engine(toy.store, device,
+                      {.stage = 3,
+                       .compute = compute,
+                       .offload = {.parameter = space,
+                                   .gradient = space,
+                                   .optimizer = space,
+                                   .activation = space},
+                       .param_persistence_threshold = 0});
+        for (uint64_t step = 1; step <= 2; ++step) {
+          run_micro_batch(engine, random_gradients(toy.trainable(), step));
+          engine.step(1e-3f);
+          zero::CheckpointSave save(drive.path(), engine, {.steps = engine.steps()});
+          save.finish();
+        }
+        return device.memory().rows();
+      };
+      const auto real = measured(Device::cuda(0, options));
+      const auto plan = measured(Device::meta(0, options, Device::Type::cuda));
+      REQUIRE(real.size() == plan.size());
+      int64_t pinned = 0;
+      for (size_t i = 0; i < real.size(); ++i) {
+        CHECK(real[i].phase == plan[i].phase);
+        CHECK(real[i].space == plan[i].space);
+        CHECK(real[i].live == plan[i].live);
+        CHECK(real[i].peak == plan[i].peak);
+        CHECK(real[i].reserved == plan[i].reserved);
+        CHECK(real[i].space != Space::host);
+        if (real[i].space == Space::pinned) pinned += real[i].peak;
+      }
+      CHECK(pinned > 0);
+    }
+}
