@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -61,16 +62,44 @@ struct Outside {
 };
 thread_local Outside outside;
 
-}  // namespace
+/// Stacks that no fiber has now: the system takes longer to map one than a small block to run.
+class SpareStacks {
+ public:
+  std::byte* take() {
+    const std::lock_guard lock(mutex_);
+    if (stacks_.empty()) return nullptr;
+    std::byte* const stack = stacks_.back();
+    stacks_.pop_back();
+    return stack;
+  }
+  void give(std::byte* stack) {
+    const std::lock_guard lock(mutex_);
+    stacks_.push_back(stack);
+  }
 
-Fiber::Fiber() {
+ private:
+  std::mutex mutex_;
+  std::vector<std::byte*> stacks_;
+};
+SpareStacks& spare_stacks() {
+  static SpareStacks* const spare = new SpareStacks;  // devices may outlive other statics
+  return *spare;
+}
+
+std::byte* map_stack() {
   void* memory = mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, guard, PROT_NONE) != 0) {
     std::perror("emulator: no memory for a stack");
     std::abort();
   }
-  stack_ = static_cast<std::byte*>(memory) + guard;
+  return static_cast<std::byte*>(memory) + guard;
+}
+
+}  // namespace
+
+Fiber::Fiber() : stack_(spare_stacks().take()) {
+  if (!stack_) stack_ = map_stack();
 #ifdef ZG_EMULATOR_TSAN
   thread_sanitizer_ = __tsan_create_fiber(0);
 #endif
@@ -80,7 +109,11 @@ Fiber::~Fiber() {
 #ifdef ZG_EMULATOR_TSAN
   __tsan_destroy_fiber(thread_sanitizer_);
 #endif
-  munmap(stack_ - guard, stack_bytes + guard);
+#ifdef ZG_EMULATOR_TSAN
+  munmap(stack_ - guard, stack_bytes + guard);  // with what ThreadSanitizer remembers of it
+#else
+  spare_stacks().give(stack_);
+#endif
 }
 
 void Fiber::prepare(void (*entry)()) {

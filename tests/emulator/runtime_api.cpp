@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -122,7 +123,12 @@ CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, s
   if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   std::memset(start, 0xff, bytes);
   if (memory.users == 0) mprotect(start, bytes, PROT_NONE);
-  memory.mapped[start] = bytes;
+  const auto next = memory.mapped.lower_bound(start);
+  if (const auto last = next == memory.mapped.begin() ? next : std::prev(next);
+      last != next && last->first + last->second == start)
+    last->second += bytes;  // an arena that grows stays one range
+  else
+    memory.mapped[start] = bytes;
   return CUDA_SUCCESS;
 }
 
