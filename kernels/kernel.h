@@ -56,6 +56,7 @@ struct Kernel {
     if (!computes) return;
     TraceSpan span(stream, name);
     function(args, workspace, stream);
+    if (stream.trace()) stream.synchronize();  // so that the span ends with the work
   }
 
   Function select(Device::Type type) const {

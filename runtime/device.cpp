@@ -111,6 +111,9 @@ Device Device::parse(const std::string& name, const Options& options) {
 Device::Type Device::type() const { return state_->type; }
 int Device::index() const { return state_->index; }
 std::string Device::name() const { return state_->name; }
+std::string Device::description() const {
+  return state_->type == Type::cuda ? cuda::backend().describe(state_->index) : "";
+}
 const Device::Traits& Device::traits() const { return state_->traits; }
 Stream& Device::compute() const { return *state_->compute; }
 std::unique_ptr<Stream> Device::make_stream(const char* name) const {

@@ -76,6 +76,8 @@ class ZG_API Device {
   Type type() const;
   int index() const;
   std::string name() const;  ///< "cpu:1"
+  /// What it is made of, "NVIDIA H200, sm_90, 132 multiprocessors, 143156 MiB"; empty on cpu, meta.
+  std::string description() const;
   const Traits& traits() const;
 
   Stream& compute() const;  ///< the queue that kernels of the tape run on
