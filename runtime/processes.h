@@ -27,8 +27,9 @@ ZG_API int threads_per_process(int local_size);
 ZG_API std::string mpi_version();
 
 struct ProcessOptions {
-  double timeout_s = 60.0;  ///< of one collective; it covers waiting for peers
-  DeviceOptions device;     ///< threads 0: this process's share of the cores
+  double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
+  DeviceOptions device;                   ///< threads 0: this process's share of the cores
+  Device::Type type = Device::Type::cpu;  ///< cpu or cuda
   /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
   /// times.
   bool dump_collectives = false;
@@ -41,11 +42,11 @@ struct ProcessOptions {
 };
 
 /// Runs f(communicator, device) as this process's rank of a group of processes that MPI started,
-/// device cpu:rank, and returns when the f of every rank has. Everything a Communicator promises
-/// holds: same bits and errors as with run_local. MPI is called from one thread of its own and
-/// nothing spins while it waits. A peer of this host that is killed is noticed at once.
-/// ConfigError: `same` differs. Unsupported: this build has no MPI. Once a process, for MPI starts
-/// only once. After an error MPI is not finalised: the process shall end.
+/// device cpu:rank or the GPU of its rank on this host, and returns when the f of every rank has.
+/// Everything a Communicator promises holds: same bits and errors as with run_local. MPI is called
+/// from one thread of its own and nothing spins while it waits. A peer of this host that is killed
+/// is noticed at once. ConfigError: `same` differs. Unsupported: this build has no MPI. Once a
+/// process, for MPI starts only once. After an error MPI is not finalised: the process shall end.
 ZG_API void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                           const ProcessOptions& options = {});
 

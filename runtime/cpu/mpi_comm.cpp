@@ -2,28 +2,27 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "runtime/cpu/mpi_comm.h"
 #include "runtime/cpu/mpi_peer.h"
-#include "runtime/cpu/queued_comm.h"
 #include "runtime/error.h"
-#include "runtime/processes.h"
 
-namespace zg {
-namespace cpu {
+namespace zg::cpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 /// One rank as a process. Its worker is the only thread that calls MPI, from start to end.
-class MpiCommunicator final : public QueuedCommunicator {
+class MpiCommunicator final : public ProcessCommunicator {
  public:
   MpiCommunicator(const ProcessPlace& place, const ProcessOptions& options, const Device& device)
-      : QueuedCommunicator(place.rank, place.size,
-                           std::make_shared<CollectiveLog>(place.rank, place.size), device,
-                           watch_every),
+      : ProcessCommunicator(place.rank, place.size,
+                            std::make_shared<CollectiveLog>(place.rank, place.size), device,
+                            watch_every),
         dumps_(options.dump_collectives),
         told_to_end_(options.told_to_end),
         timeout_(options.timeout_s),
         same_(options.same),
         window_(window_bytes),
+        outgoing_(device.type() == Device::Type::cpu ? 0 : window_bytes),
         peers_(static_cast<size_t>(place.size)),
         sends_(peers_.size()),
         receives_(peers_.size()) {
@@ -42,8 +41,7 @@ class MpiCommunicator final : public QueuedCommunicator {
     worker_.join();
   }
 
-  /// All collectives are done; returns when every rank is here. Throws CommError.
-  void finish() {
+  void finish() override {
     stop();
     await_end_or([] { return false; }, 3, "MPI did not end");
     worker_.join();
@@ -62,8 +60,7 @@ class MpiCommunicator final : public QueuedCommunicator {
     QueuedCommunicator::set_step(step);
     step_ = step;
   }
-  /// After a failure, if that was asked for.
-  void dump() {
+  void dump() override {
     if (dumps_) log_->dump();
   }
 
@@ -230,7 +227,13 @@ class MpiCommunicator final : public QueuedCommunicator {
     };
     const std::byte* shard = job.call.input.raw();
     const int64_t bytes = job.call.input.bytes();
-    if (place(rank_) != shard) std::memcpy(place(rank_), shard, static_cast<size_t>(bytes));
+    if (place(rank_) != shard) stream_->copy(place(rank_), shard, static_cast<size_t>(bytes));
+    if (!host_reaches(job.call.input) || !host_reaches(job.output))
+      return through_window(
+          meeting, bytes, [&](int) { return shard; },
+          [&](int peer, int64_t offset, const std::byte* from, size_t length) {
+            stream_->copy(place(peer) + offset, from, length);
+          });
     for (int64_t begin = 0; begin < bytes; begin += largest_message)
       exchange(
           meeting, std::min(largest_message, bytes - begin), data_tag,
@@ -241,12 +244,21 @@ class MpiCommunicator final : public QueuedCommunicator {
   template <class Out, class In>
   void through_window(const Meeting& meeting, int64_t bytes, const Out& out, const In& in) {
     const int64_t share = window_bytes / (size_ - 1) / 64 * 64;
-    const auto slot = [&](int peer) { return window_.data() + (peer - (peer > rank_)) * share; };
+    const auto slot = [&](std::vector<std::byte>& window, int peer) {
+      return window.data() + (peer - (peer > rank_)) * share;
+    };
     for (int64_t begin = 0; begin < bytes; begin += share) {
       const int64_t length = std::min(share, bytes - begin);
+      for (const int peer : others_)
+        if (!outgoing_.empty())
+          stream_->copy(slot(outgoing_, peer), out(peer) + begin, static_cast<size_t>(length));
+      stream_->synchronize();
       exchange(
-          meeting, length, data_tag, [&](int peer) { return out(peer) + begin; }, slot);
-      for (const int peer : others_) in(peer, begin, slot(peer), static_cast<size_t>(length));
+          meeting, length, data_tag,
+          [&](int peer) { return outgoing_.empty() ? out(peer) + begin : slot(outgoing_, peer); },
+          [&](int peer) { return slot(window_, peer); });
+      for (const int peer : others_)
+        in(peer, begin, slot(window_, peer), static_cast<size_t>(length));
     }
   }
 
@@ -260,7 +272,7 @@ class MpiCommunicator final : public QueuedCommunicator {
     through_window(
         meeting, piece(0).bytes(), [&](int peer) { return piece(peer).raw(); },
         [&](int peer, int64_t offset, const std::byte* from, size_t bytes) {
-          std::memcpy(piece(peer).raw() + offset, from, bytes);
+          stream_->copy(piece(peer).raw() + offset, from, bytes);
         });
     const Tensor place = job.output.flat(begin, numel);
     for (int peer = 0; peer < size_; ++peer)
@@ -268,7 +280,9 @@ class MpiCommunicator final : public QueuedCommunicator {
   }
 
   void sum(const Job& job, const Meeting& meeting) {
-    int64_t* sums = job.output.data<int64_t>();
+    const auto bytes_of_sums = static_cast<size_t>(job.output.bytes());
+    std::vector<int64_t> sums(bytes_of_sums / sizeof(int64_t));
+    stream_->copy(sums.data(), job.output.raw(), bytes_of_sums);
     through_window(
         meeting, job.output.bytes(), [&](int) { return job.output.raw(); },
         [&](int, int64_t offset, const std::byte* from, size_t bytes) {
@@ -276,6 +290,7 @@ class MpiCommunicator final : public QueuedCommunicator {
           for (size_t i = 0; i < bytes / sizeof(int64_t); ++i)
             sums[static_cast<size_t>(offset) / sizeof(int64_t) + i] += values[i];
         });
+    stream_->copy(job.output.raw(), sums.data(), bytes_of_sums);
   }
 
   /// Sends out(peer) to and receives in(peer) from every peer.
@@ -456,7 +471,8 @@ class MpiCommunicator final : public QueuedCommunicator {
   bool connected_ = false, ended_ = false;  // by mutex_
 
   // The worker's own.
-  std::vector<std::byte> window_;
+  std::vector<std::byte> window_;    // for what comes,
+  std::vector<std::byte> outgoing_;  // and on the way from an accelerator's memory for what goes
   std::vector<Peer> peers_;
   std::vector<int> others_;                      // every rank but this one
   std::vector<int> missing_;                     // of them, those that until() waits for
@@ -473,30 +489,11 @@ class MpiCommunicator final : public QueuedCommunicator {
 };
 
 }  // namespace
-}  // namespace cpu
 
-void run_processes(const std::function<void(Communicator&, const Device&)>& f,
-                   const ProcessOptions& options) {
-  const ProcessPlace place = process_place().value_or(ProcessPlace{});
-  if (options.same.size() > std::size(cpu::Hello{}.same))
-    throw ConfigError("run_processes: expected at most 8 values to compare");
-  DeviceOptions device_options = options.device;
-  if (device_options.threads == 0) device_options.threads = threads_per_process(place.local_size);
-  const Device device = Device::cpu(place.rank, device_options);
-  if (place.size == 1)
-    return run_local(1, f,
-                     {.timeout_s = options.timeout_s,
-                      .device = device_options,
-                      .dump_collectives = options.dump_collectives});
-  cpu::MpiCommunicator communicator(place, options, device);
-  try {
-    f(communicator, device);
-    communicator.finish();
-  } catch (...) {
-    communicator.abort(cpu::describe(std::current_exception()));
-    communicator.dump();
-    throw;
-  }
+std::unique_ptr<ProcessCommunicator> make_mpi_communicator(const ProcessPlace& place,
+                                                           const ProcessOptions& options,
+                                                           const Device& device) {
+  return std::make_unique<MpiCommunicator>(place, options, device);
 }
 
-}  // namespace zg
+}  // namespace zg::cpu

@@ -1,0 +1,36 @@
+#include <iterator>
+
+#include "runtime/cpu/mpi_comm.h"
+#include "runtime/cpu/mpi_peer.h"
+#include "runtime/error.h"
+
+namespace zg {
+
+void run_processes(const std::function<void(Communicator&, const Device&)>& f,
+                   const ProcessOptions& options) {
+  const ProcessPlace place = process_place().value_or(ProcessPlace{});
+  if (options.same.size() > std::size(cpu::Hello{}.same))
+    throw ConfigError("run_processes: expected at most 8 values to compare");
+  DeviceOptions device_options = options.device;
+  if (device_options.threads == 0) device_options.threads = threads_per_process(place.local_size);
+  const bool is_cpu = options.type == Device::Type::cpu;
+  const Device device =
+      device_of_rank(options.type, is_cpu ? place.rank : place.local_rank, device_options);
+  if (place.size == 1)
+    return run_local(1, f,
+                     {.timeout_s = options.timeout_s,
+                      .device = device_options,
+                      .type = options.type,
+                      .dump_collectives = options.dump_collectives});
+  const auto communicator = cpu::make_mpi_communicator(place, options, device);
+  try {
+    f(*communicator, device);
+    communicator->finish();
+  } catch (...) {
+    communicator->abort(cpu::describe(std::current_exception()));
+    communicator->dump();
+    throw;
+  }
+}
+
+}  // namespace zg
