@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
+#include "tools/device_flag.h"
 #include "tools/later.h"
 #include "tools/model_flags.h"
 #include "tools/run.h"
@@ -93,6 +94,7 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
                 options.place.device.threads =
                     static_cast<int>(parse_integer(name, value, 0, 4096));
               }},
+             device_flag(options.place.type),
              text_flag({"--json"}, "F", options.json, "writes the same as JSON")}},
            later_place_flags()},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
@@ -103,6 +105,7 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
     throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
                       " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
                       " and " + std::to_string(options.tokens));
+  require_device(options.place.type);
   check_writable("--json", options.json);
   return true;
 }
@@ -127,9 +130,14 @@ Measured measure(const Options& options) {
   const auto tokens = bench::random_tokens(options.model.vocabulary, options.model.block_size);
   ModelOptions sizes = options.model;
   sizes.dropout = 0.0;
-  const Device device = Device::cpu(0, options.place.device);
+  const Device device = device_of_rank(options.place.type, 0, options.place.device);
   Measured measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
-  measured.read = bench::measure_read_bandwidth(Device::cpu(0, options.place.device));
+  const auto measure_read = [&] {  // twice: what else runs on this machine comes and goes
+    if (options.place.type == Device::Type::cpu)
+      measured.read = std::max(measured.read,
+                               bench::measure_read_bandwidth(Device::cpu(0, options.place.device)));
+  };
+  measure_read();
   ParameterStore store;
   const models::GPT model(store, measured.model);
   zero::Engine engine(store, device, options.engine);
@@ -152,9 +160,7 @@ Measured measure(const Options& options) {
     measured.prefills.push_back(seconds.front());
     measured.tokens.insert(measured.tokens.end(), seconds.begin() + 1, seconds.end());
   }
-  // Again: what else runs on this machine comes and goes.
-  measured.read =
-      std::max(measured.read, bench::measure_read_bandwidth(Device::cpu(0, options.place.device)));
+  measure_read();
   std::sort(measured.prefills.begin(), measured.prefills.end());
   std::sort(measured.tokens.begin(), measured.tokens.end());
   return measured;

@@ -8,6 +8,7 @@
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
+#include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/run.h"
@@ -127,7 +128,7 @@ std::vector<Case> chosen(const std::string& filter) {
 }
 
 /// Every limit before any case: what was measured at, and the rows, for --json.
-Json measure(const std::vector<Case>& cases, const std::vector<int>& threads) {
+Json measure_on_cpu(const std::vector<Case>& cases, const std::vector<int>& threads) {
   Json limits_json = Json::array(), rows = Json::array();
   std::vector<Limits> limits;
   print_head();
@@ -151,10 +152,33 @@ Json measure(const std::vector<Case>& cases, const std::vector<int>& threads) {
           {"rows", rows}};
 }
 
+/// Each run is waited for. Nothing measures a GPU's limits yet.
+Json measure_on_cuda(const std::vector<Case>& cases) {
+  Json rows = Json::array();
+  print_head();
+  const Device device = Device::cuda();
+  for (const Case& c : cases) {
+    const std::function<void()> run = c.make(device);
+    const auto seconds = bench::measure([&] {
+      run();
+      device.compute().synchronize();
+    });
+    const Row row{c, 1, seconds, {"", 0.0}};
+    print(row);
+    rows.push_back(json_of(row));
+  }
+  return {{"schema", 1},
+          {"bench", "kernels"},
+          {"machine", {{"device", device.description()}}},
+          {"limits", Json::array()},
+          {"rows", rows}};
+}
+
 }  // namespace
 
 int bench_kernels(const std::vector<std::string>& arguments) {
   std::string filter, json;
+  Device::Type type = Device::Type::cpu;
   std::vector<int> threads{1};
   if (available_cores() > 1) threads.push_back(available_cores());
   const CommandLine line = {
@@ -167,6 +191,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
       .groups = {{"flags",
                   {text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case shape dtype\""),
+                   device_flag(type),
                    {{"--threads"},
                     "LIST",
                     "threads to compute with, as in 1,2; 0: every core [1 and every core]",
@@ -178,9 +203,11 @@ int bench_kernels(const std::vector<std::string>& arguments) {
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;
   if (!parse(line, arguments, given)) return 0;
+  require_device(type);
   check_writable("--json", json);
   const std::vector<Case> cases = chosen(filter);
-  const Json record = measure(cases, threads);
+  const Json record =
+      type == Device::Type::cuda ? measure_on_cuda(cases) : measure_on_cpu(cases, threads);
   if (!json.empty()) write_text(json, record.dump(1));
   return 0;
 }

@@ -6,6 +6,7 @@
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
+#include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/run.h"
@@ -76,6 +77,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
   swap.directory = ".";
   std::string filter, json;
   int64_t threads = 0;
+  Device::Type type = Device::Type::cpu;
   const CommandLine line = {
       .usage = "zerograd bench offload [flags]",
       .summary =
@@ -87,12 +89,16 @@ int bench_offload(const std::vector<std::string>& arguments) {
                    size_flag({"--size"}, options.bytes,
                              "bytes of a transfer, and of the masters that AdamW updates"),
                    integer_flag({"--threads"}, threads, "threads to compute with; 0: every core"),
+                   device_flag(type),
                    text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case dtype\""),
                    text_flag({"--json"}, "F", json, "writes the same as JSON")}},
                  later_place_flags()}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
+  if (type != Device::Type::cpu)
+    throw Unsupported(
+        "--device cuda: bench offload measures the cpu's memory and drive; try --device cpu");
   constexpr int64_t least = 1 << 20;
   if (options.bytes < least || options.bytes % least != 0)
     throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));

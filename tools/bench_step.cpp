@@ -107,6 +107,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   first.threads = options.threads;
   options.threads = std::min(available_cores(), options.threads * ranks);
   const auto measure_peak = [&] {  // twice: what else runs on this machine comes and goes
+    if (run.options.place.type != Device::Type::cpu) return;  // nothing measures a GPU's yet
     first.peak_flops =
         std::max(first.peak_flops,
                  matmul_peak(Device::cpu(0, options), run.settings.optimisation.engine.compute));
@@ -122,7 +123,9 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
               for (int64_t i = 0; i < traced; ++i) stepper.step();
               device.set_trace(nullptr);
             },
-            {.timeout_s = run.options.comm_timeout_s, .device = run.options.place.device});
+            {.timeout_s = run.options.comm_timeout_s,
+             .device = run.options.place.device,
+             .type = run.options.place.type});
   measure_peak();
   first.profile = bench::profile(trace->spans(), 0);
   return first;

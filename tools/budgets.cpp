@@ -79,8 +79,10 @@ void check_drive(const Run& run, const Needs& each) {
 void check_memory(const Run& run, const Needs& needs) {
   const DeviceOptions& limits = run.options.place.device;
   const int64_t ranks = ranks_here(run), machine = memory_limit_bytes();
-  const int64_t each =
-      capped(needs.device, limits.memory_limit) + capped(needs.host, limits.host_limit);
+  // What a GPU has, its own arena says.
+  const bool is_cpu = run.options.place.type == Device::Type::cpu;
+  const int64_t each = (is_cpu ? capped(needs.device, limits.memory_limit) : 0) +
+                       capped(needs.host, limits.host_limit);
   const double together = static_cast<double>(each) * static_cast<double>(ranks);
   const double available = static_cast<double>(available_memory_bytes());
   if (together <= static_cast<double>(machine)) {

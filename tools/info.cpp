@@ -68,10 +68,12 @@ int info(const std::vector<std::string>& arguments) {
   row("cores", std::to_string(available_cores()));
   row("memory", gib(static_cast<double>(physical_memory_bytes())) + ", " +
                     gib(static_cast<double>(available_memory_bytes())) + " available");
-  row("devices", device.name());
+  std::string devices = device.name();
+  for (int index = 0; index < Device::cuda_count(); ++index)
+    devices += ", cuda:" + std::to_string(index);
+  row("devices", devices);
   const std::string no_cuda = Device::cuda_absence();
-  row("cuda", no_cuda.empty() ? "kernels are being written; nothing trains on it yet"
-                              : "absent: " + no_cuda);
+  row("cuda", no_cuda.empty() ? Device::cuda().description() : "absent: " + no_cuda);
   row("hpu", "absent: this build has no Level Zero backend");
   row("mpi", mpi_version().empty()
                  ? "absent: no MPI was found when this was built, or ZG_MPI is OFF"

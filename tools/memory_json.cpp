@@ -76,17 +76,21 @@ std::string to_json(const MemoryRecord& record) {
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& rank_texts) {
   Json ranks = Json::array();
   for (const std::string& rank : rank_texts) ranks.push_back(Json::parse(rank));
+  Json machine;
+  if (record.machine.backend == Device::Type::cpu)
+    machine = {{"backend", "cpu"},
+               {"isa", zg::name_of(record.machine.isa)},
+               {"threads", record.machine.threads}};
+  else
+    machine = {{"backend", "cuda"}};
+  machine["granule"] = arena_granule;
   const Json json = {{"schema", 1},
                      {"parameters", record.parameters},
                      {"world", record.world},
                      {"stage", record.stage},
                      {"precision", record.precision},
                      {"steps", record.steps},
-                     {"machine",
-                      {{"backend", "cpu"},
-                       {"isa", zg::name_of(record.machine.isa)},
-                       {"threads", record.machine.threads},
-                       {"granule", arena_granule}}},
+                     {"machine", machine},
                      {"ranks", ranks}};
   return json.dump();
 }

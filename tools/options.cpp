@@ -4,6 +4,7 @@
 
 #include "runtime/error.h"
 #include "tools/config/load.h"
+#include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/model_flags.h"
@@ -51,6 +52,7 @@ std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
 
 std::vector<Flag> place_flags(PlaceOptions& place) {
   return {
+      device_flag(place.type),
       {{"--threads"},
        "N",
        "threads for kernels, of each rank; 0: its share of the cores [0]",

@@ -56,6 +56,7 @@ struct BucketsByWidth {
 };
 
 struct PlaceOptions {
+  Device::Type type = Device::Type::cpu;  ///< cpu or cuda
   Device::Options device;
 };
 

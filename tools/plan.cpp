@@ -53,9 +53,11 @@ int64_t wire_bytes(const RankMemory& memory) {
 
 void print_summary(const Run& run, const RankMemory& memory) {
   const DeviceOptions& device = run.options.place.device;
-  print(text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
-             zg::name_of(device.isa.value_or(best_isa())), device.threads,
-             device.threads == 1 ? "" : "s"));
+  print(run.options.place.type == Device::Type::cuda
+            ? "machine: cuda, ranks as threads"
+            : text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
+                   zg::name_of(device.isa.value_or(best_isa())), device.threads,
+                   device.threads == 1 ? "" : "s"));
   print(memory_table(memory.rows));
   const MemoryRow* peak = peak_of(memory.rows);
   if (!peak) return;

@@ -13,7 +13,8 @@ RankMemory walk(const Run& run, int rank) {
   Device::Options options = run.options.place.device;
   options.memory_limit = options.host_limit = 0;
   const auto ranks = counting_communicator(rank, static_cast<int>(run.options.ranks));
-  Stepper stepper(run, *ranks, Device::meta(rank, options), MemoryRows::Keep::all_steps);
+  Stepper stepper(run, *ranks, Device::meta(rank, options, run.options.place.type),
+                  MemoryRows::Keep::all_steps);
   stepper.load();
   CheckpointDirectory checkpoints({.behind = run.options.async_save}, nullptr);
   while (stepper.engine().steps() < run.steps) {
@@ -38,7 +39,9 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
           .stage = engine.stage,
           .precision = run.settings.optimisation.precision(),
           .steps = run.steps,
-          .machine = {.isa = device.isa.value_or(best_isa()), .threads = device.threads},
+          .machine = {.backend = run.options.place.type,
+                      .isa = device.isa.value_or(best_isa()),
+                      .threads = device.threads},
           .ranks = std::move(ranks)};
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/file_io.h"
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
+#include "tools/device_flag.h"
 #include "tools/effects.h"
 #include "tools/hugging_face.h"
 #include "tools/offload_flags.h"
@@ -143,6 +144,7 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
 Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset) {
   Run run{.options = given};
   TrainOptions& options = run.options;
+  if (!options.only_planned) require_device(options.place.type);
   if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
   settle_precision(options);
   std::optional<Settings> saved;

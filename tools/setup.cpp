@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <numeric>
 
+#include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tools/checkpoints.h"
+#include "tools/device_flag.h"
 #include "tools/text.h"
 #include "tools/values.h"
 #include "zero/checkpoint_file.h"
@@ -271,11 +273,12 @@ void adopt(const Settings& saved, TrainOptions& options) {
 
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
                                          const PlaceOptions& place) {
+  require_device(place.type);
   const bool is_file = std::filesystem::is_regular_file(path);
   const std::string source = is_file ? path : usable_checkpoint(path);
   Settings settings = settings_of(source, options);
   models::validate(settings.model);
-  auto trained = std::make_unique<TrainedModel>(Device::cpu(0, place.device));
+  auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
   trained->model = std::make_unique<models::GPT>(trained->store, settings.model);
   zero::Config config = settings.optimisation.engine;
   config.offload = {};  // of training's states, for which there may be no place here

@@ -56,6 +56,7 @@ Stepper::Step Stepper::step() {
     const TraceSpan optimizer(device_.compute(), "optimizer");
     pass(Drill::Phase::step);
     done.result = engine_->step(static_cast<float>(done.rate), betas);
+    device_.compute().synchronize();  // the step's time and its faults are its own
   }
   memory_.note(Cell::after_step);
   return done;

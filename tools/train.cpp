@@ -48,6 +48,7 @@ int train_on_threads(const Run& run, const InterruptScope& interrupt) {
             },
             {.timeout_s = run.options.comm_timeout_s,
              .device = run.options.place.device,
+             .type = run.options.place.type,
              .dump_collectives = run.options.dump_collectives});
   if (finished && !run.options.memory_json.empty())
     write_memory_json(run.options.memory_json, to_json(memory_record(run, std::move(memory))));
@@ -87,6 +88,7 @@ int train_as_process(const Run& run, const InterruptScope& interrupt) {
   try {
     run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
                          .device = run.options.place.device,
+                         .type = run.options.place.type,
                          .dump_collectives = run.options.dump_collectives,
                          .told_to_end = last_warning,
                          .same = common_values(run)});

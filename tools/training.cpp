@@ -116,13 +116,16 @@ void Training::prepare_engine() {
 
 void Training::announce() {
   const Device::Traits& traits = device_.traits();
+  const std::string hardware = device_.type() == Device::Type::cpu
+                                   ? text("%s, %d thread%s", name_of(traits.isa), traits.threads,
+                                          traits.threads == 1 ? "" : "s")
+                                   : device_.description();
   std::fprintf(stderr, "rank %d/%d pid %d %s\n", ranks_.rank(), ranks_.size(),
                static_cast<int>(getpid()), device_.name().c_str());
-  console_->log(text("%s, %d thread%s%s, %s, ZeRO stage %d%s", name_of(traits.isa), traits.threads,
-                     traits.threads == 1 ? "" : "s", ranks_.size() == 1 ? "" : " per rank",
-                     settings_.optimisation.precision().c_str(),
-                     settings_.optimisation.engine.stage,
-                     described(settings_.optimisation.engine.offload).c_str()));
+  console_->log(
+      text("%s%s, %s, ZeRO stage %d%s", hardware.c_str(), ranks_.size() == 1 ? "" : " per rank",
+           settings_.optimisation.precision().c_str(), settings_.optimisation.engine.stage,
+           described(settings_.optimisation.engine.offload).c_str()));
   if (const std::string drive = swap_description(device_); !drive.empty())
     console_->log(text("drive %s: %s", options_.offload.nvme_path.c_str(), drive.c_str()));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",

@@ -54,6 +54,9 @@ void check(const TuneOptions& options) {
     throw ConfigError(
         "tune: expected one process, got one of several that a launcher started; try zerograd tune "
         "--ranks N, whose ranks are threads");
+  if (options.train.place.type != Device::Type::cpu)
+    throw Unsupported(
+        "--device cuda: tune predicts times of the cpu alone; try plan or train with it");
   for (const char* flag : {"--resume", "--restarted"})
     if (options.train.given.count(flag))
       throw ConfigError(std::string(flag) +

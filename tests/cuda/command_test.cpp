@@ -1,0 +1,165 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "tests/tools/command.h"
+
+using namespace zg::testing;
+
+// The command on emulated CUDA devices. The emulator takes a thousand times what a GPU does, so
+// batches are small.
+namespace {
+
+const std::string sort_run =
+    "train --data sort --model-type gpt-nano --batch-size 4 --log-interval 0 --score-samples 0 "
+    "--progress off ";
+
+/// The losses of a run, from its metrics.
+std::vector<double> losses_of(const std::string& metrics) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : json_lines(metrics))
+    if (line.contains("loss")) losses.push_back(line["loss"]);
+  return losses;
+}
+
+/// A run that must end well; its param_hash.
+std::string hash_of(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  const std::string hash = line_after(outcome.out, "param_hash ");
+  CHECK(hash.size() == 32);
+  return hash;
+}
+
+}  // namespace
+
+TEST_CASE("the emulated command says what it is") {
+  const Outcome info = zerograd("info");
+  CHECK(info.status == 0);
+  CHECK(contains(info.out, "emulated device, no GPU"));
+  CHECK(contains(info.out, "cuda:1"));
+  const Outcome run = zerograd(sort_run + "--device cuda --steps 1");
+  CHECK(run.status == 0);
+  CHECK(contains(run.error, "rank 0/1 pid "));
+  CHECK(contains(run.error, " cuda:0"));
+  CHECK(contains(run.error, "emulated device, no GPU"));
+}
+
+TEST_CASE("sort is learnt on cuda as on the cpu, but for rounding") {
+  const TemporaryFolder folder;
+  const auto losses = [&](const std::string& device) {
+    const std::string metrics = folder / device;
+    hash_of(sort_run + "--steps 50 --lr 2e-3 --device " + device + " --metrics " + metrics);
+    return losses_of(metrics);
+  };
+  const std::vector<double> cpu = losses("cpu"), cuda = losses("cuda");
+  REQUIRE(cuda.size() == 50);
+  for (size_t step = 0; step < 50; ++step) {
+    CAPTURE(step);
+    CHECK(std::fabs(cuda[step] - cpu[step]) <= 1e-3);
+  }
+  const auto last_20 = [](const std::vector<double>& all) {
+    return std::accumulate(all.end() - 20, all.end(), 0.0) / 20;
+  };
+  CHECK(std::fabs(last_20(cuda) - last_20(cpu)) <= 0.05 * last_20(cpu));
+  CHECK(last_20(cuda) < 0.8 * cuda[0]);
+  CHECK(cuda != cpu);  // or it was not another device
+}
+
+TEST_CASE("ZeRO stages and offload on two cuda devices give one hash, and take what is planned") {
+  const TemporaryFolder folder;
+  const std::string measured = folder / "measured.json", planned = folder / "planned.json";
+  std::string expected;
+  for (const char* flags :
+       {"--zero-stage 0", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3",
+        "--zero-stage 3 --param-persistence-threshold 0 --prefetch-bucket-size 0",
+        "--zero-stage 1 --cpu-offload",
+        "--zero-stage 3 --cpu-offload --offload-activations host --activation-checkpoint",
+        "--zero-stage 3 --offload-optimizer nvme --offload-param nvme --nvme-path /tmp"}) {
+    CAPTURE(flags);
+    const std::string line =
+        sort_run + "--device cuda --ranks 2 --steps 3 --batch-size 2 " + flags + " --memory-json ";
+    const std::string hash = hash_of(line + measured);
+    if (expected.empty()) expected = hash;
+    CHECK(hash == expected);
+    CHECK(zerograd("plan" + line.substr(line.find(' ')) + planned).status == 0);
+    CHECK(read_file(planned) == read_file(measured));
+    CHECK(contains(read_file(measured), "\"machine\":{\"backend\":\"cuda\",\"granule\":256}"));
+  }
+  CHECK(hash_of(sort_run + "--device cuda --steps 3 --grad-accum 2 --batch-size 2") == expected);
+}
+
+TEST_CASE("ranks on cuda that are processes give the bits of threads, and take what is planned") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: ranks on cuda as processes (%s)\n", why.c_str());
+    return;
+  }
+  const TemporaryFolder folder;
+  const std::string measured = folder / "measured.json", planned = folder / "planned.json";
+  for (const char* stage : {"0", "3"}) {
+    CAPTURE(stage);
+    const std::string line = sort_run + "--device cuda --steps 3 --batch-size 2 --zero-stage " +
+                             stage + " --param-persistence-threshold 0 --memory-json ";
+    const Outcome outcome = mpirun("-np 2 zerograd " + line + measured);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.error, "rank 1/2 pid "));
+    CHECK(contains(outcome.error, " cuda:1"));
+    CHECK(line_after(outcome.out, "param_hash ") == hash_of(line + planned + " --ranks 2"));
+    CHECK(read_file(planned) == read_file(measured));
+  }
+}
+
+TEST_CASE("a checkpoint moves between cuda and the cpu") {
+  const TemporaryFolder folder;
+  const std::string run = sort_run + "--batch-size 1 --save " + folder.path();
+  const std::string on = "train --score-samples 0 --progress off --resume " + folder.path();
+  const std::string whole =
+      hash_of(run + "/whole --device cuda --precision bf16 --steps 4 --grad-accum 2");
+  hash_of(run + "/parts --device cuda --precision bf16 --steps 2 --ranks 2");
+  CHECK(hash_of(on + "/parts --device cuda --steps 4") == whole);
+  hash_of(on + "/parts --device cpu --steps 6 --save " + folder.path() + "/cpu");
+  hash_of(on + "/cpu --device cuda --steps 7");
+
+  for (const char* device : {"cpu", "cuda"}) {
+    CAPTURE(device);
+    const Outcome eval =
+        zerograd("eval " + (folder / "whole") + " --batch-size 4 --eval-batches 1 " +
+                 "--score-samples 4 --device " + device);
+    CAPTURE(eval.error);
+    CHECK(eval.status == 0);
+    CHECK(contains(eval.out, "val loss "));
+    CHECK(contains(eval.out, "test final score: "));
+    const Outcome text = zerograd("generate " + (folder / "whole") +
+                                  " --prompt 012012 --length 5 --device " + device);
+    CAPTURE(text.error);
+    CHECK(text.status == 0);
+    CHECK(text.out.starts_with("012012"));
+  }
+}
+
+TEST_CASE("benchmarks run on cuda, and devices that are not there are refused by name") {
+  const auto refused = [](const std::string& line, const std::string& part) {
+    const Outcome outcome = zerograd(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 6);
+    CHECK(contains(outcome.error, part));
+  };
+  const std::string small =
+      " --device cuda --n-layer 1 --n-head 1 --n-embd 16 --block-size 8 --vocab-size 16 "
+      "--batch-size 1";
+  const Outcome step = zerograd("bench step --steps 1 --warm-up 0" + small);
+  CAPTURE(step.error);
+  CHECK(step.status == 0);
+  CHECK(contains(step.out, "| step |"));
+  const Outcome generate = zerograd("bench generate --prompt 2 --tokens 3 --repeats 1" + small);
+  CAPTURE(generate.error);
+  CHECK(generate.status == 0);
+  refused("bench offload --device cuda", "bench offload measures the cpu's memory and drive");
+  refused("tune --data sort --device cuda", "--device cuda: tune predicts");
+  refused("train --data sort --device hpu", "no hpu backend");
+}

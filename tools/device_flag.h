@@ -1,0 +1,14 @@
+#pragma once
+
+#include "runtime/device.h"
+#include "tools/command_line.h"
+
+namespace zg::tools {
+
+/// --device cpu|cuda. Unsupported for an hpu.
+Flag device_flag(Device::Type& type);
+
+/// Unsupported, with the reason, where this machine has no such device.
+void require_device(Device::Type type);
+
+}  // namespace zg::tools
