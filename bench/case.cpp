@@ -6,9 +6,11 @@
 namespace zg::bench {
 namespace {
 
-double seconds_of(const std::function<void()>& run, int64_t times) {
+double seconds_of(const std::function<void()>& run, int64_t times,
+                  const std::function<void()>& finish) {
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < times; ++i) run();
+  finish();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
          static_cast<double>(times);
 }
@@ -33,17 +35,18 @@ Bound bound_of(const Case& c, const Limits& limits) {
   return computes ? compute : memory;
 }
 
-std::vector<double> measure(const std::function<void()>& run, const Effort& effort) {
+std::vector<double> measure(const std::function<void()>& run, const Effort& effort,
+                            const std::function<void()>& finish) {
   constexpr double tick = 2e-4;  // a sample is long against the clock's reading
-  double once = seconds_of(run, 1);
+  double once = seconds_of(run, 1, finish);
   for (int i = 1; i < effort.warm_up && once * i < effort.seconds / 4; ++i)
-    once = std::min(once, seconds_of(run, 1));
+    once = std::min(once, seconds_of(run, 1, finish));
   const auto times = static_cast<int64_t>(std::max(1.0, tick / once));
   const int count =
       std::clamp(static_cast<int>(effort.seconds / (once * static_cast<double>(times))),
                  effort.fewest, effort.samples);
   std::vector<double> seconds;
-  for (int i = 0; i < count; ++i) seconds.push_back(seconds_of(run, times));
+  for (int i = 0; i < count; ++i) seconds.push_back(seconds_of(run, times, finish));
   std::sort(seconds.begin(), seconds.end());
   return seconds;
 }

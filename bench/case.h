@@ -44,8 +44,11 @@ struct Effort {
   int warm_up = 10, fewest = 7, samples = 50;
   double seconds = 1.0;  ///< beyond it no more than the fewest samples
 };
-/// Seconds of one run, sorted: fewer of them when they take long.
-std::vector<double> measure(const std::function<void()>& run, const Effort& effort = {});
+/// Seconds of one run, sorted: fewer of them when they take long. `finish` ends each sample of
+/// several runs: of what is queued it waits for the end.
+std::vector<double> measure(
+    const std::function<void()>& run, const Effort& effort = {},
+    const std::function<void()>& finish = [] {});
 /// Of sorted values, the nearest.
 double quantile(const std::vector<double>& sorted, double q);
 

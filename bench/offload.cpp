@@ -8,6 +8,7 @@
 #include "bench/case.h"
 #include "kernels/adam.h"
 #include "kernels/peak.h"
+#include "runtime/comm.h"
 #include "runtime/cpu/block_io.h"
 #include "runtime/swap.h"
 #include "zero/config.h"
@@ -71,15 +72,17 @@ class Update {
       : device_(device),
         step_(space == Space::file ? std::min(numel, zero::OffloadOptions().sub_group_size)
                                    : numel) {
-    const Space near = space == Space::file ? Space::host : space;
+    const Space near = space == Space::file ? host_space(device) : space;
     for (Tensor& state : states_) {
       state = Tensor::empty({numel}, DType::f32, device, space);
       fill_zero(state, device.compute());
     }
     values_ = Tensor::empty({numel}, DType::bf16, device, space);
     fill_zero(values_, device.compute());
-    gradient_ = Tensor::empty({numel}, DType::f32, device, near);
-    std::fill_n(gradient_.data<float>(), numel, 1e-3f);
+    constexpr float each = 1e-3f;
+    gradient_ = near == Space::device ? Tensor::full({numel}, each, DType::f32, device)
+                                      : Tensor::empty({numel}, DType::f32, device, near);
+    if (near != Space::device) std::fill_n(gradient_.data<float>(), numel, each);
   }
 
   /// Of all parts; without `computes` the drive's bytes alone.
@@ -93,6 +96,7 @@ class Update {
       streaming.keep();
     }
     streaming.finish();
+    device_.compute().synchronize();
   }
 
  private:
@@ -127,14 +131,18 @@ class Measurement {
       : options_(options), wanted_(wanted) {}
 
   OffloadResult run() {
-    limits();
-    swaps();
+    if (options_.type == Device::Type::cpu) {
+      limits();
+      swaps();
+    } else {
+      copies();
+    }
     updates();
     return std::move(result_);
   }
 
  private:
-  Device device() const { return Device::cpu(0, options_.device); }
+  Device device() const { return device_of_rank(options_.type, 0, options_.device); }
   bool wants(const std::string& name, DType dtype) const {
     return wanted_(name + " " + name_of(dtype));
   }
@@ -157,6 +165,21 @@ class Measurement {
         double& limit = writes ? limits.write : limits.read;
         limit = std::max(limit, bytes_ / row.seconds[0]);
       }
+    }
+  }
+
+  void copies() {
+    const Device device = this->device();
+    const Tensor here = Tensor::zeros({options_.bytes}, DType::u8, device);
+    const Tensor host = Tensor::empty({options_.bytes}, DType::u8, device, host_space(device));
+    for (const bool writes : {true, false}) {
+      const OffloadRow& row =
+          add(writes ? "limit: copy to the host" : "limit: copy to the device",
+              mebibytes(options_.bytes), DType::u8, bytes_, 0.0, [&] {
+                copy(writes ? here : host, writes ? host : here, device.compute());
+                device.compute().synchronize();
+              });
+      (writes ? result_.limits.write : result_.limits.read) = bytes_ / row.seconds[0];
     }
   }
 
@@ -187,19 +210,26 @@ class Measurement {
     const auto elements = static_cast<double>(numel);
     const std::string shape = std::to_string(numel);
     // Masters, moments and gradients are read; masters, moments and bf16 values are written.
-    const double moved = 30.0 * elements;
+    const double read = 16.0 * elements, written = 14.0 * elements;
+    const OffloadLimits& limits = result_.limits;
+    const bool is_cpu = options_.type == Device::Type::cpu;
+    const auto limit_of = [&](Space space) {
+      if (is_cpu) return (read + written) / limits.memory;
+      // Both ways at once.
+      return space == Space::device ? 0.0 : std::max(read / limits.read, written / limits.write);
+    };
     const auto in_memory = [&](const std::string& name, Space space) {
       const Update update(device(), space, numel);
-      return add(name, shape, DType::f32, moved, moved / result_.limits.memory,
+      return add(name, shape, DType::f32, read + written, limit_of(space),
                  [&] { update.run(true); })
           .seconds[0];
     };
     if (const std::string name = "adamw, states on the device"; wants(name, DType::f32))
       in_memory(name, Space::device);
     const std::string near = "adamw, states on the host", far = "adamw, states on the drive";
-    if (wants(near, DType::f32) || wants(far, DType::f32)) {
-      const double compute = in_memory(near, Space::host);
-      if (wants(far, DType::f32)) streamed(far, shape, numel, compute);
+    if (wants(near, DType::f32) || (is_cpu && wants(far, DType::f32))) {
+      const double compute = in_memory(near, is_cpu ? Space::host : Space::pinned);
+      if (is_cpu && wants(far, DType::f32)) streamed(far, shape, numel, compute);
     }
   }
 

@@ -12,15 +12,17 @@
 namespace zg::bench {
 
 /// What a run that offloads does all the time: a drive's bytes to memory and back, AdamW where its
-/// states are, and both at once.
+/// states are, and both at once. Of a GPU the copies to and from pinned memory instead, and AdamW
+/// without a drive.
 struct OffloadOptions {
   int64_t bytes = 256 << 20;  ///< of one transfer, and of the masters that AdamW updates
-  DeviceOptions device;       ///< threads, the drive's directory and requests
+  Device::Type type = Device::Type::cpu;
+  DeviceOptions device;  ///< threads, the drive's directory and requests
 };
 
 /// Bytes a second that this machine reaches at most: the best run of each.
 struct OffloadLimits {
-  double memory = 0.0;             ///< measure_memory_bandwidth()
+  double memory = 0.0;             ///< measure_memory_bandwidth(), of the cpu
   double read = 0.0, write = 0.0;  ///< of the drive, in sequence, by the better engine
 };
 
@@ -30,7 +32,8 @@ struct OffloadRow {
   DType dtype;
   std::vector<double> seconds;  ///< of one run, sorted
   double bytes;                 ///< that one run moves to or from the drive, or in memory
-  double limit_s;               ///< what those take at the limits; 0: the row is a limit
+  double limit_s;               ///< what those take at the limits; 0: the row is a limit, or
+                                ///< nothing measures one
 
   double quantile(double q) const;
 };

@@ -152,17 +152,14 @@ Json measure_on_cpu(const std::vector<Case>& cases, const std::vector<int>& thre
           {"rows", rows}};
 }
 
-/// Each run is waited for. Nothing measures a GPU's limits yet.
+/// Nothing measures a GPU's limits yet.
 Json measure_on_cuda(const std::vector<Case>& cases) {
   Json rows = Json::array();
   print_head();
   const Device device = Device::cuda();
   for (const Case& c : cases) {
-    const std::function<void()> run = c.make(device);
-    const auto seconds = bench::measure([&] {
-      run();
-      device.compute().synchronize();
-    });
+    const auto seconds =
+        bench::measure(c.make(device), {}, [&device] { device.compute().synchronize(); });
     const Row row{c, 1, seconds, {"", 0.0}};
     print(row);
     rows.push_back(json_of(row));

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/offload.h"
+#include "runtime/comm.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
@@ -22,12 +23,13 @@ double percent_of_limit(const OffloadRow& row) { return 100.0 * row.limit_s / ro
 double rate(const OffloadRow& row) { return row.bytes / row.quantile(0.5); }
 
 void print(const OffloadResult& result) {
-  std::printf("drive: %s\n\n", result.drive.c_str());
+  if (!result.drive.empty()) std::printf("drive: %s\n\n", result.drive.c_str());
   std::printf(
       "| case | shape | dtype | median ms | p10 - p90 | GB/s | %% of limit |\n"
       "|---|---|---|---:|---:|---:|---:|\n");
-  std::printf("| limit: memory, y += x | 128 MiB | f32 | | | %.2f | |\n",
-              1e-9 * result.limits.memory);
+  if (result.limits.memory > 0.0)
+    std::printf("| limit: memory, y += x | 128 MiB | f32 | | | %.2f | |\n",
+                1e-9 * result.limits.memory);
   for (const OffloadRow& row : result.rows) {
     const std::string percent =
         row.limit_s > 0.0 ? text("%.0f %%", percent_of_limit(row)) : std::string();
@@ -40,7 +42,8 @@ void print(const OffloadResult& result) {
     std::printf("\noverlap of AdamW and the drive: %.0f %%\n", 100.0 * *result.overlap);
 }
 
-std::string json_of(const OffloadResult& result, const Device::Traits& traits) {
+std::string json_of(const OffloadResult& result, const Device& device) {
+  const Device::Traits& traits = device.traits();
   using Json = nlohmann::ordered_json;
   Json rows = Json::array();
   for (const OffloadRow& row : result.rows) {
@@ -56,16 +59,19 @@ std::string json_of(const OffloadResult& result, const Device::Traits& traits) {
          {"bytes_per_s", rate(row)},
          {"percent_of_limit", row.limit_s > 0.0 ? Json(percent_of_limit(row)) : Json(nullptr)}});
   }
-  const Json json = {{"schema", 1},
-                     {"bench", "offload"},
-                     {"machine", {{"isa", name_of(traits.isa)}, {"threads", traits.threads}}},
-                     {"drive", result.drive},
-                     {"limits",
-                      {{"memory", result.limits.memory},
-                       {"read", result.limits.read},
-                       {"write", result.limits.write}}},
-                     {"rows", rows},
-                     {"overlap", result.overlap ? Json(*result.overlap) : Json(nullptr)}};
+  const Json json = {
+      {"schema", 1},
+      {"bench", "offload"},
+      {"machine", device.type() == Device::Type::cpu
+                      ? Json{{"isa", name_of(traits.isa)}, {"threads", traits.threads}}
+                      : Json{{"device", device.description()}}},
+      {"drive", result.drive},
+      {"limits",
+       {{"memory", result.limits.memory},
+        {"read", result.limits.read},
+        {"write", result.limits.write}}},
+      {"rows", rows},
+      {"overlap", result.overlap ? Json(*result.overlap) : Json(nullptr)}};
   return json.dump(1);
 }
 
@@ -77,28 +83,27 @@ int bench_offload(const std::vector<std::string>& arguments) {
   swap.directory = ".";
   std::string filter, json;
   int64_t threads = 0;
-  Device::Type type = Device::Type::cpu;
   const CommandLine line = {
       .usage = "zerograd bench offload [flags]",
       .summary =
           "Measures a drive and memory, then what offload makes of them: transfers, AdamW where\n"
           "its states are, and how much of the drive's time it hides. Takes 5 times --size\n"
-          "of memory, 4 times of the drive, and half a minute; leaves no file.",
+          "of memory, 4 times of the drive, and half a minute; leaves no file. Of a GPU: copies "
+          "to\n"
+          "and from pinned memory, and AdamW with its states on either side.",
       .groups = {{"flags",
                   {text_flag({"--nvme-path"}, "DIR", swap.directory, "a directory on the drive"),
                    size_flag({"--size"}, options.bytes,
                              "bytes of a transfer, and of the masters that AdamW updates"),
                    integer_flag({"--threads"}, threads, "threads to compute with; 0: every core"),
-                   device_flag(type),
+                   device_flag(options.type),
                    text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case dtype\""),
                    text_flag({"--json"}, "F", json, "writes the same as JSON")}},
                  later_place_flags()}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
-  if (type != Device::Type::cpu)
-    throw Unsupported(
-        "--device cuda: bench offload measures the cpu's memory and drive; try --device cpu");
+  require_device(options.type);
   constexpr int64_t least = 1 << 20;
   if (options.bytes < least || options.bytes % least != 0)
     throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));
@@ -111,7 +116,8 @@ int bench_offload(const std::vector<std::string>& arguments) {
   const OffloadResult result = bench::measure_offload(
       options, [&](const std::string& row) { return std::regex_search(row, pattern); });
   print(result);
-  if (!json.empty()) write_text(json, json_of(result, Device::cpu(0, options.device).traits()));
+  if (!json.empty())
+    write_text(json, json_of(result, device_of_rank(options.type, 0, options.device)));
   return 0;
 }
 

@@ -159,7 +159,15 @@ TEST_CASE("benchmarks run on cuda, and devices that are not there are refused by
   const Outcome generate = zerograd("bench generate --prompt 2 --tokens 3 --repeats 1" + small);
   CAPTURE(generate.error);
   CHECK(generate.status == 0);
-  refused("bench offload --device cuda", "bench offload measures the cpu's memory and drive");
+  const Outcome kernels = zerograd("bench kernels --device cuda --filter 64x48x48");
+  CAPTURE(kernels.error);
+  CHECK(contains(kernels.out, "| matmul NT | 64x48x48 | f32 |"));
+  const Outcome offload = zerograd("bench offload --device cuda --size 1MiB");
+  CAPTURE(offload.error);
+  CHECK(offload.status == 0);
+  for (const char* row : {"| limit: copy to the host |", "| limit: copy to the device |",
+                          "| adamw, states on the device |", "| adamw, states on the host |"})
+    CHECK(contains(offload.out, row));
   refused("tune --data sort --device cuda", "--device cuda: tune predicts");
   refused("train --data sort --device hpu", "no hpu backend");
 }
