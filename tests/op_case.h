@@ -33,6 +33,15 @@ inline std::vector<Device> devices_at_every_level(int threads = 2) {
   return devices;
 }
 
+/// The same, and on CUDA a device of each generation that kernels tell apart.
+inline std::vector<Device> devices_of_every_generation() {
+  std::vector<Device> devices = devices_at_every_level();
+#ifdef ZG_TEST_CUDA
+  devices.push_back(Device::cuda(7));  // of the emulator's, the one without sm_90a
+#endif
+  return devices;
+}
+
 /// Those of `dtypes` that the device has: f64 is the CPU's alone.
 inline std::vector<DType> on_device(std::span<const DType> dtypes, const Device& device) {
   std::vector<DType> found;

@@ -41,7 +41,10 @@ bool suits_mma(DType dtype, const AttentionCall& call) {
 
 void attention_forward(const AttentionForward& a, Workspace, Stream& stream) {
   const AttentionCall call = call_of(a);
-  const auto run = suits_mma(a.q.dtype(), call) ? mma_attention_forward : plain_attention_forward;
+  const bool mma = suits_mma(a.q.dtype(), call);
+  const auto run = mma && suits_hopper(call, stream) ? hopper_attention_forward
+                   : mma                             ? mma_attention_forward
+                                                     : plain_attention_forward;
   run(a.q.dtype(), call, stream);
 }
 

@@ -10,7 +10,7 @@
 namespace zg::cuda {
 
 inline constexpr int mma_warps = 4, mma_threads = lanes * mma_warps;
-inline constexpr float log2_e = 1.44269504f;
+inline constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 
 /// How many of [first, first + most) lie below `limit`.
 template <int most>
@@ -148,6 +148,79 @@ __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(all_lanes, x, 1));
   return fmaxf(x, __shfl_xor_sync(all_lanes, x, 2));
 }
+
+/// What the softmax of a warp's queries has come to. Dao 2023, arXiv:2307.08691, algorithm 1;
+/// scores stay products of rows up to the exponential, which is a power of two.
+template <int tiles>
+struct OnlineSoftmax {
+  float factor;                         ///< of a score, to the power of two
+  float best[tiles][2], sum[tiles][2];  ///< sums of the lane's keys; lanes join at the end
+  float before[tiles][2];               ///< what the sums before the last step have to be scaled by
+
+  __device__ explicit OnlineSoftmax(float to_power) : factor(to_power) {
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // Below every score, but where multiples stay finite: so a score of minus infinity has
+        // weight 0 rather than NaN.
+        best[i][half] = -0x1p100f;
+        sum[i][half] = 0.0f;
+      }
+  }
+
+  /// Turns a step's scores into weights.
+  template <int columns>
+  __device__ void add(Products<tiles, columns>& scores) {
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float now = best[i][half];
+#pragma unroll
+        for (int n = 0; n < columns / 8; ++n)
+          now = fmaxf(now, fmaxf(scores.of[i][n][2 * half], scores.of[i][n][2 * half + 1]));
+        now = row_max(now);
+        const float shift = -now * factor;
+        before[i][half] = exp2_fast((best[i][half] - now) * factor);
+        best[i][half] = now;
+        sum[i][half] *= before[i][half];
+#pragma unroll
+        for (int n = 0; n < columns / 8; ++n)
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            float& score = scores.of[i][n][e];
+            score = exp2_fast(__fmaf_rn(score, factor, shift));
+            sum[i][half] += score;
+          }
+      }
+  }
+  template <int width>
+  __device__ void rescale(Products<tiles, width>& out) const {
+    out.for_each([&](int i, int n, int e) { out.of[i][n][e] *= before[i][e / 2]; });
+  }
+
+  /// Divides by the sums, and keeps their logarithms if they are wanted: of queries from t0 on.
+  template <int width>
+  __device__ void finish(Products<tiles, width>& out, const AttentionCall& a, const HeadPart& at,
+                         int64_t t0) {
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t t = t0 + row_of(i, 2 * half);
+        const float total = row_sum(sum[i][half]), share = __fdiv_rn(1.0f, total);
+#pragma unroll
+        for (int n = 0; n < width / 8; ++n) {
+          out.of[i][n][2 * half] *= share;
+          out.of[i][n][2 * half + 1] *= share;
+        }
+        if (a.log_sum && t < a.shape.T && threadIdx.x % 4 == 0)
+          a.log_sum[(at.b * a.shape.H + at.h) * a.shape.T + t] =
+              best[i][half] * factor * ln_2 + logf(total);
+      }
+  }
+};
 
 /// Rows of `tiles` 16 x width accumulators, as T.
 template <int width, int tiles, class T>

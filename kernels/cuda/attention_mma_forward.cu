@@ -5,15 +5,7 @@ namespace {
 
 constexpr int keys_of_step = 64;
 
-/// What a query's softmax has come to. It starts below every score, but where multiples stay
-/// finite: so a score of minus infinity has weight 0 rather than NaN.
-struct Row {
-  float best = -0x1p100f;
-  float sum = 0.0f;  // of the lane's keys; lanes join at the end
-};
-
-/// Dao 2023, arXiv:2307.08691, algorithm 1. Scores stay products of rows up to the exponential,
-/// which is a power of two; `extras` are a bias or dropout, with which they are made first.
+/// `extras` are a bias or dropout, with which scores are made before the softmax.
 template <class T, int width, int tiles, bool extras>
 __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64_t parts) {
   constexpr int own_rows = mma_warps * 16 * tiles, matrix = bytes_of_rows<width>(keys_of_step);
@@ -34,9 +26,8 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
   bring_rows<width, own_rows>(q, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
   bring(0);
   commit_copies();
-  Row rows[tiles][2];
   Products<tiles, width> out = {};
-  const float factor = extras ? log2_e : s.scale * log2_e;
+  OnlineSoftmax<tiles> softmax(extras ? log2_e : s.scale * log2_e);
   for (int64_t j0 = 0; j0 < end; j0 += keys_of_step) {
     if (j0 + keys_of_step < end) bring(j0 + keys_of_step);
     commit_copies();
@@ -55,33 +46,8 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
         else if constexpr (extras)
           score = score_of(a, at, t0 + row + t, j0 + j, score);
       });
-#pragma unroll
-    for (int i = 0; i < tiles; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        Row& mine = rows[i][half];
-        float best = mine.best;
-#pragma unroll
-        for (int n = 0; n < keys_of_step / 8; ++n)
-          best = fmaxf(best, fmaxf(scores.of[i][n][2 * half], scores.of[i][n][2 * half + 1]));
-        best = row_max(best);
-        const float before = exp2_fast((mine.best - best) * factor), shift = -best * factor;
-        mine.best = best;
-        mine.sum *= before;
-#pragma unroll
-        for (int n = 0; n < width / 8; ++n) {
-          out.of[i][n][2 * half] *= before;
-          out.of[i][n][2 * half + 1] *= before;
-        }
-#pragma unroll
-        for (int n = 0; n < keys_of_step / 8; ++n)
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            float& score = scores.of[i][n][e];
-            score = exp2_fast(__fmaf_rn(score, factor, shift));
-            mine.sum += score;
-          }
-      }
+    softmax.add(scores);
+    softmax.rescale(out);
     if constexpr (extras)
       scores.for_each([&](int i, int n, int e) {
         scores.of[i][n][e] *= dropout_factor(s, at, t0 + row + row_of(i, e), j0 + column_of(n, e));
@@ -89,21 +55,7 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
     add_rows<T, width>(out, scores, v + stage * matrix);
     __syncthreads();  // the matrices have been read
   }
-  const float to_log = extras ? 1.0f : s.scale;
-#pragma unroll
-  for (int i = 0; i < tiles; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t t = t0 + row + row_of(i, 2 * half);
-      const float sum = row_sum(rows[i][half].sum), share = __fdiv_rn(1.0f, sum);
-#pragma unroll
-      for (int n = 0; n < width / 8; ++n) {
-        out.of[i][n][2 * half] *= share;
-        out.of[i][n][2 * half + 1] *= share;
-      }
-      if (a.log_sum && t < s.T && threadIdx.x % 4 == 0)
-        a.log_sum[(at.b * s.H + at.h) * s.T + t] = rows[i][half].best * to_log + logf(sum);
-    }
+  softmax.finish(out, a, at, t0 + row);
   write_rows<width>(head_of<T>(a.out, s.out, at), s.out.token, t0 + row, s.T, D, out);
 }
 

@@ -26,20 +26,20 @@ OnDevice::~OnDevice() { cudaSetDevice(before_); }
 namespace {
 
 template <class Function>
-void find(Function& function, const char* symbol) {
-  constexpr unsigned first_with_all = 11020;  // CUDA 11.2
+void find(Function& function, const char* symbol, unsigned version = 11020) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
 #if CUDART_VERSION >= 12050
   const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(symbol, &found, first_with_all, cudaEnableDefault, &result);
+      cudaGetDriverEntryPointByVersion(symbol, &found, version, cudaEnableDefault, &result);
 #else
   const cudaError_t error = cudaGetDriverEntryPoint(symbol, &found, cudaEnableDefault, &result);
 #endif
   check(error, symbol);
   if (result != cudaDriverEntryPointSuccess || !found)
-    throw DeviceError(std::string("cuda: the driver lacks ") + symbol +
-                      "; expected one of CUDA 11.2 or newer");
+    throw DeviceError(std::string("cuda: the driver lacks ") + symbol + "; expected one of CUDA " +
+                      std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100) +
+                      " or newer");
   function = reinterpret_cast<Function>(found);
 }
 
@@ -60,6 +60,15 @@ Driver find_all() {
 const Driver& driver() {
   static const Driver found = find_all();
   return found;
+}
+
+EncodeTensorMap encode_tensor_map() {
+  static const EncodeTensorMap function = [] {
+    EncodeTensorMap found = nullptr;
+    find(found, "cuTensorMapEncodeTiled", 12000);
+    return found;
+  }();
+  return function;
 }
 
 }  // namespace zg::cuda

@@ -53,4 +53,13 @@ struct Driver {
 };
 const Driver& driver();  ///< throws DeviceError when the driver is older than these functions
 
+/// cuTensorMapEncodeTiled, of drivers of CUDA 12 or newer: throws DeviceError where it is absent.
+using EncodeTensorMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank,
+                                     void* start, const cuuint64_t* extents,
+                                     const cuuint64_t* strides, const cuuint32_t* box,
+                                     const cuuint32_t* steps, CUtensorMapInterleave,
+                                     CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill);
+EncodeTensorMap encode_tensor_map();
+
 }  // namespace zg::cuda

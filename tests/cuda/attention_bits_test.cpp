@@ -14,8 +14,7 @@ struct Results {
   Tensor out, log_sum, dqkv;
 };
 
-Results run(DType dtype, int64_t D) {
-  const Device device = Device::cuda();
+Results run(DType dtype, int64_t D, const Device& device) {
   const int64_t B = 2, H = 2, T = 150, C = H * D;
   const auto part = [&](int64_t i) {
     return HeadLayout{.offset = i * C, .batch = T * 3 * C, .head = D, .token = 3 * C};
@@ -56,16 +55,17 @@ Results run(DType dtype, int64_t D) {
 
 TEST_CASE("attention on cuda has the same bits whichever thread runs first" *
           doctest::test_suite("every device")) {
-  for (DType dtype : {DType::f32, DType::bf16})
-    for (int64_t D : {40, 128}) {
-      const Results first = run(dtype, D);
-      for (uint64_t seed : {1, 2}) {
-        emulator::set_schedule(seed);
-        const Results again = run(dtype, D);
-        emulator::set_schedule(0);
-        CHECK(same_bits(first.out, again.out));
-        CHECK(same_bits(first.log_sum, again.log_sum));
-        CHECK(same_bits(first.dqkv, again.dqkv));
+  for (const Device& device : devices_of_every_generation())
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (int64_t D : {40, 128}) {
+        const Results first = run(dtype, D, device);
+        for (uint64_t seed : {1, 2}) {
+          emulator::set_schedule(seed);
+          const Results again = run(dtype, D, device);
+          emulator::set_schedule(0);
+          CHECK(same_bits(first.out, again.out));
+          CHECK(same_bits(first.log_sum, again.log_sum));
+          CHECK(same_bits(first.dqkv, again.dqkv));
+        }
       }
-    }
 }

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "runtime/tensor.h"
 
 namespace {
@@ -118,6 +118,75 @@ __global__ void half_a_warp_multiplies(float* out) {
   out[threadIdx.x] = d[0];
 }
 
+/// A map of 8 rows of 64 elements, which the kernels below copy.
+using BoxKernel = void (*)(CUtensorMap, float*);
+void run_box(BoxKernel kernel) {
+  const Device device = Device::cuda();
+  const Tensor x = Tensor::full({8, 64}, 1.0, DType::bf16, device);
+  const Tensor out = Tensor::zeros({128}, DType::f32, device);
+  const cuuint64_t extents[4] = {64, 8, 1, 1}, strides[3] = {128, 1024, 1024};
+  const cuuint32_t box[4] = {64, 8, 1, 1}, steps[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  cuda::check(cuda::encode_tensor_map()(
+                  &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, x.raw(), extents, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+              "planted");
+  cuda::launch("planted", kernel, {dim3(1), dim3(128), 2056}, device.compute(), map,
+               out.data<float>());
+  for (float value : out.to_host<float>())
+    if (!(value == 1.0f)) {
+      std::printf("a thread read what was not written: %g\n", static_cast<double>(value));
+      return;
+    }
+}
+
+/// One thread starts the box's copy to `place`, whose bytes are counted at 2048.
+cuda::SharedPlace start_box(const CUtensorMap& map, int place, unsigned bytes) {
+  const cuda::SharedPlace barrier = cuda::dynamic_place() + 2048;
+  if (threadIdx.x == 0) {
+    cuda::start_barrier(barrier, 1);
+    cuda::arrive_expecting(barrier, bytes);
+    cuda::copy_box(cuda::dynamic_place() + place, map, 0, 0, 0, 0, barrier);
+  }
+  __syncthreads();
+  return barrier;
+}
+
+__global__ void box_without_wait(CUtensorMap map, float* out) {
+  start_box(map, 0, 1024);
+  out[threadIdx.x] = static_cast<float>(cuda::dynamic_shared<bf16>()[threadIdx.x]);
+}
+
+__global__ void misplaced_box(CUtensorMap map, float*) { start_box(map, 512, 1024); }
+
+__global__ void box_short_of_bytes(CUtensorMap map, float*) {
+  cuda::wait_for_phase(start_box(map, 0, 1032), 0);
+}
+
+__global__ void too_many_arrivals(CUtensorMap map, float*) {
+  cuda::arrive(start_box(map, 0, 1024));
+}
+
+/// The product of what is there, but nobody waits for it.
+__global__ void product_without_wait(CUtensorMap map, float* out) {
+  cuda::wait_for_phase(start_box(map, 0, 1024), 0);
+  float d[16][4] = {};
+  const uint64_t nothing = cuda::describe(cuda::dynamic_place());
+  cuda::multiply_group<bf16>(d, nothing, nothing);
+  cuda::commit_products();
+  out[threadIdx.x] = d[0][0] + 1.0f;
+}
+
+__global__ void differing_products(CUtensorMap, float* out) {
+  float d[8][4] = {};
+  const uint32_t a[4] = {};
+  cuda::multiply_group<bf16>(d, a, cuda::describe(cuda::dynamic_place() + threadIdx.x / 64 * 16));
+  cuda::commit_products();
+  cuda::wait_for_products<0>();
+  out[threadIdx.x] = d[0][0];
+}
+
 void read_device_memory_from_host() {
   const Device device = Device::cuda();
   const Tensor x = Tensor::zeros({64}, DType::f32, device);
@@ -154,6 +223,12 @@ int main(int count, char** arguments) {
       {"misaligned_rows", [] { run_shared(misaligned_rows); }},
       {"rows_behind_shared_memory", [] { run_shared(rows_behind_shared_memory); }},
       {"half_a_warp_multiplies", [] { run(half_a_warp_multiplies); }},
+      {"box_without_wait", [] { run_box(box_without_wait); }},
+      {"misplaced_box", [] { run_box(misplaced_box); }},
+      {"box_short_of_bytes", [] { run_box(box_short_of_bytes); }},
+      {"too_many_arrivals", [] { run_box(too_many_arrivals); }},
+      {"product_without_wait", [] { run_box(product_without_wait); }},
+      {"differing_products", [] { run_box(differing_products); }},
       {"host_reads_device_memory", read_device_memory_from_host},
       {"host_reads_before_the_copy", read_before_the_copy}};
   const auto bug = bugs.find(count == 2 ? arguments[1] : "");

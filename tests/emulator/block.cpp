@@ -172,6 +172,8 @@ void start_threads(Block& block) {
     thread.state = Thread::State::ready;
     thread.copies.clear();
     thread.copy_group = 0;
+    thread.products.clear();
+    thread.commits = 0;
     if (!thread.fiber) thread.fiber = std::make_unique<Fiber>();
     thread.fiber->prepare(thread_main);
     block.warps[thread.warp].ready |= 1u << thread.lane;
@@ -184,6 +186,7 @@ void run_block(Block& block) {
   // What shared memory holds at the start is undefined: NaN in every float format.
   if (block.shared_bytes) std::memset(block.shared, 0xff, block.shared_bytes);
   block.spins = 0;
+  block.boxes.clear();
   release(&block);
   change_to(pick(block, block.live - 1));
   acquire(&block.end);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/emulator/fiber.h"
+#include "tests/emulator/tensor_map.h"
 
 // A block of CUDA threads on one thread of the system: a fiber per CUDA thread, run by turns, warp
 // by warp. What the programming model leaves open (who runs first) can be shuffled by a seed; what
@@ -32,6 +33,17 @@ struct PendingCopy {
   unsigned bytes, zeros, group;
 };
 
+/// A thread's part of a product of its group (wgmma), made when the group waits for its commit.
+struct PendingProduct {
+  float* d;
+  int columns;
+  bool from_registers, is_bf16;
+  uint32_t a[4];
+  uint64_t described_a, b;
+  unsigned commit;
+  std::vector<float> before;  ///< what d held, if this is the first product that adds to it
+};
+
 /// One CUDA thread.
 struct Thread {
   enum class State : uint8_t { ready, waiting, done };
@@ -43,6 +55,9 @@ struct Thread {
   std::unique_ptr<Fiber> fiber;
   std::vector<PendingCopy> copies;
   unsigned copy_group = 0;
+  std::vector<PendingProduct> products;
+  unsigned commits = 0;
+  size_t products_to_finish = 0;
 };
 
 /// Where threads meet. Two places for ThreadSanitizer, by turns: a fast thread's next arrival must
@@ -81,6 +96,7 @@ struct Block {
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;  // dynamic shared memory
   size_t shared_bytes = 0;
+  std::vector<PendingBox> boxes;
   std::function<void()> body;
   char end = 0;  // a place: the end of a block
 };

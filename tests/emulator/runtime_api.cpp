@@ -12,6 +12,7 @@
 
 #include "cuda_runtime_api.h"
 #include "tests/emulator/launch.h"
+#include "tests/emulator/tensor_map.h"
 
 // Devices without silicon. Work is queued and done as late as it may be: when somebody waits. The
 // memory of devices can be touched by queued work only; the host that reads or writes it itself
@@ -27,6 +28,8 @@ namespace zg::emulator {
 namespace {
 
 constexpr int devices = 8;
+/// The last one lacks what sm_90a has, for the kernels that do without.
+int compute_capability(int device) { return device == devices - 1 ? 8 : 9; }
 constexpr size_t memory_of_a_device = size_t{8} << 30;
 
 /// Memory that devices have mapped, and how many streams are at work on it.
@@ -132,6 +135,31 @@ CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, s
   return CUDA_SUCCESS;
 }
 
+/// Four axes of two-byte elements, whose box has rows of 128 bytes.
+CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType, cuuint32_t rank, void* start,
+                           const cuuint64_t* extents, const cuuint64_t* strides,
+                           const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
+                           CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                           CUtensorMapFloatOOBfill) {
+  constexpr cuuint32_t most_in_box = 256;
+  TensorMap map{static_cast<const std::byte*>(start), {}, {}, {}};
+  bool good = rank == 4 && reinterpret_cast<uintptr_t>(start) % 16 == 0 && box[0] * 2 == 128 &&
+              swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+  for (int axis = 0; axis < 4; ++axis) {
+    map.extents[axis] = extents[axis];
+    map.box[axis] = box[axis];
+    good =
+        good && extents[axis] > 0 && box[axis] > 0 && box[axis] <= most_in_box && steps[axis] == 1;
+    if (axis == 3) continue;
+    map.strides[axis] = strides[axis];
+    good =
+        good && strides[axis] > 0 && strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40;
+  }
+  if (!good) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(to, &map, sizeof map);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 void launch(const char* kernel, Extent grid, Extent block, size_t shared_bytes, cudaStream_t stream,
@@ -162,15 +190,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated device, no GPU");
   properties->totalGlobalMem = memory_of_a_device;
-  properties->major = 9;
+  properties->major = compute_capability(device);
   properties->multiProcessorCount = 4;
   properties->sharedMemPerBlockOptin = size_t{227} << 10;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device < 0 || device >= devices || attribute != cudaDevAttrMultiProcessorCount)
-    return cudaErrorInvalidValue;
-  *value = 4;
+  if (device < 0 || device >= devices) return cudaErrorInvalidValue;
+  *value = attribute == cudaDevAttrMultiProcessorCount ? 4 : compute_capability(device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
@@ -274,7 +301,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       {"cuMemRelease", reinterpret_cast<void*>(release_part)},
       {"cuMemMap", reinterpret_cast<void*>(map)},
       {"cuMemUnmap", reinterpret_cast<void*>(unmap)},
-      {"cuMemSetAccess", reinterpret_cast<void*>(set_access)}};
+      {"cuMemSetAccess", reinterpret_cast<void*>(set_access)},
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(encode_tensor_map)}};
   const auto found = functions.find(symbol);
   *function = found == functions.end() ? nullptr : found->second;
   *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;

@@ -1,263 +1,7 @@
-#include "kernels/attention.h"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-
-#include "tests/op_case.h"
+#include "tests/kernels/attention_case.h"
 
 using namespace zg;
 using namespace zg::testing;
-
-namespace {
-
-constexpr double untouched = 7.0;  // what outputs hold before a kernel writes them
-
-/// fused: q, k, v are parts of one [B, T, 3C], gradients too. cache: k, v [B, H, capacity, D].
-enum class Form { fused, cache };
-
-struct Problem {
-  int64_t B = 2, H = 2, T = 1, keys = 1, offset = 0, D = 1;
-  bool causal = true;
-  int bias_rank = 0;  // 0: no bias
-  float dropout = 0.0f;
-  Form form = Form::fused;
-
-  std::string str() const {
-    return "B " + std::to_string(B) + " H " + std::to_string(H) + " T " + std::to_string(T) +
-           " keys " + std::to_string(keys) + " offset " + std::to_string(offset) + " D " +
-           std::to_string(D) + (causal ? " causal" : " full") + " bias " +
-           std::to_string(bias_rank) + " dropout " + std::to_string(dropout) +
-           (form == Form::fused ? " fused" : " cache");
-  }
-};
-
-AttentionShape shape_of(const Problem& p) {
-  const int64_t C = p.H * p.D, capacity = p.keys + 3;
-  AttentionShape s = {.B = p.B,
-                      .H = p.H,
-                      .T = p.T,
-                      .keys = p.keys,
-                      .offset = p.offset,
-                      .D = p.D,
-                      .causal = p.causal,
-                      .dropout = p.dropout,
-                      .dropout_key = {.seed = 99, .step = 4, .sample = 6, .site = 12345}};
-  s.out = {.offset = 0, .batch = p.T * C, .head = p.D, .token = C};
-  if (p.form == Form::fused) {
-    auto part = [&](int64_t i) {
-      return HeadLayout{.offset = i * C, .batch = p.T * 3 * C, .head = p.D, .token = 3 * C};
-    };
-    s.q = part(0), s.k = part(1), s.v = part(2);
-  } else {
-    s.q = s.out;
-    s.k = s.v = {.offset = 0, .batch = p.H * capacity * p.D, .head = capacity * p.D, .token = p.D};
-  }
-  return s;
-}
-
-struct Tensors {
-  AttentionShape shape;
-  Tensor q, k, v, bias, out, log_sum, dout, dq, dk, dv;
-
-  AttentionForward forward() const {
-    return {.q = q, .k = k, .v = v, .bias = bias, .out = out, .log_sum = log_sum, .shape = shape};
-  }
-  AttentionBackward backward() const {
-    return {.q = q,
-            .k = k,
-            .v = v,
-            .bias = bias,
-            .out = out,
-            .log_sum = log_sum,
-            .dout = dout,
-            .dq = dq,
-            .dk = dk,
-            .dv = dv,
-            .shape = shape};
-  }
-};
-
-Tensors make(const Problem& p, DType dtype, const Device& device) {
-  const int64_t C = p.H * p.D;
-  const Shape tokens = {p.B, p.T, C}, fused = {p.B, p.T, 3 * C};
-  const Shape cache = {p.B, p.H, p.keys + 3, p.D};
-  Tensors t = {.shape = shape_of(p),
-               .out = Tensor::full(tokens, untouched, dtype, device),
-               .log_sum = Tensor::zeros({p.B, p.H, p.T}, accumulator(dtype), device),
-               .dout = random_tensor(tokens, dtype, device, 5)};
-  if (p.form == Form::fused) {
-    t.q = t.k = t.v = random_tensor(fused, dtype, device, 1);
-    t.dq = t.dk = t.dv = Tensor::full(fused, untouched, dtype, device);
-  } else {
-    t.q = random_tensor(tokens, dtype, device, 1);
-    t.k = random_tensor(cache, dtype, device, 2);
-    t.v = random_tensor(cache, dtype, device, 3);
-    t.dq = Tensor::full(tokens, untouched, dtype, device);
-    t.dk = Tensor::full(cache, untouched, dtype, device);
-    t.dv = Tensor::full(cache, untouched, dtype, device);
-  }
-  const Shape bias = p.bias_rank == 2 ? Shape{p.T, p.keys} : Shape{p.H, p.T, p.keys};
-  if (p.bias_rank > 0) t.bias = random_tensor(bias, accumulator(dtype), device, 4);
-  return t;
-}
-
-size_t place(const HeadLayout& layout, int64_t b, int64_t h, int64_t t) {
-  return static_cast<size_t>(layout.offset + b * layout.batch + h * layout.head + t * layout.token);
-}
-
-double dropout_factor(const AttentionShape& s, int64_t b, int64_t element) {
-  const DropoutKey& key = s.dropout_key;
-  const Philox::Block words =
-      Philox::block({static_cast<uint32_t>(element / 4), key.sample + static_cast<uint32_t>(b),
-                     key.step, key.site},
-                    key.seed);
-  const bool kept = uniform(words[static_cast<size_t>(element % 4)]) >= s.dropout;
-  return kept ? 1.0 / (1.0 - double{s.dropout}) : 0.0;
-}
-
-/// The definition in double with whole matrices. Gradients are as large as their tensors, and add
-/// up there, so that a fused tensor is compared at once.
-struct Naive {
-  std::vector<double> out, log_sum, dq, dk, dv;
-  double largest_score = 0.0;
-  double column = 1.0;  // largest sum of one key's weights
-
-  explicit Naive(const Tensors& t)
-      : out(static_cast<size_t>(t.out.numel()), untouched),
-        log_sum(static_cast<size_t>(t.log_sum.numel())),
-        dq(static_cast<size_t>(t.dq.numel()), untouched),
-        dk(static_cast<size_t>(t.dk.numel()), untouched),
-        dv(static_cast<size_t>(t.dv.numel()), untouched) {
-    const std::vector<double> q = t.q.to_doubles(), k = t.k.to_doubles(), v = t.v.to_doubles();
-    const std::vector<double> dout = t.dout.to_doubles();
-    const std::vector<double> bias = t.bias ? t.bias.to_doubles() : std::vector<double>();
-    const bool fused = t.dq.buffer() == t.dk.buffer();
-    for (int64_t b = 0; b < t.shape.B; ++b)
-      for (int64_t h = 0; h < t.shape.H; ++h) head(t, q, k, v, dout, bias, b, h, fused);
-    if (fused) dk = dv = dq;
-  }
-
- private:
-  void head(const Tensors& t, const std::vector<double>& q, const std::vector<double>& k,
-            const std::vector<double>& v, const std::vector<double>& dout,
-            const std::vector<double>& bias, int64_t b, int64_t h, bool fused) {
-    const AttentionShape& s = t.shape;
-    const size_t D = static_cast<size_t>(s.D);
-    const double scale = s.scale != 0.0f ? double{s.scale} : 1.0 / std::sqrt(double(s.D));
-    std::vector<double>& dk_in = fused ? dq : dk;
-    std::vector<double>& dv_in = fused ? dq : dv;
-    std::vector<double> columns(static_cast<size_t>(s.keys));
-    for (int64_t j = 0; j < s.keys; ++j)
-      for (size_t d = 0; d < D; ++d) {
-        dk_in[place(s.k, b, h, j) + d] = 0.0;
-        dv_in[place(s.v, b, h, j) + d] = 0.0;
-      }
-    for (int64_t i = 0; i < s.T; ++i) {
-      const int64_t n = s.causal ? std::min(s.keys, i + s.offset + 1) : s.keys;
-      const size_t at_q = place(s.q, b, h, i), at_out = place(s.out, b, h, i);
-      std::vector<double> weight(static_cast<size_t>(n)), factor(weight), dweight(weight);
-      double largest = -INFINITY, sum = 0.0, mean = 0.0;
-      for (int64_t j = 0; j < n; ++j) {
-        const size_t jj = static_cast<size_t>(j);
-        double score = 0.0;
-        for (size_t d = 0; d < D; ++d) score += q[at_q + d] * k[place(s.k, b, h, j) + d];
-        score *= scale;
-        if (!bias.empty()) {
-          const int64_t first = t.bias.shape().rank() == 3 ? h * s.T * s.keys : 0;
-          score += bias[static_cast<size_t>(first + i * s.keys + j)];
-        }
-        weight[jj] = score;
-        factor[jj] = dropout_factor(s, b, (h * s.T + i) * s.keys + j);
-        largest = std::max(largest, score);
-        if (std::isfinite(score)) largest_score = std::max(largest_score, std::fabs(score));
-      }
-      for (double& w : weight) sum += w = std::exp(w - largest);
-      for (double& w : weight) w /= sum;
-      log_sum[static_cast<size_t>((b * s.H + h) * s.T + i)] = largest + std::log(sum);
-      for (size_t d = 0; d < D; ++d) {
-        double value = 0.0;
-        for (size_t j = 0; j < weight.size(); ++j)
-          value += weight[j] * factor[j] * v[place(s.v, b, h, static_cast<int64_t>(j)) + d];
-        out[at_out + d] = value;
-        dq[at_q + d] = 0.0;
-      }
-      for (size_t j = 0; j < weight.size(); ++j) {
-        const size_t at_v = place(s.v, b, h, static_cast<int64_t>(j));
-        for (size_t d = 0; d < D; ++d) {
-          dweight[j] += factor[j] * dout[at_out + d] * v[at_v + d];
-          dv_in[at_v + d] += weight[j] * factor[j] * dout[at_out + d];
-        }
-        mean += weight[j] * dweight[j];
-        columns[j] += weight[j];
-      }
-      for (size_t j = 0; j < weight.size(); ++j) {
-        const size_t at_k = place(s.k, b, h, static_cast<int64_t>(j));
-        const double dscore = weight[j] * (dweight[j] - mean) * scale;
-        for (size_t d = 0; d < D; ++d) {
-          dq[at_q + d] += dscore * k[at_k + d];
-          dk_in[at_k + d] += dscore * q[at_q + d];
-        }
-      }
-    }
-    column = std::max(column, *std::max_element(columns.begin(), columns.end()));
-  }
-};
-
-/// Bounds on errors for inputs in [-1, 1]; roundings of a sum add up like a random walk.
-struct Tolerance {
-  double out, log_sum, gradient;
-  double rounding;  // relative, of the stored value
-
-  Tolerance(const Tensors& t, const Naive& naive, const Device& device) {
-    const AttentionShape& s = t.shape;
-    const double D = static_cast<double>(s.D), n = static_cast<double>(s.keys);
-    const double scale = s.scale != 0.0f ? double{s.scale} : 1.0 / std::sqrt(D);
-    const double a = unit_roundoff(accumulator(t.q.dtype()));
-    const double kept = 1.0 / (1.0 - double{s.dropout});
-    rounding = unit_roundoff(t.q.dtype()) + a;
-    // D products, whose partial sums stay below D: sqrt(D) roundings' worth of sqrt(D) a each.
-    const double score = a * (scale * D + 2.0 * naive.largest_score);
-    // Relative error of a weight: of its score and the largest's, of exp, of the sum over n.
-    const double weight = 2.0 * score + a * (8.0 + std::sqrt(n));
-    log_sum = weight;
-    out = kept * (weight + a * std::sqrt(n));
-    // A gradient of a weight is a sum of D products of either sign, so about sqrt(D) * kept, and as
-    // uncertain as the weights; D_t inherits the rounding of out in each of its D terms. Weights of
-    // a row add up to 1, those of a column to `column`. For dv, sqrt(D) * scale is to spare.
-    const double dweight = std::sqrt(D) * kept * (2.0 * weight + 2.0 * a + rounding);
-    gradient = naive.column * (scale * dweight + kept * (weight + a * std::sqrt(n)));
-    // Tensor cores take weights and gradients of scores rounded to the dtype; f16 has subnormals.
-    const bool wide = t.q.dtype() == accumulator(t.q.dtype());
-    if (device.type() == Device::Type::cpu || wide) return;
-    const double each = unit_roundoff(t.q.dtype()) + (t.q.dtype() == DType::f16 ? n * 0x1p-25 : 0);
-    out += kept * each;
-    gradient += naive.column * kept * (1.0 + 2.0 * scale * std::sqrt(D)) * each;
-  }
-};
-
-void check_against_naive(const Problem& problem, DType dtype, const std::vector<Device>& devices) {
-  CAPTURE(problem.str());
-  CAPTURE(name_of(dtype));
-  const Tensors reference = make(problem, dtype, devices.front());
-  const Naive naive(reference);
-  const Tolerance tolerance(reference, naive, devices.front());
-  for (const Device& device : devices) {
-    CAPTURE(level_of(device));
-    const Tensors t = make(problem, dtype, device);
-    kernels::attention_forward(t.forward(), device.compute());
-    CHECK(excess(t.out, naive.out, tolerance.out, tolerance.rounding) < 1.0);
-    CHECK(excess(t.log_sum, naive.log_sum, tolerance.log_sum) < 1.0);
-    kernels::attention_backward(t.backward(), device.compute());
-    CHECK(excess(t.dq, naive.dq, tolerance.gradient, tolerance.rounding) < 1.0);
-    CHECK(excess(t.dk, naive.dk, tolerance.gradient, tolerance.rounding) < 1.0);
-    CHECK(excess(t.dv, naive.dv, tolerance.gradient, tolerance.rounding) < 1.0);
-  }
-}
-
-const DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
-}  // namespace
 
 TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels" *
           doctest::test_suite("every device")) {
@@ -301,7 +45,7 @@ TEST_CASE("attention over a cache takes queries at an offset and more keys than 
 
 TEST_CASE("attention over several blocks of keys and queries follows the definition" *
           doctest::test_suite("every device")) {
-  const std::vector<Device> devices = devices_at_every_level();
+  const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : {DType::f32, DType::bf16}) {
     check_against_naive({.B = 1, .T = 401, .keys = 401, .D = 24, .dropout = 0.1f}, dtype, devices);
     check_against_naive({.B = 1,
@@ -320,9 +64,24 @@ TEST_CASE("attention over several blocks of keys and queries follows the definit
   }
 }
 
+TEST_CASE("attention over many blocks of keys follows the definition" *
+          doctest::test_suite("every device")) {
+  for (int64_t D : {40, 128})
+    for (bool causal : {true, false})
+      check_against_naive({.B = 1,
+                           .H = 1,
+                           .T = 70,
+                           .keys = 700,
+                           .offset = 625,
+                           .D = D,
+                           .causal = causal,
+                           .form = Form::cache},
+                          DType::bf16, devices_of_every_generation());
+}
+
 TEST_CASE("attention of head sizes up to 128 follows the definition around whole tiles" *
           doctest::test_suite("every device")) {
-  const std::vector<Device> devices = devices_at_every_level();
+  const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : {DType::bf16, DType::f16})
     for (int64_t D : {8, 64, 72, 128})
       for (int64_t T : {64, 131}) {

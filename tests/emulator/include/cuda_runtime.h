@@ -12,6 +12,7 @@
 
 #include "cuda_runtime_api.h"
 #include "tests/emulator/block.h"
+#include "tests/emulator/hopper.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/tensor_core.h"
 

@@ -1,0 +1,138 @@
+#include "kernels/cuda/hopper.cuh"
+
+#include <doctest/doctest.h>
+
+#include "tests/op_case.h"
+
+// The twins of sm_90a's instructions against their definition, in double and in plain C++.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr int group = cuda::group_threads, row_bytes = cuda::panel_row_bytes;
+
+/// Of [w, z, y, x], boxes of [1, 1, rows, 64].
+CUtensorMap map_of(const Tensor& x, int rows) {
+  const Shape& shape = x.shape();
+  const auto extent = [&](int axis) { return static_cast<cuuint64_t>(shape[axis]); };
+  const cuuint64_t extents[4] = {extent(3), extent(2), extent(1), extent(0)};
+  const cuuint64_t strides[3] = {extent(3) * 2, extent(3) * extent(2) * 2,
+                                 extent(3) * extent(2) * extent(1) * 2};
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  cuda::check(cuda::encode_tensor_map()(
+                  &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, x.raw(), extents, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+              "test");
+  return map;
+}
+
+/// A box of 16 rows at (x 64, y 3, z 1, w 1); what shared memory holds before and after the wait.
+void copy_box(CUtensorMap map, bf16* before, bf16* after) {
+  const cuda::SharedPlace place = cuda::dynamic_place(), barrier = place + 16 * row_bytes;
+  const auto* const shared = cuda::dynamic_shared<bf16>();
+  cuda::start_barrier(barrier, 1);
+  cuda::publish_barriers();
+  cuda::arrive_expecting(barrier, 16 * row_bytes);
+  cuda::copy_box(place, map, 64, 3, 1, 1, barrier);
+  for (int i = 0; i < 16 * 64; ++i) before[i] = shared[i];
+  cuda::wait_for_phase(barrier, 0);
+  for (int i = 0; i < 16 * 64; ++i) after[i] = shared[i];
+}
+
+/// c = a b^T by rows of 64, or c = a b with a from registers; both panels come by copies.
+template <class T, int columns, bool registers>
+void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, float* early) {
+  const cuda::SharedPlace a = cuda::dynamic_place(), b = a + 64 * row_bytes;
+  constexpr int b_panel = registers ? 64 * row_bytes : 128 * row_bytes;
+  const cuda::SharedPlace barrier = b + 2 * 64 * row_bytes;
+  if (threadIdx.x == 0) {
+    cuda::start_barrier(barrier, 1);
+    cuda::publish_barriers();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::arrive_expecting(barrier, (64 + 128) * row_bytes);
+    cuda::copy_box(a, a_map, 0, 0, 0, 0, barrier);
+    cuda::copy_box(b, b_map, 0, 0, 0, 0, barrier);
+    if (registers) cuda::copy_box(b + b_panel, b_map, 64, 0, 0, 0, barrier);
+  }
+  cuda::wait_for_phase(barrier, 0);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
+  float d[columns / 8][4] = {};
+  for (int k = 0; k < 4; ++k) {
+    if constexpr (registers) {
+      uint32_t own[4];
+      for (int i = 0; i < 4; ++i) {
+        const T* const from = a_rows + (row + i % 2 * 8) * 64 + k * 16 + t + i / 2 * 8;
+        own[i] = uint32_t{from[0].bits} | uint32_t{from[1].bits} << 16;
+      }
+      cuda::multiply_group<T>(d, own, cuda::describe(b + k * 16 * row_bytes, b_panel));
+    } else {
+      cuda::multiply_group<T>(d, cuda::describe(a + k * 32), cuda::describe(b + k * 32));
+    }
+    cuda::commit_products();
+  }
+  early[thread] = d[0][0];
+  cuda::wait_for_products<0>();
+  for (int n = 0; n < columns / 8; ++n)
+    for (int e = 0; e < 4; ++e) c[(row + e / 2 * 8) * columns + n * 8 + t + e % 2] = d[n][e];
+}
+
+template <class T, int columns, bool registers>
+void check_multiply() {
+  const Device device = Device::cuda();
+  const Tensor a = random_tensor({1, 1, 64, 64}, dtype_of<T>, device, 1);
+  // By rows: a row for each column of c. Across: a row for each k.
+  const Shape shape = registers ? Shape{1, 1, 64, 128} : Shape{1, 1, 128, 64};
+  const Tensor b = random_tensor(shape, dtype_of<T>, device, 2);
+  const Tensor c = Tensor::empty({64, columns}, DType::f32, device);
+  const Tensor early = Tensor::empty({group}, DType::f32, device);
+  cuda::launch("multiply", multiply<T, columns, registers>,
+               {dim3(1), dim3(group), 192 * row_bytes + 8}, device.compute(), map_of(a, 64),
+               map_of(b, registers ? 64 : 128), static_cast<const T*>(a.data<T>()), c.data<float>(),
+               early.data<float>());
+  const std::vector<double> left = a.to_doubles(), right = b.to_doubles();
+  std::vector<double> expected(64 * columns);
+  for (size_t i = 0; i < 64; ++i)
+    for (size_t j = 0; j < columns; ++j)
+      for (size_t k = 0; k < 64; ++k)
+        expected[i * columns + j] +=
+            left[i * 64 + k] * (registers ? right[k * 128 + j] : right[j * 64 + k]);
+  CHECK(excess(c, expected, 64 * 64 * 0x1p-24) < 1.0);  // 64 terms below 1
+  for (double value : early.to_doubles()) CHECK(std::isnan(value));
+}
+
+}  // namespace
+
+TEST_CASE("the twin of a box's copy crosses its pieces, fills zeros, and lands at the wait" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::cuda();
+  const int64_t X = 120, Y = 13;
+  const Tensor x = random_tensor({2, 2, Y, X}, DType::bf16, device, 1);
+  const Tensor before = Tensor::empty({16, 64}, DType::bf16, device);
+  const Tensor after = Tensor::empty({16, 64}, DType::bf16, device);
+  cuda::launch("copy", copy_box, {dim3(1), dim3(1), 16 * row_bytes + 8}, device.compute(),
+               map_of(x, 16), before.data<bf16>(), after.data<bf16>());
+  for (double value : before.to_doubles()) CHECK(std::isnan(value));
+  const std::vector<double> all = x.to_doubles(), got = after.to_doubles();
+  for (int64_t row = 0; row < 16; ++row)
+    for (int64_t column = 0; column < 64; ++column) {
+      const int64_t y = 3 + row, at = 64 + column;
+      const double wanted = y < Y && at < X ? all[static_cast<size_t>((3 * Y + y) * X + at)] : 0.0;
+      const int64_t piece = (column / 8) ^ (row % 8);
+      CHECK(got[static_cast<size_t>(row * 64 + piece * 8 + column % 8)] == wanted);
+    }
+}
+
+TEST_CASE("the twin of a group's product is one of matrices, by rows and across, once waited for" *
+          doctest::test_suite("every device")) {
+  check_multiply<bf16, 128, false>();
+  check_multiply<f16, 128, false>();
+  check_multiply<bf16, 64, true>();
+  check_multiply<bf16, 128, true>();
+  check_multiply<f16, 128, true>();
+}
