@@ -7,6 +7,7 @@
 
 #include "kernels/adam.h"
 #include "kernels/elementwise.h"
+#include "runtime/host_stream.h"
 #include "zero/residency.h"
 #include "zero/snapshot.h"
 #include "zero/streaming.h"
@@ -27,10 +28,10 @@ using States = std::array<Tensor, 5>;
 
 /// Everybody's sums.
 Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,
-                     Communicator& comm) {
+                     Space space, Communicator& comm) {
   const PurposeScope purpose(device, Purpose::gradient);
   const NameScope name(device, storage.name + " gradients");
-  const Tensor whole = Tensor::empty({storage.state_numel}, storage.sums.dtype(), device);
+  const Tensor whole = Tensor::empty({storage.state_numel}, storage.sums.dtype(), device, space);
   std::vector<Communicator::Ticket> tickets;
   gather_in_buckets(in_memory(storage.sums), whole, storage.name + " gradients",
                     config.allgather_bucket_size, comm, tickets);
@@ -71,6 +72,21 @@ States states_of(const Storage& storage) {
           own ? storage.sums : Tensor()};
 }
 
+/// ZeRO-Offload: states that rest with the host of an accelerator are updated by its CPU, which
+/// fetches sums and returns values. Through the bus go 6 bytes of an element in bf16; from the
+/// device it would be the states, both ways.
+bool is_updated_by_host(const Storage& storage) {
+  return storage.moment1 && storage.moment1.buffer()->space() != Space::device &&
+         storage.moment1.device().traits().backend != Device::Type::cpu;
+}
+
+Streaming::Lane lane_of(const Storage& storage, const States& states, size_t state) {
+  return {.tensor = states[state],
+          .loads = state != low_precision,
+          .saves = state != sums,
+          .to_host = is_updated_by_host(storage)};
+}
+
 /// How many elements of a storage are taken at a time: kernels cut its ranges at multiples of the
 /// alignment.
 int64_t step_of(int64_t numel, bool streams, const Config& config) {
@@ -78,7 +94,9 @@ int64_t step_of(int64_t numel, bool streams, const Config& config) {
 }
 int64_t step_of(const Storage& storage, const Config& config) {
   const States states = states_of(storage);
-  return step_of(storage.state_numel, std::any_of(states.begin(), states.end(), in_file), config);
+  bool streams = false;
+  for (size_t i = 0; i < states.size(); ++i) streams |= lane_of(storage, states, i).moves();
+  return step_of(storage.state_numel, streams, config);
 }
 
 /// The states of all storages, in the order of the update. A skipped step moves the same bytes.
@@ -91,13 +109,11 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
     const int64_t step = step_of(storage, config);
     for (int64_t begin = 0; begin < storage.state_numel; begin += step) {
       Streaming::Part& part = parts.emplace_back();
-      for (size_t i = 0; i < states.size(); ++i)
-        part.push_back(
-            {.tensor = states[i]
-                           ? states[i].flat(begin, std::min(step, storage.state_numel - begin))
-                           : Tensor(),
-             .loads = i != low_precision,
-             .saves = i != sums});
+      for (size_t i = 0; i < states.size(); ++i) {
+        part.push_back(lane_of(storage, states, i));
+        if (Tensor& tensor = part.back().tensor)
+          tensor = tensor.flat(begin, std::min(step, storage.state_numel - begin));
+      }
     }
   }
   const PurposeScope purpose(device, Purpose::optimizer);
@@ -155,11 +171,18 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
             const Device& device, Communicator& comm, Snapshot* snapshot) {
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
+  HostStream host(device);
+  device.compute().synchronize();  // sums are there, for the CPU to read them
   Streaming streaming = stream_states(storages, config, device);
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
+    const bool by_host = is_updated_by_host(storage);
+    Stream& stream = by_host ? static_cast<Stream&>(host) : device.compute();
+    const States whole = states_of(storage);
     const Tensor everybodys =
-        states_of(storage)[sums] ? Tensor() : gathered_sums(storage, config, device, comm);
+        whole[sums] ? Tensor()
+                    : gathered_sums(storage, config, device,
+                                    by_host ? host_space(device) : Space::device, comm);
     const int64_t longest = step_of(storage, config);
     for (int64_t begin = 0; begin < storage.state_numel; begin += longest) {
       const int64_t count = std::min(longest, storage.state_numel - begin);
@@ -168,11 +191,12 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
       if (!step.skipped)
         update(storage, storage.state_begin + begin,
                everybodys ? everybodys.flat(begin, count) : states[sums], states, step, config.adam,
-               device.compute());
-      else if (in_file(states_of(storage)[low_precision]))
-        kernels::cast({.x = states[masters], .y = states[low_precision]}, device.compute());
+               stream);
+      else if (lane_of(storage, whole, low_precision).moves())
+        kernels::cast({.x = states[masters], .y = states[low_precision]}, stream);
       streaming.keep();
     }
+    if (by_host) streaming.finish();  // what is gathered next is on the device
     if (config.stage > 0 && storage.stays_whole && comm.size() > 1)
       gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);

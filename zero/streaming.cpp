@@ -8,6 +8,10 @@
 
 namespace zg::zero {
 
+bool Streaming::Lane::moves() const {
+  return tensor && (in_file(tensor) || (to_host && !host_reaches(tensor)));
+}
+
 Streaming::Streaming(std::vector<Part> parts, const Device& device)
     : device_(device), parts_(std::move(parts)) {
   if (parts_.empty()) return;
@@ -17,30 +21,40 @@ Streaming::Streaming(std::vector<Part> parts, const Device& device)
     for (size_t lane = 0; lane < buffers.size(); ++lane) {
       Tensor widest;
       for (const Part& part : parts_)
-        if (in_file(part[lane].tensor) && (!widest || part[lane].tensor.numel() > widest.numel()))
+        if (part[lane].moves() && (!widest || part[lane].tensor.numel() > widest.numel()))
           widest = part[lane].tensor;
       if (widest)
         buffers[lane] = Tensor::empty({widest.numel()}, widest.dtype(), device, host_space(device));
     }
   }
-  load(0);
+  for (const Part& part : parts_)
+    for (const Lane& lane : part)
+      if (lane.moves() && !in_file(lane.tensor) && !copies_)
+        copies_ = device.make_stream("offload");
+  load(0, /*from_file=*/true);
+  load(0, /*from_file=*/false);
 }
 
 std::vector<Tensor> Streaming::in_memory(size_t index) const {
   std::vector<Tensor> tensors;
   for (const Lane& lane : parts_[index])
-    tensors.push_back(in_file(lane.tensor)
+    tensors.push_back(lane.moves()
                           ? buffers_[index % 2][tensors.size()].flat(0, lane.tensor.numel())
                           : lane.tensor);
   return tensors;
 }
 
-void Streaming::load(size_t index) {
+void Streaming::load(size_t index, bool from_file) {
   if (index >= parts_.size()) return;
   const std::vector<Tensor> memory = in_memory(index);
   for (size_t lane = 0; lane < memory.size(); ++lane)
-    if (const auto& [tensor, loads, saves] = parts_[index][lane]; in_file(tensor) && loads)
-      ready_[index % 2] = start_swap(tensor, memory[lane]);
+    if (const Lane& from = parts_[index][lane];
+        from.moves() && from.loads && in_file(from.tensor) == from_file) {
+      if (from_file)
+        ready_[index % 2] = start_swap(from.tensor, memory[lane]);
+      else
+        copy(from.tensor, memory[lane], *copies_);
+    }
 }
 
 Streaming::~Streaming() {
@@ -53,16 +67,27 @@ Streaming::~Streaming() {
 }
 
 const std::vector<Tensor>& Streaming::next() {
-  load(next_ + 1);
+  load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);
+  if (copies_) copies_->synchronize();
+  load(next_ + 1, /*from_file=*/false);
   return current_ = in_memory(next_);
 }
 
 void Streaming::keep() {
   for (size_t lane = 0; lane < current_.size(); ++lane)
-    if (const auto& [tensor, loads, saves] = parts_[next_][lane]; in_file(tensor) && saves)
-      last_ = ready_[next_ % 2] = start_swap(current_[lane], tensor);
+    if (const Lane& to = parts_[next_][lane]; to.moves() && to.saves) {
+      if (in_file(to.tensor))
+        last_ = ready_[next_ % 2] = start_swap(current_[lane], to.tensor);
+      else
+        copy(current_[lane], to.tensor, *copies_);
+    }
   ++next_;
+}
+
+void Streaming::finish() {
+  wait_for_swap(device_, last_);
+  if (copies_) copies_->synchronize();
 }
 
 }  // namespace zg::zero

@@ -1,22 +1,26 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "runtime/swap.h"
 
 namespace zg::zero {
 
-/// Parts of tensors that are computed on one after the other, of which some are in a file. Those go
-/// through two sets of buffers on the host: while one set is computed on, the drive fills the other
-/// with what comes next, and before that empties it of what was.
+/// Parts of tensors that are computed on one after the other, of which some are in a file, or in an
+/// accelerator's memory while the CPU computes. Those go through two sets of buffers on the host:
+/// while one set is computed on, the other is filled with what comes next, and before that emptied
+/// of what was.
 class Streaming {
  public:
   /// Tensors that are computed on together; absent ones keep their place.
   struct Lane {
     Tensor tensor;
-    bool loads = true;  ///< else it is only written
-    bool saves = true;  ///< else it is only read
+    bool loads = true;     ///< else it is only written
+    bool saves = true;     ///< else it is only read
+    bool to_host = false;  ///< the CPU computes on it; it waits for what the device has queued
+    bool moves() const;    ///< it goes through a buffer
   };
   using Part = std::vector<Lane>;  ///< as many in every part
 
@@ -29,13 +33,13 @@ class Streaming {
   const std::vector<Tensor>& next();
   /// What next() gave is computed: what of it is in a file is on its way there.
   void keep();
-  /// All that was kept is on the drive, and the buffers may go.
-  void finish() { wait_for_swap(device_, last_); }
+  /// All that was kept is where it belongs, and the buffers may go.
+  void finish();
 
  private:
   using Buffers = std::vector<Tensor>;  // by lane
   std::vector<Tensor> in_memory(size_t index) const;
-  void load(size_t index);
+  void load(size_t index, bool from_file);
 
   const Device device_;
   const std::vector<Part> parts_;
@@ -44,6 +48,7 @@ class Streaming {
   std::array<Buffers, 2> buffers_;
   std::array<SwapTicket, 2> ready_{};  // after it, the set is filled, or empty to be filled
   SwapTicket last_ = 0;
+  std::unique_ptr<Stream> copies_;  // to and from an accelerator, in order; null: there are none
 };
 
 }  // namespace zg::zero
