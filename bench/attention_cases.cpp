@@ -119,10 +119,12 @@ Case decode_case(const Size& s, DType dtype) {
 
 }  // namespace
 
-std::vector<Case> attention_cases() {
+std::vector<Case> attention_cases(const Sizes& sizes) {
+  std::vector<Size> training{{1, 12, 1024, 64}, {4, 12, 256, 64}, {8, 3, 128, 16}};
+  if (sizes.on_gpu) training = {{4, 16, 4096, 128}, {16, 16, 1024, 64}, {4, 16, 1024, 96}};
   std::vector<Case> cases;
   for (DType dtype : {DType::f32, DType::bf16}) {
-    for (const Size& s : {Size{1, 12, 1024, 64}, Size{4, 12, 256, 64}, Size{8, 3, 128, 16}})
+    for (const Size& s : training)
       for (const auto& make : {forward_case, backward_case}) cases.push_back(make(s, dtype));
     for (const Size& s : {Size{1, 12, 1024, 64}, Size{8, 12, 1024, 64}, Size{1, 12, 16384, 64}})
       cases.push_back(decode_case(s, dtype));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "bench/operands.h"
+
 namespace zg::bench {
 namespace {
 
@@ -17,9 +19,22 @@ double seconds_of(const std::function<void()>& run, int64_t times,
 
 }  // namespace
 
-std::vector<Case> kernel_cases() {
+std::string Rows::shape() const { return by({N, C}); }
+
+Sizes::Sizes(Device::Type type)
+    : on_gpu(type != Device::Type::cpu),
+      tokens{on_gpu ? 65536 : 8192, on_gpu ? 1024 : 768},
+      logits{on_gpu ? 8192 : 1024, 50257},
+      scores{on_gpu ? 98304 : 12288, 1024},
+      hidden((on_gpu ? 32768 : 4096) * hidden_width),
+      flat(int64_t{on_gpu ? 256 : 32} << 20),
+      parameters(on_gpu ? 800'000'000 : 100'000'000) {}
+
+std::vector<Case> kernel_cases(Device::Type type) {
+  const Sizes sizes(type);
   std::vector<Case> all;
-  for (const auto& cases : {matmul_cases(), attention_cases(), row_cases(), element_cases()})
+  for (const auto& cases :
+       {matmul_cases(sizes), attention_cases(sizes), row_cases(sizes), element_cases(sizes)})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }
@@ -37,11 +52,10 @@ Bound bound_of(const Case& c, const Limits& limits) {
 
 std::vector<double> measure(const std::function<void()>& run, const Effort& effort,
                             const std::function<void()>& finish) {
-  constexpr double tick = 2e-4;  // a sample is long against the clock's reading
   double once = seconds_of(run, 1, finish);
   for (int i = 1; i < effort.warm_up && once * i < effort.seconds / 4; ++i)
     once = std::min(once, seconds_of(run, 1, finish));
-  const auto times = static_cast<int64_t>(std::max(1.0, tick / once));
+  const auto times = static_cast<int64_t>(std::max(1.0, effort.sample_seconds / once));
   const int count =
       std::clamp(static_cast<int>(effort.seconds / (once * static_cast<double>(times))),
                  effort.fewest, effort.samples);

@@ -26,11 +26,31 @@ struct Case {
   std::string text() const { return name + " " + shape + " " + name_of(dtype); }
 };
 
-std::vector<Case> matmul_cases();
-std::vector<Case> attention_cases();
-std::vector<Case> row_cases();      ///< layer_norm and others that work on rows of a matrix
-std::vector<Case> element_cases();  ///< AdamW, gelu and others that work on one element at a time
-std::vector<Case> kernel_cases();   ///< all of these
+/// N rows of width C.
+struct Rows {
+  int64_t N, C;
+  std::string shape() const;
+  double numel() const { return static_cast<double>(N * C); }
+  double bytes(DType dtype) const { return numel() * static_cast<double>(size_of(dtype)); }
+};
+
+/// What the cases are made with: operands that the caches of a processor do not keep, or those of
+/// a GPU, whose second level has 50 MB.
+struct Sizes {
+  static constexpr int64_t hidden_width = 3072;
+  bool on_gpu;
+  Rows tokens, logits, scores;
+  int64_t hidden;      ///< elements of a feed-forward layer
+  int64_t flat;        ///< elements of parameters or gradients that are cast or added
+  int64_t parameters;  ///< that AdamW updates
+  explicit Sizes(Device::Type type);
+};
+
+std::vector<Case> matmul_cases(const Sizes&);
+std::vector<Case> attention_cases(const Sizes&);
+std::vector<Case> row_cases(const Sizes&);          ///< layer_norm and others that work on rows
+std::vector<Case> element_cases(const Sizes&);      ///< AdamW, gelu and others, element by element
+std::vector<Case> kernel_cases(Device::Type type);  ///< all of these
 
 /// What keeps a kernel from being faster: the limit that takes longer. Memory does not bound what
 /// stays in a core's cache.
@@ -42,7 +62,8 @@ Bound bound_of(const Case& c, const Limits& limits);
 
 struct Effort {
   int warm_up = 10, fewest = 7, samples = 50;
-  double seconds = 1.0;  ///< beyond it no more than the fewest samples
+  double seconds = 1.0;          ///< beyond it no more than the fewest samples
+  double sample_seconds = 2e-4;  ///< a sample's runs take at least: long against reading a clock
 };
 /// Seconds of one run, sorted: fewer of them when they take long. `finish` ends each sample of
 /// several runs: of what is queued it waits for the end.

@@ -12,15 +12,13 @@ namespace {
 
 using Run = std::function<void()>;
 
-constexpr int64_t hidden_rows = 4096, hidden_width = 3072;
-constexpr int64_t hidden = hidden_rows * hidden_width;  // of a feed-forward layer: 50 MB in f32
-constexpr int64_t flat = int64_t{32} << 20;             // parameters or gradients
-
 Case element_case(std::string name, int64_t numel, DType dtype, double flops, double read,
                   double written, std::function<Run(const Device&)> make) {
   const auto count = static_cast<double>(numel);
   return {.name = std::move(name),
-          .shape = numel == hidden ? by({hidden_rows, hidden_width}) : std::to_string(numel),
+          .shape = numel % Sizes::hidden_width == 0
+                       ? by({numel / Sizes::hidden_width, Sizes::hidden_width})
+                       : std::to_string(numel),
           .dtype = dtype,
           .flops = flops * count,
           .read = read * count,
@@ -38,9 +36,9 @@ Case uniform_case(std::string name, int64_t numel, DType dtype, double flops, in
 
 /// 4 bytes each of master, gradient and two moments are read and all but the gradient written, and
 /// two more where the parameter has a bf16 copy.
-Case adam_case(bool copies) {
-  constexpr int64_t numel = 100'000'000;
-  const auto make = [copies](const Device& device) -> Run {
+Case adam_case(const Sizes& sizes, bool copies) {
+  const int64_t numel = sizes.parameters;
+  const auto make = [numel, copies](const Device& device) -> Run {
     const Adam call{
         .parameter = operand({numel}, DType::f32, device, 1),
         .gradient = operand({numel}, DType::f32, device, 2),
@@ -54,18 +52,20 @@ Case adam_case(bool copies) {
                       copies ? 14.0 : 12.0, make);
 }
 
-Case gelu_forward(DType dtype) {
+Case gelu_forward(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
   return uniform_case("gelu forward", hidden, dtype, 9.0, 1, 1,
-                      [dtype](const Device& device) -> Run {
+                      [hidden, dtype](const Device& device) -> Run {
                         const GeluForward call{.x = operand({hidden}, dtype, device, 1),
                                                .y = Tensor::zeros({hidden}, dtype, device)};
                         return [call, device] { kernels::gelu_forward(call, device.compute()); };
                       });
 }
 
-Case gelu_backward(DType dtype) {
+Case gelu_backward(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
   return uniform_case("gelu backward", hidden, dtype, 18.0, 2, 1,
-                      [dtype](const Device& device) -> Run {
+                      [hidden, dtype](const Device& device) -> Run {
                         const GeluBackward call{.dy = operand({hidden}, dtype, device, 1),
                                                 .x = operand({hidden}, dtype, device, 2),
                                                 .dx = Tensor::zeros({hidden}, dtype, device)};
@@ -73,50 +73,59 @@ Case gelu_backward(DType dtype) {
                       });
 }
 
-Case dropout_case(DType dtype) {
-  return uniform_case("dropout", hidden, dtype, 1.0, 1, 1, [dtype](const Device& device) -> Run {
-    const Dropout call{.x = operand({4, hidden / 4}, dtype, device, 1),
-                       .y = Tensor::zeros({4, hidden / 4}, dtype, device),
-                       .probability = 0.1f};
-    return [call, device] { kernels::dropout(call, device.compute()); };
-  });
+Case dropout_case(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
+  return uniform_case("dropout", hidden, dtype, 1.0, 1, 1,
+                      [hidden, dtype](const Device& device) -> Run {
+                        const Dropout call{.x = operand({4, hidden / 4}, dtype, device, 1),
+                                           .y = Tensor::zeros({4, hidden / 4}, dtype, device),
+                                           .probability = 0.1f};
+                        return [call, device] { kernels::dropout(call, device.compute()); };
+                      });
 }
 
-Case add_case(DType dtype) {
-  return uniform_case("add", hidden, dtype, 1.0, 2, 1, [dtype](const Device& device) -> Run {
-    const Binary call{.op = BinaryOp::add,
-                      .a = operand({hidden}, dtype, device, 1),
-                      .b = operand({hidden}, dtype, device, 2),
-                      .y = Tensor::zeros({hidden}, dtype, device)};
-    return [call, device] { kernels::binary(call, device.compute()); };
-  });
+Case add_case(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
+  return uniform_case("add", hidden, dtype, 1.0, 2, 1,
+                      [hidden, dtype](const Device& device) -> Run {
+                        const Binary call{.op = BinaryOp::add,
+                                          .a = operand({hidden}, dtype, device, 1),
+                                          .b = operand({hidden}, dtype, device, 2),
+                                          .y = Tensor::zeros({hidden}, dtype, device)};
+                        return [call, device] { kernels::binary(call, device.compute()); };
+                      });
 }
 
-Case silu_case(DType dtype) {
-  return uniform_case("silu", hidden, dtype, 4.0, 1, 1, [dtype](const Device& device) -> Run {
-    const Unary call{.op = UnaryOp::silu,
-                     .x = operand({hidden}, dtype, device, 1),
-                     .y = Tensor::zeros({hidden}, dtype, device)};
-    return [call, device] { kernels::unary(call, device.compute()); };
-  });
+Case silu_case(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
+  return uniform_case("silu", hidden, dtype, 4.0, 1, 1,
+                      [hidden, dtype](const Device& device) -> Run {
+                        const Unary call{.op = UnaryOp::silu,
+                                         .x = operand({hidden}, dtype, device, 1),
+                                         .y = Tensor::zeros({hidden}, dtype, device)};
+                        return [call, device] { kernels::unary(call, device.compute()); };
+                      });
 }
 
-Case axpby_case(DType dtype) {
-  return uniform_case("axpby", hidden, dtype, 3.0, 2, 1, [dtype](const Device& device) -> Run {
-    const Axpby call{.x = operand({hidden}, dtype, device, 1),
-                     .y = operand({hidden}, dtype, device, 2),
-                     .a = 0.5,
-                     .b = 0.5};
-    return [call, device] { kernels::axpby(call, device.compute()); };
-  });
+Case axpby_case(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
+  return uniform_case("axpby", hidden, dtype, 3.0, 2, 1,
+                      [hidden, dtype](const Device& device) -> Run {
+                        const Axpby call{.x = operand({hidden}, dtype, device, 1),
+                                         .y = operand({hidden}, dtype, device, 2),
+                                         .a = 0.5,
+                                         .b = 0.5};
+                        return [call, device] { kernels::axpby(call, device.compute()); };
+                      });
 }
 
 /// [B, T, H, D] to [B, H, T, D].
-Case permute_case(DType dtype) {
-  constexpr int64_t B = 16, T = 1024, H = 12, D = 64;
-  static_assert(B * T * H * D == hidden);
+Case permute_case(const Sizes& sizes, DType dtype) {
+  const auto hidden = sizes.hidden;
+  constexpr int64_t T = 1024, H = 12, D = 64;
+  const int64_t B = hidden / (T * H * D);
   return uniform_case("permute heads", hidden, dtype, 0.0, 1, 1,
-                      [dtype](const Device& device) -> Run {
+                      [B, dtype](const Device& device) -> Run {
                         const StridedCopy call{.x = operand({B, T, H, D}, dtype, device, 1),
                                                .y = Tensor::zeros({B, H, T, D}, dtype, device),
                                                .extents = {B, H, T, D},
@@ -126,19 +135,21 @@ Case permute_case(DType dtype) {
                       });
 }
 
-Case cast_case(DType from, DType to) {
+Case cast_case(const Sizes& sizes, DType from, DType to) {
+  const auto flat = sizes.flat;
   return element_case(std::string("cast to ") + name_of(to), flat, from, 0.0,
                       static_cast<double>(size_of(from)), static_cast<double>(size_of(to)),
-                      [from, to](const Device& device) -> Run {
+                      [flat, from, to](const Device& device) -> Run {
                         const Cast call{.x = operand({flat}, from, device, 1),
                                         .y = Tensor::zeros({flat}, to, device)};
                         return [call, device] { kernels::cast(call, device.compute()); };
                       });
 }
 
-Case sum_of_squares_case(DType dtype) {
+Case sum_of_squares_case(const Sizes& sizes, DType dtype) {
+  const auto flat = sizes.flat;
   return uniform_case("sum of squares", flat, dtype, 2.0, 1, 0,
-                      [dtype](const Device& device) -> Run {
+                      [flat, dtype](const Device& device) -> Run {
                         const SumOfSquares call{
                             .x = operand({flat}, dtype, device, 1),
                             .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
@@ -147,9 +158,10 @@ Case sum_of_squares_case(DType dtype) {
                       });
 }
 
-Case fold_case(DType rounding) {
+Case fold_case(const Sizes& sizes, DType rounding) {
+  const auto flat = sizes.flat;
   return element_case("fold gradient", flat, rounding, 1.0, 8.0, 4.0,
-                      [rounding](const Device& device) -> Run {
+                      [flat, rounding](const Device& device) -> Run {
                         const FoldGradient call{.leaf = operand({flat}, DType::f32, device, 1),
                                                 .sum = operand({flat}, DType::f32, device, 2),
                                                 .rounding = rounding};
@@ -159,14 +171,14 @@ Case fold_case(DType rounding) {
 
 }  // namespace
 
-std::vector<Case> element_cases() {
-  std::vector<Case> cases = {adam_case(false), adam_case(true)};
+std::vector<Case> element_cases(const Sizes& sizes) {
+  std::vector<Case> cases = {adam_case(sizes, false), adam_case(sizes, true)};
   for (DType dtype : {DType::f32, DType::bf16})
     for (const auto& make : {gelu_forward, gelu_backward, dropout_case, add_case, silu_case,
                              axpby_case, permute_case, sum_of_squares_case, fold_case})
-      cases.push_back(make(dtype));
-  cases.push_back(cast_case(DType::f32, DType::bf16));
-  cases.push_back(cast_case(DType::bf16, DType::f32));
+      cases.push_back(make(sizes, dtype));
+  cases.push_back(cast_case(sizes, DType::f32, DType::bf16));
+  cases.push_back(cast_case(sizes, DType::bf16, DType::f32));
   return cases;
 }
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 
+#include "bench/operands.h"
+#include "kernels/matmul.h"
 #include "kernels/peak.h"
 #include "runtime/cpu/team.h"
 #include "runtime/tensor.h"
@@ -70,6 +73,53 @@ double measure_update_bandwidth(const Device& device) {
     };
   });
   return 2.0 * static_cast<double>(y.bytes()) / seconds;
+}
+
+Limits measure_gpu_limits(const Device& device) {
+  constexpr double long_enough = 0.05;  // seconds: a slower device is known by smaller work
+  const auto best_of = [&](int rounds, const std::function<void()>& run) {
+    double best = 1e9;
+    for (int round = 0; round < rounds; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      run();
+      device.compute().synchronize();
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, seconds.count());
+    }
+    return best;
+  };
+  // The rate of the largest of the sizes, or of the first that takes long.
+  const auto rate = [&](int64_t smallest, int64_t largest, const auto& work_of) {
+    double found = 0.0;
+    for (int64_t size = smallest; size <= largest; size *= 2) {
+      const auto [amount, run] = work_of(size);
+      const double first = best_of(1, run);
+      found = amount / (first > long_enough ? first : best_of(8, run));
+      if (first > long_enough) break;
+    }
+    return found;
+  };
+  Limits limits;
+  limits.memory = rate(numel / 128, 4 * numel, [&](int64_t size) {
+    const Tensor from = Tensor::zeros({size}, DType::f32, device);
+    const Tensor to = Tensor::zeros({size}, DType::f32, device);
+    return std::pair(2.0 * static_cast<double>(to.bytes()),
+                     std::function<void()>([=] { copy(from, to, device.compute()); }));
+  });
+  limits.update = limits.read = limits.memory;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    (dtype == DType::bf16 ? limits.matmul_bf16 : limits.matmul_f32) =
+        rate(256, 8192, [&](int64_t side) {
+          const Matmul call{.a = operand({side, side}, dtype, device, 1),
+                            .b = operand({side, side}, dtype, device, 2),
+                            .c = Tensor::zeros({side, side}, dtype, device),
+                            .M = side,
+                            .N = side,
+                            .K = side};
+          return std::pair(2.0 * static_cast<double>(side * side * side),
+                           std::function<void()>([=] { kernels::matmul(call, device.compute()); }));
+        });
+  return limits;
 }
 
 Limits measure_limits(const Device& device) {

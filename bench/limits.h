@@ -16,6 +16,10 @@ struct Limits {
 /// The best of three rounds: some seconds and, while it runs, 512 MiB.
 Limits measure_limits(const Device& device);
 
+/// Of a GPU: copies on the device of up to 2 GiB, read and written, and products of up to
+/// 8192 x 8192 by whatever multiplies there (Device::description() says). Takes 4 GiB.
+Limits measure_gpu_limits(const Device& device);
+
 /// Bytes a second that all threads read and write of an array too large for any cache, in place:
 /// the best of several passes.
 double measure_update_bandwidth(const Device& device);

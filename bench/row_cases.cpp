@@ -10,24 +10,15 @@ namespace {
 
 using Run = std::function<void()>;
 
-/// N rows of width C.
-struct Rows {
-  int64_t N, C;
-  std::string shape() const { return by({N, C}); }
-  double numel() const { return static_cast<double>(N * C); }
-  double bytes(DType dtype) const { return bytes_of(N * C, dtype); }
-};
-
-constexpr Rows tokens{8192, 768};  // 25 MB in f32: more than a second-level cache
-
-Case layer_norm_forward(DType dtype) {
+Case layer_norm_forward(const Sizes& sizes, DType dtype) {
+  const auto tokens = sizes.tokens;
   return {.name = "layer_norm forward, residual",
           .shape = tokens.shape(),
           .dtype = dtype,
           .flops = 9.0 * tokens.numel(),
           .read = 2 * tokens.bytes(dtype),
           .written = 2 * tokens.bytes(dtype),
-          .make = [dtype](const Device& device) -> Run {
+          .make = [tokens, dtype](const Device& device) -> Run {
             const Shape shape{tokens.N, tokens.C};
             const LayerNormForward call{.x = operand(shape, dtype, device, 1),
                                         .residual = operand(shape, dtype, device, 2),
@@ -41,14 +32,15 @@ Case layer_norm_forward(DType dtype) {
           }};
 }
 
-Case layer_norm_backward(DType dtype) {
+Case layer_norm_backward(const Sizes& sizes, DType dtype) {
+  const auto tokens = sizes.tokens;
   return {.name = "layer_norm backward, residual",
           .shape = tokens.shape(),
           .dtype = dtype,
           .flops = 15.0 * tokens.numel(),
           .read = 3 * tokens.bytes(dtype),
           .written = tokens.bytes(dtype),
-          .make = [dtype](const Device& device) -> Run {
+          .make = [tokens, dtype](const Device& device) -> Run {
             const Shape shape{tokens.N, tokens.C};
             const LayerNormBackward call{.dy = operand(shape, dtype, device, 1),
                                          .x = operand(shape, dtype, device, 2),
@@ -63,14 +55,15 @@ Case layer_norm_backward(DType dtype) {
           }};
 }
 
-Case rms_norm_forward(DType dtype) {
+Case rms_norm_forward(const Sizes& sizes, DType dtype) {
+  const auto tokens = sizes.tokens;
   return {.name = "rms_norm forward",
           .shape = tokens.shape(),
           .dtype = dtype,
           .flops = 4.0 * tokens.numel(),
           .read = tokens.bytes(dtype),
           .written = tokens.bytes(dtype),
-          .make = [dtype](const Device& device) -> Run {
+          .make = [tokens, dtype](const Device& device) -> Run {
             const Shape shape{tokens.N, tokens.C};
             const RmsNormForward call{.x = operand(shape, dtype, device, 1),
                                       .gamma = operand({tokens.C}, dtype, device, 2),
@@ -82,14 +75,15 @@ Case rms_norm_forward(DType dtype) {
 
 constexpr int64_t vocabulary = 50257, block = 1024;
 
-Case embedding_forward(DType dtype) {
+Case embedding_forward(const Sizes& sizes, DType dtype) {
+  const auto tokens = sizes.tokens;
   return {.name = "embedding forward",
           .shape = tokens.shape(),
           .dtype = dtype,
           .flops = tokens.numel(),
           .read = tokens.bytes(dtype),  // positions stay in a cache
           .written = tokens.bytes(dtype),
-          .make = [dtype](const Device& device) -> Run {
+          .make = [tokens, dtype](const Device& device) -> Run {
             const EmbeddingForward call{.ids = random_ids(tokens.N, vocabulary, device),
                                         .weight = operand({vocabulary, tokens.C}, dtype, device, 1),
                                         .position = operand({block, tokens.C}, dtype, device, 2),
@@ -99,14 +93,15 @@ Case embedding_forward(DType dtype) {
           }};
 }
 
-Case embedding_backward(DType dtype) {
+Case embedding_backward(const Sizes& sizes, DType dtype) {
+  const auto tokens = sizes.tokens;
   return {.name = "embedding backward",
           .shape = tokens.shape() + " to " + by({vocabulary, tokens.C}),
           .dtype = dtype,
           .flops = 2.0 * tokens.numel(),
           .read = tokens.bytes(dtype),
           .written = bytes_of(vocabulary * tokens.C, DType::f32),  // every row
-          .make = [dtype](const Device& device) -> Run {
+          .make = [tokens, dtype](const Device& device) -> Run {
             const EmbeddingBackward call{
                 .ids = random_ids(tokens.N, vocabulary, device),
                 .dy = operand({tokens.N, tokens.C}, dtype, device, 1),
@@ -117,16 +112,15 @@ Case embedding_backward(DType dtype) {
           }};
 }
 
-constexpr Rows logits{1024, vocabulary};
-
-Case cross_entropy_forward(DType dtype) {
+Case cross_entropy_forward(const Sizes& sizes, DType dtype) {
+  const auto logits = sizes.logits;
   return {.name = "cross_entropy forward",
           .shape = logits.shape(),
           .dtype = dtype,
           .flops = 4.0 * logits.numel(),
           .read = logits.bytes(dtype),
           .written = 0.0,  // one number a row
-          .make = [dtype](const Device& device) -> Run {
+          .make = [logits, dtype](const Device& device) -> Run {
             const CrossEntropyForward call{
                 .logits = operand({logits.N, logits.C}, dtype, device, 1),
                 .targets = random_ids(logits.N, vocabulary, device),
@@ -136,14 +130,15 @@ Case cross_entropy_forward(DType dtype) {
           }};
 }
 
-Case cross_entropy_backward(DType dtype) {
+Case cross_entropy_backward(const Sizes& sizes, DType dtype) {
+  const auto logits = sizes.logits;
   return {.name = "cross_entropy backward",
           .shape = logits.shape(),
           .dtype = dtype,
           .flops = 3.0 * logits.numel(),
           .read = logits.bytes(dtype),
           .written = logits.bytes(dtype),
-          .make = [dtype](const Device& device) -> Run {
+          .make = [logits, dtype](const Device& device) -> Run {
             const CrossEntropyBackward call{
                 .logits = operand({logits.N, logits.C}, dtype, device, 1),
                 .targets = random_ids(logits.N, vocabulary, device),
@@ -154,34 +149,36 @@ Case cross_entropy_backward(DType dtype) {
           }};
 }
 
-ProjectionCrossEntropy projection_call(int64_t N, DType dtype, const Device& device) {
-  return {.x = operand({N, tokens.C}, dtype, device, 1),
-          .weight = operand({vocabulary, tokens.C}, dtype, device, 2),
+ProjectionCrossEntropy projection_call(int64_t N, int64_t C, DType dtype, const Device& device) {
+  return {.x = operand({N, C}, dtype, device, 1),
+          .weight = operand({vocabulary, C}, dtype, device, 2),
           .targets = random_ids(N, vocabulary, device),
           .loss = Tensor::zeros({N}, DType::f32, device)};
 }
 
-double projection_flops(int64_t N) {
-  return 2.0 * static_cast<double>(N) * static_cast<double>(vocabulary * tokens.C);
+double projection_flops(int64_t N, int64_t C) {
+  return 2.0 * static_cast<double>(N) * static_cast<double>(vocabulary * C);
 }
 
-Case projection_loss(int64_t N, DType dtype) {
+Case projection_loss(const Sizes& sizes, int64_t N, DType dtype) {
+  const auto tokens = sizes.tokens;
   return {.name = "projection + cross_entropy",
           .shape = by({N, vocabulary, tokens.C}),
           .dtype = dtype,
-          .flops = projection_flops(N),
+          .flops = projection_flops(N, tokens.C),
           .read = bytes_of((N + vocabulary) * tokens.C, dtype),
           .written = 0.0,  // one number a row
-          .make = [N, dtype](const Device& device) -> Run {
-            const auto call = projection_call(N, dtype, device);
+          .make = [tokens, N, dtype](const Device& device) -> Run {
+            const auto call = projection_call(N, tokens.C, dtype, device);
             return [call, device] { kernels::projection_cross_entropy(call, device.compute()); };
           }};
 }
 
 /// Three products: the logits, dx and dweight.
-Case projection_gradients(int64_t N, DType dtype) {
-  const auto make = [N, dtype](const Device& device) -> Run {
-    ProjectionCrossEntropy call = projection_call(N, dtype, device);
+Case projection_gradients(const Sizes& sizes, int64_t N, DType dtype) {
+  const auto tokens = sizes.tokens;
+  const auto make = [tokens, N, dtype](const Device& device) -> Run {
+    ProjectionCrossEntropy call = projection_call(N, tokens.C, dtype, device);
     call.dx = Tensor::zeros({N, tokens.C}, DType::f32, device);
     call.dweight = Tensor::zeros({vocabulary, tokens.C}, DType::f32, device);
     return [call, device] { kernels::projection_cross_entropy(call, device.compute()); };
@@ -189,36 +186,36 @@ Case projection_gradients(int64_t N, DType dtype) {
   return {.name = "projection + cross_entropy and gradients",
           .shape = by({N, vocabulary, tokens.C}),
           .dtype = dtype,
-          .flops = 3.0 * projection_flops(N),
+          .flops = 3.0 * projection_flops(N, tokens.C),
           .read = bytes_of((N + vocabulary) * tokens.C, dtype),
           .written = bytes_of((N + vocabulary) * tokens.C, DType::f32),
           .make = make};
 }
 
-constexpr Rows scores{12288, 1024};
-
-Case softmax_forward(DType dtype) {
+Case softmax_forward(const Sizes& sizes, DType dtype) {
+  const auto scores = sizes.scores;
   return {.name = "softmax forward",
           .shape = scores.shape(),
           .dtype = dtype,
           .flops = 5.0 * scores.numel(),
           .read = scores.bytes(dtype),
           .written = scores.bytes(dtype),
-          .make = [dtype](const Device& device) -> Run {
+          .make = [scores, dtype](const Device& device) -> Run {
             const SoftmaxForward call{.x = operand({scores.N, scores.C}, dtype, device, 1),
                                       .y = Tensor::zeros({scores.N, scores.C}, dtype, device)};
             return [call, device] { kernels::softmax_forward(call, device.compute()); };
           }};
 }
 
-Case sum_of_rows(DType dtype) {  // as the gradient of a bias
+Case sum_of_rows(const Sizes& sizes, DType dtype) {  // as the gradient of a bias
+  const auto tokens = sizes.tokens;
   return {.name = "sum of rows",
           .shape = tokens.shape(),
           .dtype = dtype,
           .flops = tokens.numel(),
           .read = tokens.bytes(dtype),
           .written = 0.0,  // one row
-          .make = [dtype](const Device& device) -> Run {
+          .make = [tokens, dtype](const Device& device) -> Run {
             const Reduce call{.op = ReduceOp::sum,
                               .x = operand({tokens.N, tokens.C}, dtype, device, 1),
                               .y = Tensor::zeros({tokens.C}, DType::f32, device),
@@ -229,17 +226,17 @@ Case sum_of_rows(DType dtype) {  // as the gradient of a bias
 
 }  // namespace
 
-std::vector<Case> row_cases() {
+std::vector<Case> row_cases(const Sizes& sizes) {
   std::vector<Case> cases;
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& make :
          {layer_norm_forward, layer_norm_backward, rms_norm_forward, embedding_forward,
           embedding_backward, cross_entropy_forward, cross_entropy_backward})
-      cases.push_back(make(dtype));
-    for (int64_t N : {512, 1024})
+      cases.push_back(make(sizes, dtype));
+    for (int64_t N : {sizes.logits.N / 2, sizes.logits.N})
       for (const auto& make : {projection_loss, projection_gradients})
-        cases.push_back(make(N, dtype));
-    for (const auto& make : {softmax_forward, sum_of_rows}) cases.push_back(make(dtype));
+        cases.push_back(make(sizes, N, dtype));
+    for (const auto& make : {softmax_forward, sum_of_rows}) cases.push_back(make(sizes, dtype));
   }
   return cases;
 }

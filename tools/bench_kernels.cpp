@@ -60,10 +60,14 @@ void print_limit(const char* name, const char* dtype, int threads, double flops,
               cell(flops).c_str(), cell(bytes).c_str());
 }
 
-void print(const Limits& limits, int threads) {
+void print_products(const Limits& limits, int threads) {
   if (limits.matmul_f32 > 0.0) print_limit("matmul peak", "f32", threads, limits.matmul_f32, 0.0);
   if (limits.matmul_bf16 > 0.0)
     print_limit("matmul peak", "bf16", threads, limits.matmul_bf16, 0.0);
+}
+
+void print(const Limits& limits, int threads) {
+  print_products(limits, threads);
   print_limit("memory, y += x", "f32", threads, 0.0, limits.memory);
   print_limit("memory, y += 1", "i32", threads, 0.0, limits.update);
   print_limit("read", "i32", threads, 0.0, limits.read);
@@ -115,9 +119,9 @@ Json json_of(const Row& row) {
           {"percent_of_limit", percent ? Json(*percent) : Json(nullptr)}};
 }
 
-std::vector<Case> chosen(const std::string& filter) {
+std::vector<Case> chosen(const std::string& filter, Device::Type type) {
   const std::regex pattern = pattern_of(filter);
-  std::vector<Case> cases = bench::kernel_cases();
+  std::vector<Case> cases = bench::kernel_cases(type);
   std::erase_if(cases, [&](const Case& c) { return !std::regex_search(c.text(), pattern); });
   if (cases.empty())
     throw ConfigError(
@@ -152,22 +156,25 @@ Json measure_on_cpu(const std::vector<Case>& cases, const std::vector<int>& thre
           {"rows", rows}};
 }
 
-/// Nothing measures a GPU's limits yet.
 Json measure_on_cuda(const std::vector<Case>& cases) {
   Json rows = Json::array();
   print_head();
   const Device device = Device::cuda();
+  const Limits limits = bench::measure_gpu_limits(device);
+  print_products(limits, 1);
+  print_limit("memory, a copy", "f32", 1, 0.0, limits.memory);
   for (const Case& c : cases) {
+    const bench::Effort effort{.sample_seconds = 2e-3};  // long against the wait for a GPU
     const auto seconds =
-        bench::measure(c.make(device), {}, [&device] { device.compute().synchronize(); });
-    const Row row{c, 1, seconds, {"", 0.0}};
+        bench::measure(c.make(device), effort, [&] { device.compute().synchronize(); });
+    const Row row{c, 1, seconds, bound_of(c, limits)};
     print(row);
     rows.push_back(json_of(row));
   }
   return {{"schema", 1},
           {"bench", "kernels"},
           {"machine", {{"device", device.description()}}},
-          {"limits", Json::array()},
+          {"limits", {json_of(limits, 1)}},
           {"rows", rows}};
 }
 
@@ -184,7 +191,8 @@ int bench_kernels(const std::vector<std::string>& arguments) {
           "Measures what this machine reaches at most, then every kernel beside the limit that\n"
           "bounds it: multiply-adds on registers, or memory that is read or updated. Bytes are\n"
           "those of each operand once; what a cache holds exceeds 100 % of memory. Takes some\n"
-          "minutes and up to 2 GiB.",
+          "minutes and up to 2 GiB; with --device cuda up to 16 GiB of the GPU, for larger "
+          "operands.",
       .groups = {{"flags",
                   {text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case shape dtype\""),
@@ -202,7 +210,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
   if (!parse(line, arguments, given)) return 0;
   require_device(type);
   check_writable("--json", json);
-  const std::vector<Case> cases = chosen(filter);
+  const std::vector<Case> cases = chosen(filter, type);
   const Json record =
       type == Device::Type::cuda ? measure_on_cuda(cases) : measure_on_cpu(cases, threads);
   if (!json.empty()) write_text(json, record.dump(1));
