@@ -5,6 +5,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/cuda/workspace.h"
 
 namespace zg {
 namespace {
@@ -94,6 +95,7 @@ namespace kernels {
 constinit Kernel<Matmul> matmul{.name = op,
                                 .workspace_bytes = cpu::matmul_workspace_bytes,
                                 .cpu = cpu::matmul,
+                                .cuda_workspace_bytes = cuda::matmul_bytes,
                                 .cuda = ZG_CUDA_KERNEL(matmul)};
 }
 

@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/poison.h"
 
 namespace zg {
 Arena::Arena(std::unique_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
+
+Arena::~Arena() { unpoison(base(), held_); }
 
 int64_t Arena::reserved_after(int64_t bytes) const {
   const bool fits = free_by_size_.lower_bound({bytes, 0}) != free_by_size_.end();
@@ -26,6 +29,7 @@ int64_t Arena::allocate(int64_t bytes) {
     if (memory_ && (needed > memory_->capacity() || !memory_->grow(held_, needed)))
       throw OutOfMemory("arena: the system refused to grow from " + std::to_string(held_) + " to " +
                         std::to_string(needed) + " bytes");
+    if (memory_) poison(base() + held_, needed - held_);
     held_ = needed;
   }
   return std::exchange(top_, top_ + bytes);

@@ -21,6 +21,9 @@ class Arena {
 
   /// memory: what it hands out, taken as it grows; null: unbacked.
   explicit Arena(std::unique_ptr<ArenaMemory> memory = nullptr);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
   /// What reserved() would be after allocate(bytes).
   int64_t reserved_after(int64_t bytes) const;

@@ -8,6 +8,7 @@
 #include "runtime/backend.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
+#include "runtime/poison.h"
 
 namespace zg {
 namespace {
@@ -214,6 +215,7 @@ Buffer::Buffer(const Device& device, int64_t bytes, Space space)
   const Ledger::Block block = device_.state_->ledger.allocate(arena_bytes(bytes, space), space);
   offset_ = block.offset;
   data_ = block.data;
+  unpoison(data_, bytes);
   purpose_ = block.purpose;
   if (space != Space::file) return;
   try {
@@ -229,6 +231,7 @@ std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Sp
 }
 
 Buffer::~Buffer() {
+  poison(data_, bytes_);
   device_.state_->ledger.release(offset_, arena_bytes(bytes_, space_), space_, purpose_);
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/matmul.cuh"
 
+#include "kernels/cuda/cublaslt_matmul.h"
+
 // The product of f32 on the ordinary cores. A block makes one tile of c, walking K in order, so
 // that the bits depend on nothing else.
 namespace zg::cuda {
@@ -71,8 +73,8 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
 
 }  // namespace
 
-void matmul(const Matmul& m, Workspace, Stream& stream) {
-  if (m.M == 0 || m.N == 0) return;
+void matmul(const Matmul& m, Workspace workspace, Stream& stream) {
+  if (m.M == 0 || m.N == 0 || cublaslt_matmul(m, workspace, stream)) return;
   const Product product{.a = {m.a.raw(), m.stride_a,
                               m.lda           ? m.lda
                               : m.transpose_a ? m.M

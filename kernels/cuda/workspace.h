@@ -2,6 +2,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/layer_norm.h"
+#include "kernels/matmul.h"
 #include "kernels/projection_chunks.h"
 #include "kernels/reduce.h"
 
@@ -39,5 +40,8 @@ int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy&, const Devi
 
 /// A float for each query of each head.
 int64_t attention_backward_bytes(const AttentionBackward&, const Device::Traits&);
+
+/// For cuBLASLt, where a few large tiles leave multiprocessors idle and the sums are cut along K.
+int64_t matmul_bytes(const Matmul&, const Device::Traits&);
 
 }  // namespace zg::cuda

@@ -1,6 +1,7 @@
 #include "runtime/cuda/device.h"
 
 #include "runtime/cuda/api.h"
+#include "runtime/cuda/cublaslt.h"
 
 namespace zg::cuda {
 namespace {
@@ -31,7 +32,8 @@ std::string describe(int index) {
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   return std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
          std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
-         " multiprocessors, " + std::to_string(properties.totalGlobalMem >> 20) + " MiB";
+         " multiprocessors, " + std::to_string(properties.totalGlobalMem >> 20) + " MiB, " +
+         describe_matmul();
 }
 
 }  // namespace

@@ -46,10 +46,36 @@ __global__ void endless_wait(float* out) {
   while (*out != 1.0f) zg::emulator::spin();
 }
 
+__global__ void past_a_tensor(float* out) { out[64 + threadIdx.x] = 0.0f; }
+
+__global__ void past_shared_memory(float* out) {
+  auto* shared = reinterpret_cast<float*>(zg::emulator::current->block->shared);
+  shared[threadIdx.x + 1] = 1.0f;  // of 32
+  out[threadIdx.x] = shared[threadIdx.x];
+}
+
+__global__ void past_a_shared_array(float* out) {
+  __shared__ float part[32];
+  part[threadIdx.x + 1] = 1.0f;
+  out[threadIdx.x] = part[0];
+}
+
 void run(void (*kernel)(float*)) {
   const Device device = Device::cuda();
   const Tensor out = Tensor::zeros({64}, DType::f32, device);
-  cuda::launch("planted", kernel, {dim3(1), dim3(32)}, device.compute(), out.data<float>());
+  cuda::launch("planted", kernel, {dim3(1), dim3(32), 32 * sizeof(float)}, device.compute(),
+               out.data<float>());
+  device.compute().synchronize();
+}
+
+__global__ void zero(float* out) { out[threadIdx.x] = 0.0f; }
+
+/// The tensor is given back before the kernel that writes to it is queued.
+void run_after_the_tensor() {
+  const Device device = Device::cuda();
+  const Tensor other = Tensor::zeros({64}, DType::f32, device);
+  float* const place = Tensor::zeros({64}, DType::f32, device).data<float>();
+  cuda::launch("planted", zero, {dim3(1), dim3(32)}, device.compute(), place);
   device.compute().synchronize();
 }
 
@@ -229,6 +255,10 @@ int main(int count, char** arguments) {
       {"too_many_arrivals", [] { run_box(too_many_arrivals); }},
       {"product_without_wait", [] { run_box(product_without_wait); }},
       {"differing_products", [] { run_box(differing_products); }},
+      {"past_a_tensor", [] { run(past_a_tensor); }},
+      {"past_shared_memory", [] { run(past_shared_memory); }},
+      {"past_a_shared_array", [] { run(past_a_shared_array); }},
+      {"after_the_tensor", run_after_the_tensor},
       {"host_reads_device_memory", read_device_memory_from_host},
       {"host_reads_before_the_copy", read_before_the_copy}};
   const auto bug = bugs.find(count == 2 ? arguments[1] : "");

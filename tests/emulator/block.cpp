@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -299,6 +300,10 @@ void set_schedule(uint64_t seed) { schedule_seed = seed; }
 
 void run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_bytes,
               const std::function<void()>& body) {
+#ifdef __SANITIZE_ADDRESS__
+  static std::mutex one_at_a_time;  // __shared__ arrays are plain statics here
+  const std::lock_guard lock(one_at_a_time);
+#endif
   const uint64_t threads = uint64_t{extent.x} * extent.y * extent.z;
   if (current) die("a kernel launches a kernel");
   if (threads == 0 || threads > most_threads)

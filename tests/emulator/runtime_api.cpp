@@ -162,10 +162,17 @@ CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType, cuuint32_t rank
 
 }  // namespace
 
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->work.push_back(std::move(work));
+#ifdef __SANITIZE_ADDRESS__
+  drain(*stream);
+#endif
+}
+
 void launch(const char* kernel, Extent grid, Extent block, size_t shared_bytes, cudaStream_t stream,
             std::function<void()> body) {
-  stream->work.push_back(
-      [=, body = std::move(body)] { run_grid(kernel, grid, block, shared_bytes, body); });
+  enqueue(stream,
+          [=, body = std::move(body)] { run_grid(kernel, grid, block, shared_bytes, body); });
 }
 
 }  // namespace zg::emulator
@@ -234,17 +241,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   // The process's own memory is read before the call returns, and written before it does.
   if (!is_mapped(from) && !is_pinned(from)) {
     const auto* start = static_cast<const std::byte*>(from);
-    stream->work.push_back([to, staged = std::vector<std::byte>(start, start + bytes)] {
+    enqueue(stream, [to, staged = std::vector<std::byte>(start, start + bytes)] {
       std::memcpy(to, staged.data(), staged.size());
     });
   } else {
-    stream->work.push_back([=] { std::memmove(to, from, bytes); });
+    enqueue(stream, [=] { std::memmove(to, from, bytes); });
   }
   if (!is_mapped(to) && !is_pinned(to)) drain(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  stream->work.push_back([=] { std::memset(to, value, bytes); });
+  enqueue(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 
@@ -287,7 +294,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event->stream && event->stream != stream)
-    stream->work.push_back([other = event->stream] { drain(*other); });
+    enqueue(stream, [other = event->stream] { drain(*other); });
   return cudaSuccess;
 }
 

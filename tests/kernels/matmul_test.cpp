@@ -125,7 +125,7 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
       for (DType out : on_device({dtype, accumulator(dtype)}, device))
         for (Activation form : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
           for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24},
-                                   Size{29, 300, 24}, Size{2, 300, 24}}) {
+                                   Size{29, 300, 24}, Size{2, 300, 24}, Size{24, 40, 24}}) {
             Matmul m = packed(size, dtype, out, device, false, true);
             m.bias = random_tensor({size.N}, dtype, device, 4, -3.0, 3.0);
             m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
@@ -195,6 +195,16 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       e = expect(m);
       run(m);
       check_close(m, e);
+
+      m.M = 16, m.N = 32, m.K = 24;  // all on 16 bytes, as libraries want it
+      m.lda = 32, m.ldb = 40, m.ldc = 48;
+      m.stride_a = 768, m.stride_b = 800, m.stride_c = 16 * 48;
+      for (int transposes = 0; transposes < 4; ++transposes) {
+        m.transpose_a = transposes & 1, m.transpose_b = transposes & 2;
+        e = expect(m);
+        run(m);
+        check_close(m, e);
+      }
     }
 }
 
