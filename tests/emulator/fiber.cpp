@@ -13,6 +13,12 @@
 #endif
 #ifdef ZG_EMULATOR_TSAN  // this file itself is compiled without -fsanitize=thread
 #include <sanitizer/tsan_interface.h>
+
+// Of the runtime; no header declares them.
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
 #endif
 #ifndef __x86_64__
 #error "fiber: the switch is written for x86-64; add one for this processor"
@@ -173,6 +179,20 @@ void acquire(void* place) {
   __tsan_acquire(place);
 #endif
   (void)place;
+}
+
+Unwatched::Unwatched() {
+#ifdef ZG_EMULATOR_TSAN
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+#endif
+}
+
+Unwatched::~Unwatched() {
+#ifdef ZG_EMULATOR_TSAN
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+#endif
 }
 
 }  // namespace zg::emulator

@@ -32,4 +32,14 @@ class Fiber {
 void release(void* place);
 void acquire(void* place);
 
+/// While it exists, ThreadSanitizer does not watch this fiber: for the emulator's own books, which
+/// fibers share without being threads. No switch may fall between.
+class Unwatched {
+ public:
+  Unwatched();
+  ~Unwatched();
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
+
 }  // namespace zg::emulator

@@ -19,12 +19,14 @@ struct Phase {
 static_assert(sizeof(Phase) == 8);
 
 Phase read(const void* barrier) {
+  const Unwatched books;
   Phase phase;
   std::memcpy(&phase, barrier, sizeof phase);
   return phase;
 }
 
 void write(void* barrier, Phase phase) {
+  const Unwatched books;
   if (phase.missing == 0 && phase.bytes == 0) {
     phase.parity = phase.parity ^ 1u;
     phase.missing = phase.arrivals;
@@ -66,22 +68,29 @@ void land(const PendingBox& box) {
         }
 }
 
-/// One box of those that the barrier waits for.
-bool land_one(void* barrier) {
+/// Takes the first box that the barrier waits for, if there is one.
+bool take_box(const void* barrier, PendingBox& box) {
+  const Unwatched books;
   std::vector<PendingBox>& boxes = current->block->boxes;
   for (size_t i = 0; i < boxes.size(); ++i) {
     if (boxes[i].barrier != barrier) continue;
-    const PendingBox box = boxes[i];
+    box = boxes[i];
     boxes.erase(boxes.begin() + static_cast<std::ptrdiff_t>(i));
-    acquire(barrier);
-    land(box);
-    release(barrier);
-    Phase phase = read(barrier);
-    phase.bytes -= static_cast<int32_t>(box.bytes);
-    write(barrier, phase);
     return true;
   }
   return false;
+}
+
+bool land_one(void* barrier) {
+  PendingBox box;
+  if (!take_box(barrier, box)) return false;
+  acquire(barrier);
+  land(box);
+  release(barrier);
+  Phase phase = read(barrier);
+  phase.bytes -= static_cast<int32_t>(box.bytes);
+  write(barrier, phase);
+  return true;
 }
 
 template <class T>
@@ -196,6 +205,7 @@ void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w,
     die("TMA: a box that does not fit in shared memory");
   std::memset(to, 0xff, box.bytes);
   release(barrier);
+  const Unwatched books;
   block.boxes.push_back(box);
 }
 
