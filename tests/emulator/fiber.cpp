@@ -68,28 +68,49 @@ struct Outside {
 };
 thread_local Outside outside;
 
-/// Stacks that no fiber has now: the system takes longer to map one than a small block to run.
-class SpareStacks {
+/// What a fiber is made of.
+struct Parts {
+  std::byte* stack = nullptr;
+  void* thread_sanitizer = nullptr;
+};
+
+/// Parts that no fiber has now: making them takes longer than running a small block.
+class Spares {
  public:
-  std::byte* take() {
-    const std::lock_guard lock(mutex_);
-    if (stacks_.empty()) return nullptr;
-    std::byte* const stack = stacks_.back();
-    stacks_.pop_back();
-    return stack;
+  ~Spares() {
+    for (const Parts& parts : all_) {
+#ifdef ZG_EMULATOR_TSAN
+      __tsan_destroy_fiber(parts.thread_sanitizer);
+#endif
+      munmap(parts.stack - guard, stack_bytes + guard);
+    }
   }
-  void give(std::byte* stack) {
+  Parts take() {
     const std::lock_guard lock(mutex_);
-    stacks_.push_back(stack);
+    if (all_.empty()) return {};
+    const Parts parts = all_.back();
+    all_.pop_back();
+    return parts;
+  }
+  void give(const Parts& parts) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(parts);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::byte*> stacks_;
+  std::vector<Parts> all_;
 };
-SpareStacks& spare_stacks() {
-  static SpareStacks* const spare = new SpareStacks;  // devices may outlive other statics
+
+Spares& spares() {
+#ifdef ZG_EMULATOR_TSAN
+  // A fiber remembers what it has seen: one that went to another thread could hide a race with it.
+  static thread_local Spares spare;
+  return spare;
+#else
+  static Spares* const spare = new Spares;  // devices may outlive other statics
   return *spare;
+#endif
 }
 
 std::byte* map_stack() {
@@ -104,23 +125,16 @@ std::byte* map_stack() {
 
 }  // namespace
 
-Fiber::Fiber() : stack_(spare_stacks().take()) {
-  if (!stack_) stack_ = map_stack();
+Fiber::Fiber() {
+  const Parts spare = spares().take();
+  stack_ = spare.stack ? spare.stack : map_stack();
+  thread_sanitizer_ = spare.thread_sanitizer;
 #ifdef ZG_EMULATOR_TSAN
-  thread_sanitizer_ = __tsan_create_fiber(0);
+  if (!thread_sanitizer_) thread_sanitizer_ = __tsan_create_fiber(0);
 #endif
 }
 
-Fiber::~Fiber() {
-#ifdef ZG_EMULATOR_TSAN
-  __tsan_destroy_fiber(thread_sanitizer_);
-#endif
-#ifdef ZG_EMULATOR_TSAN
-  munmap(stack_ - guard, stack_bytes + guard);  // with what ThreadSanitizer remembers of it
-#else
-  spare_stacks().give(stack_);
-#endif
-}
+Fiber::~Fiber() { spares().give({stack_, thread_sanitizer_}); }
 
 void Fiber::prepare(void (*entry)()) {
 #ifdef __SANITIZE_ADDRESS__
