@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/cpu/poison.h"
 #include "runtime/error.h"
-#include "runtime/poison.h"
 
 namespace zg {
 Arena::Arena(std::unique_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}

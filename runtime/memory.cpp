@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "runtime/backend.h"
+#include "runtime/cpu/poison.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
-#include "runtime/poison.h"
 
 namespace zg {
 namespace {
