@@ -50,10 +50,12 @@ void Streaming::load(size_t index, bool from_file) {
   for (size_t lane = 0; lane < memory.size(); ++lane)
     if (const Lane& from = parts_[index][lane];
         from.moves() && from.loads && in_file(from.tensor) == from_file) {
-      if (from_file)
+      if (from_file) {
         ready_[index % 2] = start_swap(from.tensor, memory[lane]);
-      else
+      } else {
+        wait_for_swap(device_, written_[index % 2]);  // the drive may still read this set
         copy(from.tensor, memory[lane], *copies_);
+      }
     }
 }
 
@@ -67,9 +69,10 @@ Streaming::~Streaming() {
 }
 
 const std::vector<Tensor>& Streaming::next() {
+  // This set's copies have come and the other's have left, which the drive fills next.
+  if (copies_) copies_->synchronize();
   load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);
-  if (copies_) copies_->synchronize();
   load(next_ + 1, /*from_file=*/false);
   return current_ = in_memory(next_);
 }
@@ -78,7 +81,7 @@ void Streaming::keep() {
   for (size_t lane = 0; lane < current_.size(); ++lane)
     if (const Lane& to = parts_[next_][lane]; to.moves() && to.saves) {
       if (in_file(to.tensor))
-        last_ = ready_[next_ % 2] = start_swap(current_[lane], to.tensor);
+        last_ = written_[next_ % 2] = ready_[next_ % 2] = start_swap(current_[lane], to.tensor);
       else
         copy(current_[lane], to.tensor, *copies_);
     }

@@ -46,7 +46,8 @@ class Streaming {
   size_t next_ = 0;
   std::vector<Tensor> current_;
   std::array<Buffers, 2> buffers_;
-  std::array<SwapTicket, 2> ready_{};  // after it, the set is filled, or empty to be filled
+  std::array<SwapTicket, 2> ready_{};    // after it, the set is filled, or empty to be filled
+  std::array<SwapTicket, 2> written_{};  // after it, the drive has what the set was left with
   SwapTicket last_ = 0;
   std::unique_ptr<Stream> copies_;  // to and from an accelerator, in order; null: there are none
 };

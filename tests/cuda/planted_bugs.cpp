@@ -57,7 +57,7 @@ __global__ void past_shared_memory(float* out) {
 __global__ void past_a_shared_array(float* out) {
   __shared__ float part[32];
   part[threadIdx.x + 1] = 1.0f;
-  out[threadIdx.x] = part[0];
+  out[threadIdx.x] = part[threadIdx.x];
 }
 
 void run(void (*kernel)(float*)) {
