@@ -107,7 +107,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   first.threads = options.threads;
   options.threads = std::min(available_cores(), options.threads * ranks);
   const auto measure_peak = [&] {  // twice: what else runs on this machine comes and goes
-    if (run.options.place.type != Device::Type::cpu) return;  // nothing measures a GPU's yet
+    if (run.options.place.type != Device::Type::cpu) return;  // of a GPU: `bench kernels`
     first.peak_flops =
         std::max(first.peak_flops,
                  matmul_peak(Device::cpu(0, options), run.settings.optimisation.engine.compute));

@@ -7,8 +7,8 @@
 namespace zg::emulator {
 
 /// Work of a stream: done as late as it may be, when the stream is waited for; as soon as it may be
-/// where ZG_EMULATOR_AT_ONCE is set. With AddressSanitizer at once, too: it knows memory that was given back since, and whoever queued the work
-/// is still on the stack.
+/// where ZG_EMULATOR_AT_ONCE is set, and with AddressSanitizer, which knows memory that was given
+/// back since, and then has whoever queued the work on the stack.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// Queues a kernel: run_grid() when the stream is waited for.
 void launch(const char* kernel, Extent grid, Extent block, size_t shared_bytes, cudaStream_t stream,
