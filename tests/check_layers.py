@@ -16,7 +16,9 @@ ALLOWED = {
     "models": {"runtime", "kernels", "autograd", "models"},
 }
 VENDOR = re.compile(
-    r"(cuda|cublas|nccl|level_zero/|ze_api|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
+    r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
+LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
+LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "driver"), ("tests", "hpu")}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)
 BACKENDS = {"cpu", "cuda", "hpu", "meta"}
 LONGEST = 500
@@ -39,6 +41,9 @@ for path in files:
                             f"{place.parts[0]} may include {', '.join(sorted(allowed))}")
         if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS:
             problems.append(f"{place}: includes {included} outside a backend folder")
+        if LEVEL_ZERO.match(included) and place.parts[:2] not in LEVEL_ZERO_FOLDERS:
+            problems.append(f"{place}: includes {included}; Level Zero belongs in " +
+                            ", ".join("/".join(folder) for folder in sorted(LEVEL_ZERO_FOLDERS)))
 if not files:
     problems.append(f"{root}: no sources found")
 print("\n".join(problems) or f"{len(files)} files keep to the layers")

@@ -28,11 +28,11 @@ function(zg_configure_objects target)
 endfunction()
 
 # zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp,
-# what needs CUDA, and the sources in SLOTS.
+# what needs CUDA or Level Zero, and the sources in SLOTS.
 function(zg_add_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOTS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
-  list(FILTER sources EXCLUDE REGEX "_(simd|amx)\\.cpp$|/runtime/cuda/")
+  list(FILTER sources EXCLUDE REGEX "_(simd|amx)\\.cpp$|/runtime/(cuda|hpu)/|/kernels/hpu/")
   list(REMOVE_ITEM sources "" ${arg_SLOTS})
   if(NOT sources)
     return()
@@ -78,8 +78,8 @@ endfunction()
 # named zg_<folder>_<cuda>: cuda (as this build has it or not) or emulated (for tests).
 function(zg_link_objects target cuda)
   foreach(folder ${ARGN})
-    foreach(part zg_${folder} zg_${folder}_${cuda} zg_${folder}_slots_${cuda} zg_${folder}_avx2
-                 zg_${folder}_avx512 zg_${folder}_avx512_bf16 zg_${folder}_amx_bf16)
+    foreach(part zg_${folder} zg_${folder}_${cuda} zg_${folder}_slots_${cuda} zg_${folder}_hpu
+                 zg_${folder}_avx2 zg_${folder}_avx512 zg_${folder}_avx512_bf16 zg_${folder}_amx_bf16)
       if(TARGET ${part})
         target_sources(${target} PRIVATE $<TARGET_OBJECTS:${part}>)
       endif()
@@ -116,7 +116,7 @@ function(zg_install name)
   foreach(folder ${ARGN})
     install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd
             FILES_MATCHING PATTERN "*.h"
-            PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "ops" EXCLUDE
+            PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "hpu" EXCLUDE PATTERN "ops" EXCLUDE
             PATTERN "*_state.h" EXCLUDE PATTERN "arena.h" EXCLUDE PATTERN "backend.h" EXCLUDE)
   endforeach()
   set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)

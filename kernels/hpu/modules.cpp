@@ -1,0 +1,18 @@
+#include "kernels/hpu/modules.h"
+
+#include <algorithm>
+
+// The table that the generated assembly holds beside the modules.
+extern "C" const zg::hpu::EmbeddedModule zg_hpu_modules[], zg_hpu_modules_end[];
+
+namespace zg::hpu {
+
+std::span<const EmbeddedModule> every_module() { return {zg_hpu_modules, zg_hpu_modules_end}; }
+
+const EmbeddedModule* find_module(std::string_view name) {
+  const auto modules = every_module();
+  const auto found = std::ranges::find(modules, name, &EmbeddedModule::name);
+  return found == modules.end() ? nullptr : &*found;
+}
+
+}  // namespace zg::hpu
