@@ -30,6 +30,7 @@ struct Kernel {
   Function cpu = nullptr;                    ///< the reference every backend is tested against
   WorkspaceBytes cuda_workspace_bytes = nullptr;
   Function cuda = nullptr;
+  WorkspaceBytes hpu_workspace_bytes = nullptr;
   Function hpu = nullptr;
 
   /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
@@ -42,8 +43,9 @@ struct Kernel {
     const Function function = computes ? select(traits.backend) : nullptr;
     Tensor scratch;
     Workspace workspace;
-    const WorkspaceBytes declared =
-        traits.backend == Device::Type::cuda ? cuda_workspace_bytes : workspace_bytes;
+    const WorkspaceBytes declared = traits.backend == Device::Type::cuda  ? cuda_workspace_bytes
+                                    : traits.backend == Device::Type::hpu ? hpu_workspace_bytes
+                                                                          : workspace_bytes;
     if (declared) workspace.bytes = declared(args, traits);
     if (workspace.bytes > 0) {
       const Device device = stream.device();

@@ -37,5 +37,11 @@ struct Backend {
 namespace cuda {
 const Backend& backend();
 }
+namespace hpu {
+const Backend& backend();
+}
+
+/// Of Device::Type::cuda and hpu; null for the others, which are the process's own.
+const Backend* backend_of(Device::Type type);
 
 }  // namespace zg

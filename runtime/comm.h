@@ -76,14 +76,14 @@ class ZG_API Communicator {
 /// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.
 ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);
 
-/// cpu:rank, or the GPU rank % Device::cuda_count(), which ranks may share. Unsupported where there
-/// is no such device.
+/// cpu:rank, or the accelerator rank % Device::count(type), which ranks may share. Unsupported
+/// where there is no such device.
 ZG_API Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options);
 
 struct LocalOptions {
   double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
   DeviceOptions device;                   ///< threads 0: this rank's share of the cores
-  Device::Type type = Device::Type::cpu;  ///< cpu or cuda
+  Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu
   /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
   /// times.
   bool dump_collectives = false;

@@ -30,6 +30,12 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
 
 }  // namespace
 
+const Backend* backend_of(Device::Type type) {
+  return type == Device::Type::cuda  ? &cuda::backend()
+         : type == Device::Type::hpu ? &hpu::backend()
+                                     : nullptr;
+}
+
 int available_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -64,8 +70,8 @@ Device DeviceState::make(Device::Type type, int index, const Device::Options& op
 }
 
 std::unique_ptr<Stream> DeviceState::make_stream(const char* stream) {
-  return type == Device::Type::cuda ? cuda::backend().make_stream(*this, stream)
-                                    : cpu::make_stream(*this, stream);
+  const Backend* backend = backend_of(type);
+  return backend ? backend->make_stream(*this, stream) : cpu::make_stream(*this, stream);
 }
 
 Device Device::cpu(int index, const Options& options) {
@@ -73,18 +79,32 @@ Device Device::cpu(int index, const Options& options) {
 }
 
 Device Device::cuda(int index, const Options& options) {
-  const Backend& backend = cuda::backend();
-  if (const std::string why = backend.absence(); !why.empty())
-    throw Unsupported("device: cuda:" + std::to_string(index) + ": " + why + "; try cpu");
-  if (index >= backend.count())
-    throw ConfigError("device: cuda:" + std::to_string(index) + " is not there; expected 0 to " +
-                      std::to_string(backend.count() - 1));
-  return DeviceState::make(Type::cuda, index, options, Type::cuda);
+  return accelerator(Type::cuda, index, options);
 }
 
-std::string Device::cuda_absence() { return cuda::backend().absence(); }
+Device Device::hpu(int index, const Options& options) {
+  return accelerator(Type::hpu, index, options);
+}
 
-int Device::cuda_count() { return cuda_absence().empty() ? cuda::backend().count() : 0; }
+Device Device::accelerator(Type type, int index, const Options& options) {
+  const std::string name = std::string(prefix(type)) + ":" + std::to_string(index);
+  if (const std::string why = absence(type); !why.empty())
+    throw Unsupported("device: " + name + ": " + why + "; try cpu");
+  if (index >= count(type))
+    throw ConfigError("device: " + name + " is not there; expected 0 to " +
+                      std::to_string(count(type) - 1));
+  return DeviceState::make(type, index, options, type);
+}
+
+std::string Device::absence(Type type) {
+  const Backend* backend = backend_of(type);
+  return backend ? backend->absence() : "";
+}
+
+int Device::count(Type type) {
+  const Backend* backend = backend_of(type);
+  return !backend ? 1 : backend->absence().empty() ? backend->count() : 0;
+}
 
 Device Device::meta(int index, const Options& options, Type backend) {
   return DeviceState::make(Type::meta, index, options, backend);
@@ -104,7 +124,7 @@ Device Device::parse(const std::string& name, const Options& options) {
   if (kind == "cpu") return cpu(index, options);
   if (kind == "meta") return meta(index, options);
   if (kind == "cuda") return cuda(index, options);
-  if (kind == "hpu") throw Unsupported("device: hpu is not in this build; try cpu");
+  if (kind == "hpu") return hpu(index, options);
   throw ConfigError("device: expected cpu, cuda, hpu or meta with an index, got '" + name + "'");
 }
 
@@ -112,7 +132,8 @@ Device::Type Device::type() const { return state_->type; }
 int Device::index() const { return state_->index; }
 std::string Device::name() const { return state_->name; }
 std::string Device::description() const {
-  return state_->type == Type::cuda ? cuda::backend().describe(state_->index) : "";
+  const Backend* backend = backend_of(state_->type);
+  return backend ? backend->describe(state_->index) : "";
 }
 const Device::Traits& Device::traits() const { return state_->traits; }
 Stream& Device::compute() const { return *state_->compute; }

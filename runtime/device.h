@@ -66,12 +66,14 @@ class ZG_API Device {
   /// The index-th GPU that the CUDA runtime shows. Unsupported where there is none, with the
   /// reason.
   static Device cuda(int index = 0, const Options& options = {});
-  static std::string cuda_absence();  ///< why there is no CUDA device; empty: there is one
-  static int cuda_count();            ///< 0 where there is none
+  /// The index-th GPU that the Level Zero driver shows, likewise.
+  static Device hpu(int index = 0, const Options& options = {});
+  static std::string absence(Type type);  ///< why there is no such device; empty: there is one
+  static int count(Type type);            ///< of accelerators, 0 where there is none
   /// Accounts as a device of that kind would, and stores nothing.
   static Device meta(int index = 0, const Options& options = {}, Type backend = Type::cpu);
   static Device parse(const std::string& name,
-                      const Options& options = {});  ///< "cpu:1", "cuda:0", "meta"
+                      const Options& options = {});  ///< "cpu:1", "cuda:0", "hpu:0", "meta"
 
   Type type() const;
   int index() const;
@@ -94,6 +96,7 @@ class ZG_API Device {
  private:
   friend struct DeviceState;
   friend class Buffer;
+  static Device accelerator(Type type, int index, const Options& options);
   explicit Device(std::shared_ptr<DeviceState> state) : state_(std::move(state)) {}
   std::shared_ptr<DeviceState> state_;
 };

@@ -67,9 +67,8 @@ void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) con
 
 std::unique_ptr<ArenaMemory> Ledger::memory_behind(Space space) const {
   if (type_ == Device::Type::meta || space == Space::file) return nullptr;
-  if (type_ == Device::Type::cuda && space != Space::host)
-    return cuda::backend().memory(index_, space);
-  return host_memory();
+  const Backend* backend = backend_of(type_);
+  return backend && space != Space::host ? backend->memory(index_, space) : host_memory();
 }
 
 Ledger::Block Ledger::allocate(int64_t bytes, Space space) {

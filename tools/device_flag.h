@@ -5,7 +5,7 @@
 
 namespace zg::tools {
 
-/// --device cpu|cuda. Unsupported for an hpu.
+/// --device cpu|cuda|hpu.
 Flag device_flag(Device::Type& type);
 
 /// Unsupported, with the reason, where this machine has no such device.

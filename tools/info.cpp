@@ -16,6 +16,9 @@
 namespace zg::tools {
 namespace {
 
+constexpr std::pair<Device::Type, const char*> accelerators[] = {{Device::Type::cuda, "cuda"},
+                                                                 {Device::Type::hpu, "hpu"}};
+
 void row(const char* what, const std::string& value) {
   std::printf("%-18s %s\n", what, value.c_str());
 }
@@ -69,12 +72,14 @@ int info(const std::vector<std::string>& arguments) {
   row("memory", gib(static_cast<double>(physical_memory_bytes())) + ", " +
                     gib(static_cast<double>(available_memory_bytes())) + " available");
   std::string devices = device.name();
-  for (int index = 0; index < Device::cuda_count(); ++index)
-    devices += ", cuda:" + std::to_string(index);
+  for (const auto& [type, kind] : accelerators)
+    for (int index = 0; index < Device::count(type); ++index)
+      devices += ", " + std::string(kind) + ":" + std::to_string(index);
   row("devices", devices);
-  const std::string no_cuda = Device::cuda_absence();
-  row("cuda", no_cuda.empty() ? Device::cuda().description() : "absent: " + no_cuda);
-  row("hpu", "absent: this build has no Level Zero backend");
+  for (const auto& [type, kind] : accelerators) {
+    const std::string why = Device::absence(type);
+    row(kind, why.empty() ? Device::parse(kind).description() : "absent: " + why);
+  }
   row("mpi", mpi_version().empty()
                  ? "absent: no MPI was found when this was built, or ZG_MPI is OFF"
                  : mpi_version());

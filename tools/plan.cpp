@@ -53,8 +53,9 @@ int64_t wire_bytes(const RankMemory& memory) {
 
 void print_summary(const Run& run, const RankMemory& memory) {
   const DeviceOptions& device = run.options.place.device;
-  print(run.options.place.type == Device::Type::cuda
-            ? "machine: cuda, ranks as threads"
+  const Device::Type type = run.options.place.type;
+  print(type != Device::Type::cpu
+            ? text("machine: %s, ranks as threads", type == Device::Type::cuda ? "cuda" : "hpu")
             : text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
                    zg::name_of(device.isa.value_or(best_isa())), device.threads,
                    device.threads == 1 ? "" : "s"));

@@ -98,24 +98,30 @@ class LocalCommunicator final : public QueuedCommunicator {
 };
 
 /// Ranks read each other's memory.
-void check_reach(int ranks) {
-  const int used = std::min(ranks, Device::cuda_count());
+void check_reach(Device::Type type, int ranks) {
+  const Backend* backend = backend_of(type);
+  if (!backend) return;
+  const std::string kind = type == Device::Type::cuda ? "cuda:" : "hpu:";
+  const int used = std::min(ranks, Device::count(type));
   for (int index = 0; index < used; ++index)
     for (int other = 0; other < used; ++other)
-      if (!cuda::backend().reaches(index, other))
+      if (!backend->reaches(index, other))
         throw Unsupported(
-            "ranks: cuda:" + std::to_string(index) +
-            " cannot reach the memory of cuda:" + std::to_string(other) +
-            "; expected GPUs that are peers; try CUDA_VISIBLE_DEVICES=" + std::to_string(index));
+            "ranks: " + kind + std::to_string(index) + " cannot reach the memory of " + kind +
+            std::to_string(other) +
+            "; expected devices that are peers; try ranks as processes (mpirun), or " +
+            (type == Device::Type::cuda ? "CUDA_VISIBLE_DEVICES=" : "ZE_AFFINITY_MASK=") +
+            std::to_string(index));
 }
 
 }  // namespace
 }  // namespace cpu
 
 Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options) {
-  if (type == Device::Type::cuda)
-    return Device::cuda(rank % std::max(1, Device::cuda_count()), options);
-  return Device::cpu(rank, options);
+  const int index = rank % std::max(1, Device::count(type));
+  return type == Device::Type::cuda  ? Device::cuda(index, options)
+         : type == Device::Type::hpu ? Device::hpu(index, options)
+                                     : Device::cpu(rank, options);
 }
 
 int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks); }
@@ -123,7 +129,7 @@ int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks);
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
-  if (options.type == Device::Type::cuda) cpu::check_reach(ranks);
+  cpu::check_reach(options.type, ranks);
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 

@@ -96,7 +96,7 @@ TEST_CASE("pieces on cuda devices are folded in rising rank, to the cpu's bits" 
 }
 
 TEST_CASE("ranks may share a cuda device, and sum integers" * doctest::test_suite("every device")) {
-  const int ranks = Device::cuda_count() + 1;
+  const int ranks = Device::count(Device::Type::cuda) + 1;
   std::mutex mutex;
   std::vector<std::string> names;
   on_devices(ranks, [&](Communicator& comm, const Device& device) {

@@ -169,7 +169,7 @@ class Twins {
 }  // namespace
 
 int main() {
-  if (const std::string absence = Device::cuda_absence(); !absence.empty())
+  if (const std::string absence = Device::absence(Device::Type::cuda); !absence.empty())
     return std::printf("twins: %s\n", absence.c_str()), 1;
   Twins().all();
   return 0;

@@ -1,0 +1,14 @@
+#include "runtime/backend.h"
+
+namespace zg::hpu {
+
+const Backend& backend() {
+  static constexpr Backend absent{.absence = [] {
+    return std::string(
+        "Level Zero is not in this build (ZG_HPU=OFF, or its tools were missing; on Debian: "
+        "libze-dev clang-14 llvm-14 llvm-spirv-14 spirv-tools)");
+  }};
+  return absent;
+}
+
+}  // namespace zg::hpu

@@ -1,0 +1,172 @@
+#include "runtime/hpu/api.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+#include "runtime/error.h"
+
+namespace zg::hpu {
+namespace {
+
+struct Loader {
+  Api functions{};
+  std::string absence;
+
+  Loader() {
+    void* const library = dlopen("libze_loader.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      absence = "there is no Level Zero loader (libze_loader.so.1); on Debian it is in libze1";
+      return;
+    }
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(  //
+          dlsym(library, name));
+      if (!function && absence.empty())
+        absence =
+            std::string("the Level Zero loader lacks ") + name + "; expected API 1.4 or newer";
+    };
+    Api& a = functions;
+    find(a.init, "zeInit");
+    find(a.driverGet, "zeDriverGet");
+    find(a.driverGetProperties, "zeDriverGetProperties");
+    find(a.driverGetApiVersion, "zeDriverGetApiVersion");
+    find(a.deviceGet, "zeDeviceGet");
+    find(a.deviceGetProperties, "zeDeviceGetProperties");
+    find(a.deviceGetComputeProperties, "zeDeviceGetComputeProperties");
+    find(a.deviceGetModuleProperties, "zeDeviceGetModuleProperties");
+    find(a.deviceGetMemoryProperties, "zeDeviceGetMemoryProperties");
+    find(a.deviceGetCommandQueueGroupProperties, "zeDeviceGetCommandQueueGroupProperties");
+    find(a.deviceCanAccessPeer, "zeDeviceCanAccessPeer");
+    find(a.contextCreate, "zeContextCreate");
+    find(a.memAllocDevice, "zeMemAllocDevice");
+    find(a.memAllocHost, "zeMemAllocHost");
+    find(a.memFree, "zeMemFree");
+    find(a.virtualMemReserve, "zeVirtualMemReserve");
+    find(a.virtualMemFree, "zeVirtualMemFree");
+    find(a.virtualMemQueryPageSize, "zeVirtualMemQueryPageSize");
+    find(a.virtualMemMap, "zeVirtualMemMap");
+    find(a.virtualMemUnmap, "zeVirtualMemUnmap");
+    find(a.physicalMemCreate, "zePhysicalMemCreate");
+    find(a.physicalMemDestroy, "zePhysicalMemDestroy");
+    find(a.commandListCreateImmediate, "zeCommandListCreateImmediate");
+    find(a.commandListDestroy, "zeCommandListDestroy");
+    find(a.commandListAppendBarrier, "zeCommandListAppendBarrier");
+    find(a.commandListAppendMemoryCopy, "zeCommandListAppendMemoryCopy");
+    find(a.commandListAppendMemoryFill, "zeCommandListAppendMemoryFill");
+    find(a.commandListAppendLaunchKernel, "zeCommandListAppendLaunchKernel");
+    find(a.eventPoolCreate, "zeEventPoolCreate");
+    find(a.eventPoolDestroy, "zeEventPoolDestroy");
+    find(a.eventCreate, "zeEventCreate");
+    find(a.eventDestroy, "zeEventDestroy");
+    find(a.eventHostSynchronize, "zeEventHostSynchronize");
+    find(a.eventHostReset, "zeEventHostReset");
+    find(a.moduleCreate, "zeModuleCreate");
+    find(a.moduleDestroy, "zeModuleDestroy");
+    find(a.moduleBuildLogGetString, "zeModuleBuildLogGetString");
+    find(a.moduleBuildLogDestroy, "zeModuleBuildLogDestroy");
+    find(a.moduleGetNativeBinary, "zeModuleGetNativeBinary");
+    find(a.kernelCreate, "zeKernelCreate");
+    find(a.kernelDestroy, "zeKernelDestroy");
+    find(a.kernelGetProperties, "zeKernelGetProperties");
+    find(a.kernelSetGroupSize, "zeKernelSetGroupSize");
+    find(a.kernelSetArgumentValue, "zeKernelSetArgumentValue");
+  }
+};
+
+const Loader& loader() {
+  static const Loader opened;
+  return opened;
+}
+
+const char* name_of(ze_result_t result) {
+  switch (result) {
+    case ZE_RESULT_ERROR_DEVICE_LOST:
+      return "the device is lost";
+    case ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY:
+      return "out of host memory";
+    case ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY:
+      return "out of device memory";
+    case ZE_RESULT_ERROR_MODULE_BUILD_FAILURE:
+      return "the module does not build";
+    case ZE_RESULT_ERROR_UNINITIALIZED:
+      return "no driver could be initialised";
+    case ZE_RESULT_ERROR_UNSUPPORTED_FEATURE:
+      return "the driver does not support it";
+    case ZE_RESULT_ERROR_INVALID_KERNEL_NAME:
+      return "there is no kernel of that name";
+    case ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX:
+      return "there is no argument of that index";
+    case ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE:
+      return "the argument has another size";
+    case ZE_RESULT_ERROR_INVALID_ARGUMENT:
+      return "an invalid argument";
+    case ZE_RESULT_NOT_READY:
+      return "not done within the time";
+    default:
+      return nullptr;
+  }
+}
+
+/// The accelerators of one driver: of NPUs and FPGAs none. A driver of CPUs is one for tests, and
+/// says so by its name.
+std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
+  uint32_t count = 0;
+  check(api().deviceGet(driver, &count, nullptr), "zeDeviceGet");
+  std::vector<ze_device_handle_t> every(count), devices;
+  check(api().deviceGet(driver, &count, every.data()), "zeDeviceGet");
+  for (ze_device_handle_t device : every) {
+    ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
+    check(api().deviceGetProperties(device, &properties), "zeDeviceGetProperties");
+    if (properties.type == ZE_DEVICE_TYPE_GPU || properties.type == ZE_DEVICE_TYPE_CPU)
+      devices.push_back(device);
+  }
+  return devices;
+}
+
+Driver find_driver() {
+  Driver found;
+  found.absence = loader().absence;
+  if (!found.absence.empty()) return found;
+  found.absence = "Level Zero finds no driver (of an Intel GPU; on Debian intel-opencl-icd)";
+  if (api().init(0) != ZE_RESULT_SUCCESS) return found;
+  uint32_t count = 0;
+  check(api().driverGet(&count, nullptr), "zeDriverGet");
+  std::vector<ze_driver_handle_t> drivers(count);
+  check(api().driverGet(&count, drivers.data()), "zeDriverGet");
+  if (count > 0) found.absence = "the Level Zero driver shows no GPU";
+  for (ze_driver_handle_t driver : drivers) {
+    found.devices = devices_of(driver);
+    if (found.devices.empty()) continue;
+    const ze_context_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_CONTEXT_DESC};
+    check(api().contextCreate(driver, &wanted, &found.context), "zeContextCreate");
+    found.handle = driver;
+    found.absence.clear();
+    break;
+  }
+  return found;
+}
+
+}  // namespace
+
+const Api& api() {
+  if (!loader().absence.empty()) throw DeviceError("hpu: " + loader().absence);
+  return loader().functions;
+}
+
+void check(ze_result_t result, const char* what) {
+  if (result == ZE_RESULT_SUCCESS) return;
+  char number[32];
+  std::snprintf(number, sizeof number, "Level Zero's error 0x%x", static_cast<unsigned>(result));
+  const char* name = name_of(result);
+  throw DeviceError(std::string("hpu: ") + what + ": " + (name ? name : number));
+}
+
+// Never destroyed: drivers are unloaded at exit, before or after, in no order that can be relied
+// on.
+const Driver& driver() {
+  static const Driver& found = *new Driver(find_driver());
+  return found;
+}
+
+}  // namespace zg::hpu

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <level_zero/ze_api.h>
+
+#include <string>
+#include <vector>
+
+namespace zg::hpu {
+
+/// All that is used of Level Zero (core API 1.4), by its names without ze. The loader is opened at
+/// run time: a program starts where none is installed.
+struct Api {
+  decltype(&::zeInit) init;
+  decltype(&::zeDriverGet) driverGet;
+  decltype(&::zeDriverGetProperties) driverGetProperties;
+  decltype(&::zeDriverGetApiVersion) driverGetApiVersion;
+  decltype(&::zeDeviceGet) deviceGet;
+  decltype(&::zeDeviceGetProperties) deviceGetProperties;
+  decltype(&::zeDeviceGetComputeProperties) deviceGetComputeProperties;
+  decltype(&::zeDeviceGetModuleProperties) deviceGetModuleProperties;
+  decltype(&::zeDeviceGetMemoryProperties) deviceGetMemoryProperties;
+  decltype(&::zeDeviceGetCommandQueueGroupProperties) deviceGetCommandQueueGroupProperties;
+  decltype(&::zeDeviceCanAccessPeer) deviceCanAccessPeer;
+  decltype(&::zeContextCreate) contextCreate;
+  decltype(&::zeMemAllocDevice) memAllocDevice;
+  decltype(&::zeMemAllocHost) memAllocHost;
+  decltype(&::zeMemFree) memFree;
+  decltype(&::zeVirtualMemReserve) virtualMemReserve;
+  decltype(&::zeVirtualMemFree) virtualMemFree;
+  decltype(&::zeVirtualMemQueryPageSize) virtualMemQueryPageSize;
+  decltype(&::zeVirtualMemMap) virtualMemMap;
+  decltype(&::zeVirtualMemUnmap) virtualMemUnmap;
+  decltype(&::zePhysicalMemCreate) physicalMemCreate;
+  decltype(&::zePhysicalMemDestroy) physicalMemDestroy;
+  decltype(&::zeCommandListCreateImmediate) commandListCreateImmediate;
+  decltype(&::zeCommandListDestroy) commandListDestroy;
+  decltype(&::zeCommandListAppendBarrier) commandListAppendBarrier;
+  decltype(&::zeCommandListAppendMemoryCopy) commandListAppendMemoryCopy;
+  decltype(&::zeCommandListAppendMemoryFill) commandListAppendMemoryFill;
+  decltype(&::zeCommandListAppendLaunchKernel) commandListAppendLaunchKernel;
+  decltype(&::zeEventPoolCreate) eventPoolCreate;
+  decltype(&::zeEventPoolDestroy) eventPoolDestroy;
+  decltype(&::zeEventCreate) eventCreate;
+  decltype(&::zeEventDestroy) eventDestroy;
+  decltype(&::zeEventHostSynchronize) eventHostSynchronize;
+  decltype(&::zeEventHostReset) eventHostReset;
+  decltype(&::zeModuleCreate) moduleCreate;
+  decltype(&::zeModuleDestroy) moduleDestroy;
+  decltype(&::zeModuleBuildLogGetString) moduleBuildLogGetString;
+  decltype(&::zeModuleBuildLogDestroy) moduleBuildLogDestroy;
+  decltype(&::zeModuleGetNativeBinary) moduleGetNativeBinary;
+  decltype(&::zeKernelCreate) kernelCreate;
+  decltype(&::zeKernelDestroy) kernelDestroy;
+  decltype(&::zeKernelGetProperties) kernelGetProperties;
+  decltype(&::zeKernelSetGroupSize) kernelSetGroupSize;
+  decltype(&::zeKernelSetArgumentValue) kernelSetArgumentValue;
+};
+
+/// Throws DeviceError where the loader is absent or lacks one of them.
+const Api& api();
+
+/// Throws DeviceError "hpu: what: the error's name" unless it is a success.
+void check(ze_result_t result, const char* what);
+
+/// The driver's accelerators: GPUs of the first driver that has some.
+struct Driver {
+  ze_driver_handle_t handle = nullptr;
+  ze_context_handle_t context = nullptr;
+  std::vector<ze_device_handle_t> devices;
+  std::string absence;  ///< why there are none; empty: there are some
+};
+
+/// Asked once. Any thread may call.
+const Driver& driver();
+
+}  // namespace zg::hpu

@@ -1,0 +1,139 @@
+#include "runtime/hpu/module.h"
+
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "runtime/error.h"
+#include "runtime/hpu/device.h"
+#include "runtime/hpu/native_cache.h"
+
+namespace zg::hpu {
+namespace {
+
+// Arenas go beyond 4 GiB.
+constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
+
+std::string hex(const void* data, size_t bytes) {
+  std::string text;
+  char digits[3];
+  for (size_t i = 0; i < bytes; ++i) {
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<const uint8_t*>(data)[i]);
+    text += digits;
+  }
+  return text;
+}
+
+/// What a native binary depends on.
+std::string cache_key(ze_device_handle_t device, const Code& code) {
+  ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
+  check(api().deviceGetProperties(device, &properties), "zeDeviceGetProperties");
+  ze_driver_properties_t versions = {.stype = ZE_STRUCTURE_TYPE_DRIVER_PROPERTIES};
+  check(api().driverGetProperties(driver().handle, &versions), "zeDriverGetProperties");
+  const std::string built_by = hex(properties.uuid.id, sizeof properties.uuid.id) + " " +
+                               hex(versions.uuid.id, sizeof versions.uuid.id) + " " +
+                               std::to_string(versions.driverVersion) + " " + build_flags;
+  const uint64_t sums[] = {XXH3_64bits(code.spirv.data(), code.spirv.size()),
+                           XXH3_64bits(built_by.data(), built_by.size())};
+  return std::string(code.name) + "." + hex(sums, sizeof sums);
+}
+
+ze_result_t create(ze_device_handle_t device, ze_module_format_t format, const uint8_t* data,
+                   size_t bytes, ze_module_handle_t& module, std::string& log) {
+  const ze_module_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_MODULE_DESC,
+                                   .format = format,
+                                   .inputSize = bytes,
+                                   .pInputModule = data,
+                                   .pBuildFlags = build_flags};
+  ze_module_build_log_handle_t said = nullptr;
+  const ze_result_t result = api().moduleCreate(driver().context, device, &wanted, &module, &said);
+  if (!said) return result;
+  size_t length = 0;
+  if (api().moduleBuildLogGetString(said, &length, nullptr) == ZE_RESULT_SUCCESS && length > 0) {
+    log.resize(length);
+    api().moduleBuildLogGetString(said, &length, log.data());
+    while (!log.empty() && log.back() == '\0') log.pop_back();
+  }
+  api().moduleBuildLogDestroy(said);
+  return result;
+}
+
+ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
+  static const NativeCache cache;
+  const std::string key = cache_key(device, code);
+  ze_module_handle_t module = nullptr;
+  std::string log;
+  if (const std::vector<uint8_t> binary = cache.find(key); !binary.empty())
+    if (create(device, ZE_MODULE_FORMAT_NATIVE, binary.data(), binary.size(), module, log) ==
+        ZE_RESULT_SUCCESS)
+      return module;
+  log.clear();
+  const ze_result_t result =
+      create(device, ZE_MODULE_FORMAT_IL_SPIRV, code.spirv.data(), code.spirv.size(), module, log);
+  check(result,
+        (std::string("module ") + code.name + (log.empty() ? "" : " (" + log + ")")).c_str());
+  size_t bytes = 0;
+  if (api().moduleGetNativeBinary(module, &bytes, nullptr) == ZE_RESULT_SUCCESS && bytes > 0) {
+    std::vector<uint8_t> binary(bytes);
+    if (api().moduleGetNativeBinary(module, &bytes, binary.data()) == ZE_RESULT_SUCCESS)
+      cache.keep(key, binary);
+  }
+  return module;
+}
+
+Features ask(ze_device_handle_t device) {
+  ze_device_compute_properties_t compute = {.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES};
+  check(api().deviceGetComputeProperties(device, &compute), "zeDeviceGetComputeProperties");
+  ze_device_module_properties_t modules = {.stype = ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES};
+  check(api().deviceGetModuleProperties(device, &modules), "zeDeviceGetModuleProperties");
+  uint32_t count = 0;
+  check(api().deviceGetMemoryProperties(device, &count, nullptr), "zeDeviceGetMemoryProperties");
+  std::vector<ze_device_memory_properties_t> parts(
+      count, {.stype = ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES});
+  check(api().deviceGetMemoryProperties(device, &count, parts.data()),
+        "zeDeviceGetMemoryProperties");
+  Features features;
+  for (uint32_t i = 0; i < compute.numSubGroupSizes; ++i)
+    features.sub_groups.push_back(static_cast<int>(compute.subGroupSizes[i]));
+  features.rounded_divide_sqrt = (modules.fp32flags & ZE_DEVICE_FP_FLAG_ROUNDED_DIVIDE_SQRT) != 0;
+  for (const ze_device_memory_properties_t& part : parts)
+    features.memory_bytes += static_cast<int64_t>(part.totalSize);
+  features.local_bytes = static_cast<int64_t>(compute.maxSharedLocalMemory);
+  return features;
+}
+
+/// What is known and built of each device of the process.
+struct Devices {
+  std::mutex mutex;
+  std::map<int, Features> features;
+  std::map<std::pair<int, const unsigned char*>, ze_module_handle_t> modules;
+
+  static Devices& all() {
+    static Devices& devices = *new Devices;  // as the driver: never destroyed
+    return devices;
+  }
+};
+
+}  // namespace
+
+const Features& features_of(int index) {
+  Devices& devices = Devices::all();
+  std::lock_guard lock(devices.mutex);
+  const auto known = devices.features.find(index);
+  if (known != devices.features.end()) return known->second;
+  return devices.features.emplace(index, ask(handle_of(index))).first->second;
+}
+
+ze_module_handle_t module_of(int index, const Code& code) {
+  Devices& devices = Devices::all();
+  std::lock_guard lock(devices.mutex);
+  ze_module_handle_t& module = devices.modules[{index, code.spirv.data()}];
+  if (!module) module = build(handle_of(index), code);
+  return module;
+}
+
+}  // namespace zg::hpu

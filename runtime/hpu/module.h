@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/device.h"
+
+namespace zg::hpu {
+
+/// What kernels are chosen by: the same for every process that sees the device.
+struct Features {
+  std::vector<int> sub_groups;       ///< work-items that the device runs in step
+  bool rounded_divide_sqrt = false;  ///< as IEEE 754 has it: then AdamW has the bits of the CPU
+  int64_t memory_bytes = 0;
+  int64_t local_bytes = 0;  ///< of a work-group
+};
+const Features& features_of(int index);
+
+/// Kernels as SPIR-V, in storage that lasts as long as the process.
+struct Code {
+  const char* name = nullptr;  ///< "layer_norm.bf16": what errors call it
+  std::span<const unsigned char> spirv;
+};
+
+/// One argument of a kernel; without a value, memory of the work-group.
+struct Argument {
+  size_t bytes = 0;
+  const void* value = nullptr;
+};
+
+struct Groups {
+  int64_t x = 1, y = 1, z = 1;
+};
+
+/// Queues the kernel over `groups` work-groups of the size that it requires. The code is built once
+/// for each device; what it was built to is kept on disk (ZG_HPU_CACHE, or .cache/zerograd of the
+/// home folder) and built again where that cannot be used.
+void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
+             std::span<const Argument> arguments);
+
+/// Where kernels of the stream tell what they find wrong: seven longs of the device's memory
+/// (kernels/hpu/fault.clh), read by the next synchronize().
+void* fault_place(Stream& stream);
+
+}  // namespace zg::hpu

@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "runtime/device_state.h"
+#include "runtime/error.h"
+#include "runtime/hpu/device.h"
+#include "runtime/hpu/staging.h"
+
+namespace zg::hpu {
+namespace {
+
+/// As kernels leave it (kernels/hpu/fault.clh). The names are addresses of the host's literals that
+/// a kernel only passes on.
+struct Fault {
+  int64_t found, op, name, value, place, limit;
+};
+
+/// An immediate command list. Level Zero gives its commands no order, so each is followed by a
+/// barrier.
+class HpuStream final : public Stream {
+ public:
+  HpuStream(DeviceState& state, const char* name)
+      : state_(state), name_(name), queue_(handle_of(state.index)), staging_(queue_) {}
+  ~HpuStream() override {
+    for (const auto& [place, kernel] : kernels_) api().kernelDestroy(kernel.handle);
+    if (fault_) api().memFree(driver().context, fault_);
+  }
+
+  Device device() const override { return state_.handle(); }
+  const Device::Traits& traits() const override { return state_.traits; }
+  Device::Type type() const override { return state_.type; }
+  Trace* trace() const override { return state_.trace.get(); }
+  const char* name() const override { return name_; }
+
+  void synchronize() override {
+    queue_.wait();
+    if (!std::exchange(may_fault_, false)) return;
+    Fault fault;
+    staging_.to_host(&fault, fault_, sizeof fault);
+    if (!fault.found) return;
+    clear_fault();
+    const auto text = [](int64_t address) { return reinterpret_cast<const char*>(address); };
+    throw ShapeError(std::string(text(fault.op)) + ": " + text(fault.name) + "[" +
+                     std::to_string(fault.place) + "] is " + std::to_string(fault.value) +
+                     "; expected " +
+                     (fault.limit > 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
+  }
+
+  // What comes to the host is waited for, so that the host's memory is always as of the last call.
+  void copy(void* to, const void* from, size_t bytes) override {
+    const bool out = on_device(to), in = on_device(from);
+    if (out && in)
+      queue_.copy(to, from, bytes);
+    else if (out)
+      staging_.to_device(to, from, bytes);
+    else if (in)
+      staging_.to_host(to, from, bytes);
+    else
+      std::memmove(to, from, bytes);
+  }
+  void fill_zero(void* to, size_t bytes) override {
+    if (on_device(to))
+      queue_.fill_zero(to, bytes);
+    else
+      std::memset(to, 0, bytes);
+  }
+
+  void* fault_place() {
+    if (!fault_) {
+      const ze_device_mem_alloc_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC};
+      check(api().memAllocDevice(driver().context, &wanted, sizeof(Fault), alignof(Fault),
+                                 handle_of(state_.index), &fault_),
+            "zeMemAllocDevice");
+      clear_fault();
+    }
+    may_fault_ = true;
+    return fault_;
+  }
+
+  void enqueue(const Code& code, const char* name, const Groups& groups,
+               std::span<const Argument> arguments) {
+    const auto counts = {groups.x, groups.y, groups.z};
+    if (std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; })) return;
+    for (const int64_t count : counts)
+      if (count < 0 || count > UINT32_MAX)
+        throw ShapeError(std::string(code.name) + ": " + name + ": " + std::to_string(count) +
+                         " work-groups; expected at most " + std::to_string(UINT32_MAX));
+    const Kernel& kernel = this->kernel(code, name);
+    if (arguments.size() != kernel.arguments)
+      throw DeviceError(std::string("hpu: ") + code.name + ": " + name + " takes " +
+                        std::to_string(kernel.arguments) + " arguments, got " +
+                        std::to_string(arguments.size()));
+    for (size_t i = 0; i < arguments.size(); ++i)
+      check(api().kernelSetArgumentValue(kernel.handle, static_cast<uint32_t>(i),
+                                         arguments[i].bytes, arguments[i].value),
+            name);
+    queue_.launch(kernel.handle,
+                  {static_cast<uint32_t>(groups.x), static_cast<uint32_t>(groups.y),
+                   static_cast<uint32_t>(groups.z)},
+                  name);
+  }
+
+ private:
+  struct Kernel {
+    ze_kernel_handle_t handle;
+    uint32_t arguments;
+  };
+
+  // Handles hold arguments until a launch and belong to one thread: each stream has its own.
+  const Kernel& kernel(const Code& code, const char* name) {
+    const auto place = std::pair<const unsigned char*, std::string>(code.spirv.data(), name);
+    const auto known = kernels_.find(place);
+    if (known != kernels_.end()) return known->second;
+    const ze_kernel_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_KERNEL_DESC, .pKernelName = name};
+    const std::string what = std::string(code.name) + ": " + name;
+    ze_kernel_handle_t handle = nullptr;
+    check(api().kernelCreate(module_of(state_.index, code), &wanted, &handle), what.c_str());
+    ze_kernel_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES};
+    check(api().kernelGetProperties(handle, &properties), what.c_str());
+    check(api().kernelSetGroupSize(handle, properties.requiredGroupSizeX,
+                                   properties.requiredGroupSizeY, properties.requiredGroupSizeZ),
+          what.c_str());
+    return kernels_.emplace(place, Kernel{handle, properties.numKernelArgs}).first->second;
+  }
+
+  void clear_fault() {
+    const Fault none{};
+    staging_.to_device(fault_, &none, sizeof none);
+  }
+
+  DeviceState& state_;  // owns this stream
+  const char* const name_;
+  Queue queue_;
+  Staging staging_;
+  void* fault_ = nullptr;
+  bool may_fault_ = false;
+  std::map<std::pair<const unsigned char*, std::string>, Kernel> kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name) {
+  return std::make_unique<HpuStream>(state, name);
+}
+
+void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
+             std::span<const Argument> arguments) {
+  static_cast<HpuStream&>(stream).enqueue(code, kernel, groups, arguments);
+}
+
+void* fault_place(Stream& stream) { return static_cast<HpuStream&>(stream).fault_place(); }
+
+}  // namespace zg::hpu
