@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 namespace {
@@ -71,9 +72,13 @@ void adam(const Adam&, Workspace, Stream&);
 namespace cuda {
 void adam(const Adam&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void adam(const Adam&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
-constinit Kernel<Adam> adam{.name = "adam", .cpu = cpu::adam, .cuda = ZG_CUDA_KERNEL(adam)};
+constinit Kernel<Adam> adam{
+    .name = "adam", .cpu = cpu::adam, .cuda = ZG_CUDA_KERNEL(adam), .hpu = ZG_HPU_KERNEL(adam)};
 }
 
 }  // namespace zg

@@ -18,6 +18,12 @@ Flag device_flag(Device::Type& type) {
       }};
 }
 
+Flag use_hpu_flag(Device::Type& type) {
+  return {{"--use-hpu"}, "", "", [&type](const std::string& name, const std::string& value) {
+            if (parse_switch(name, value)) type = Device::Type::hpu;
+          }};
+}
+
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
     throw Unsupported(std::string("--device ") + (type == Device::Type::cuda ? "cuda" : "hpu") +

@@ -7,6 +7,8 @@ namespace zg::tools {
 
 /// --device cpu|cuda|hpu.
 Flag device_flag(Device::Type& type);
+/// --use-hpu, DeepSpeed's examples' word for --device hpu.
+Flag use_hpu_flag(Device::Type& type);
 
 /// Unsupported, with the reason, where this machine has no such device.
 void require_device(Device::Type type);

@@ -63,7 +63,6 @@ constexpr const char* data_only = "this version's ranks share the data, not the 
 
 std::vector<Later> place_rows() {
   return {
-      {{"--use-hpu"}, "", {}, {}, "this build has no hpu backend"},
       {{"--local-rank"}, "N", {"0", "-1"}, {}, "a process learns its rank from mpirun"},
   };
 }

@@ -53,6 +53,7 @@ std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
 std::vector<Flag> place_flags(PlaceOptions& place) {
   return {
       device_flag(place.type),
+      use_hpu_flag(place.type),
       {{"--threads"},
        "N",
        "threads for kernels, of each rank; 0: its share of the cores [0]",

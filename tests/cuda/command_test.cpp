@@ -171,5 +171,5 @@ TEST_CASE("benchmarks run on cuda, and devices that are not there are refused by
                           "| adamw, states on the device |", "| adamw, states on the host |"})
     CHECK(contains(offload.out, row));
   refused("tune --data sort --device cuda", "--device cuda: tune predicts");
-  refused("train --data sort --device hpu", "no hpu backend");
+  refused("train --data sort --device hpu", "Level Zero");
 }
