@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 
@@ -38,10 +39,15 @@ void dropout(const Dropout&, Workspace, Stream&);
 namespace cuda {
 void dropout(const Dropout&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void dropout(const Dropout&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
-constinit Kernel<Dropout> dropout{
-    .name = "dropout", .cpu = cpu::dropout, .cuda = ZG_CUDA_KERNEL(dropout)};
+constinit Kernel<Dropout> dropout{.name = "dropout",
+                                  .cpu = cpu::dropout,
+                                  .cuda = ZG_CUDA_KERNEL(dropout),
+                                  .hpu = ZG_HPU_KERNEL(dropout)};
 }
 
 }  // namespace zg

@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 namespace {
@@ -45,12 +46,20 @@ namespace cuda {
 void gelu_forward(const GeluForward&, Workspace, Stream&);
 void gelu_backward(const GeluBackward&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void gelu_forward(const GeluForward&, Workspace, Stream&);
+void gelu_backward(const GeluBackward&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
-constinit Kernel<GeluForward> gelu_forward{
-    .name = "gelu_forward", .cpu = cpu::gelu_forward, .cuda = ZG_CUDA_KERNEL(gelu_forward)};
-constinit Kernel<GeluBackward> gelu_backward{
-    .name = "gelu_backward", .cpu = cpu::gelu_backward, .cuda = ZG_CUDA_KERNEL(gelu_backward)};
+constinit Kernel<GeluForward> gelu_forward{.name = "gelu_forward",
+                                           .cpu = cpu::gelu_forward,
+                                           .cuda = ZG_CUDA_KERNEL(gelu_forward),
+                                           .hpu = ZG_HPU_KERNEL(gelu_forward)};
+constinit Kernel<GeluBackward> gelu_backward{.name = "gelu_backward",
+                                             .cpu = cpu::gelu_backward,
+                                             .cuda = ZG_CUDA_KERNEL(gelu_backward),
+                                             .hpu = ZG_HPU_KERNEL(gelu_backward)};
 }  // namespace kernels
 
 }  // namespace zg
