@@ -3,6 +3,8 @@
 #include "kernels/check.h"
 #include "kernels/cuda/slot.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/hpu/slot.h"
+#include "kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {
@@ -102,25 +104,38 @@ void rms_norm_forward(const RmsNormForward&, Workspace, Stream&);
 void rms_norm_backward(const RmsNormBackward&, Workspace, Stream&);
 }  // namespace cuda
 
+namespace hpu {
+void layer_norm_forward(const LayerNormForward&, Workspace, Stream&);
+void layer_norm_backward(const LayerNormBackward&, Workspace, Stream&);
+void rms_norm_forward(const RmsNormForward&, Workspace, Stream&);
+void rms_norm_backward(const RmsNormBackward&, Workspace, Stream&);
+}  // namespace hpu
+
 namespace kernels {
 constinit Kernel<LayerNormForward> layer_norm_forward{.name = "layer_norm_forward",
                                                       .cpu = cpu::layer_norm_forward,
-                                                      .cuda = ZG_CUDA_KERNEL(layer_norm_forward)};
+                                                      .cuda = ZG_CUDA_KERNEL(layer_norm_forward),
+                                                      .hpu = ZG_HPU_KERNEL(layer_norm_forward)};
 constinit Kernel<LayerNormBackward> layer_norm_backward{
     .name = "layer_norm_backward",
     .workspace_bytes = cpu::layer_norm_backward_bytes,
     .cpu = cpu::layer_norm_backward,
     .cuda_workspace_bytes = cuda::layer_norm_backward_bytes,
-    .cuda = ZG_CUDA_KERNEL(layer_norm_backward)};
+    .cuda = ZG_CUDA_KERNEL(layer_norm_backward),
+    .hpu_workspace_bytes = hpu::layer_norm_backward_bytes,
+    .hpu = ZG_HPU_KERNEL(layer_norm_backward)};
 constinit Kernel<RmsNormForward> rms_norm_forward{.name = "rms_norm_forward",
                                                   .cpu = cpu::rms_norm_forward,
-                                                  .cuda = ZG_CUDA_KERNEL(rms_norm_forward)};
+                                                  .cuda = ZG_CUDA_KERNEL(rms_norm_forward),
+                                                  .hpu = ZG_HPU_KERNEL(rms_norm_forward)};
 constinit Kernel<RmsNormBackward> rms_norm_backward{
     .name = "rms_norm_backward",
     .workspace_bytes = cpu::rms_norm_backward_bytes,
     .cpu = cpu::rms_norm_backward,
     .cuda_workspace_bytes = cuda::rms_norm_backward_bytes,
-    .cuda = ZG_CUDA_KERNEL(rms_norm_backward)};
+    .cuda = ZG_CUDA_KERNEL(rms_norm_backward),
+    .hpu_workspace_bytes = hpu::rms_norm_backward_bytes,
+    .hpu = ZG_HPU_KERNEL(rms_norm_backward)};
 }  // namespace kernels
 
 }  // namespace zg

@@ -3,6 +3,8 @@
 #include "kernels/adam.h"
 #include "kernels/check.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
+#include "kernels/hpu/workspace.h"
 
 namespace zg {
 
@@ -52,11 +54,17 @@ namespace cuda {
 void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
 }  // namespace cuda
 
+namespace hpu {
+void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
+}  // namespace hpu
+
 namespace kernels {
 constinit Kernel<SumOfSquares> sum_of_squares{.name = "sum_of_squares",
                                               .workspace_bytes = cpu::sum_of_squares_bytes,
                                               .cpu = cpu::sum_of_squares,
-                                              .cuda = ZG_CUDA_KERNEL(sum_of_squares)};
+                                              .cuda = ZG_CUDA_KERNEL(sum_of_squares),
+                                              .hpu_workspace_bytes = hpu::sum_of_squares_bytes,
+                                              .hpu = ZG_HPU_KERNEL(sum_of_squares)};
 }
 
 }  // namespace zg

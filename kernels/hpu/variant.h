@@ -1,0 +1,19 @@
+#pragma once
+
+#include "runtime/device.h"
+
+namespace zg::hpu {
+
+/// How kernels of a device are written: what every device runs; by sub-groups of 16; and products
+/// by DPAS beside that.
+enum class Variant : uint8_t { portable, sub_groups, dpas };
+
+/// The best that the device has; ZG_HPU_VARIANT=portable|sub_groups|dpas says which. ConfigError
+/// where the device lacks what the variable asks for.
+Variant variant_of(const Stream& stream);
+
+inline bool uses_sub_groups(const Stream& stream) {
+  return variant_of(stream) != Variant::portable;
+}
+
+}  // namespace zg::hpu

@@ -1,0 +1,34 @@
+#include "kernels/hpu/workspace.h"
+
+#include <algorithm>
+
+namespace zg::hpu {
+
+NormParts::NormParts(int64_t N) {
+  constexpr int64_t most_parts = 256, fewest_rows = 8;
+  rows = std::max(fewest_rows, (N + most_parts - 1) / most_parts);
+  parts = (N + rows - 1) / rows;
+}
+
+int64_t layer_norm_backward_bytes(const LayerNormBackward& a, const Device::Traits&) {
+  const int64_t wanted = (a.dgamma ? 1 : 0) + (a.dbeta ? 1 : 0);
+  return NormParts(a.x.extent(0)).parts * wanted * a.x.extent(1) * int64_t{sizeof(float)};
+}
+
+int64_t rms_norm_backward_bytes(const RmsNormBackward& a, const Device::Traits&) {
+  return a.dgamma ? NormParts(a.x.extent(0)).parts * a.x.extent(1) * int64_t{sizeof(float)} : 0;
+}
+
+SquareGroups::SquareGroups(int64_t numel) : granules(numel / SumOfSquares::granule) {
+  // A work-item has one granule at a time; more of them than `most` overflow a group's counters.
+  constexpr int64_t group = 256, enough_groups = 256, most = int64_t{1} << 18;
+  groups = std::max(std::min(enough_groups, (granules + group - 1) / group),
+                    (granules + most - 1) / most);
+}
+
+int64_t sum_of_squares_bytes(const SumOfSquares& a, const Device::Traits&) {
+  return SquareGroups(a.x.numel()).groups * (SumOfSquares::limb_count + 1) *
+         int64_t{sizeof(int64_t)};
+}
+
+}  // namespace zg::hpu

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "kernels/adam.h"
+#include "kernels/layer_norm.h"
+
+// Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without
+// Level Zero can plan a run on one that has it.
+namespace zg::hpu {
+
+/// How a norm's backward pass cuts N rows: by shape alone, so its sums have one order.
+struct NormParts {
+  int64_t rows;   ///< of a part
+  int64_t parts;  ///< each leaves its sums over rows for dgamma and dbeta
+  explicit NormParts(int64_t N);
+};
+int64_t layer_norm_backward_bytes(const LayerNormBackward&, const Device::Traits&);
+int64_t rms_norm_backward_bytes(const RmsNormBackward&, const Device::Traits&);
+
+/// How granules are shared out: each group leaves its integers, which are added in order.
+struct SquareGroups {
+  int64_t granules, groups;
+  explicit SquareGroups(int64_t numel);
+};
+int64_t sum_of_squares_bytes(const SumOfSquares&, const Device::Traits&);
+
+}  // namespace zg::hpu
