@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "tests/driver/library/item.h"
+
+namespace zg::test_driver {
+
+using Extent = std::array<uint32_t, 3>;
+
+/// A kernel in one copy of its module, with its arguments.
+struct Work {
+  const char* kernel;
+  bool meets;            ///< work-items may wait for each other: each gets a fiber
+  void (*item)(void**);  ///< runs one work-item
+  void (*row)(void**);   ///< runs those that differ in local_id[0] only
+  void (*poison)();      ///< fills the kernel's local arrays with NaN
+  zg_item** running;     ///< where the module looks for its work-item
+  void** arguments;
+  std::array<void*, 2> dynamic_local;  ///< begin and end of local memory from arguments
+  Extent groups, local;
+  unsigned sub_group;  ///< most lanes of a sub-group
+  uint64_t seed;       ///< 0: groups and work-items begin in order
+};
+
+/// Runs the groups [first, last) of the launch on this thread. What went wrong, or nothing.
+std::string run_groups(const Work& work, uint64_t first, uint64_t last);
+
+/// What a module calls: the type of zg_hooks in library/hooks.cpp.
+struct Hooks {
+  void (*barrier)(const void* place);
+  const void* (*meet)(const void* value, unsigned bytes, const char* operation, const void* place);
+  void (*fault)(const char* words);
+};
+extern const Hooks hooks;
+
+}  // namespace zg::test_driver

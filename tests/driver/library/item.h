@@ -1,0 +1,8 @@
+// What a work-item knows of itself: shared by the driver and by the library that is linked into
+// each module. C, C++ and OpenCL C.
+#pragma once
+
+struct zg_item {
+  unsigned local_id[3], group_id[3], groups[3], local_size[3];
+  unsigned lane, lanes, most_lanes, sub_group, sub_groups;
+};

@@ -1,0 +1,134 @@
+#include "tests/driver/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "tests/driver/objects.h"
+#include "tests/driver/settings.h"
+
+namespace zg::test_driver {
+namespace {
+
+constexpr size_t page = 4096, poisoned_bytes = size_t{16} << 20;
+
+size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + page - 1) / page * page; }
+
+/// A file full of 0xFF: memory that maps it privately holds NaN, and takes no room until written.
+int poisoned_file() {
+  static const int file = [] {
+    const int made = memfd_create("poison", MFD_CLOEXEC);
+    const std::vector<unsigned char> block(1 << 20, 0xff);
+    for (size_t at = 0; at < poisoned_bytes; at += block.size()) {
+      if (pwrite(made, block.data(), block.size(), static_cast<off_t>(at)) < 0) return -1;
+    }
+    return made;
+  }();
+  return file;
+}
+
+const Memory* explained = nullptr;
+struct sigaction before;
+
+void explain(int number, siginfo_t* info, void* context) {
+  const char* const address = static_cast<const char*>(info->si_addr);
+  const Allocation* near = nullptr;
+  for (size_t off : {size_t{0}, 2 * page}) {
+    if (!near) near = explained->find(address + off);
+    if (!near) near = explained->find(address - off);
+  }
+  char words[512];
+  int length = std::snprintf(words, sizeof words, "zerograd test driver: %s reached %p",
+                             device_does ? device_does : "the host", info->si_addr);
+  if (near) {
+    const long at = address - reinterpret_cast<const char*>(near->begin);
+    const long behind = at - static_cast<long>(near->bytes);
+    length += std::snprintf(words + length, sizeof words - length, ", %ld bytes %s %zu bytes of %s",
+                            at < 0        ? -at
+                            : behind >= 0 ? behind
+                                          : at,
+                            at < 0        ? "before"
+                            : behind >= 0 ? "behind"
+                                          : "into",
+                            near->bytes, near->device ? near->device->name : "the host's");
+  }
+  if (length > 0 && write(2, words, static_cast<size_t>(length)) > 0 && write(2, "\n", 1) > 0) {
+  }
+  sigaction(number, &before, nullptr);  // the access is tried again, and ends the process
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
+  }
+}
+
+}  // namespace
+
+std::byte* Memory::allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device) {
+  alignment = std::max<size_t>(alignment, 64);
+  const size_t body = pages(bytes), mapped = body + 2 * page;
+  void* const mapping =
+      mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  std::byte* const first = static_cast<std::byte*>(mapping) + page;
+  for (size_t at = 0; at < body; at += poisoned_bytes) {
+    const size_t part = std::min(poisoned_bytes, body - at);
+    if (mmap(first + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+             poisoned_file(), 0) == MAP_FAILED) {
+      munmap(mapping, mapped);
+      return nullptr;
+    }
+  }
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(first) + body - bytes) & ~(alignment - 1);
+  all_[begin] = {reinterpret_cast<std::byte*>(begin), bytes, type, device,
+                 static_cast<std::byte*>(mapping),    mapped};
+  if (device && settings().strict && !is_open_) mprotect(first, body, PROT_NONE);
+  return reinterpret_cast<std::byte*>(begin);
+}
+
+void Memory::free(const Allocation& allocation) {
+  munmap(allocation.mapping, allocation.mapped);
+  all_.erase(reinterpret_cast<uintptr_t>(allocation.begin));
+}
+
+const Allocation* Memory::find(const void* p) const {
+  auto found = all_.upper_bound(reinterpret_cast<uintptr_t>(p));
+  if (found == all_.begin()) return nullptr;
+  --found;
+  return found->second.holds(p) ? &found->second : nullptr;
+}
+
+void Memory::open() {
+  if (is_open_ || !settings().strict) return;
+  is_open_ = true;
+  for (const auto& [begin, a] : all_) {
+    if (a.device) mprotect(a.mapping + page, a.mapped - 2 * page, PROT_READ | PROT_WRITE);
+  }
+}
+
+void Memory::close() {
+  if (!is_open_) return;
+  is_open_ = false;
+  for (const auto& [begin, a] : all_) {
+    if (a.device) mprotect(a.mapping + page, a.mapped - 2 * page, PROT_NONE);
+  }
+}
+
+void explain_faults(const Memory& memory) {
+#ifndef __SANITIZE_ADDRESS__  // which explains them itself
+  explained = &memory;
+  struct sigaction action = {};
+  action.sa_sigaction = &explain;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, &before);
+#else
+  (void)memory;
+#endif
+}
+
+}  // namespace zg::test_driver

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <level_zero/ze_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace zg::test_driver {
+
+struct Device;
+
+struct Allocation {
+  std::byte* begin = nullptr;
+  size_t bytes = 0;
+  ze_memory_type_t type = ZE_MEMORY_TYPE_UNKNOWN;
+  Device* device = nullptr;      ///< null: the host's
+  std::byte* mapping = nullptr;  ///< with a guard page before and behind
+  size_t mapped = 0;
+
+  bool holds(const void* p) const { return p >= begin && p < begin + (bytes ? bytes : 1); }
+};
+
+/// Everything that was allocated through Level Zero. New memory holds 0xFF, which is NaN in every
+/// dtype; the last byte of an allocation lies before a guard page, and so does the first behind
+/// one. Where the driver is strict, a device's memory can be reached only while a device works.
+/// Guarded by the driver's mutex.
+class Memory {
+ public:
+  /// Null: the system or the device has no more.
+  std::byte* allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device);
+  void free(const Allocation& allocation);
+  const Allocation* find(const void* p) const;  ///< null: not of Level Zero
+  bool empty() const { return all_.empty(); }
+
+  /// Lets devices and the host reach the memory of devices, or the host no more.
+  void open();
+  void close();
+
+ private:
+  std::map<uintptr_t, Allocation> all_;
+  bool is_open_ = false;
+};
+
+/// From now on a signal about an address says first what lies there.
+void explain_faults(const Memory& memory);
+/// What this thread does for a device, or null.
+inline thread_local const char* device_does = nullptr;
+
+}  // namespace zg::test_driver

@@ -1,0 +1,23 @@
+#include "tests/driver/state.h"
+
+#include <cstdio>
+
+#include "tests/driver/settings.h"
+
+namespace zg::test_driver {
+
+State& state() {
+  static State* const all = [] {
+    State* const made = new State;
+    for (int i = 0; i < settings().devices; ++i) {
+      made->devices.push_back(std::make_unique<Device>());
+      made->devices.back()->index = i;
+      std::snprintf(made->devices.back()->name, sizeof Device::name, "device %d", i);
+    }
+    explain_faults(made->memory);
+    return made;
+  }();
+  return *all;
+}
+
+}  // namespace zg::test_driver

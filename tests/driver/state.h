@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <unordered_set>
+#include <vector>
+
+#include "tests/driver/memory.h"
+#include "tests/driver/objects.h"
+#include "tests/driver/report.h"
+
+namespace zg::test_driver {
+
+/// All there is: one mutex, taken by each function of the interface.
+struct State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::unique_ptr<Device>> devices;
+  Memory memory;
+  std::vector<Queue*> queues;  ///< in order of making
+  uint64_t queues_made = 0;
+  uint64_t activity = 0;  ///< counts what may let a wait end
+  bool running = false;   ///< one command at a time, whatever its device
+  bool lost = false;      ///< a command failed: nothing works from then on
+  std::tuple<std::unordered_set<const Context*>, std::unordered_set<const EventPool*>,
+             std::unordered_set<const Event*>, std::unordered_set<const Queue*>,
+             std::unordered_set<const CommandList*>, std::unordered_set<const Fence*>,
+             std::unordered_set<const BuildLog*>, std::unordered_set<const Module*>,
+             std::unordered_set<const Kernel*>>
+      live;
+};
+State& state();  ///< never destroyed: threads may outlive main()
+
+/// New handles, their end, and what they point to: null, with a message, for what is no such handle
+/// or no more. The mutex is held.
+template <class T, class Handle>
+T* make_handle(Handle* handle) {
+  T* const made = new T;
+  std::get<std::unordered_set<const T*>>(state().live).insert(made);
+  *handle = reinterpret_cast<Handle>(made);
+  return made;
+}
+
+template <class T, class Handle>
+T* from_handle(Handle handle, const char* function) {
+  T* const object = reinterpret_cast<T*>(handle);
+  if (std::get<std::unordered_set<const T*>>(state().live).contains(object)) return object;
+  report("%s: %p is no handle of its kind, or was destroyed", function,
+         static_cast<const void*>(object));
+  return nullptr;
+}
+
+template <class T>
+void end_handle(T* object) {
+  std::get<std::unordered_set<const T*>>(state().live).erase(object);
+  delete object;
+}
+
+template <class Handle>
+Device* device_of(Handle handle, const char* function) {
+  for (const auto& device : state().devices) {
+    if (reinterpret_cast<Handle>(device.get()) == handle) return device.get();
+  }
+  report("%s: no such device", function);
+  return nullptr;
+}
+
+}  // namespace zg::test_driver
