@@ -123,7 +123,7 @@ void run(const Reduce& a, Workspace workspace, Stream& stream) {
   const X* x = a.x.data<X>();
   Y* y = a.y.data<Y>();
   if (cut.results == 0) return;
-  if (cut.block_each) {
+  if (cut.group_each) {
     launch("reduce", reduce_blocks<X, Y, Op>,
            {dim3(static_cast<unsigned>(cut.results)), dim3(threads)}, stream, x, y, places, scale);
     return;

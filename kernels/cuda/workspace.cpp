@@ -20,23 +20,8 @@ int64_t rms_norm_backward_bytes(const RmsNormBackward& a, const Device::Traits&)
   return a.dgamma ? NormBlocks(a.x.extent(0)).blocks * a.x.extent(1) * int64_t{sizeof(float)} : 0;
 }
 
-ReduceChunks::ReduceChunks(const Reduce& a) : results(1), elements(1), chunks(1) {
-  const Shape& shape = a.x.shape();
-  for (int axis = 0; axis < shape.rank(); ++axis)
-    (a.axes >> axis & 1u ? elements : results) *= shape[axis];
-  constexpr int64_t enough_for_a_block = 256, enough_threads = 1 << 16, fewest_elements = 64;
-  constexpr int64_t most_chunks = 4096;
-  const int last = shape.rank() - 1;
-  block_each = last >= 0 && (a.axes >> last & 1u) && elements >= enough_for_a_block;
-  if (!block_each && results > 0)
-    chunks = std::clamp<int64_t>(enough_threads / results, 1,
-                                 std::clamp<int64_t>(elements / fewest_elements, 1, most_chunks));
-  chunk = (elements + chunks - 1) / chunks;
-}
-
 int64_t reduce_bytes(const Reduce& a, const Device::Traits&) {
-  const ReduceChunks cut(a);
-  return cut.chunks > 1 ? cut.chunks * cut.results * int64_t{sizeof(double)} : 0;
+  return ReduceChunks(a).scratch_bytes();
 }
 
 ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {

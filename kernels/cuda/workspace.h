@@ -4,7 +4,7 @@
 #include "kernels/layer_norm.h"
 #include "kernels/matmul.h"
 #include "kernels/projection_chunks.h"
-#include "kernels/reduce.h"
+#include "kernels/reduce_chunks.h"
 
 // Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
 // without CUDA can plan a run on one that has it.
@@ -19,14 +19,6 @@ struct NormBlocks {
 int64_t layer_norm_backward_bytes(const LayerNormBackward&, const Device::Traits&);
 int64_t rms_norm_backward_bytes(const RmsNormBackward&, const Device::Traits&);
 
-/// How a reduction is cut, by shape alone: a block for each result where the elements of one lie
-/// together and are many; else a thread for each result and chunk of its elements.
-struct ReduceChunks {
-  int64_t results, elements;  ///< elements of one result
-  bool block_each;
-  int64_t chunks, chunk;  ///< of a result's elements; 1 chunk needs no scratch
-  explicit ReduceChunks(const Reduce&);
-};
 int64_t reduce_bytes(const Reduce&, const Device::Traits&);
 
 /// The log-sum-exp of a row whose chunks come one by one. Milakov, Gimelshein 2018,
