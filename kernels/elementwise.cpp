@@ -3,6 +3,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 namespace {
@@ -100,19 +101,37 @@ void where(const Where&, Workspace, Stream&);
 void axpby(const Axpby&, Workspace, Stream&);
 void cast(const Cast&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void unary(const Unary&, Workspace, Stream&);
+void unary_backward(const UnaryBackward&, Workspace, Stream&);
+void binary(const Binary&, Workspace, Stream&);
+void binary_backward(const BinaryBackward&, Workspace, Stream&);
+void where(const Where&, Workspace, Stream&);
+void axpby(const Axpby&, Workspace, Stream&);
+void cast(const Cast&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
-constinit Kernel<Unary> unary{.name = "unary", .cpu = cpu::unary, .cuda = ZG_CUDA_KERNEL(unary)};
-constinit Kernel<UnaryBackward> unary_backward{
-    .name = "unary_backward", .cpu = cpu::unary_backward, .cuda = ZG_CUDA_KERNEL(unary_backward)};
-constinit Kernel<Binary> binary{
-    .name = "binary", .cpu = cpu::binary, .cuda = ZG_CUDA_KERNEL(binary)};
+constinit Kernel<Unary> unary{
+    .name = "unary", .cpu = cpu::unary, .cuda = ZG_CUDA_KERNEL(unary), .hpu = ZG_HPU_KERNEL(unary)};
+constinit Kernel<UnaryBackward> unary_backward{.name = "unary_backward",
+                                               .cpu = cpu::unary_backward,
+                                               .cuda = ZG_CUDA_KERNEL(unary_backward),
+                                               .hpu = ZG_HPU_KERNEL(unary_backward)};
+constinit Kernel<Binary> binary{.name = "binary",
+                                .cpu = cpu::binary,
+                                .cuda = ZG_CUDA_KERNEL(binary),
+                                .hpu = ZG_HPU_KERNEL(binary)};
 constinit Kernel<BinaryBackward> binary_backward{.name = "binary_backward",
                                                  .cpu = cpu::binary_backward,
-                                                 .cuda = ZG_CUDA_KERNEL(binary_backward)};
-constinit Kernel<Where> where{.name = "where", .cpu = cpu::where, .cuda = ZG_CUDA_KERNEL(where)};
-constinit Kernel<Axpby> axpby{.name = "axpby", .cpu = cpu::axpby, .cuda = ZG_CUDA_KERNEL(axpby)};
-constinit Kernel<Cast> cast{.name = "cast", .cpu = cpu::cast, .cuda = ZG_CUDA_KERNEL(cast)};
+                                                 .cuda = ZG_CUDA_KERNEL(binary_backward),
+                                                 .hpu = ZG_HPU_KERNEL(binary_backward)};
+constinit Kernel<Where> where{
+    .name = "where", .cpu = cpu::where, .cuda = ZG_CUDA_KERNEL(where), .hpu = ZG_HPU_KERNEL(where)};
+constinit Kernel<Axpby> axpby{
+    .name = "axpby", .cpu = cpu::axpby, .cuda = ZG_CUDA_KERNEL(axpby), .hpu = ZG_HPU_KERNEL(axpby)};
+constinit Kernel<Cast> cast{
+    .name = "cast", .cpu = cpu::cast, .cuda = ZG_CUDA_KERNEL(cast), .hpu = ZG_HPU_KERNEL(cast)};
 }  // namespace kernels
 
 }  // namespace zg

@@ -2,6 +2,8 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
+#include "kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {
@@ -75,16 +77,23 @@ namespace cuda {
 void embedding_forward(const EmbeddingForward&, Workspace, Stream&);
 void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void embedding_forward(const EmbeddingForward&, Workspace, Stream&);
+void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
 constinit Kernel<EmbeddingForward> embedding_forward{.name = "embedding_forward",
                                                      .cpu = cpu::embedding_forward,
-                                                     .cuda = ZG_CUDA_KERNEL(embedding_forward)};
+                                                     .cuda = ZG_CUDA_KERNEL(embedding_forward),
+                                                     .hpu = ZG_HPU_KERNEL(embedding_forward)};
 constinit Kernel<EmbeddingBackward> embedding_backward{
     .name = "embedding_backward",
     .workspace_bytes = cpu::embedding_backward_bytes,
     .cpu = cpu::embedding_backward,
-    .cuda = ZG_CUDA_KERNEL(embedding_backward)};
+    .cuda = ZG_CUDA_KERNEL(embedding_backward),
+    .hpu_workspace_bytes = hpu::embedding_backward_bytes,
+    .hpu = ZG_HPU_KERNEL(embedding_backward)};
 }  // namespace kernels
 
 }  // namespace zg

@@ -3,6 +3,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/fold_gradient.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 
@@ -20,10 +21,15 @@ void validate(const FoldGradient& args) {
 namespace cuda {
 void fold_gradient(const FoldGradient&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void fold_gradient(const FoldGradient&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
-constinit Kernel<FoldGradient> fold_gradient{
-    .name = "fold_gradient", .cpu = cpu::fold_gradient, .cuda = ZG_CUDA_KERNEL(fold_gradient)};
+constinit Kernel<FoldGradient> fold_gradient{.name = "fold_gradient",
+                                             .cpu = cpu::fold_gradient,
+                                             .cuda = ZG_CUDA_KERNEL(fold_gradient),
+                                             .hpu = ZG_HPU_KERNEL(fold_gradient)};
 }
 
 }  // namespace zg

@@ -5,6 +5,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/movement.h"
 #include "kernels/cuda/slot.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 namespace {
@@ -68,16 +69,26 @@ void strided_copy(const StridedCopy&, Workspace, Stream&);
 void gather(const Gather&, Workspace, Stream&);
 void scatter_add(const ScatterAdd&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void strided_copy(const StridedCopy&, Workspace, Stream&);
+void gather(const Gather&, Workspace, Stream&);
+void scatter_add(const ScatterAdd&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
-constinit Kernel<StridedCopy> strided_copy{
-    .name = "strided_copy", .cpu = cpu::strided_copy, .cuda = ZG_CUDA_KERNEL(strided_copy)};
-constinit Kernel<Gather> gather{
-    .name = "gather", .cpu = cpu::gather, .cuda = ZG_CUDA_KERNEL(gather)};
+constinit Kernel<StridedCopy> strided_copy{.name = "strided_copy",
+                                           .cpu = cpu::strided_copy,
+                                           .cuda = ZG_CUDA_KERNEL(strided_copy),
+                                           .hpu = ZG_HPU_KERNEL(strided_copy)};
+constinit Kernel<Gather> gather{.name = "gather",
+                                .cpu = cpu::gather,
+                                .cuda = ZG_CUDA_KERNEL(gather),
+                                .hpu = ZG_HPU_KERNEL(gather)};
 constinit Kernel<ScatterAdd> scatter_add{.name = "scatter_add",
                                          .workspace_bytes = cpu::scatter_add_workspace,
                                          .cpu = cpu::scatter_add,
-                                         .cuda = ZG_CUDA_KERNEL(scatter_add)};
+                                         .cuda = ZG_CUDA_KERNEL(scatter_add),
+                                         .hpu = ZG_HPU_KERNEL(scatter_add)};
 }  // namespace kernels
 
 }  // namespace zg

@@ -1,5 +1,7 @@
 #include "kernels/hpu/launch.h"
 
+#include <algorithm>
+
 #include "kernels/hpu/modules.h"
 #include "runtime/error.h"
 
@@ -19,6 +21,15 @@ Code module(const char* file, DType dtype, const char* variant) {
     throw Unsupported(std::string(file) + ": no hpu kernel for " + name_of(dtype) +
                       "; expected f32 or bf16");
   return {found->name, {found->spirv, found->bytes}};
+}
+
+const char* word(const char* op, DType dtype, std::initializer_list<DType> known) {
+  if (std::ranges::find(known, dtype) != known.end()) return name_of(dtype);
+  std::string expected;
+  for (const DType each : known)
+    expected += (expected.empty() ? "" : " or ") + std::string(name_of(each));
+  throw Unsupported(std::string(op) + ": no hpu kernel for " + name_of(dtype) + "; expected " +
+                    expected);
 }
 
 }  // namespace zg::hpu

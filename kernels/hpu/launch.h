@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 
@@ -23,6 +24,10 @@ struct alignas(64) Long8 {
 /// Unsupported for a dtype without one ("gelu: no hpu kernel for f16").
 Code module(const char* file);
 Code module(const char* file, DType dtype, const char* variant = "");
+
+/// The dtype as a part of a kernel's name. Throws Unsupported as module() does unless the op knows
+/// it.
+const char* word(const char* op, DType dtype, std::initializer_list<DType> known);
 
 /// Where an argument lies until enqueue() has read it. Pointers, numbers that OpenCL C has, Long8
 /// and LocalBytes.

@@ -31,4 +31,12 @@ int64_t sum_of_squares_bytes(const SumOfSquares& a, const Device::Traits&) {
          int64_t{sizeof(int64_t)};
 }
 
+int64_t reduce_bytes(const Reduce& a, const Device::Traits&) {
+  return ReduceChunks(a).scratch_bytes();
+}
+
+int64_t embedding_backward_bytes(const EmbeddingBackward& a, const Device::Traits&) {
+  return a.dweight ? a.dy.extent(0) * int64_t{sizeof(int64_t)} : 0;
+}
+
 }  // namespace zg::hpu

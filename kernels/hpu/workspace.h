@@ -1,7 +1,9 @@
 #pragma once
 
 #include "kernels/adam.h"
+#include "kernels/embedding.h"
 #include "kernels/layer_norm.h"
+#include "kernels/reduce_chunks.h"
 
 // Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without
 // Level Zero can plan a run on one that has it.
@@ -22,5 +24,10 @@ struct SquareGroups {
   explicit SquareGroups(int64_t numel);
 };
 int64_t sum_of_squares_bytes(const SumOfSquares&, const Device::Traits&);
+
+int64_t reduce_bytes(const Reduce&, const Device::Traits&);
+
+/// A link from each token to the next one of its id.
+int64_t embedding_backward_bytes(const EmbeddingBackward&, const Device::Traits&);
 
 }  // namespace zg::hpu

@@ -1,0 +1,40 @@
+#include "kernels/hpu/nest.clh"
+#include "kernels/hpu/tile.clh"
+
+#define STRIDED_COPY(size, bits)                                                            \
+  element_kernel void strided_copy_##size(__global const bits* x, __global bits* y, long n, \
+                                          int rank, long8 extents, long8 x_strides,         \
+                                          long8 y_strides) {                                \
+    const long i = element_index();                                                         \
+    if (i >= n) return;                                                                     \
+    const long3 at = located(i, rank, extents, x_strides, y_strides, (long8)(0));           \
+    y[at.s1] = x[at.s0];                                                                    \
+  }
+
+/// The n elements of y and index; x has x_extent along the axis where y has `extent`. An index that
+/// is outside is reported and read as 0.
+#define GATHER(size, bits, index_type, index_c)                                        \
+  element_kernel void gather_##size##_##index_type(                                    \
+      __global const bits* x, __global const index_c* index, __global bits* y, long n, \
+      long extent, long inner, long x_extent, fault_parameters) {                      \
+    const long i = element_index();                                                    \
+    if (i >= n) return;                                                                \
+    const long before = quotient(i, inner), outer = quotient(before, extent);          \
+    long row = index[i];                                                               \
+    if (row < 0 || row >= x_extent) {                                                  \
+      report(fault_arguments, i, row, x_extent);                                       \
+      row = 0;                                                                         \
+    }                                                                                  \
+    if (x_extent > 0) y[i] = x[(outer * x_extent + row) * inner + i - before * inner]; \
+  }
+
+// Bits of one size stand for any dtype.
+#define MOVEMENT(size, bits)   \
+  STRIDED_COPY(size, bits)     \
+  GATHER(size, bits, i32, int) \
+  GATHER(size, bits, i64, long)
+
+MOVEMENT(1, uchar)
+MOVEMENT(2, ushort)
+MOVEMENT(4, uint)
+MOVEMENT(8, ulong)

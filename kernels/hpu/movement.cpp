@@ -1,0 +1,38 @@
+#include "kernels/movement.h"
+
+#include "kernels/hpu/nest.h"
+#include "kernels/indexed.h"
+
+namespace zg::hpu {
+
+void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
+  const Nest<2> nest(a.extents, {a.x_strides, a.y_strides});
+  const int64_t size = size_of(a.x.dtype());
+  const std::string kernel = "strided_copy_" + std::to_string(size);
+  const std::byte *x = a.x.raw() + a.x_offset * size, *y = a.y.raw() + a.y_offset * size;
+  launch(stream, module("movement"), kernel.c_str(), {groups_for(nest.numel)}, x, y, nest.numel,
+         nest.rank, nest.extents, nest.strides[0], nest.strides[1]);
+}
+
+void gather(const Gather& a, Workspace, Stream& stream) {
+  const Indexed from = Indexed::split(a.index.shape(), a.axis);
+  const std::string kernel =
+      "gather_" + std::to_string(size_of(a.x.dtype())) + "_" + name_of(a.index.dtype());
+  const int64_t n = a.index.numel();
+  launch(stream, module("movement"), kernel.c_str(), {groups_for(n)}, a.x.raw(), a.index.raw(),
+         a.y.raw(), n, from.extent, from.inner, a.x.extent(a.axis), fault_place(stream),
+         literal("gather"), literal("index"));
+}
+
+void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
+  const Indexed from = Indexed::split(a.index.shape(), a.axis);
+  const int64_t y_extent = a.y.extent(a.axis), indices = a.index.numel(), n = a.y.numel();
+  const Code code = module("scatter_add", a.y.dtype());
+  const std::string index = name_of(a.index.dtype());
+  launch(stream, code, ("check_" + index).c_str(), {groups_for(indices)}, a.index.raw(), indices,
+         y_extent, fault_place(stream), literal("scatter_add"), literal("index"));
+  launch(stream, code, ("scatter_add_" + index).c_str(), {groups_for(n)}, a.x.raw(), a.index.raw(),
+         a.y.raw(), n, from.extent, from.inner, y_extent);
+}
+
+}  // namespace zg::hpu
