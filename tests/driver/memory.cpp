@@ -37,11 +37,7 @@ struct sigaction before;
 
 void explain(int number, siginfo_t* info, void* context) {
   const char* const address = static_cast<const char*>(info->si_addr);
-  const Allocation* near = nullptr;
-  for (size_t off : {size_t{0}, 2 * page}) {
-    if (!near) near = explained->find(address + off);
-    if (!near) near = explained->find(address - off);
-  }
+  const Allocation* const near = explained->find_near(address);
   char words[512];
   int length = std::snprintf(words, sizeof words, "zerograd test driver: %s reached %p",
                              device_does ? device_does : "the host", info->si_addr);
@@ -101,6 +97,25 @@ const Allocation* Memory::find(const void* p) const {
   if (found == all_.begin()) return nullptr;
   --found;
   return found->second.holds(p) ? &found->second : nullptr;
+}
+
+const Allocation* Memory::find_near(const void* p) const {
+  for (const auto& [begin, a] : all_) {
+    if (p >= a.mapping && p < a.mapping + a.mapped) return &a;
+  }
+  return nullptr;
+}
+
+const Allocation* Memory::find_touched() const {
+  static const std::vector<unsigned char> untouched(page, 0xff);
+  const auto touched = [](const std::byte* begin, const std::byte* end) {
+    return std::memcmp(begin, untouched.data(), static_cast<size_t>(end - begin)) != 0;
+  };
+  for (const auto& [begin, a] : all_) {
+    if (touched(a.mapping + page, a.begin)) return &a;
+    if (touched(a.begin + a.bytes, a.mapping + a.mapped - page)) return &a;
+  }
+  return nullptr;
 }
 
 void Memory::open() {

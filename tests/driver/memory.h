@@ -23,16 +23,19 @@ struct Allocation {
 };
 
 /// Everything that was allocated through Level Zero. New memory holds 0xFF, which is NaN in every
-/// dtype; the last byte of an allocation lies before a guard page, and so does the first behind
-/// one. Where the driver is strict, a device's memory can be reached only while a device works.
-/// Guarded by the driver's mutex.
+/// dtype; the last byte of an allocation lies before a guard page, and what room is left between
+/// it and its guard pages is watched. Where the driver is strict, a device's memory
+/// can be reached only while a device works. Guarded by the driver's mutex.
 class Memory {
  public:
   /// Null: the system or the device has no more.
   std::byte* allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device);
   void free(const Allocation& allocation);
   const Allocation* find(const void* p) const;  ///< null: not of Level Zero
-  bool empty() const { return all_.empty(); }
+  /// With the guard pages, and what lies between them and the first byte.
+  const Allocation* find_near(const void* p) const;
+  /// An allocation beside whose bytes something was written, before a guard page; or null.
+  const Allocation* find_touched() const;
 
   /// Lets devices and the host reach the memory of devices, or the host no more.
   void open();

@@ -66,6 +66,12 @@ void run(Lock& lock, const Candidate& candidate) {
     error = command.work();
     lock.lock();
     s.running = false;
+    const Allocation* const touched =
+        error.empty() && settings().strict ? s.memory.find_touched() : nullptr;
+    if (touched) {
+      error = "wrote just before or behind " + std::to_string(touched->bytes) + " bytes of " +
+              (touched->device ? touched->device->name : "the host's");
+    }
   }
   if (!error.empty()) {
     report("%s: %s", command.what.c_str(), error.c_str());

@@ -3,11 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "tests/hpu/level_zero.h"
 
 namespace {
 
@@ -30,6 +33,20 @@ std::vector<Instruction> instructions(const EmbeddedModule& module) {
   return all;
 }
 
+/// Whether a device with these sizes of sub-groups has what the module's variant asks for.
+bool has_what_it_needs(const std::string& name, const std::vector<uint32_t>& sizes) {
+  if (name == "unknown_function") return false;  // no device has what it calls
+  const std::string variant = name.substr(name.rfind('.') + 1);
+  for (const char* sub_groups : {"sg", "dpas"}) {
+    for (const uint32_t size : {8u, 16u}) {
+      if (variant != sub_groups + std::to_string(size)) continue;
+      const auto found = std::ranges::find(sizes, size);
+      return found != sizes.end() && (variant[0] == 's' || found == sizes.begin());
+    }
+  }
+  return true;  // portable
+}
+
 constexpr unsigned op_entry_point = 15, op_execution_mode = 16, op_capability = 17;
 
 }  // namespace
@@ -37,7 +54,7 @@ constexpr unsigned op_entry_point = 15, op_execution_mode = 16, op_capability = 
 TEST_CASE("a module is found by its name, and no other is") {
   REQUIRE(!zg::hpu::every_module().empty());
   for (const EmbeddedModule& module : zg::hpu::every_module()) {
-    INFO(module.name);
+    INFO(std::string(module.name));
     CHECK(zg::hpu::find_module(module.name) == &module);
     uint32_t magic = 0;
     std::memcpy(&magic, module.spirv, sizeof magic);
@@ -50,7 +67,7 @@ TEST_CASE("a module is found by its name, and no other is") {
 TEST_CASE("each kernel forbids its device to contract a multiply and an add") {
   constexpr uint32_t contraction_off = 31;
   for (const EmbeddedModule& module : zg::hpu::every_module()) {
-    INFO(module.name);
+    INFO(std::string(module.name));
     std::set<uint32_t> kernels, strict;
     for (const Instruction& instruction : instructions(module)) {
       if (instruction.opcode == op_entry_point) kernels.insert(instruction.operands[1]);
@@ -66,11 +83,36 @@ TEST_CASE("each kernel forbids its device to contract a multiply and an add") {
 TEST_CASE("no module needs doubles or halves, which some devices lack") {
   constexpr uint32_t float16 = 9, float64 = 10;
   for (const EmbeddedModule& module : zg::hpu::every_module()) {
-    INFO(module.name);
+    INFO(std::string(module.name));
     for (const Instruction& instruction : instructions(module)) {
       if (instruction.opcode != op_capability) continue;
       CHECK(instruction.operands[0] != float16);
       CHECK(instruction.operands[0] != float64);
+    }
+  }
+}
+
+TEST_CASE("each module builds on a device that has what it needs, and no other") {
+  zg::test::LevelZero l0;
+  ze_device_compute_properties_t properties = {};
+  properties.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES;
+  ZG_CHECK_ZE(zeDeviceGetComputeProperties(l0.device, &properties));
+  const std::vector<uint32_t> sizes(properties.subGroupSizes,
+                                    properties.subGroupSizes + properties.numSubGroupSizes);
+  for (const EmbeddedModule& embedded : zg::hpu::every_module()) {
+    INFO(std::string(embedded.name));
+    const auto build = [&] {
+      const ze_module_handle_t module = l0.module(embedded.name);
+      uint32_t count = 0;
+      ZG_CHECK_ZE(zeModuleGetKernelNames(module, &count, nullptr));
+      std::vector<const char*> names(count);
+      ZG_CHECK_ZE(zeModuleGetKernelNames(module, &count, names.data()));
+      for (const char* name : names) l0.kernel(module, name);
+    };
+    if (has_what_it_needs(embedded.name, sizes)) {
+      CHECK_NOTHROW(build());
+    } else {
+      CHECK_THROWS(build());
     }
   }
 }

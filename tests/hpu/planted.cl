@@ -1,6 +1,18 @@
 // Kernels that are right or wrong by what they are given, for planted.cpp.
+#ifdef ZG_SUB_GROUPS
+
+__kernel __attribute__((intel_reqd_sub_group_size(ZG_SUB_GROUPS))) void divergent_sub_group(
+    __global float* out) {
+  float x = (float)get_local_id(0);
+  if (get_local_id(0) < 5) x = sub_group_reduce_add(x);
+  out[get_global_id(0)] = x;
+}
+
+#else
 
 __kernel void fill(__global int* out, int value) { out[get_global_id(0)] = value; }
+
+__kernel void fill_below(__global int* out, int value) { out[-1 - (int)get_global_id(0)] = value; }
 
 __kernel void add(__global int* out, __global const int* x, int value) {
   out[get_global_id(0)] = x[get_global_id(0)] + value;
@@ -13,9 +25,12 @@ __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void divergent_barrier(
   out[get_global_id(0)] = shared[31 - get_local_id(0)];
 }
 
-// Where a barrier between the write and the read was forgotten, local memory still holds NaN.
-__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void missing_barrier(__global float* out) {
+// Each work-item reads what another one writes.
+__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void missing_local_barrier(
+    __global float* out) {
   __local float shared[32];
   shared[get_local_id(0)] = (float)get_local_id(0);
   out[get_global_id(0)] = shared[31 - get_local_id(0)];
 }
+
+#endif

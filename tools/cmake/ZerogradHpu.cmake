@@ -116,8 +116,8 @@ function(zg_compile_spirv file dtype variant)
 endfunction()
 
 # zg_add_spirv(<target>): compiles the modules named so far in this folder and embeds them in the
-# target, where kernels/hpu/modules.h finds them. Their names and files are listed, one a line, in
-# spirv/<target>.txt of the build folder.
+# target, where kernels/hpu/modules.h finds them. <target>_spirv makes the modules alone; their names
+# and files are listed, one a line, in spirv/<target>.txt of the build folder.
 function(zg_add_spirv target)
   get_property(modules DIRECTORY PROPERTY ZG_SPIRV_MODULES)
   file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/spirv)
@@ -149,5 +149,7 @@ ${table}zg_hpu_modules_end:
 ")
   set(embedded ${CMAKE_CURRENT_BINARY_DIR}/spirv/${target}.S)
   set_source_files_properties(${embedded} PROPERTIES OBJECT_DEPENDS "${files}")
+  add_custom_target(${target}_spirv DEPENDS ${files})
+  set_target_properties(${target}_spirv PROPERTIES ZG_FILES "${files}")
   target_sources(${target} PRIVATE ${embedded} ${PROJECT_SOURCE_DIR}/kernels/hpu/modules.cpp)
 endfunction()

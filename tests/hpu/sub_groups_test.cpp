@@ -1,0 +1,154 @@
+// What the lanes of a sub-group do together on the test driver, against the definitions of
+// cl_khr_subgroups, cl_intel_subgroups and cl_intel_subgroup_matrix_multiply_accumulate.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+#include "tests/hpu/level_zero.h"
+
+using namespace zg::test;
+
+namespace {
+
+/// Smallest size of sub-groups, by which the device's variants are chosen.
+uint32_t smallest(const LevelZero& l0) {
+  ze_device_compute_properties_t properties = {};
+  properties.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES;
+  ZG_CHECK_ZE(zeDeviceGetComputeProperties(l0.device, &properties));
+  return properties.subGroupSizes[0];
+}
+
+std::vector<float> numbers(size_t n) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i * 37 % 101) / 8;
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("lanes read each other's values") {
+  LevelZero l0;
+  const uint32_t size = smallest(l0);
+  const auto kernel =
+      l0.kernel(l0.module(("sub_groups.sg" + std::to_string(size)).c_str()), "lanes");
+  // The last sub-group of each group is full, as shuffles need.
+  const uint32_t groups = 5, items = 3 * size, count = groups * items, rows = 14, lane = 2;
+  const std::vector<float> x = numbers(count);
+  float* const out = static_cast<float*>(l0.allocate(rows * count * sizeof(float)));
+  launch(l0, kernel, groups, items, out, l0.upload<float>(x), lane);
+  const std::vector<float> got = l0.download(out, rows * count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t l = i % size, first = i - l;
+    const std::vector<float> mine(x.begin() + first, x.begin() + first + size);
+    float sum = 0, before = 0, up_to = 0;
+    for (uint32_t k = 0; k < size; ++k) {
+      sum += mine[k];
+      if (k < l) before += mine[k];
+      if (k <= l) up_to += mine[k];
+    }
+    const float want[rows] = {
+        sum,
+        std::ranges::max(mine),
+        std::ranges::min(mine),
+        up_to,
+        before,
+        mine[lane],
+        mine[(l + 3) % size],
+        mine[l ^ 5],
+        l + 2 < size ? mine[l + 2] : mine[l + 2 - size] + 100,
+        l >= 3 ? mine[l - 3] : mine[size + l - 3] + 100,
+        static_cast<float>(std::ranges::any_of(mine, [](float v) { return v > 8; })),
+        static_cast<float>(std::ranges::all_of(mine, [](float v) { return v > 8; })),
+        static_cast<float>(i % items / size * 100 + l),
+        static_cast<float>(3 * 100 + size)};
+    for (uint32_t r = 0; r < rows; ++r) {
+      INFO("function ", r, " of lane ", l);
+      CHECK(got[r * count + i] == want[r]);
+    }
+  }
+}
+
+TEST_CASE("blocks are read and written lane by lane") {
+  LevelZero l0;
+  const uint32_t size = smallest(l0), count = 4 * size;
+  const auto kernel =
+      l0.kernel(l0.module(("sub_groups.sg" + std::to_string(size)).c_str()), "blocks");
+  std::vector<uint32_t> x(count), x4(4 * count);
+  std::vector<uint16_t> x2(2 * count);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<uint32_t>(i * 3);
+  for (size_t i = 0; i < x4.size(); ++i) x4[i] = static_cast<uint32_t>(i * 5);
+  for (size_t i = 0; i < x2.size(); ++i) x2[i] = static_cast<uint16_t>(i * 7);
+  auto* const out = static_cast<uint32_t*>(l0.allocate(x.size() * 4));
+  auto* const out4 = static_cast<uint32_t*>(l0.allocate(x4.size() * 4));
+  auto* const out2 = static_cast<uint16_t*>(l0.allocate(x2.size() * 2));
+  launch(l0, kernel, 2, 2 * size, out, l0.upload<uint32_t>(x), out4, l0.upload<uint32_t>(x4), out2,
+         l0.upload<uint16_t>(x2));
+  const auto got = l0.download(out, x.size()), got4 = l0.download(out4, x4.size());
+  for (size_t i = 0; i < x.size(); ++i) CHECK(got[i] == x[i] + 1);
+  for (size_t i = 0; i < x4.size(); ++i) {  // component c of lane l is element c * size + l
+    const size_t block = i / (4 * size), component = i / size % 4, lane = i % size;
+    CHECK(got4[i] == x4[block * 4 * size + (3 - component) * size + lane]);
+  }
+  CHECK(l0.download(out2, x2.size()) == x2);
+}
+
+TEST_CASE("sub-groups of a group may take different ways") {
+  LevelZero l0;
+  const uint32_t size = smallest(l0), items = 3 * size;
+  const auto kernel =
+      l0.kernel(l0.module(("sub_groups.sg" + std::to_string(size)).c_str()), "ways");
+  const std::vector<float> x = numbers(items);
+  float* const out = static_cast<float*>(l0.allocate(items * sizeof(float)));
+  launch(l0, kernel, 1, items, out, l0.upload<float>(x));
+  const std::vector<float> got = l0.download(out, items);
+  for (uint32_t i = 0; i < items; ++i) {
+    float want = 0;
+    for (uint32_t k = 0; k <= i / size; ++k) {
+      float sum = 0;
+      for (uint32_t l = 0; l < size; ++l) sum += x[i / size * size + l] + static_cast<float>(k);
+      want += sum;
+    }
+    CHECK(got[i] == want);
+  }
+}
+
+TEST_CASE("a product of tiles is that of its bf16 matrices") {
+  LevelZero l0;
+  const uint32_t size = smallest(l0);  // also columns of the tile
+  constexpr uint32_t rows = 8, depth = 16, blocks = 3;
+  const auto kernel =
+      l0.kernel(l0.module(("products.dpas" + std::to_string(size)).c_str()), "product");
+  const auto bf16 = [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); };
+  // Small integers: bf16 holds them, and every order of additions gives the same sum.
+  const auto a_at = [](uint32_t m, uint32_t k) {
+    return static_cast<float>((m * 5 + k * 3) % 11) - 5;
+  };
+  const auto b_at = [](uint32_t k, uint32_t n) {
+    return static_cast<float>((k * 7 + n * 2) % 13) - 6;
+  };
+  std::vector<uint16_t> a(blocks * rows * depth);
+  std::vector<uint32_t> b(blocks * depth / 2 * size);
+  for (uint32_t k = 0; k < blocks * depth; ++k) {
+    const uint32_t block = k / depth, within = k % depth;
+    for (uint32_t m = 0; m < rows; ++m)
+      a[block * rows * depth + m * depth + within] = bf16(a_at(m, k));
+    for (uint32_t n = 0; n < size; ++n) {
+      b[block * depth / 2 * size + within / 2 * size + n] |= uint32_t{bf16(b_at(k, n))}
+                                                             << 16 * (k % 2);
+    }
+  }
+  float* const c = static_cast<float*>(l0.allocate(rows * size * sizeof(float)));
+  launch(l0, kernel, 1, size, c, l0.upload<uint16_t>(a), l0.upload<uint32_t>(b), int{blocks});
+  const std::vector<float> got = l0.download(c, rows * size);
+  for (uint32_t m = 0; m < rows; ++m) {
+    for (uint32_t n = 0; n < size; ++n) {
+      float want = 0;
+      for (uint32_t k = 0; k < blocks * depth; ++k) want += a_at(m, k) * b_at(k, n);
+      CHECK(got[m * size + n] == want);
+    }
+  }
+}
