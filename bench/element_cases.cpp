@@ -40,12 +40,13 @@ Case adam_case(const Sizes& sizes, bool copies) {
   const int64_t numel = sizes.parameters;
   const auto make = [numel, copies](const Device& device) -> Run {
     const Adam call{
-        .parameter = operand({numel}, DType::f32, device, 1),
-        .gradient = operand({numel}, DType::f32, device, 2),
-        .moment1 = Tensor::zeros({numel}, DType::f32, device),
-        .moment2 = Tensor::zeros({numel}, DType::f32, device),
-        .low_precision = copies ? Tensor::zeros({numel}, DType::bf16, device) : Tensor(),
-        .weight_decay = 0.1f};
+        .tensors = {
+            {.parameter = operand({numel}, DType::f32, device, 1),
+             .gradient = operand({numel}, DType::f32, device, 2),
+             .moment1 = Tensor::zeros({numel}, DType::f32, device),
+             .moment2 = Tensor::zeros({numel}, DType::f32, device),
+             .low_precision = copies ? Tensor::zeros({numel}, DType::bf16, device) : Tensor(),
+             .weight_decay = 0.1f}}};
     return [call, device] { kernels::adam(call, device.compute()); };
   };
   return element_case(copies ? "adamw, bf16 copy" : "adamw", numel, DType::f32, 14.0, 16.0,

@@ -1,29 +1,56 @@
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "kernels/adam_constants.h"
 #include "kernels/kernel.h"
+#include "runtime/random.h"
 
 namespace zg {
 
-/// One AdamW step over a flat range. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled
-/// weight decay: Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. The
-/// same list of IEEE f32 operations on every backend and instruction set (kernels/README.md), so
-/// an update has the same bits wherever it runs and however the range is cut. With parameter and
-/// moments in bf16 the list is the same, and its three results are rounded to nearest even: what
-/// moves a parameter by less than 2^-9 of it is lost.
+/// What AdamW keeps of a parameter, or of a part of one, with its gradient.
+struct AdamTensor {
+  Tensor parameter;         ///< [n] f32 master weights | bf16, in and out
+  Tensor gradient;          ///< [n] f32 | bf16
+  Tensor moment1, moment2;  ///< [n] like parameter, in and out
+  Tensor low_precision;     ///< [n] bf16 | f16 out: the rounded parameter; or absent,
+                            ///< as it must be beside a bf16 parameter
+  float weight_decay = 0.0f;
+  // Of stochastic rounding only. Parts that say where they lie are rounded like the whole.
+  uint64_t name = 0;  ///< tells parameters apart: hash_name
+  int64_t first = 0;  ///< place of element 0 in its parameter, which has at most 2^34
+};
+
+/// One AdamW step. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled weight decay:
+/// Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. The same list of
+/// IEEE f32 operations on every backend and instruction set (kernels/README.md), so an update has
+/// the same bits wherever it runs, however a tensor is cut and whatever else is updated with it.
+/// With parameter and moments in bf16 the list is the same, and its three results are rounded to
+/// nearest even: what moves a parameter by less than 2^-9 of it is lost.
+///
+/// Stochastic rounding loses it on one step and doubles it on another, and keeps the mean: a
+/// parameter goes to one of the two bf16 beside it, the nearer the likelier. Gupta et al. 2015,
+/// arXiv:1502.02551; of weights without masters: Zamirai et al. 2020, arXiv:2010.06192. What is
+/// rounded is low_precision, or a bf16 parameter; moments go to nearest even. The random bits
+/// depend on seed, step, name and place alone.
 struct Adam {
-  Tensor parameter;             ///< [n] f32 master weights | bf16, in and out
-  Tensor gradient;              ///< [n] f32 | bf16
-  Tensor moment1, moment2;      ///< [n] like parameter, in and out
-  Tensor low_precision;         ///< [n] bf16 | f16 out: the rounded parameter; or absent,
-                                ///< as it must be beside a bf16 parameter
-  float gradient_scale = 1.0f;  ///< multiplies the gradient first: 1/M, loss scale and clipping
-  float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
+  std::vector<AdamTensor> tensors;  ///< any number, of any lengths; dtypes are alike
+  float gradient_scale = 1.0f;      ///< multiplies gradients first: 1/M, loss scale and clipping
+  float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
   int64_t step = 1;       ///< counts from 1; for the bias corrections
   bool decoupled = true;  ///< false: weight decay is added to the gradient (Adam with L2)
+  std::optional<uint64_t> rounding_seed;  ///< stochastic rounding to bf16; absent: nearest even
 };
 ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
-ZG_API AdamConstants constants(const Adam&);
+ZG_API AdamConstants constants(const Adam&, float weight_decay);
+/// Of a step with a rounding_seed.
+inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
+  return {.seed = *a.rounding_seed, .name = tensor.name, .step = static_cast<uint32_t>(a.step)};
+}
+
+/// Elements of a parameter that stochastic rounding tells apart: 2^32 counters of four words.
+inline constexpr int64_t max_rounded_elements = int64_t{1} << 34;
 
 /// Exact sum of squares: f64 over granules of 16 elements counted from the first, each added to a
 /// fixed-point integer of int64 limbs, so order, sharding and transport cannot change the result.

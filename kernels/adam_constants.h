@@ -1,5 +1,7 @@
 #pragma once
 
+#include "runtime/random.h"
+
 namespace zg {
 
 /// The f32 constants of one Adam step. Each is computed in double with + - * / sqrt alone (powers
@@ -15,5 +17,29 @@ struct AdamConstants {
   float keep;  ///< 1 - rate * weight_decay; 1 when not decoupled
   float move;  ///< rate / (1 - beta1^step)
 };
+
+/// Where the random bits of stochastic rounding come from: element e of a parameter takes the upper
+/// half of word e % 4 of Philox::block({e / 4, lower half of name, step, upper half of name},
+/// seed).
+struct RoundingKey {
+  uint64_t seed = 0, name = 0;
+  uint32_t step = 0;
+
+  constexpr Philox::Block block(int64_t element) const {
+    return Philox::block({static_cast<uint32_t>(element / 4), static_cast<uint32_t>(name), step,
+                          static_cast<uint32_t>(name >> 32)},
+                         seed);
+  }
+};
+
+/// The bits of the bf16 towards zero from an f32's, or of the next one away from it: as likely as
+/// what the first would cut off is of the step between them. Infinities and NaN stay.
+constexpr uint16_t stochastic_bf16(uint32_t bits, uint32_t word) {
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  if (finite) bits += word >> 16;
+  if (nan) bits |= 0x400000u;  // what is left of it is not an infinity
+  return static_cast<uint16_t>(bits >> 16);
+}
 
 }  // namespace zg

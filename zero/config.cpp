@@ -72,6 +72,11 @@ void validate(const Config& config) {
   const AdamOptions& adam = config.adam;
   check(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1, "a number in [0, 1)");
   check(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2, "a number in [0, 1)");
+  if (adam.stochastic_rounding && config.optimizer != DType::bf16)
+    throw ConfigError(std::string("config: adam.stochastic_rounding is on, optimizer is ") +
+                      name_of(config.optimizer) +
+                      "; expected bf16: nothing is lost between f32 masters, whose copies are made "
+                      "anew by every step");
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
   check(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
   check(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,

@@ -13,6 +13,9 @@ namespace zg::zero {
 struct AdamOptions {
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
+  /// Of bf16 masters: an update goes to one of the two bf16 beside it, the nearer the likelier, so
+  /// that small ones are not lost but kept in the mean (kernels/adam.h).
+  bool stochastic_rounding = false;
 };
 
 /// AdamW's decay rates of one step, of a schedule that moves them.
@@ -51,13 +54,14 @@ struct Config {
   DType compute = DType::f32;     ///< f32 | bf16 | f16: values, activations and leaf gradients
   DType optimizer = DType::f32;   ///< f32 | bf16: masters and moments. bf16, of bf16 compute only:
                                   ///< values are the masters, and small updates are lost in them
+                                  ///< without adam.stochastic_rounding
   DType load = DType::f32;        ///< f32 | bf16: masters start, and are loaded, rounded to it
   DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
   AdamOptions adam;
   float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
   OffloadOptions offload;
   LossScaleOptions loss_scaling;  ///< of f16; the other dtypes need none
-  uint64_t seed = 3407;           ///< of initial values
+  uint64_t seed = 3407;           ///< of initial values and of stochastic rounding
 
   bool overlap_comm = true;  ///< reduce and gather while computing goes on
   /// Inexact, stages 0 and 1: each rank sums its own micro-batches and reduces once a step, so the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,30 +40,51 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
   return whole;
 }
 
-/// AdamW over elements [begin, begin + gradients.numel()) of the storage's flat array.
-void update(const Storage& storage, int64_t begin, const Tensor& gradients,
-            const std::vector<Tensor>& states, const OptimizerStep& step, const AdamOptions& adam,
-            Stream& stream) {
+/// What AdamW updates in elements [begin, begin + gradients.numel()) of the storage's flat array:
+/// ranges of equal weight decay; single parameters where it matters which they are.
+void append(const Storage& storage, int64_t begin, const Tensor& gradients,
+            const std::vector<Tensor>& states, const AdamOptions& options,
+            std::vector<AdamTensor>& to) {
   const int64_t end = begin + gradients.numel();
-  for (const FlatUnit::Range& range : storage.trainable.flat.ranges(begin, end)) {
+  const auto append_part = [&](int64_t first, int64_t numel, bool decay) {
     const auto part = [&](const Tensor& tensor) {
-      return tensor ? tensor.flat(range.begin, range.numel()) : Tensor();
+      return tensor ? tensor.flat(first, numel) : Tensor();
     };
-    kernels::adam({.parameter = part(states[masters]),
-                   .gradient = part(gradients),
-                   .moment1 = part(states[moment1]),
-                   .moment2 = part(states[moment2]),
-                   .low_precision = part(states[low_precision]),
-                   .gradient_scale = step.gradient_scale,
-                   .rate = step.rate,
-                   .beta1 = step.betas.beta1,
-                   .beta2 = step.betas.beta2,
-                   .epsilon = adam.epsilon,
-                   .weight_decay = range.decay ? adam.weight_decay : 0.0f,
-                   .step = step.step,
-                   .decoupled = adam.decoupled},
-                  stream);
+    to.push_back({.parameter = part(states[masters]),
+                  .gradient = part(gradients),
+                  .moment1 = part(states[moment1]),
+                  .moment2 = part(states[moment2]),
+                  .low_precision = part(states[low_precision]),
+                  .weight_decay = decay ? options.weight_decay : 0.0f});
+  };
+  const FlatUnit& flat = storage.trainable.flat;
+  if (!options.stochastic_rounding) {
+    for (const FlatUnit::Range& range : flat.ranges(begin, end))
+      append_part(range.begin, range.numel(), range.decay);
+    return;
   }
+  for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
+    append_part(piece.begin, piece.numel(), piece.parameter->decay);
+    to.back().name = hash_name(piece.parameter->name.c_str());
+    to.back().first = piece.offset;
+  }
+}
+
+void update(std::vector<AdamTensor> tensors, const OptimizerStep& step, const Config& config,
+            Stream& stream) {
+  if (tensors.empty()) return;
+  const AdamOptions& options = config.adam;
+  kernels::adam(
+      {.tensors = std::move(tensors),
+       .gradient_scale = step.gradient_scale,
+       .rate = step.rate,
+       .beta1 = step.betas.beta1,
+       .beta2 = step.betas.beta2,
+       .epsilon = options.epsilon,
+       .step = step.step,
+       .decoupled = options.decoupled,
+       .rounding_seed = options.stochastic_rounding ? std::optional(config.seed) : std::nullopt},
+      stream);
 }
 
 States states_of(const Storage& storage) {
@@ -92,11 +114,14 @@ Streaming::Lane lane_of(const Storage& storage, const States& states, size_t sta
 int64_t step_of(int64_t numel, bool streams, const Config& config) {
   return streams ? std::min(FlatUnit::aligned(config.offload.sub_group_size), numel) : numel;
 }
-int64_t step_of(const Storage& storage, const Config& config) {
+bool streams(const Storage& storage) {
   const States states = states_of(storage);
-  bool streams = false;
-  for (size_t i = 0; i < states.size(); ++i) streams |= lane_of(storage, states, i).moves();
-  return step_of(storage.state_numel, streams, config);
+  bool moves = false;
+  for (size_t i = 0; i < states.size(); ++i) moves |= lane_of(storage, states, i).moves();
+  return moves;
+}
+int64_t step_of(const Storage& storage, const Config& config) {
+  return step_of(storage.state_numel, streams(storage), config);
 }
 
 /// The states of all storages, in the order of the update. A skipped step moves the same bytes.
@@ -174,6 +199,7 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
   HostStream host(device);
   device.compute().synchronize();  // sums are there, for the CPU to read them
   Streaming streaming = stream_states(storages, config, device);
+  std::vector<AdamTensor> together;  // of all storages for whose update nothing waits
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const bool by_host = is_updated_by_host(storage);
@@ -183,25 +209,30 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
         whole[sums] ? Tensor()
                     : gathered_sums(storage, config, device,
                                     by_host ? host_space(device) : Space::device, comm);
+    const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
+    const bool waits = !streams(storage) && !everybodys && !gathers && !snapshot;
     const int64_t longest = step_of(storage, config);
     for (int64_t begin = 0; begin < storage.state_numel; begin += longest) {
       const int64_t count = std::min(longest, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
       if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);
-      if (!step.skipped)
-        update(storage, storage.state_begin + begin,
-               everybodys ? everybodys.flat(begin, count) : states[sums], states, step, config.adam,
-               stream);
-      else if (lane_of(storage, whole, low_precision).moves())
+      if (!step.skipped) {
+        std::vector<AdamTensor> now;
+        append(storage, storage.state_begin + begin,
+               everybodys ? everybodys.flat(begin, count) : states[sums], states, config.adam,
+               waits ? together : now);
+        update(std::move(now), step, config, stream);
+      } else if (lane_of(storage, whole, low_precision).moves())
         kernels::cast({.x = states[masters], .y = states[low_precision]}, stream);
       streaming.keep();
     }
     if (by_host) streaming.finish();  // what is gathered next is on the device
-    if (config.stage > 0 && storage.stays_whole && comm.size() > 1)
+    if (gathers)
       gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);
     if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
   }
+  update(std::move(together), step, config, device.compute());
   if (!tickets.empty()) comm.wait(tickets.back());
   streaming.finish();
 }

@@ -3,10 +3,20 @@
 #include <cstdint>
 
 #include "kernels/adam_constants.h"
+#include "kernels/cpu/philox.h"
+#include "runtime/dtype.h"
 
 namespace zg::cpu {
 
-/// Elements [0, n) of the tensors of zg::Adam.
+/// What is rounded stochastically after all.
+struct AdamRounding {
+  bf16* to;  ///< element 0 of the range: of low_precision, or of the parameter
+  RoundingKey key;
+  PhiloxKeys keys;  ///< of its seed
+  int64_t first;    ///< place of element 0 of the range in its parameter
+};
+
+/// Elements [0, n) of the tensors of an AdamTensor, or of a part of them.
 struct AdamRange {
   void* parameter;
   const void* gradient;
@@ -14,6 +24,7 @@ struct AdamRange {
   void* moment2;
   void* low_precision;  ///< null when absent
   int64_t n;
+  const AdamRounding* rounding;  ///< null: to nearest even
 };
 
 using AdamUpdate = void (*)(const AdamRange&, const AdamConstants&);

@@ -1,4 +1,5 @@
 #include "kernels/cpu/adam.h"
+#include "kernels/cpu/rounding_simd.h"
 #include "kernels/cpu/simd.h"
 
 namespace zg::cpu::ZG_ISA {
@@ -23,8 +24,10 @@ inline Element step(const Element& s, Vec gradient, const AdamVectors& c) {
   return {fnma(c.move, m / denominator, c.keep * s.parameter), m, v};
 }
 
+/// `words` are null, or those of the range for stochastic rounding.
 template <class State, class Gradient, class Low, bool has_l2>
-void update_range(const AdamRange& range, const AdamVectors& c) {
+void update_range(const AdamRange& range, const AdamVectors& c, bf16* rounded,
+                  const uint32_t* words) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
   State* parameter = static_cast<State*>(range.parameter);
   State* moment1 = static_cast<State*>(range.moment1);
@@ -38,7 +41,35 @@ void update_range(const AdamRange& range, const AdamVectors& c) {
     store(moment1 + i, s.moment1, count);
     store(moment2 + i, s.moment2, count);
     if (low_precision) store(low_precision + i, s.parameter, count);
+    if (words) store(rounded + i, s.parameter, words + i, count);
   });
+}
+
+/// Elements [begin, begin + n) of a range.
+template <class State, class Gradient, class Low>
+AdamRange part(const AdamRange& range, int64_t begin, int64_t n) {
+  Low* low_precision = static_cast<Low*>(range.low_precision);
+  return {.parameter = static_cast<State*>(range.parameter) + begin,
+          .gradient = static_cast<const Gradient*>(range.gradient) + begin,
+          .moment1 = static_cast<State*>(range.moment1) + begin,
+          .moment2 = static_cast<State*>(range.moment2) + begin,
+          .low_precision = low_precision ? low_precision + begin : nullptr,
+          .n = n,
+          .rounding = nullptr};
+}
+
+template <class State, class Gradient, class Low, bool has_l2>
+void update_range(const AdamRange& range, const AdamVectors& c) {
+  const AdamRounding* rounding = range.rounding;
+  if (!rounding) return update_range<State, Gradient, Low, has_l2>(range, c, nullptr, nullptr);
+  constexpr int64_t block = 256;  // its words stay in the nearest cache
+  uint32_t buffer[word_room(block)];
+  for (int64_t begin = 0; begin < range.n; begin += block) {
+    const int64_t n = begin + block < range.n ? block : range.n - begin;
+    const uint32_t* words = fill_words(buffer, *rounding, rounding->first + begin, n);
+    update_range<State, Gradient, Low, has_l2>(part<State, Gradient, Low>(range, begin, n), c,
+                                               rounding->to + begin, words);
+  }
 }
 
 template <class State, class Gradient, class Low>

@@ -11,23 +11,16 @@ namespace zg::cpu {
 ZG_DECLARE_LEVELS(DropoutTable, dropout_table)
 
 DropoutMask dropout_mask(const DropoutKey& key, float probability) {
-  DropoutMask mask = {.seed = key.seed,
-                      .step = key.step,
-                      .sample = key.sample,
-                      .site = key.site,
-                      // uniform(word) < p is (word >> 8) < p 2^24, an exact product; both sides of
-                      // the comparison times 256 spare the shift.
-                      .threshold = static_cast<uint32_t>(std::ceil(probability * 0x1p24f)) << 8,
-                      .probability = probability,
-                      .scale = 1.0f / (1.0f - probability)};
-  uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
-  for (int round = 0; round < Philox::rounds; ++round) {
-    mask.round_key0[round] = k0;
-    mask.round_key1[round] = k1;
-    k0 += Philox::weyl0;
-    k1 += Philox::weyl1;
-  }
-  return mask;
+  return {.seed = key.seed,
+          .keys = philox_keys(key.seed),
+          .step = key.step,
+          .sample = key.sample,
+          .site = key.site,
+          // uniform(word) < p is (word >> 8) < p 2^24, an exact product; both sides of
+          // the comparison times 256 spare the shift.
+          .threshold = static_cast<uint32_t>(std::ceil(probability * 0x1p24f)) << 8,
+          .probability = probability,
+          .scale = 1.0f / (1.0f - probability)};
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/philox.h"
 #include "kernels/dropout.h"
 
 namespace zg::cpu {
@@ -9,7 +10,7 @@ namespace zg::cpu {
 /// A DropoutKey made ready for generating many masks. Plain data: vector code includes this too.
 struct DropoutMask {
   uint64_t seed;
-  uint64_t round_key0[Philox::rounds], round_key1[Philox::rounds];  ///< in the lower 32 bits
+  PhiloxKeys keys;
   uint32_t step, sample, site;
   uint32_t threshold;  ///< a word below it drops its element: uniform(word) < probability
   float probability;   ///< 0: everything is kept and no word is needed

@@ -54,7 +54,7 @@ inline Mask at_least(Integers words, uint32_t threshold) {
 
 #endif
 
-/// How many elements one call of philox() decides on.
+/// How many consecutive elements one call of philox() has words for.
 constexpr int64_t philox_elements = 2 * Vec::lanes;
 
 /// Words of philox_elements consecutive elements, the first of which is word 0 of `counter`.
@@ -64,19 +64,24 @@ struct PhiloxWords {
 
 // One counter per 64-bit lane. The product of two lower halves fills its lane, and multiplying
 // ignores upper halves: a product serves as its own lower word, without a shuffle in any round.
-inline PhiloxWords philox(const DropoutMask& mask, uint32_t sample, int64_t counter) {
+inline PhiloxWords philox(const PhiloxKeys& keys, int64_t counter, uint32_t second, uint32_t third,
+                          uint32_t fourth) {
   Integers c0 = add_64(set1_64(static_cast<uint64_t>(counter)), counter_order());
-  Integers c1 = set1_64(sample), c2 = set1_64(mask.step), c3 = set1_64(mask.site);
+  Integers c1 = set1_64(second), c2 = set1_64(third), c3 = set1_64(fourth);
   const Integers m0 = set1_64(Philox::multiplier0), m1 = set1_64(Philox::multiplier1);
   for (int round = 0; round < Philox::rounds; ++round) {
     const Integers p0 = multiply(c0, m0), p1 = multiply(c2, m1);
-    c0 = xor3(upper(p1), c1, set1_64(mask.round_key0[round]));
+    c0 = xor3(upper(p1), c1, set1_64(keys.first[round]));
     c1 = p1;
-    c2 = xor3(upper(p0), c3, set1_64(mask.round_key1[round]));
+    c2 = xor3(upper(p0), c3, set1_64(keys.second[round]));
     c3 = p0;
   }
   const Integers low = pairs(c0, c1), high = pairs(c2, c3);
   return {unpack_lower(low, high), unpack_upper(low, high)};
+}
+
+inline PhiloxWords philox(const DropoutMask& mask, uint32_t sample, int64_t counter) {
+  return philox(mask.keys, counter, sample, mask.step, mask.site);
 }
 
 }  // namespace

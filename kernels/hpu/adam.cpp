@@ -16,15 +16,20 @@ struct alignas(64) Constants {
 }  // namespace
 
 void adam(const Adam& a, Workspace, Stream& stream) {
-  if (a.low_precision && a.low_precision.dtype() != DType::bf16)
-    throw Unsupported(std::string("adam: no hpu kernel for a low_precision of ") +
-                      name_of(a.low_precision.dtype()) + "; expected bf16");
-  const std::string kernel =
-      std::string("adam_") + name_of(a.parameter.dtype()) + "_" + name_of(a.gradient.dtype());
-  const int64_t n = a.parameter.numel();
-  launch(stream, module("adam"), kernel.c_str(), {groups_for(n)}, a.gradient.raw(),
-         a.parameter.raw(), a.moment1.raw(), a.moment2.raw(), a.low_precision.raw(), n,
-         Constants(constants(a)));
+  for (const AdamTensor& t : a.tensors) {
+    if (t.low_precision && t.low_precision.dtype() != DType::bf16)
+      throw Unsupported(std::string("adam: no hpu kernel for a low_precision of ") +
+                        name_of(t.low_precision.dtype()) + "; expected bf16");
+    const int64_t n = t.parameter.numel();
+    if (n == 0) continue;
+    const std::string kernel =
+        std::string("adam_") + name_of(t.parameter.dtype()) + "_" + name_of(t.gradient.dtype());
+    const RoundingKey key = a.rounding_seed ? rounding_key(a, t) : RoundingKey();
+    launch(stream, module("adam"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
+           t.parameter.raw(), t.moment1.raw(), t.moment2.raw(), t.low_precision.raw(), n,
+           Constants(constants(a, t.weight_decay)), uint32_t{a.rounding_seed.has_value()}, key.seed,
+           key.name, t.first, key.step);
+  }
 }
 
 }  // namespace zg::hpu

@@ -101,6 +101,25 @@ TEST_CASE("ZeRO stages, world sizes and offload on cuda devices give the cpu's b
   }
 }
 
+TEST_CASE("stochastic rounding on cuda devices, or by the cpu beside them, gives the cpu's bits" *
+          doctest::test_suite("every device")) {
+  const Config plain{
+      .compute = DType::bf16, .optimizer = DType::bf16, .adam = {.stochastic_rounding = true}};
+  const Outcome expected = train(plain, 1, Device::Type::cpu);
+  for (const int stage : {0, 1, 3})
+    for (const int ranks : {1, 2})
+      for (const Space space : spaces) {
+        Config config = plain;
+        config.stage = stage;
+        config.param_persistence_threshold = ranks == 1 ? 0 : 64;
+        config.offload = {.parameter = stage == 3 ? space : Space::device,
+                          .optimizer = space,
+                          .sub_group_size = 64};
+        CAPTURE(str(config, ranks));
+        CHECK(train(config, ranks, Device::Type::cuda) == expected);
+      }
+}
+
 TEST_CASE("states on the host of a cuda device are updated by the cpu, others by the device" *
           doctest::test_suite("every device")) {
   const auto updated = [](const OffloadOptions& offload) {

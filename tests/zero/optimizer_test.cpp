@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <mutex>
 #include <tuple>
 
+#include "kernels/adam.h"
 #include "tests/zero/toy.h"
 
 using namespace zg;
@@ -96,6 +98,42 @@ TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in do
     CHECK(worst < 40 * 0x1p-24);
     CHECK(worst > 0.0);
   }
+}
+
+TEST_CASE("one call updates all units, or each before its values are gathered") {
+  static std::mutex mutex;
+  static std::vector<size_t> calls;  // how many tensors each updates
+  static const auto own = kernels::adam.cpu;
+  const auto calls_of = [](const Config& config, int ranks) {
+    calls.clear();
+    const auto rank = [&](Communicator& comm, const Device& device) {
+      const Toy toy;
+      Engine engine(toy.store, comm, device, config);
+      train_micro_batch(engine, static_cast<uint64_t>(comm.rank()));
+      engine.step(1e-2f);
+    };
+    run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}});
+    return calls;
+  };
+  kernels::adam.cpu = [](const Adam& a, Workspace workspace, Stream& stream) {
+    {
+      const std::lock_guard lock(mutex);
+      calls.push_back(a.tensors.size());
+    }
+    own(a, workspace, stream);
+  };
+  // Two units with two ranges of equal weight decay each.
+  const std::vector<size_t> alone = calls_of({}, 1);
+  const std::vector<size_t> sharded = calls_of({.stage = 3, .param_persistence_threshold = 0}, 2);
+  const std::vector<size_t> gathered = calls_of({.stage = 2}, 2);
+  const std::vector<size_t> everybodys = calls_of({.stage = 0}, 2);
+  const std::vector<size_t> streamed = calls_of({.offload = {.optimizer = Space::file}}, 1);
+  kernels::adam.cpu = own;
+  CHECK(alone == std::vector<size_t>{4});
+  CHECK(sharded.size() == 2);
+  CHECK(gathered.size() == 4);
+  CHECK(everybodys == std::vector<size_t>{2, 2, 2, 2});
+  CHECK(streamed == std::vector<size_t>{2, 2});
 }
 
 TEST_CASE("betas of a step are as if the engine had them") {
