@@ -57,6 +57,7 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "beta2", settings.optimisation.engine.adam.beta2);
   visit("run", "epsilon", settings.optimisation.engine.adam.epsilon);
   visit("run", "decoupled", settings.optimisation.engine.adam.decoupled);
+  visit("run", "stochastic_rounding", settings.optimisation.engine.adam.stochastic_rounding);
   visit("run", "clip_norm", settings.optimisation.engine.clip_norm);
   visit("run", "preset", settings.optimisation.preset);
   visit("run", "compute", settings.optimisation.engine.compute);

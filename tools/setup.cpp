@@ -230,6 +230,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
   if (missing("--config")) {
     engine.adam.epsilon = saved_engine.adam.epsilon;
     engine.adam.decoupled = saved_engine.adam.decoupled;
+    engine.adam.stochastic_rounding = saved_engine.adam.stochastic_rounding;
     const int power = engine.loss_scaling.initial_scale_power;
     engine.loss_scaling = saved_engine.loss_scaling;
     engine.loss_scaling.initial_scale_power = power;

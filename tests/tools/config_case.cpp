@@ -61,6 +61,7 @@ json fields(const tools::TrainOptions& options) {
       {"epsilon", engine.adam.epsilon},
       {"weight_decay", engine.adam.weight_decay},
       {"decoupled", engine.adam.decoupled},
+      {"stochastic_rounding", engine.adam.stochastic_rounding},
       {"loss_scale", scaling.loss_scale},
       {"initial_scale_power", scaling.initial_scale_power},
       {"window", scaling.window},

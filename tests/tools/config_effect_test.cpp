@@ -52,6 +52,8 @@ const std::map<std::string, const char*> needs = {
     {"zerograd.activation_checkpoint", R"({"flags": "--dump-memory"})"},
     {"zerograd.offload_gradients", R"({"flags": "--dump-memory"})"},
     {"zerograd.offload_activations", R"({"flags": "--dump-memory"})"},
+    {"zerograd.stochastic_rounding", R"({"bf16": {"enabled": true,
+      "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}})"},
 };
 
 // The bits and the exchanges are the same: these say when a unit's values are there, which

@@ -98,6 +98,7 @@ const std::vector<Key> keys = {
     {"zerograd", "activation_checkpoint", "true", R"({"activation_checkpoint": true})"},
     {"zerograd", "offload_gradients", "\"cpu\"", R"({"offload.gradient": "host"})"},
     {"zerograd", "offload_activations", "\"cpu\"", R"({"offload.activation": "host"})"},
+    {"zerograd", "stochastic_rounding", "true", R"({"stochastic_rounding": true})"},
 };
 
 // One without the other is Unsupported.

@@ -276,6 +276,8 @@ class Mapping {
          [&](const Setting& s) { offload.gradient = space_of(s); });
     take(in, "offload_activations", {"--offload-activations"},
          [&](const Setting& s) { offload.activation = space_of(s); });
+    take(in, "stochastic_rounding", {},
+         [&](const Setting& s) { engine_.adam.stochastic_rounding = s.boolean; });
   }
 
   const CheckedConfig& config_;

@@ -298,7 +298,8 @@ std::vector<Row> activation_checkpointing() {
 std::vector<Row> own() {
   return {{"zerograd", "activation_checkpoint", boolean, "null"},
           {"zerograd", "offload_gradients", choice, "null", honoured, "", "none|cpu|nvme"},
-          {"zerograd", "offload_activations", choice, "null", honoured, "", "none|cpu|nvme"}};
+          {"zerograd", "offload_activations", choice, "null", honoured, "", "none|cpu|nvme"},
+          {"zerograd", "stochastic_rounding", boolean, "false"}};
 }
 
 std::vector<Row> services() {
