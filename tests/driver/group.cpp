@@ -17,7 +17,10 @@ namespace {
 
 using emulator::Fiber;
 
-constexpr size_t slot_bytes = 64;
+/// What a lane gives at a meeting: a vector, read as aligned as its type is.
+struct alignas(64) Slot {
+  std::byte bytes[64];
+};
 
 struct WorkItem {
   enum class State : uint8_t { ready, at_barrier, meeting, done };
@@ -36,7 +39,7 @@ class Group {
       : work_(work),
         size_(work.local[0] * work.local[1] * work.local[2]),
         items_(work.meets ? size_ : 1),
-        slots_(work.meets ? 2 * size_ * slot_bytes : 0),
+        slots_(work.meets ? 2 * size_ : 0),
         random_(work.seed) {
     const unsigned most = work.sub_group;
     for (uint32_t i = 0; i < items_.size(); ++i) {
@@ -169,7 +172,7 @@ class Group {
   }
 
   std::byte* slot(unsigned turn, uint32_t flat) {
-    return slots_.data() + (size_t{turn} * size_ + flat) * slot_bytes;
+    return slots_[size_t{turn} * size_ + flat].bytes;
   }
 
   std::string who_waits() const {
@@ -190,7 +193,7 @@ class Group {
   const Work& work_;
   const uint32_t size_;
   std::vector<WorkItem> items_;
-  std::vector<std::byte> slots_;
+  std::vector<Slot> slots_;
   std::vector<uint32_t> waiting_;  ///< lanes that wait, of each sub-group
   std::vector<uint32_t> ready_;
   uint32_t at_barrier_ = 0, done_ = 0;
