@@ -6,6 +6,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cuda/slot.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/hpu/slot.h"
 
 namespace zg {
 namespace {
@@ -90,13 +91,17 @@ void validate(const Matmul& m) {
 namespace cuda {
 void matmul(const Matmul&, Workspace, Stream&);
 }
+namespace hpu {
+void matmul(const Matmul&, Workspace, Stream&);
+}
 
 namespace kernels {
 constinit Kernel<Matmul> matmul{.name = op,
                                 .workspace_bytes = cpu::matmul_workspace_bytes,
                                 .cpu = cpu::matmul,
                                 .cuda_workspace_bytes = cuda::matmul_bytes,
-                                .cuda = ZG_CUDA_KERNEL(matmul)};
+                                .cuda = ZG_CUDA_KERNEL(matmul),
+                                .hpu = ZG_HPU_KERNEL(matmul)};
 }
 
 }  // namespace zg

@@ -39,4 +39,17 @@ int64_t embedding_backward_bytes(const EmbeddingBackward& a, const Device::Trait
   return a.dweight ? a.dy.extent(0) * int64_t{sizeof(int64_t)} : 0;
 }
 
+ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
+  return {a, traits, 4 * int64_t{sizeof(float)}, kernels::matmul.hpu_workspace_bytes};
+}
+
+int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy& a,
+                                       const Device::Traits& traits) {
+  return projection_plan(a, traits).bytes;
+}
+
+int64_t attention_backward_bytes(const AttentionBackward& a, const Device::Traits&) {
+  return a.shape.B * a.shape.H * a.shape.T * int64_t{sizeof(float)};
+}
+
 }  // namespace zg::hpu

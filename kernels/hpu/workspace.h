@@ -1,8 +1,10 @@
 #pragma once
 
 #include "kernels/adam.h"
+#include "kernels/attention.h"
 #include "kernels/embedding.h"
 #include "kernels/layer_norm.h"
+#include "kernels/projection_chunks.h"
 #include "kernels/reduce_chunks.h"
 
 // Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without
@@ -29,5 +31,12 @@ int64_t reduce_bytes(const Reduce&, const Device::Traits&);
 
 /// A link from each token to the next one of its id.
 int64_t embedding_backward_bytes(const EmbeddingBackward&, const Device::Traits&);
+
+/// Four floats for each row of a block: projection_cross_entropy.cl.
+ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
+int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
+
+/// A float for each query of each head.
+int64_t attention_backward_bytes(const AttentionBackward&, const Device::Traits&);
 
 }  // namespace zg::hpu
