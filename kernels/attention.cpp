@@ -8,6 +8,8 @@
 #include "kernels/cuda/slot.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/dropout.h"
+#include "kernels/hpu/slot.h"
+#include "kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {
@@ -136,19 +138,26 @@ namespace cuda {
 void attention_forward(const AttentionForward&, Workspace, Stream&);
 void attention_backward(const AttentionBackward&, Workspace, Stream&);
 }  // namespace cuda
+namespace hpu {
+void attention_forward(const AttentionForward&, Workspace, Stream&);
+void attention_backward(const AttentionBackward&, Workspace, Stream&);
+}  // namespace hpu
 
 namespace kernels {
 constinit Kernel<AttentionForward> attention_forward{
     .name = "attention_forward",
     .workspace_bytes = cpu::attention_workspace_bytes,
     .cpu = cpu::attention_forward,
-    .cuda = ZG_CUDA_KERNEL(attention_forward)};
+    .cuda = ZG_CUDA_KERNEL(attention_forward),
+    .hpu = ZG_HPU_KERNEL(attention_forward)};
 constinit Kernel<AttentionBackward> attention_backward{
     .name = "attention_backward",
     .workspace_bytes = cpu::attention_workspace_bytes,
     .cpu = cpu::attention_backward,
     .cuda_workspace_bytes = cuda::attention_backward_bytes,
-    .cuda = ZG_CUDA_KERNEL(attention_backward)};
+    .cuda = ZG_CUDA_KERNEL(attention_backward),
+    .hpu_workspace_bytes = hpu::attention_backward_bytes,
+    .hpu = ZG_HPU_KERNEL(attention_backward)};
 }  // namespace kernels
 
 }  // namespace zg

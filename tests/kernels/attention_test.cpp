@@ -82,7 +82,7 @@ TEST_CASE("attention over many blocks of keys follows the definition" *
 TEST_CASE("attention of head sizes up to 128 follows the definition around whole tiles" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
-  for (DType dtype : {DType::bf16, DType::f16})
+  for (DType dtype : on_device({DType::bf16, DType::f16}, devices.front()))
     for (int64_t D : {8, 64, 72, 128})
       for (int64_t T : {64, 131}) {
         check_against_naive({.B = 1, .T = T, .keys = T, .D = D}, dtype, devices);
