@@ -4,7 +4,7 @@ typedef float f32_t;
 typedef bf16 bf16_t;
 typedef int i32_t;
 typedef long i64_t;
-typedef uchar u8_t, boolean_t;
+typedef uchar u8_t, bool_t;
 
 // A float out of range saturates, and NaN is 0.
 static inline int saturated_i32(float x) {
@@ -32,7 +32,7 @@ CAST(bf16, f32, widened_bf16(x))
   CAST(from, i32, saturated_i32(widened_##from(x))) \
   CAST(from, i64, saturated_i64(widened_##from(x))) \
   CAST(from, u8, saturated_u8(widened_##from(x)))   \
-  CAST(from, boolean, widened_##from(x) != 0.0f)
+  CAST(from, bool, widened_##from(x) != 0.0f)
 CASTS_OF_FLOATS(f32)
 CASTS_OF_FLOATS(bf16)
 
@@ -45,11 +45,11 @@ CASTS_OF_FLOATS(bf16)
 CASTS_OF_INTEGERS(i32, i64, u8)
 CASTS_OF_INTEGERS(i64, i32, u8)
 CASTS_OF_INTEGERS(u8, i32, i64)
-CASTS_OF_INTEGERS(boolean, i32, i64)
-CAST(boolean, u8, x)
-CAST(i32, boolean, x != 0)
-CAST(i64, boolean, x != 0)
-CAST(u8, boolean, x != 0)
+CASTS_OF_INTEGERS(bool, i32, i64)
+CAST(bool, u8, x)
+CAST(i32, bool, x != 0)
+CAST(i64, bool, x != 0)
+CAST(u8, bool, x != 0)
 
 // With b = 0, y is not read.
 #define AXPBY(x_type, y_type)                                                             \

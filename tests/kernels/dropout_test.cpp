@@ -72,7 +72,8 @@ TEST_CASE("dropout keeps exactly the elements that scalar Philox names, at every
             check_bits<double>(device, shape, probability, residual);
           check_bits<float>(device, shape, probability, residual);
           check_bits<bf16>(device, shape, probability, residual);
-          check_bits<f16>(device, shape, probability, residual);
+          if (device.type() != Device::Type::hpu)
+            check_bits<f16>(device, shape, probability, residual);
         }
       }
   }
