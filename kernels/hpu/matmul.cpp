@@ -1,12 +1,12 @@
-#include "kernels/matmul.h"
+#include "kernels/hpu/matmul.h"
 
-#include "kernels/hpu/launch.h"
+#include "kernels/hpu/dpas.h"
 #include "kernels/hpu/variant.h"
 
 namespace zg::hpu {
 namespace {
 
-constexpr int64_t tile = 64;  // rows and columns of c, as in matmul.cl
+constexpr int64_t tile = 64;  // rows and columns of c, as in matmul.cl and matmul_dpas.cl
 
 /// As matmul.clh reads them.
 int32_t flags_of(const Matmul& m) {
@@ -17,9 +17,7 @@ int32_t flags_of(const Matmul& m) {
 
 }  // namespace
 
-void matmul(const Matmul& m, Workspace, Stream& stream) {
-  const Code code =
-      module("matmul", m.a.dtype(), variant_of(stream) == Variant::portable ? "" : "sg16");
+void multiply(const Matmul& m, const Code& code, Stream& stream) {
   const int64_t lda = m.lda ? m.lda : m.transpose_a ? m.M : m.K;
   const int64_t ldb = m.ldb ? m.ldb : m.transpose_b ? m.K : m.N;
   const Long8 extents{m.M, m.N, m.K, m.ldc ? m.ldc : m.N, m.stride_c};
@@ -28,6 +26,15 @@ void matmul(const Matmul& m, Workspace, Stream& stream) {
   launch(stream, code, "matmul", {groups_for(m.N, tile), groups_for(m.M, tile), m.batch}, m.a.raw(),
          m.b.raw(), operands, m.c.raw(), m.pre_activation.raw(), m.bias.raw(), extents,
          flags_of(m));
+}
+
+void matmul(const Matmul& m, Workspace, Stream& stream) {
+  const Variant variant = variant_of(stream);
+  const DType dtype = m.a.dtype();
+  if (variant == Variant::dpas && dtype == DType::bf16)
+    multiply(m, module("matmul_dpas", dtype, dpas_variant(stream)), stream);
+  else
+    multiply(m, module("matmul", dtype, variant == Variant::portable ? "" : "sg16"), stream);
 }
 
 }  // namespace zg::hpu

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/hpu/dpas.h"
 #include "runtime/error.h"
 #include "runtime/hpu/module.h"
 
@@ -12,8 +13,9 @@ namespace {
 
 constexpr const char* names[] = {"portable", "sub_groups", "dpas"};
 
-Variant best_of(const Features& features) {
-  const auto& sizes = features.sub_groups;
+Variant best_of(int index) {
+  if (dpas_lanes(index) > 0) return Variant::dpas;
+  const auto& sizes = features_of(index).sub_groups;
   return std::find(sizes.begin(), sizes.end(), 16) == sizes.end() ? Variant::portable
                                                                   : Variant::sub_groups;
 }
@@ -21,18 +23,24 @@ Variant best_of(const Features& features) {
 }  // namespace
 
 Variant variant_of(const Stream& stream) {
-  const Variant best = best_of(features_of(stream.device().index()));
-  const char* asked = std::getenv("ZG_HPU_VARIANT");
-  if (!asked) return best;
+  const char* const asked = std::getenv("ZG_HPU_VARIANT");
+  const int index = stream.device().index();
+  if (!asked) return best_of(index);
   const auto found = std::find(std::begin(names), std::end(names), std::string(asked));
   if (found == std::end(names))
     throw ConfigError(std::string("ZG_HPU_VARIANT: expected portable, sub_groups or dpas, got '") +
                       asked + "'");
   const auto variant = static_cast<Variant>(found - names);
+  if (variant == Variant::portable) return variant;
+  const Variant best = best_of(index);
   if (variant > best)
     throw ConfigError(std::string("ZG_HPU_VARIANT: this device has no ") + asked + "; expected " +
                       names[static_cast<size_t>(best)] + " or less");
   return variant;
+}
+
+const char* dpas_variant(const Stream& stream) {
+  return dpas_lanes(stream.device().index()) == 8 ? "dpas8" : "dpas16";
 }
 
 }  // namespace zg::hpu

@@ -12,6 +12,9 @@ enum class Variant : uint8_t { portable, sub_groups, dpas };
 /// where the device lacks what the variable asks for.
 Variant variant_of(const Stream& stream);
 
+/// The module's name where variant_of() is dpas: by 8 or 16 lanes.
+const char* dpas_variant(const Stream& stream);
+
 inline bool uses_sub_groups(const Stream& stream) {
   return variant_of(stream) != Variant::portable;
 }
