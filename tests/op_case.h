@@ -22,10 +22,13 @@ inline std::vector<Isa> available_levels() {
 }
 
 /// A fresh cpu:0 per level, with two threads so that splitting work is exercised. In a binary of
-/// its own (tests/cuda) the same tests, those of suite "every device", run on the CUDA backend.
+/// its own (tests/cuda, tests/hpu) the same tests, those of suite "every device", run on a backend.
 inline std::vector<Device> devices_at_every_level(int threads = 2) {
 #ifdef ZG_TEST_CUDA
   return {Device::cuda(0, {.threads = threads})};
+#endif
+#ifdef ZG_TEST_HPU
+  return {Device::hpu(0, {.threads = threads})};
 #endif
   std::vector<Device> devices;
   for (Isa isa : available_levels())
@@ -42,11 +45,13 @@ inline std::vector<Device> devices_of_every_generation() {
   return devices;
 }
 
-/// Those of `dtypes` that the device has: f64 is the CPU's alone.
+/// Those of `dtypes` that the device has: f64 is the CPU's alone, and on HPU there is no f16.
 inline std::vector<DType> on_device(std::span<const DType> dtypes, const Device& device) {
   std::vector<DType> found;
   for (DType dtype : dtypes)
-    if (dtype != DType::f64 || device.type() == Device::Type::cpu) found.push_back(dtype);
+    if ((dtype != DType::f64 || device.type() == Device::Type::cpu) &&
+        (dtype != DType::f16 || device.type() != Device::Type::hpu))
+      found.push_back(dtype);
   return found;
 }
 inline std::vector<DType> on_device(std::initializer_list<DType> dtypes, const Device& device) {

@@ -32,6 +32,22 @@ int poisoned_file() {
   return file;
 }
 
+/// Puts poisoned memory behind [first, first + bytes).
+bool fill_addresses(std::byte* first, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += poisoned_bytes) {
+    const size_t part = std::min(poisoned_bytes, bytes - at);
+    if (mmap(first + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+             poisoned_file(), 0) == MAP_FAILED)
+      return false;
+  }
+  return true;
+}
+
+bool empty_addresses(std::byte* first, size_t bytes) {
+  return mmap(first, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+              0) != MAP_FAILED;
+}
+
 const Memory* explained = nullptr;
 struct sigaction before;
 
@@ -72,13 +88,9 @@ std::byte* Memory::allocate(size_t bytes, size_t alignment, ze_memory_type_t typ
       mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
   std::byte* const first = static_cast<std::byte*>(mapping) + page;
-  for (size_t at = 0; at < body; at += poisoned_bytes) {
-    const size_t part = std::min(poisoned_bytes, body - at);
-    if (mmap(first + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-             poisoned_file(), 0) == MAP_FAILED) {
-      munmap(mapping, mapped);
-      return nullptr;
-    }
+  if (!fill_addresses(first, body)) {
+    munmap(mapping, mapped);
+    return nullptr;
   }
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(first) + body - bytes) & ~(alignment - 1);
   all_[begin] = {reinterpret_cast<std::byte*>(begin), bytes, type, device,
@@ -90,6 +102,55 @@ std::byte* Memory::allocate(size_t bytes, size_t alignment, ze_memory_type_t typ
 void Memory::free(const Allocation& allocation) {
   munmap(allocation.mapping, allocation.mapped);
   all_.erase(reinterpret_cast<uintptr_t>(allocation.begin));
+}
+
+std::byte* Memory::reserve(size_t bytes) {
+  const size_t all = bytes + 2 * virtual_page;
+  void* const mapping =
+      mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  std::byte* const first = static_cast<std::byte*>(mapping);
+  std::byte* const begin = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(first) + virtual_page) & ~(virtual_page - 1));
+  // Guard pages stay; what alignment left over goes back.
+  if (begin - page > first) munmap(first, static_cast<size_t>(begin - page - first));
+  munmap(begin + bytes + page, static_cast<size_t>(first + all - (begin + bytes + page)));
+  return begin;
+}
+
+void Memory::free_reserved(std::byte* begin, size_t bytes) {
+  munmap(begin - page, bytes + 2 * page);
+}
+
+bool Memory::map(std::byte* begin, size_t bytes, Device* device) {
+  if (!fill_addresses(begin, bytes)) return false;
+  if (settings().strict && !is_open_) mprotect(begin, bytes, PROT_NONE);
+  Allocation made{begin, bytes, ZE_MEMORY_TYPE_DEVICE, device, begin - page, bytes + 2 * page};
+  const Allocation* const before = find(begin - 1);
+  if (before && before->device == device && before->begin + before->bytes == begin) {
+    made.begin = before->begin;
+    made.mapping = before->mapping;
+    made.bytes += before->bytes;
+    made.mapped += before->bytes;
+  }
+  add(made);
+  return true;
+}
+
+bool Memory::unmap(std::byte* begin, size_t bytes) {
+  const Allocation* const found = find(begin);
+  if (!found || found->begin + found->bytes < begin + bytes || !empty_addresses(begin, bytes))
+    return false;
+  const Allocation whole = *found;
+  all_.erase(reinterpret_cast<uintptr_t>(whole.begin));
+  const auto keep = [&](std::byte* first, std::byte* last) {
+    if (first == last) return;
+    const auto left = static_cast<size_t>(last - first);
+    add({first, left, whole.type, whole.device, first - page, left + 2 * page});
+  };
+  keep(whole.begin, begin);
+  keep(begin + bytes, whole.begin + whole.bytes);
+  return true;
 }
 
 const Allocation* Memory::find(const void* p) const {

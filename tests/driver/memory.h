@@ -30,6 +30,14 @@ class Memory {
  public:
   /// Null: the system or the device has no more.
   std::byte* allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device);
+  /// Addresses that nobody can reach, aligned to virtual_page, with guard pages around them; null:
+  /// the system has no more.
+  static std::byte* reserve(size_t bytes);
+  static void free_reserved(std::byte* begin, size_t bytes);
+  /// Memory of a device behind reserved addresses; what follows another such range joins it.
+  bool map(std::byte* begin, size_t bytes, Device* device);
+  bool unmap(std::byte* begin, size_t bytes);  ///< false: not all of it was mapped
+  static constexpr size_t virtual_page = size_t{64} << 10;
   void free(const Allocation& allocation);
   const Allocation* find(const void* p) const;  ///< null: not of Level Zero
   /// With the guard pages, and what lies between them and the first byte.
@@ -42,6 +50,10 @@ class Memory {
   void close();
 
  private:
+  void add(const Allocation& allocation) {
+    all_[reinterpret_cast<uintptr_t>(allocation.begin)] = allocation;
+  }
+
   std::map<uintptr_t, Allocation> all_;
   bool is_open_ = false;
 };

@@ -26,6 +26,12 @@ struct Device {
 
 struct Context {};
 
+struct PhysicalMemory {
+  Device* device = nullptr;
+  size_t bytes = 0;
+  int mapped = 0;  ///< how often
+};
+
 struct EventPool {
   uint32_t count = 0;
   bool timestamps = false, host_visible = false;

@@ -29,7 +29,7 @@ struct State {
              std::unordered_set<const Event*>, std::unordered_set<const Queue*>,
              std::unordered_set<const CommandList*>, std::unordered_set<const Fence*>,
              std::unordered_set<const BuildLog*>, std::unordered_set<const Module*>,
-             std::unordered_set<const Kernel*>>
+             std::unordered_set<const Kernel*>, std::unordered_set<const PhysicalMemory*>>
       live;
 };
 State& state();  ///< never destroyed: threads may outlive main()
