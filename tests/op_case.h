@@ -45,13 +45,16 @@ inline std::vector<Device> devices_of_every_generation() {
   return devices;
 }
 
-/// Those of `dtypes` that the device has: f64 is the CPU's alone, and on HPU there is no f16.
+/// f64 is the CPU's alone, and on HPU there is no f16.
+inline bool has_dtype(const Device& device, DType dtype) {
+  return device.type() == Device::Type::cpu ||
+         (dtype != DType::f64 && (dtype != DType::f16 || device.type() != Device::Type::hpu));
+}
+/// Those of `dtypes` that the device has.
 inline std::vector<DType> on_device(std::span<const DType> dtypes, const Device& device) {
   std::vector<DType> found;
   for (DType dtype : dtypes)
-    if ((dtype != DType::f64 || device.type() == Device::Type::cpu) &&
-        (dtype != DType::f16 || device.type() != Device::Type::hpu))
-      found.push_back(dtype);
+    if (has_dtype(device, dtype)) found.push_back(dtype);
   return found;
 }
 inline std::vector<DType> on_device(std::initializer_list<DType> dtypes, const Device& device) {
