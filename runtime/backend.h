@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/carrier.h"
 #include "runtime/memory.h"
 
 namespace zg {
@@ -32,6 +33,7 @@ struct Backend {
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
   /// Of Space::device and Space::pinned; any other is the process's own.
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
+  CarrierFactory carriers = {};
 };
 
 namespace cuda {

@@ -1,5 +1,6 @@
 #include "runtime/comm.h"
 
+#include "runtime/comm_window.h"
 #include "runtime/error.h"
 
 namespace zg {
@@ -26,6 +27,13 @@ Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size,
 
 }  // namespace
 
+void Communicator::sum_by_library() {
+  if (size() > 1)
+    throw Unsupported("nccl_reduce: NCCL does not carry these ranks' data (" + transport() +
+                      "); expected ranks on GPUs of their own where libnccl.so.2 is installed; try "
+                      "without it: sums are then exact");
+}
+
 Chunk Communicator::check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const {
   if (full.dtype() != shard.dtype())
     throw DTypeError(std::string("all_gather: full holds ") + name_of(full.dtype()) +
@@ -48,11 +56,13 @@ class CountingCommunicator final : public Communicator {
   Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string&,
                     Chunk chunk) override {
     chunk = check_all_gather(shard, full, chunk);
+    take_window(Collective::all_gather, full, chunk);
     return count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
   }
   Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool, Combine, const std::string&,
                         Chunk chunk) override {
     chunk = check_reduce_scatter(full, shard, chunk);
+    take_window(Collective::reduce_scatter, full, chunk);
     return count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
   }
   Ticket all_reduce(const Tensor& x, const std::string&) override {
@@ -63,8 +73,13 @@ class CountingCommunicator final : public Communicator {
   void abort(const std::string&) noexcept override {}
   void set_step(int64_t) override {}
   WireCounts wire() const override { return counts_; }
+  void sum_by_library() override {}
 
  private:
+  void take_window(Collective op, const Tensor& full, Chunk chunk) {
+    const int64_t bytes = CommWindow::bytes_for(op, full, chunk.count, size_);
+    if (!window_.covers(bytes)) window_.grow(full.device(), bytes);
+  }
   Ticket count(Collective collective, int64_t bytes) {
     WireCount& count = counts_[static_cast<size_t>(collective)];
     ++count.calls;
@@ -73,6 +88,7 @@ class CountingCommunicator final : public Communicator {
   }
   const int rank_, size_;
   WireCounts counts_{};
+  CommWindow window_;
   Ticket next_ = 0;
 };
 

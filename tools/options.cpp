@@ -151,6 +151,9 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
        }},
       switch_flag({"--reduce-at-boundary"}, engine.reduce_at_boundary,
                   "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
+      switch_flag({"--nccl-reduce"}, engine.nccl_reduce,
+                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
+                  "rounding; bits then depend on the ranks and the machine"),
       {{"--grad-accum-dtype"},
        "f32|bf16",
        "of gradient sums [f32; of fsdp-memory bf16]",

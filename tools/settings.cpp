@@ -78,6 +78,7 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "offload_activation", settings.optimisation.engine.offload.activation);
   visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
   visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
+  visit("run", "nccl_reduce", settings.optimisation.engine.nccl_reduce);
   visit("run", "seed", settings.seed);
   visit("run", "steps", settings.steps);
   visit("run", "epochs", settings.epochs);

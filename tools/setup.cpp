@@ -258,6 +258,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
   if (optimisation.precision() == saved.optimisation.precision())
     fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
   fill("--reduce-at-boundary", engine.reduce_at_boundary, saved_engine.reduce_at_boundary);
+  fill("--nccl-reduce", engine.nccl_reduce, saved_engine.nccl_reduce);
   // Another number of ranks takes the same batch in other turns.
   BatchOptions& batch = options.batch;
   if (!batch.micro && !batch.accumulation) {

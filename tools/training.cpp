@@ -126,6 +126,10 @@ void Training::announce() {
       text("%s%s, %s, ZeRO stage %d%s", hardware.c_str(), ranks_.size() == 1 ? "" : " per rank",
            settings_.optimisation.precision().c_str(), settings_.optimisation.engine.stage,
            described(settings_.optimisation.engine.offload).c_str()));
+  if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
+    console_->log(
+        "ranks are connected by " + ranks_.transport() +
+        (settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
   if (const std::string drive = swap_description(device_); !drive.empty())
     console_->log(text("drive %s: %s", options_.offload.nvme_path.c_str(), drive.c_str()));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",

@@ -67,6 +67,9 @@ struct Config {
   /// Inexact, stages 0 and 1: each rank sums its own micro-batches and reduces once a step, so the
   /// bits depend on the number of ranks.
   bool reduce_at_boundary = false;
+  /// Inexact, ranks on GPUs whose data NCCL carries: NCCL sums the ranks' gradients in its own
+  /// order and rounding, so the bits depend on the number of ranks and on the machine.
+  bool nccl_reduce = false;
   // Ceilings in elements: larger exchanges are cut, smaller units are never padded up to them.
   int64_t reduce_bucket_size = 500'000'000;
   int64_t allgather_bucket_size = 500'000'000;

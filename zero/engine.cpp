@@ -68,6 +68,12 @@ EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicat
         begins[static_cast<size_t>(piece.parameter->index)] = piece.begin;
       }
   };
+  if (config.nccl_reduce && comm.size() > 1) {
+    if (device.traits().backend != Device::Type::cuda)
+      throw Unsupported(
+          "config: nccl_reduce is for ranks on cuda devices; try without it: sums are then exact");
+    comm.sum_by_library();
+  }
   storages.reserve(store.units().size() + 1);
   for (const auto& unit : store.units()) {
     std::vector<const Parameter*> own;

@@ -19,6 +19,18 @@ struct Call {
   bool agrees(const Call& other) const;
 };
 
+/// A collective as a rank queued it.
+struct Job {
+  Call call;
+  Tensor output;
+  Chunk chunk;
+  Communicator::Combine combine = nullptr;
+  bool fresh = false;
+  bool by_library = false;  ///< a reduce_scatter whose order is the library's
+  Tensor window;            ///< of a reduce_scatter on accelerators: where pieces of peers may lie
+  bool finished = false;
+};
+
 // What every transport says when ranks do not meet; one wording, so that one search finds it.
 
 /// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)"

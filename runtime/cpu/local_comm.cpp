@@ -14,12 +14,25 @@ namespace zg {
 namespace cpu {
 namespace {
 
+/// What moves data between the ranks, and who is asked for it.
+struct Carriers {
+  std::string transport = "memory of this process";
+  std::vector<CarrierPlace> places;  // by rank; empty: the ranks read each other's memory
+
+  std::unique_ptr<Carrier> make(int rank, const Device& device) const {
+    if (places.empty()) return nullptr;
+    return backend_of(device.type())->carriers.make(places, rank, device.index());
+  }
+};
+
 /// One rank of a LocalGroup, with the worker thread that its collectives run on.
 class LocalCommunicator final : public QueuedCommunicator {
  public:
   LocalCommunicator(std::shared_ptr<LocalGroup> group, std::shared_ptr<CollectiveLog> log, int rank,
-                    int size, const Device& device)
+                    int size, const Device& device, const Carriers& carriers)
       : QueuedCommunicator(rank, size, std::move(log), device, {}), group_(std::move(group)) {
+    transport_ = carriers.transport;
+    carrier_ = carriers.make(rank, device);
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -38,12 +51,26 @@ class LocalCommunicator final : public QueuedCommunicator {
  private:
   void run(const Job& job, Ticket ticket) override {
     group_->meet(rank_, ticket, job.call, [&] {
+      if (is_carried(job)) return carry(job, ticket);
       act(job);
       stream_->synchronize();
     });
+    if (is_carried(job)) return;
     // A sum in place must not change what peers still read: it lands after the second meeting.
     if (job.call.op == Collective::all_reduce)
       stream_->copy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
+  }
+
+  void carry(const Job& job, Ticket ticket) {
+    const auto deadline = group_->deadline();
+    try {
+      carrier_->run(job, *stream_, [&](const std::function<bool()>& done) {
+        group_->await(rank_, ticket, deadline, done);
+      });
+    } catch (const DeviceError& error) {
+      group_->abort(rank_, describe(std::current_exception()));
+      throw CommError(group_->failure());
+    }
   }
 
   void failed(const std::exception_ptr& error) override {
@@ -97,6 +124,8 @@ class LocalCommunicator final : public QueuedCommunicator {
   std::thread worker_;
 };
 
+int index_of_rank(Device::Type type, int rank) { return rank % std::max(1, Device::count(type)); }
+
 /// Ranks read each other's memory.
 void check_reach(Device::Type type, int ranks) {
   const Backend* backend = backend_of(type);
@@ -114,11 +143,26 @@ void check_reach(Device::Type type, int ranks) {
             std::to_string(index));
 }
 
+Carriers carriers_of(Device::Type type, int ranks) {
+  const Backend* backend = backend_of(type);
+  if (!backend || ranks == 1 || Device::count(type) == 0) return {};
+  const CarrierFactory& factory = backend->carriers;
+  if (!factory.place) return {.transport = "the peers' memory"};
+  Carriers carriers;
+  for (int rank = 0; rank < ranks; ++rank)
+    carriers.places.push_back(factory.place(index_of_rank(type, rank), rank == 0));
+  const std::string absence = factory.absence(carriers.places);
+  carriers.transport =
+      absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
+  if (!absence.empty()) carriers.places.clear();
+  return carriers;
+}
+
 }  // namespace
 }  // namespace cpu
 
 Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options) {
-  const int index = rank % std::max(1, Device::count(type));
+  const int index = cpu::index_of_rank(type, rank);
   return type == Device::Type::cuda  ? Device::cuda(index, options)
          : type == Device::Type::hpu ? Device::hpu(index, options)
                                      : Device::cpu(rank, options);
@@ -129,7 +173,8 @@ int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks);
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
-  cpu::check_reach(options.type, ranks);
+  const cpu::Carriers carriers = cpu::carriers_of(options.type, ranks);
+  if (carriers.places.empty()) cpu::check_reach(options.type, ranks);
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
@@ -158,7 +203,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
       cpu::LocalCommunicator communicator(group, shared->logs[static_cast<size_t>(rank)], rank,
-                                          ranks, device);
+                                          ranks, device, carriers);
       try {
         f(communicator, device);
       } catch (...) {

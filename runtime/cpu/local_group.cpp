@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/cpu/pace.h"
 #include "runtime/error.h"
 
 namespace zg::cpu {
@@ -17,8 +18,7 @@ void LocalGroup::fail(const std::string& cause) {
 void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*progress,
                        const char* verb) {
   const Member& self = members_[static_cast<size_t>(rank)];
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::duration_cast<std::chrono::steady_clock::duration>(timeout_);
+  const auto deadline = this->deadline();
   const auto missing = [&] {
     for (int peer = 0; peer < size_; ++peer)
       if (members_[static_cast<size_t>(peer)].*progress < sequence) return peer;
@@ -28,22 +28,50 @@ void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*
     // First, so that what every rank has done succeeds on all of them, whatever failed since.
     const int peer = missing();
     if (peer < 0) return;
-    if (!failure_.empty())
-      throw CommError(failure_ + (aborted_ ? "; rank " + std::to_string(rank) + " waits in " +
-                                                 where(self.call, sequence, self.step)
-                                           : ""));
+    if (!failure_.empty()) throw CommError(failure_for(rank, sequence));
     const Member& late = members_[static_cast<size_t>(peer)];
     if (late.left && late.arrived < sequence) {
       fail(early_return(peer, late.step, where(self.call, sequence, self.step)));
       continue;
     }
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && failure_.empty() &&
-        missing() >= 0) {
-      std::vector<int> ranks;
-      for (int r = 0; r < size_; ++r)
-        if (members_[static_cast<size_t>(r)].*progress < sequence) ranks.push_back(r);
-      fail(absence(ranks, verb, timeout_.count(), where(self.call, sequence, self.step)));
-    }
+        missing() >= 0)
+      fail(absence(late_ranks(progress, sequence), verb, timeout_.count(),
+                   where(self.call, sequence, self.step)));
+  }
+}
+
+std::string LocalGroup::failure_for(int rank, int64_t sequence) const {
+  const Member& self = members_[static_cast<size_t>(rank)];
+  return failure_ + (aborted_ ? "; rank " + std::to_string(rank) + " waits in " +
+                                    where(self.call, sequence, self.step)
+                              : "");
+}
+
+// Of those that are not there yet, the ones that nobody has seen waiting of late, if any: the
+// others wait for them.
+std::vector<int> LocalGroup::late_ranks(int64_t Member::*progress, int64_t sequence) const {
+  std::vector<int> ranks, silent;
+  const auto recently = Clock::now() - std::chrono::milliseconds(500);
+  for (int rank = 0; rank < size_; ++rank) {
+    const Member& member = members_[static_cast<size_t>(rank)];
+    if (member.*progress >= sequence) continue;
+    ranks.push_back(rank);
+    if (member.looked < recently) silent.push_back(rank);
+  }
+  return silent.empty() ? ranks : silent;
+}
+
+void LocalGroup::await(int rank, int64_t sequence, Clock::time_point deadline,
+                       const std::function<bool()>& done) {
+  Member& self = members_[static_cast<size_t>(rank)];
+  for (Pace pace(1000); !done(); pace.rest()) {
+    const Lock lock(mutex_);
+    self.looked = Clock::now();
+    if (failure_.empty() && self.looked > deadline)
+      fail(absence(late_ranks(&Member::done, sequence), "finish", timeout_.count(),
+                   where(self.call, sequence, self.step)));
+    if (!failure_.empty()) throw CommError(failure_for(rank, sequence));
   }
 }
 

@@ -16,11 +16,20 @@ namespace zg::cpu {
 /// inputs may be read), all are done (they may be changed again).
 class LocalGroup {
  public:
+  using Clock = std::chrono::steady_clock;
+
   LocalGroup(int size, double timeout_s);
 
   /// Arrives with `call`, runs `action` once every rank has, and returns when all are done with
   /// theirs. Throws CommError naming rank, collective, tensor and step.
   void meet(int rank, int64_t sequence, Call call, const std::function<void()>& action);
+  /// Inside `action`, of work that devices do together: returns once done() is true. Throws
+  /// CommError when a rank fails, and at the deadline.
+  void await(int rank, int64_t sequence, Clock::time_point deadline,
+             const std::function<bool()>& done);
+  Clock::time_point deadline() const {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_);
+  }
   /// What a peer arrived with; valid inside `action`.
   const Tensor& input_of(int rank) const { return members_[static_cast<size_t>(rank)].call.input; }
 
@@ -36,10 +45,13 @@ class LocalGroup {
     Call call;
     int64_t step = 0;
     bool left = false;
+    Clock::time_point looked{};  // when it was last seen to wait for its device
   };
   using Lock = std::unique_lock<std::mutex>;
   void await(Lock& lock, int rank, int64_t sequence, int64_t Member::*progress, const char* verb);
   void fail(const std::string& cause);
+  std::string failure_for(int rank, int64_t sequence) const;
+  std::vector<int> late_ranks(int64_t Member::*progress, int64_t sequence) const;
 
   const int size_;
   const std::chrono::duration<double> timeout_;

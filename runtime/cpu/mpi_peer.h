@@ -7,10 +7,10 @@
 #include <cstring>
 #include <deque>
 #include <string>
-#include <thread>
 
 #include "runtime/cpu/call.h"
 #include "runtime/cpu/mpi_wire.h"
+#include "runtime/cpu/pace.h"
 #include "runtime/cpu/process_id.h"
 
 namespace zg::cpu {
@@ -74,20 +74,5 @@ inline std::string gone(int rank, const Peer& peer) {
          ") is gone, last heard of in step " + std::to_string(peer.step) +
          ": it was killed or ended without a word";
 }
-
-/// Short waits yield, so that a peer on the same core may run; longer ones sleep.
-class Pace {
- public:
-  explicit Pace(int64_t yields) : yields_(yields) {}
-  void rest() {
-    if (yields_-- > 0) return std::this_thread::yield();
-    std::this_thread::sleep_for(pause_);
-    pause_ = std::min(pause_ * 2, std::chrono::microseconds(500));
-  }
-
- private:
-  int64_t yields_;
-  std::chrono::microseconds pause_{20};
-};
 
 }  // namespace zg::cpu

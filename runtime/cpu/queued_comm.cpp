@@ -13,7 +13,8 @@ Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const T
   return enqueue({.call = {Collective::all_gather, shard.dtype(), chunk.count, name,
                            shard.flat(chunk.begin, chunk.count)},
                   .output = full,
-                  .chunk = chunk});
+                  .chunk = chunk,
+                  .window = window_for(Collective::all_gather, full, chunk.count)});
 }
 
 Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, const Tensor& shard,
@@ -25,7 +26,24 @@ Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, cons
                   .output = shard,
                   .chunk = chunk,
                   .combine = combine,
-                  .fresh = fresh});
+                  .fresh = fresh,
+                  .by_library = by_library_,
+                  .window = window_for(Collective::reduce_scatter, full, chunk.count)});
+}
+
+Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t count) {
+  const int64_t bytes = CommWindow::bytes_for(op, full, count, size_);
+  if (bytes == 0) return {};
+  if (!window_.covers(bytes)) {
+    if (next_ > 0) wait(next_ - 1);  // it is in use until then
+    window_.grow(device_, bytes);
+  }
+  return window_.tensor();
+}
+
+void QueuedCommunicator::sum_by_library() {
+  if (!carrier_) Communicator::sum_by_library();
+  by_library_ = true;
 }
 
 Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::string& name) {

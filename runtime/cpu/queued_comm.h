@@ -8,6 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/carrier.h"
+#include "runtime/comm_window.h"
 #include "runtime/cpu/call.h"
 #include "runtime/cpu/collective_log.h"
 
@@ -29,17 +31,10 @@ class QueuedCommunicator : public Communicator {
   void wait(Ticket ticket) override;
   void set_step(int64_t step) override { log_->set_step(step); }
   WireCounts wire() const override { return counts_; }
+  std::string transport() const override { return transport_; }
+  void sum_by_library() override;
 
  protected:
-  struct Job {
-    Call call;
-    Tensor output;
-    Chunk chunk;
-    Combine combine = nullptr;
-    bool fresh = false;
-    bool finished = false;
-  };
-
   /// `watch_every` 0: watch() is never called.
   QueuedCommunicator(int rank, int size, std::shared_ptr<CollectiveLog> log, const Device& device,
                      std::chrono::milliseconds watch_every)
@@ -56,6 +51,10 @@ class QueuedCommunicator : public Communicator {
   /// What run() or watch() threw, before anybody is told.
   virtual void failed(const std::exception_ptr&) {}
 
+  /// What lies on another device than the ranks', as texts do, run() moves itself.
+  bool is_carried(const Job& job) const {
+    return carrier_ && job.output && job.output.device().type() == device_.type();
+  }
   void work();  ///< until stop(), or until run() or watch() throws
   void stop();  ///< what is queued is run before
 
@@ -63,6 +62,8 @@ class QueuedCommunicator : public Communicator {
   const std::shared_ptr<CollectiveLog> log_;
   const Device device_;
   const std::unique_ptr<Stream> stream_;  ///< what run() moves and adds goes here
+  std::unique_ptr<Carrier> carrier_;      ///< null: run() moves all data itself
+  std::string transport_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;
@@ -72,6 +73,7 @@ class QueuedCommunicator : public Communicator {
  private:
   void count(Collective collective, int64_t bytes);
   Ticket enqueue(Job job);
+  Tensor window_for(Collective op, const Tensor& full, int64_t count);
   void fail(std::unique_lock<std::mutex>& lock);
   void run_logged(const Job& job, Ticket ticket);
   [[noreturn]] void tell();
@@ -80,6 +82,8 @@ class QueuedCommunicator : public Communicator {
   const std::chrono::milliseconds watch_every_;
   WireCounts counts_{};
   std::deque<Job> jobs_;
+  CommWindow window_;
+  bool by_library_ = false;
   Ticket next_ = 0, done_ = 0;  // queued, finished
 };
 

@@ -2,6 +2,8 @@
 
 #include "runtime/cuda/api.h"
 #include "runtime/cuda/cublaslt.h"
+#include "runtime/cuda/nccl.h"
+#include "runtime/cuda/nccl_comm.h"
 
 namespace zg::cuda {
 namespace {
@@ -33,7 +35,7 @@ std::string describe(int index) {
   return std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
          std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
          " multiprocessors, " + std::to_string(properties.totalGlobalMem >> 20) + " MiB, " +
-         describe_matmul();
+         describe_matmul() + ", " + describe_nccl();
 }
 
 }  // namespace
@@ -45,12 +47,13 @@ bool reaches(int index, int other) {
 }
 
 const Backend& backend() {
-  static constexpr Backend present{.count = count_devices,
-                                   .absence = absence,
-                                   .describe = describe,
-                                   .reaches = reaches,
-                                   .make_stream = make_stream,
-                                   .memory = make_memory};
+  static const Backend present{.count = count_devices,
+                               .absence = absence,
+                               .describe = describe,
+                               .reaches = reaches,
+                               .make_stream = make_stream,
+                               .memory = make_memory,
+                               .carriers = nccl_carriers()};
   return present;
 }
 

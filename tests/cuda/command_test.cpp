@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "tests/cuda/wish.h"
 #include "tests/tools/command.h"
 
 using namespace zg::testing;
@@ -42,6 +43,7 @@ TEST_CASE("the emulated command says what it is") {
   CHECK(info.status == 0);
   CHECK(contains(info.out, "emulated device, no GPU"));
   CHECK(contains(info.out, "cuda:1"));
+  CHECK(contains(info.out, ", NCCL 2.28.9\n"));
   const Outcome run = zerograd(sort_run + "--device cuda --steps 1");
   CHECK(run.status == 0);
   CHECK(contains(run.error, "rank 0/1 pid "));
@@ -112,6 +114,60 @@ TEST_CASE("ranks on cuda that are processes give the bits of threads, and take w
     CHECK(line_after(outcome.out, "param_hash ") == hash_of(line + planned + " --ranks 2"));
     CHECK(read_file(planned) == read_file(measured));
   }
+}
+
+TEST_CASE("how ranks on cuda are connected is said, and no way changes the bits") {
+  const std::string line = sort_run + "--device cuda --ranks 2 --steps 2 --batch-size 2";
+  const Outcome nccl = zerograd(line);
+  CHECK(contains(nccl.error, "ranks are connected by NCCL 2.28.9\n"));
+  const auto takes = [&](const char* variable, const char* value, const std::string& words) {
+    const Wish wish(variable, value);
+    const Outcome outcome = zerograd(line);
+    CHECK(
+        contains(outcome.error, "ranks are connected by the peers' memory; not by NCCL: " + words));
+    CHECK(outcome.out == nccl.out);
+  };
+  takes("ZG_CUDA_COMM", "direct", "ZG_CUDA_COMM=direct\n");
+  takes("ZG_EMULATOR_NCCL", "absent", "libnccl.so.2 has no double\n");
+  const Wish absent("ZG_EMULATOR_NCCL", "absent");
+  CHECK(contains(zerograd("info").out, ", no NCCL (libnccl.so.2 has no double)\n"));
+  const Wish insists("ZG_CUDA_COMM", "nccl");
+  const Outcome refused = zerograd(line);
+  CHECK(refused.status == 2);
+  CHECK(
+      contains(refused.error, "ZG_CUDA_COMM=nccl, but NCCL is absent: libnccl.so.2 has no double"));
+}
+
+TEST_CASE("--nccl-reduce says that it is inexact, and is refused where NCCL is not in use") {
+  const TemporaryFolder folder;
+  const std::string line = sort_run + "--device cuda --steps 3 --ranks 4 --batch-size 1 ";
+  const std::string exact = folder / "exact", inexact = folder / "inexact";
+  hash_of(line + "--metrics " + exact);
+  const Outcome run = zerograd(line + "--nccl-reduce --metrics " + inexact);
+  CHECK(run.status == 0);
+  CHECK(contains(run.error, "ranks are connected by NCCL 2.28.9, which sums gradients: inexact"));
+  const std::vector<double> expected = losses_of(exact), losses = losses_of(inexact);
+  CHECK(losses != expected);
+  for (size_t step = 0; step < 3; ++step) CHECK(std::fabs(losses[step] - expected[step]) <= 1e-3);
+  const auto refused = [](const std::string& flags, const std::string& words) {
+    const Outcome outcome = zerograd(flags);
+    CHECK(outcome.status == 6);
+    CHECK(contains(outcome.error, words));
+  };
+  refused(sort_run + "--ranks 2 --nccl-reduce",
+          "nccl_reduce is for ranks on cuda devices; try without it");
+  const Wish wish("ZG_CUDA_COMM", "direct");
+  refused(line + "--nccl-reduce", "nccl_reduce: NCCL does not carry these ranks' data");
+}
+
+TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
+  const Wish plants("ZG_EMULATOR_NCCL", "1:9:block");
+  const Outcome outcome =
+      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 1");
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 4);
+  CHECK(contains(outcome.error, "rank 1 did not finish within 1 s: collective #"));
+  CHECK(contains(outcome.error, ", in step "));
 }
 
 TEST_CASE("a checkpoint moves between cuda and the cpu") {

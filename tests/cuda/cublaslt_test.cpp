@@ -1,10 +1,9 @@
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-
 #include "kernels/matmul.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/error.h"
+#include "tests/cuda/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/op_case.h"
 
@@ -12,19 +11,6 @@ using namespace zg;
 using namespace zg::testing;
 
 namespace {
-
-/// ZG_CUDA_MATMUL, as long as it exists.
-class Wish {
- public:
-  explicit Wish(const char* value) {
-    if (const char* text = std::getenv("ZG_CUDA_MATMUL")) before_ = text;
-    setenv("ZG_CUDA_MATMUL", value, 1);
-  }
-  ~Wish() { setenv("ZG_CUDA_MATMUL", before_.c_str(), 1); }
-
- private:
-  std::string before_;
-};
 
 struct Case {
   const char* name;
@@ -71,13 +57,13 @@ TEST_CASE("products go to cuBLASLt where it takes them, and give what the own ke
       m.pre_activation = Tensor::empty({2, c.M / 2, c.N}, c.out, device);
     const int64_t before = emulator::cublaslt_products();
     {
-      const Wish wish("cublaslt");
+      const Wish wish("ZG_CUDA_MATMUL", "cublaslt");
       kernels::matmul(m, device.compute());
       kernels::matmul(m, device.compute());  // by the choice that was kept
     }
     CHECK(emulator::cublaslt_products() - before == (c.by_library ? 2 : 0));
     const std::vector<double> library = m.c.to_doubles();
-    const Wish wish("own");
+    const Wish wish("ZG_CUDA_MATMUL", "own");
     m.c = Tensor::empty(m.c.shape(), m.c.dtype(), device);
     kernels::matmul(m, device.compute());
     CHECK(emulator::cublaslt_products() - before == (c.by_library ? 2 : 0));
@@ -87,7 +73,7 @@ TEST_CASE("products go to cuBLASLt where it takes them, and give what the own ke
 
 TEST_CASE("ZG_CUDA_MATMUL is own or cublaslt" * doctest::test_suite("every device")) {
   CHECK(cuda::describe_matmul() == "own matmul (ZG_CUDA_MATMUL=own)");
-  const Wish wish("cublas");
+  const Wish wish("ZG_CUDA_MATMUL", "cublas");
   CHECK_THROWS_WITH_AS(cuda::cublaslt(),
                        "ZG_CUDA_MATMUL is 'cublas'; expected own or cublaslt, or unset it for "
                        "whichever is there",

@@ -1,8 +1,11 @@
 #include "runtime/cuda/library.h"
 
+#include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include "cublasLt.h"
+#include "tests/emulator/nccl.h"
 
 // Libraries that runtime/cuda opens at run time, here their doubles.
 namespace zg::cuda {
@@ -32,8 +35,13 @@ const Symbols& cublaslt_symbols() {
 }  // namespace
 
 Library::Library(const std::vector<std::string>& names) {
-  for (const std::string& name : names)
+  const char* nccl = std::getenv("ZG_EMULATOR_NCCL");
+  const bool has_nccl = !nccl || std::string_view(nccl) != "absent";
+  for (const std::string& name : names) {
     if (name.starts_with("libcublasLt.so.")) handle_ = const_cast<Symbols*>(&cublaslt_symbols());
+    if (name == "libnccl.so.2" && has_nccl)
+      handle_ = const_cast<Symbols*>(&emulator::nccl_symbols());
+  }
   if (!handle_) absence_ = names.front() + " has no double";
 }
 

@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -7,7 +8,9 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda_runtime_api.h"
@@ -18,7 +21,11 @@
 // memory of devices can be touched by queued work only; the host that reads or writes it itself
 // dies, as it would on a machine with a GPU.
 struct EmulatedStream {
-  std::deque<std::function<void()>> work;
+  struct Work {
+    std::function<bool()> ready;  // null: at once
+    std::function<void()> action;
+  };
+  std::deque<Work> work;
 };
 struct EmulatedEvent {
   EmulatedStream* stream = nullptr;
@@ -58,15 +65,24 @@ class Access {
   }
 };
 
-void drain(EmulatedStream& stream) {
-  if (stream.work.empty()) return;
-  const Access access;
+/// Does what can be done; false when that is not all.
+bool advance(EmulatedStream& stream) {
+  std::optional<Access> access;
   while (!stream.work.empty()) {
-    const std::function<void()> next = std::move(stream.work.front());
+    if (const auto& ready = stream.work.front().ready; ready && !ready()) return false;
+    const std::function<void()> next = std::move(stream.work.front().action);
     stream.work.pop_front();
+    if (!access) access.emplace();
     next();
   }
+  return true;
 }
+
+void drain(EmulatedStream& stream) {
+  while (!advance(stream)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+}  // namespace
 
 bool is_mapped(const void* place) {
   std::lock_guard lock(memory.mutex);
@@ -76,6 +92,8 @@ bool is_mapped(const void* place) {
   --next;
   return address < next->first + next->second;
 }
+
+namespace {
 
 std::mutex pinned_mutex;
 std::map<const std::byte*, size_t> pinned;
@@ -163,13 +181,17 @@ CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType, cuuint32_t rank
 }  // namespace
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
-  stream->work.push_back(std::move(work));
+  enqueue_when(stream, nullptr, std::move(work));
+}
+
+void enqueue_when(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work) {
+  stream->work.push_back({std::move(ready), std::move(work)});
 #ifdef __SANITIZE_ADDRESS__
   constexpr bool at_once = true;
 #else
   static const bool at_once = std::getenv("ZG_EMULATOR_AT_ONCE") != nullptr;
 #endif
-  if (at_once) drain(*stream);
+  if (at_once) advance(*stream);
 }
 
 void launch(const char* kernel, Extent grid, Extent block, size_t shared_bytes, cudaStream_t stream,
@@ -215,6 +237,11 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   *can = device != peer;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* name, int bytes, int device) {
+  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
+  std::snprintf(name, static_cast<size_t>(bytes), "0000:%02x:00.0", static_cast<unsigned>(device));
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
@@ -233,6 +260,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   drain(*stream);
   delete stream;
   return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return advance(*stream) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   drain(*stream);

@@ -1,0 +1,89 @@
+#include "runtime/cuda/nccl.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+
+#include "runtime/cuda/library.h"
+#include "runtime/error.h"
+
+namespace zg::cuda {
+namespace {
+
+struct Opened {
+  Nccl functions = {};
+  std::string absence;
+};
+
+Opened open() {
+  static const Library library({"libnccl.so.2"});
+  Opened opened{.absence = library.absence()};
+  if (!library.present()) return opened;
+  opened.absence.clear();
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library.symbol(name));
+    if (!function && opened.absence.empty())
+      opened.absence = std::string("libnccl.so.2 lacks ") + name + "; expected NCCL 2.14 or newer";
+  };
+  Nccl& f = opened.functions;
+  find(f.get_version, "ncclGetVersion");
+  find(f.get_unique_id, "ncclGetUniqueId");
+  find(f.get_error_string, "ncclGetErrorString");
+  find(f.comm_init_rank_config, "ncclCommInitRankConfig");
+  find(f.comm_get_async_error, "ncclCommGetAsyncError");
+  find(f.comm_abort, "ncclCommAbort");
+  find(f.group_start, "ncclGroupStart");
+  find(f.group_end, "ncclGroupEnd");
+  find(f.send, "ncclSend");
+  find(f.recv, "ncclRecv");
+  find(f.all_gather, "ncclAllGather");
+  find(f.all_reduce, "ncclAllReduce");
+  find(f.reduce, "ncclReduce");
+  find(f.reduce_scatter, "ncclReduceScatter");
+  return opened;
+}
+
+const Opened& opened() {
+  static const Opened found = open();
+  return found;
+}
+
+enum class Wish { any, direct, nccl };
+
+Wish wish() {
+  const char* value = std::getenv("ZG_CUDA_COMM");
+  const std::string_view text = value ? value : "";
+  if (text.empty()) return Wish::any;
+  if (text == "direct") return Wish::direct;
+  if (text == "nccl") return Wish::nccl;
+  throw ConfigError("ZG_CUDA_COMM is '" + std::string(text) +
+                    "'; expected direct or nccl, or unset it for NCCL where it can be used");
+}
+
+}  // namespace
+
+const Nccl* nccl() {
+  const Wish wished = wish();
+  if (wished == Wish::direct) return nullptr;
+  if (opened().absence.empty()) return &opened().functions;
+  if (wished == Wish::any) return nullptr;
+  throw ConfigError("ZG_CUDA_COMM=nccl, but NCCL is absent: " + opened().absence +
+                    "; install it, set LD_LIBRARY_PATH, or use ZG_CUDA_COMM=direct");
+}
+
+std::string nccl_absence() {
+  return wish() == Wish::direct ? "ZG_CUDA_COMM=direct" : opened().absence;
+}
+
+bool insists_on_nccl() { return wish() == Wish::nccl; }
+
+std::string describe_nccl() {
+  const Nccl* library = nccl();
+  int version = 0;
+  if (!library || library->get_version(&version) != NcclResult::success)
+    return "no NCCL (" + nccl_absence() + ")";
+  return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+         "." + std::to_string(version % 100);
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+
+namespace zg::cuda {
+
+// NCCL's interface as far as it is used, with the values that it has kept since 2.14: no build
+// needs its header.
+using NcclComm = struct NcclCommunicator*;
+struct NcclId {
+  char bytes[128];
+};
+enum class NcclResult : int { success = 0, system_error = 2, invalid_usage = 5, in_progress = 7 };
+enum class NcclType : int { u8 = 1, i64 = 4, f16 = 6, f32 = 7, bf16 = 9 };
+enum class NcclOperation : int { sum = 0 };
+/// The fields of 2.14; the library gives later ones their defaults by `version`.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 0;  ///< calls return at once: whoever waits has a deadline
+};
+
+/// The functions of NCCL that are called here, by the names they have there without nccl.
+struct Nccl {
+  NcclResult (*get_version)(int*);
+  NcclResult (*get_unique_id)(NcclId*);
+  const char* (*get_error_string)(NcclResult);
+  NcclResult (*comm_init_rank_config)(NcclComm*, int ranks, NcclId, int rank, NcclConfig*);
+  NcclResult (*comm_get_async_error)(NcclComm, NcclResult*);
+  NcclResult (*comm_abort)(NcclComm);
+  NcclResult (*group_start)();
+  NcclResult (*group_end)();
+  NcclResult (*send)(const void*, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
+  NcclResult (*recv)(void*, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
+  NcclResult (*all_gather)(const void*, void*, size_t count, NcclType, NcclComm, cudaStream_t);
+  NcclResult (*all_reduce)(const void*, void*, size_t count, NcclType, NcclOperation, NcclComm,
+                           cudaStream_t);
+  NcclResult (*reduce)(const void*, void*, size_t count, NcclType, NcclOperation, int root,
+                       NcclComm, cudaStream_t);
+  NcclResult (*reduce_scatter)(const void*, void*, size_t count, NcclType, NcclOperation, NcclComm,
+                               cudaStream_t);
+};
+
+/// Opened at the first call; null where the library is not installed or lacks one of them, or where
+/// ZG_CUDA_COMM=direct asks for the project's own ways. ZG_CUDA_COMM=nccl insists: throws
+/// ConfigError when it is absent. Any thread may call.
+const Nccl* nccl();
+std::string nccl_absence();  ///< why nccl() is null
+bool insists_on_nccl();
+
+/// "NCCL 2.28.9", or "no NCCL (why)".
+std::string describe_nccl();
+
+}  // namespace zg::cuda

@@ -1,0 +1,260 @@
+#include "runtime/cuda/nccl_comm.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "runtime/cpu/call.h"
+#include "runtime/cpu/process_id.h"
+#include "runtime/cuda/api.h"
+#include "runtime/cuda/nccl.h"
+#include "runtime/error.h"
+
+namespace zg::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+/// A peer that dies shows in NCCL as an error of the network. Whoever looks after the peers knows
+/// which one, a moment later.
+constexpr auto wait_for_cause = std::chrono::milliseconds(300);
+
+NcclType type_of(DType dtype) {
+  if (dtype == DType::f32) return NcclType::f32;
+  if (dtype == DType::bf16) return NcclType::bf16;
+  if (dtype == DType::f16) return NcclType::f16;
+  throw DTypeError(std::string("reduce_scatter by NCCL: expected f32, bf16 or f16, got ") +
+                   name_of(dtype));
+}
+
+bool is_on_device(const Tensor& tensor) { return tensor.buffer()->space() == Space::device; }
+
+class NcclCarrier final : public Carrier {
+ public:
+  NcclCarrier(const NcclId& id, int rank, int size, int index)
+      : nccl_(*nccl()), id_(id), rank_(rank), size_(size), index_(index) {}
+  ~NcclCarrier() override { abort(); }
+
+  void run(const cpu::Job& job, Stream& stream, const Await& await) override {
+    const OnDevice on(index_);
+    stream_ = handle(stream);
+    try {
+      // At the first collective: so its deadline holds, and its name is in what is said.
+      if (!comm_) {
+        NcclConfig config;
+        check(nccl_.comm_init_rank_config(&comm_, size_, id_, rank_, &config));
+        settle(await);
+      }
+      if (job.call.count > 0) move(job, stream, await);
+      await([this] { return settled() && is_idle(); });
+    } catch (...) {
+      abort();  // or the stream would never be free
+      throw;
+    }
+  }
+
+ private:
+  void move(const cpu::Job& job, Stream& stream, const Await& await) {
+    switch (job.call.op) {
+      case Collective::all_gather:
+        return gather(job, stream, await);
+      case Collective::reduce_scatter:
+        return job.by_library && is_on_device(job.call.input) ? sum_by_library(job, stream, await)
+                                                              : fold(job, stream, await);
+      case Collective::all_reduce: {
+        std::byte* const x = job.output.raw();
+        check(nccl_.all_reduce(x, x, static_cast<size_t>(job.output.numel()), NcclType::i64,
+                               NcclOperation::sum, comm_, stream_));
+        return settle(await);
+      }
+      case Collective::barrier:
+        return;
+    }
+  }
+
+  void gather(const cpu::Job& job, Stream& stream, const Await& await) {
+    const int64_t shard_numel = job.output.numel() / size_;
+    const auto place = [&](int peer) {
+      return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count).raw();
+    };
+    const std::byte* const shard = job.call.input.raw();
+    const auto bytes = static_cast<size_t>(job.call.input.bytes());
+    if (!is_on_device(job.output)) return gather_through_window(job, stream, place, await);
+    std::byte* const own = place(rank_);
+    if (own != shard) stream.copy(own, shard, bytes);
+    if (job.chunk.count == shard_numel) {
+      check(nccl_.all_gather(own, job.output.raw(), bytes, NcclType::u8, comm_, stream_));
+      return settle(await);
+    }
+    exchange(
+        bytes, [&](int) { return own; }, place, await);
+  }
+
+  // NCCL is made for memory of the device only.
+  template <class PlaceOf>
+  void gather_through_window(const cpu::Job& job, Stream& stream, const PlaceOf& place,
+                             const Await& await) {
+    const int64_t step = job.window.bytes() / size_, bytes = job.call.input.bytes();
+    for (int64_t from = 0; from < bytes; from += step) {
+      const int64_t count = std::min(step, bytes - from);
+      const auto slot = [&](int peer) { return job.window.raw() + peer * count; };
+      stream.copy(slot(rank_), job.call.input.raw() + from, static_cast<size_t>(count));
+      check(nccl_.all_gather(slot(rank_), slot(0), static_cast<size_t>(count), NcclType::u8, comm_,
+                             stream_));
+      settle(await);
+      for (int peer = 0; peer < size_; ++peer)
+        stream.copy(place(peer) + from, slot(peer), static_cast<size_t>(count));
+    }
+  }
+
+  /// By way of the window, in rounds of what it holds; the sums have one order.
+  void fold(const cpu::Job& job, Stream& stream, const Await& await) {
+    const Tensor& full = job.call.input;
+    const auto [begin, numel] = job.chunk;
+    const bool on_device = is_on_device(full);
+    const int slots = on_device ? size_ : 2 * size_;  // the latter half: on their way from the host
+    const int64_t slot_bytes = job.window.bytes() / slots / arena_granule * arena_granule;
+    const int64_t step = slot_bytes / size_of(full.dtype());
+    for (int64_t from = begin; from < begin + numel; from += step) {
+      const int64_t count = std::min(step, begin + numel - from);
+      const auto piece = [&](int peer) {
+        return full.flat(peer * job.output.numel() + from, count);
+      };
+      const auto bytes = static_cast<size_t>(count * size_of(full.dtype()));
+      const auto slot = [&](int peer) { return job.window.raw() + peer * slot_bytes; };
+      for (int peer = 0; peer < size_; ++peer)
+        if (!on_device && peer != rank_) stream.copy(slot(size_ + peer), piece(peer).raw(), bytes);
+      exchange(
+          bytes, [&](int peer) { return on_device ? piece(peer).raw() : slot(size_ + peer); }, slot,
+          await);
+      for (int peer = 0; peer < size_; ++peer)
+        job.combine(peer == rank_ ? piece(peer)
+                                  : job.window.alias(peer * slot_bytes, {count}, full.dtype()),
+                    job.output.flat(from, count), job.fresh && peer == 0, stream);
+    }
+  }
+
+  void sum_by_library(const cpu::Job& job, Stream& stream, const Await& await) {
+    const Tensor& full = job.call.input;
+    const auto& [begin, numel] = job.chunk;
+    const auto piece = [&](int peer) {
+      return full.flat(peer * job.output.numel() + begin, numel);
+    };
+    const NcclType type = type_of(full.dtype());
+    const auto count = static_cast<size_t>(numel);
+    if (numel == job.output.numel()) {
+      check(nccl_.reduce_scatter(full.raw(), piece(rank_).raw(), count, type, NcclOperation::sum,
+                                 comm_, stream_));
+    } else {
+      check(nccl_.group_start());
+      for (int peer = 0; peer < size_; ++peer)
+        check(nccl_.reduce(piece(peer).raw(), piece(peer).raw(), count, type, NcclOperation::sum,
+                           peer, comm_, stream_));
+      check(nccl_.group_end());
+    }
+    settle(await);
+    job.combine(piece(rank_), job.output.flat(begin, numel), job.fresh, stream);
+  }
+
+  /// Sends out(peer) to and receives in(peer) from every peer.
+  template <class Out, class In>
+  void exchange(size_t bytes, const Out& out, const In& in, const Await& await) {
+    check(nccl_.group_start());
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      check(nccl_.send(out(peer), bytes, NcclType::u8, peer, comm_, stream_));
+      check(nccl_.recv(in(peer), bytes, NcclType::u8, peer, comm_, stream_));
+    }
+    check(nccl_.group_end());
+    settle(await);
+  }
+
+  /// What was called is queued: what the stream is given next comes after it.
+  void settle(const Await& await) {
+    await([this] { return settled(); });
+  }
+
+  bool settled() {
+    NcclResult state = NcclResult::success;
+    check(nccl_.comm_get_async_error(comm_, &state));
+    if (state == NcclResult::success || state == NcclResult::in_progress)
+      return state == NcclResult::success;
+    if (!broken_) broken_ = Clock::now();
+    if (Clock::now() >= *broken_ + wait_for_cause) check(state);
+    return false;
+  }
+
+  bool is_idle() const {
+    const cudaError_t state = cudaStreamQuery(stream_);
+    if (state == cudaErrorNotReady) return false;
+    cuda::check(state, "cudaStreamQuery");
+    return true;
+  }
+
+  void check(NcclResult result) const {
+    if (result != NcclResult::success && result != NcclResult::in_progress)
+      throw DeviceError(std::string("NCCL: ") + nccl_.get_error_string(result) +
+                        "; NCCL_DEBUG=WARN says more");
+  }
+
+  void abort() noexcept {
+    if (!comm_) return;
+    nccl_.comm_abort(comm_);
+    comm_ = nullptr;
+  }
+
+  const Nccl& nccl_;
+  const NcclId id_;
+  const int rank_, size_, index_;
+  NcclComm comm_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  std::optional<Clock::time_point> broken_;
+};
+
+CarrierPlace place(int index, bool first) {
+  CarrierPlace own;
+  char bus[64] = {};
+  cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
+  std::snprintf(own.device, sizeof own.device, "%s, GPU %s", cpu::ProcessId::own().host, bus);
+  const Nccl* library = nccl();
+  if (!library) {
+    std::snprintf(own.absence, sizeof own.absence, "%s", nccl_absence().c_str());
+  } else if (first) {
+    NcclId id;
+    if (const NcclResult result = library->get_unique_id(&id); result != NcclResult::success)
+      throw DeviceError(std::string("NCCL: no id for the ranks: ") +
+                        library->get_error_string(result) + "; try ZG_CUDA_COMM=direct");
+    std::memcpy(own.id, id.bytes, sizeof own.id);
+  }
+  return own;
+}
+
+std::string absence(std::span<const CarrierPlace> places) {
+  std::string why;
+  for (size_t rank = 0; rank < places.size() && why.empty(); ++rank) {
+    why = places[rank].absence;
+    for (size_t other = 0; other < rank && why.empty(); ++other)
+      if (std::strcmp(places[rank].device, places[other].device) == 0)
+        why = "ranks " + std::to_string(other) + " and " + std::to_string(rank) + " share " +
+              places[rank].device;
+  }
+  if (!why.empty() && insists_on_nccl())
+    throw ConfigError("ZG_CUDA_COMM=nccl, but " + why +
+                      "; expected a GPU for every rank; try fewer ranks or ZG_CUDA_COMM=direct");
+  return why;
+}
+
+std::unique_ptr<Carrier> make(std::span<const CarrierPlace> places, int rank, int index) {
+  NcclId id;
+  std::memcpy(id.bytes, places[0].id, sizeof id.bytes);
+  return std::make_unique<NcclCarrier>(id, rank, static_cast<int>(places.size()), index);
+}
+
+}  // namespace
+
+CarrierFactory nccl_carriers() {
+  return {.place = place, .absence = absence, .name = describe_nccl, .make = make};
+}
+
+}  // namespace zg::cuda

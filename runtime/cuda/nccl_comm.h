@@ -1,0 +1,11 @@
+#pragma once
+
+#include "runtime/carrier.h"
+
+namespace zg::cuda {
+
+/// Ranks on GPUs of their own, whose data NCCL moves. Sums are added here, in rising rank; NCCL's
+/// own, whose order is open, only where Job::by_library asks for them.
+CarrierFactory nccl_carriers();
+
+}  // namespace zg::cuda

@@ -1,0 +1,261 @@
+#include "runtime/cuda/nccl.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/fold_gradient.h"
+#include "runtime/comm.h"
+#include "runtime/error.h"
+#include "tests/cuda/wish.h"
+#include "tests/emulator/launch.h"
+#include "tests/error_message.h"
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+using Body = std::function<void(Communicator&, const Device&)>;
+
+void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
+  const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
+  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+}
+
+struct Way {
+  const char* name;
+  std::string transport;  // as the communicator says it
+};
+const Way by_nccl{"nccl", "NCCL 2.28.9"};
+const Way direct{"direct", "the peers' memory; not by NCCL: ZG_CUDA_COMM=direct"};
+
+/// What each rank is left with, by rank.
+using Values = std::vector<std::vector<double>>;
+
+Values values_of(int ranks, const Way& way,
+                 const std::function<std::vector<double>(Communicator&, const Device&)>& body) {
+  const Wish wish("ZG_CUDA_COMM", way.name);
+  Values values(static_cast<size_t>(ranks));
+  const int64_t before = emulator::nccl_operations();
+  const auto rank = [&](Communicator& comm, const Device& device) {
+    if (comm.transport() != way.transport) throw ConfigError(comm.transport());
+    values[static_cast<size_t>(comm.rank())] = body(comm, device);
+  };
+  run_local(ranks, rank, {.type = Device::Type::cuda});
+  CHECK((emulator::nccl_operations() > before) == (way.name == by_nccl.name));
+  return values;
+}
+
+Tensor numbers(Communicator& comm, int64_t numel, DType dtype, const Device& device) {
+  return random_tensor({numel}, dtype, device, static_cast<uint64_t>(comm.rank()), -1e3, 1e3);
+}
+
+void append(std::vector<double>& all, const Tensor& tensor) {
+  const std::vector<double> more = tensor.to_doubles();
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+TEST_CASE("NCCL gathers what peers' memory gives: whole, in parts, in place, on the host" *
+          doctest::test_suite("every device")) {
+  for (const int ranks : {2, 4})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto gathers = [&](Communicator& comm, const Device& device) {
+        std::vector<double> all;
+        const Tensor shard = numbers(comm, 37, dtype, device);
+        for (const Space space : {Space::device, Space::pinned}) {
+          const Tensor full = Tensor::empty({ranks * 37}, dtype, device, space);
+          comm.wait(comm.all_gather(shard, full, "whole"));
+          append(all, full);
+          const Tensor parts = Tensor::empty({ranks * 37}, dtype, device, space);
+          comm.all_gather(shard, parts, "parts", {0, 20});
+          comm.wait(comm.all_gather(shard, parts, "parts", {20, 17}));
+          append(all, parts);
+        }
+        const Tensor full = Tensor::zeros({ranks * 37}, dtype, device);
+        const Tensor own = full.flat(comm.rank() * 37, 37);
+        copy(shard, own, device.compute());
+        comm.wait(comm.all_gather(own, full, "in place", {3, 30}));
+        append(all, full);
+        const Tensor host = Tensor::empty({37}, dtype, device, Space::pinned);
+        copy(shard, host, device.compute());
+        comm.wait(comm.all_gather(host, full, "from the host"));
+        append(all, full);
+        // What is no device's is not NCCL's.
+        const Device cpu = Device::cpu();
+        const Tensor text = Tensor::full({3}, comm.rank(), DType::u8, cpu);
+        const Tensor texts = Tensor::empty({3 * ranks}, DType::u8, cpu);
+        comm.wait(comm.all_gather(text, texts, "texts"));
+        for (const uint8_t letter : texts.to_host<uint8_t>()) all.push_back(letter);
+        return all;
+      };
+      CHECK(values_of(ranks, by_nccl, gathers) == values_of(ranks, direct, gathers));
+    }
+}
+
+TEST_CASE("pieces that NCCL brings are folded in rising rank, and integers summed" *
+          doctest::test_suite("every device")) {
+  for (const int ranks : {2, 4})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const auto folds = [&](Communicator& comm, const Device& device) {
+        std::vector<double> all;
+        const Tensor sums = Tensor::empty({37}, DType::f32, device);
+        for (const Space space : {Space::device, Space::pinned})
+          for (const bool fresh : {true, false}) {
+            const Tensor full = Tensor::empty({ranks * 37}, dtype, device, space);
+            copy(numbers(comm, ranks * 37, dtype, device), full, device.compute());
+            comm.reduce_scatter(full, sums, fresh, fold, "g", {0, 3});
+            comm.wait(comm.reduce_scatter(full, sums, fresh, fold, "g", {3, 34}));  // more at once
+            append(all, sums);
+          }
+        const Tensor whole = numbers(comm, ranks * 37, dtype, device);
+        comm.wait(comm.reduce_scatter(whole, sums, false, fold, "g"));
+        append(all, sums);
+        const Tensor x = Tensor::full({300}, comm.rank() + 1.0, DType::i64, device);
+        comm.wait(comm.all_reduce(x, "limbs"));
+        for (const int64_t value : x.to_host<int64_t>()) all.push_back(double(value));
+        return all;
+      };
+      CHECK(values_of(ranks, by_nccl, folds) == values_of(ranks, direct, folds));
+    }
+}
+
+TEST_CASE("what is larger than the window is brought in rounds" *
+          doctest::test_suite("every device")) {
+  const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // a slot of two ranks is 16 MiB
+  const auto rounds = [&](Communicator& comm, const Device& device) {
+    const Tensor full = Tensor::full({2 * numel}, comm.rank() + 0.5, DType::f32, device);
+    const Tensor sums = Tensor::empty({numel}, DType::f32, device);
+    comm.wait(comm.reduce_scatter(full, sums, true, fold, "g"));
+    if (device.memory().live() !=
+        arena_bytes(full.bytes()) + arena_bytes(sums.bytes()) + (int64_t{32} << 20))
+      throw ShapeError("live bytes");
+    const std::vector<float> values = sums.to_host<float>();
+    for (size_t i = 0; i < values.size(); ++i)
+      if (values[i] != 2.0f) throw ShapeError("element " + std::to_string(i));
+    return std::vector<double>{values.back()};
+  };
+  CHECK(values_of(2, by_nccl, rounds) == Values{{2.0}, {2.0}});
+}
+
+TEST_CASE("sums by NCCL are named inexact: close, in another order" *
+          doctest::test_suite("every device")) {
+  const auto sums_of = [](bool by_library) {
+    return values_of(4, by_nccl, [by_library](Communicator& comm, const Device& device) {
+      if (by_library) comm.sum_by_library();
+      std::vector<double> all;
+      const Tensor sums = Tensor::empty({500}, DType::f32, device);
+      const Tensor full = numbers(comm, 4 * 500, DType::f32, device);
+      comm.wait(comm.reduce_scatter(full, sums, true, fold, "g"));
+      append(all, sums);
+      const Tensor parts = numbers(comm, 4 * 500, DType::f32, device);
+      comm.reduce_scatter(parts, sums, true, fold, "g", {0, 123});
+      comm.wait(comm.reduce_scatter(parts, sums, true, fold, "g", {123, 377}));
+      append(all, sums);
+      return all;
+    });
+  };
+  const Values exact = sums_of(false), inexact = sums_of(true);
+  CHECK(exact != inexact);
+  for (size_t rank = 0; rank < 4; ++rank)
+    for (size_t i = 0; i < 1000; ++i)  // three additions of up to 4e3, in either order
+      REQUIRE(std::abs(exact[rank][i] - inexact[rank][i]) <= 6 * 4e3 * unit_roundoff(DType::f32));
+  // Where NCCL does not carry them it is refused, and says why.
+  const auto asks = [](Communicator& comm, const Device&) { comm.sum_by_library(); };
+  const Wish wish("ZG_CUDA_COMM", "direct");
+  const std::string text =
+      message_of<Unsupported>([&] { run_local(2, asks, {.type = Device::Type::cuda}); });
+  CHECK(contains(text, "nccl_reduce: NCCL does not carry these ranks' data (the peers' memory"));
+  CHECK(contains(text, "ZG_CUDA_COMM=direct"));
+  CHECK_THROWS_AS(run_local(2, asks), Unsupported);
+  run_local(1, asks);  // has nothing to sum
+}
+
+TEST_CASE("ranks that share a GPU do without NCCL, or are refused where it is asked for" *
+          doctest::test_suite("every device")) {
+  const int ranks = Device::count(Device::Type::cuda) + 1;
+  const auto body = [](Communicator& comm, const Device&) {
+    if (!contains(comm.transport(), "the peers' memory; not by NCCL: ranks 0 and 8 share "))
+      throw ConfigError(comm.transport());
+    comm.wait(comm.barrier("all"));
+  };
+  {
+    const Wish wish("ZG_CUDA_COMM", "");
+    run_local(ranks, body, {.type = Device::Type::cuda});
+  }
+  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const std::string text =
+      message_of<ConfigError>([&] { run_local(ranks, body, {.type = Device::Type::cuda}); });
+  CHECK(contains(text, "ZG_CUDA_COMM=nccl, but ranks 0 and 8 share "));
+  CHECK(contains(text, "try fewer ranks or ZG_CUDA_COMM=direct"));
+}
+
+TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")) {
+  {
+    const Wish wish("ZG_CUDA_COMM", "direct");
+    CHECK(cuda::describe_nccl() == "no NCCL (ZG_CUDA_COMM=direct)");
+  }
+  const Wish wish("ZG_CUDA_COMM", "mpi");
+  CHECK_THROWS_WITH_AS(cuda::nccl(),
+                       "ZG_CUDA_COMM is 'mpi'; expected direct or nccl, or unset it for NCCL where "
+                       "it can be used",
+                       ConfigError);
+}
+
+TEST_CASE("a rank that fails or stalls within NCCL ends all, which say who and where" *
+          doctest::test_suite("every device")) {
+  const Wish wish("ZG_CUDA_COMM", "nccl");
+  struct Case {
+    const char* fault;
+    const char* part;
+  };
+  for (const auto& [fault, part] :
+       {Case{"2:3:error",
+             "rank 2 failed in step 7, after collective #2, all_gather of 'block.5' (f32, 5 "
+             "elements): DeviceError: NCCL: unhandled system error"},
+        Case{"2:3:stall",
+             " did not finish within 1 s: collective #2, all_gather of 'block.5' "
+             "(f32, 5 elements), in step 7"}}) {
+    CAPTURE(fault);
+    const Wish plants("ZG_EMULATOR_NCCL", fault);
+    std::vector<std::string> said(4);
+    const auto body = [&](Communicator& comm, const Device& device) {
+      comm.set_step(7);
+      const Tensor shard = Tensor::zeros({5}, DType::f32, device);
+      const Tensor full = Tensor::zeros({20}, DType::f32, device);
+      said[static_cast<size_t>(comm.rank())] = message_of<CommError>([&] {
+        for (const char* name : {"block.3", "block.4", "block.5"})
+          comm.wait(comm.all_gather(shard, full, name));
+      });
+    };
+    run_local(4, body, {.timeout_s = 1, .type = Device::Type::cuda});
+    for (const std::string& text : said) {
+      CAPTURE(text);
+      CHECK(contains(text, part));
+    }
+  }
+}
+
+TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL" *
+          doctest::test_suite("every device")) {
+  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const auto body = [](Communicator& comm, const Device& device) {
+    comm.set_step(3);
+    const Tensor x = Tensor::zeros({4}, DType::i64, device);
+    comm.wait(comm.all_reduce(x, "first"));
+    if (comm.rank() == 1) throw ShapeError("a shape");
+    const std::string text =
+        message_of<CommError>([&] { comm.wait(comm.all_reduce(x, "second")); });
+    if (!contains(text,
+                  "rank 1 failed in step 3, after collective #0, all_reduce of 'first' (i64, "
+                  "4 elements): ShapeError: a shape"))
+      throw ConfigError(text);
+  };
+  CHECK_THROWS_WITH_AS(run_local(3, body, {.type = Device::Type::cuda}), "a shape", ShapeError);
+}

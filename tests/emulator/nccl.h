@@ -1,0 +1,13 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace zg::emulator {
+
+/// The functions of the double of NCCL by name. ZG_EMULATOR_NCCL=absent: there are none. It may
+/// also plant a fault, "RANK:CALL:stall" (error, exit, block): what that rank does at its CALL-th
+/// call.
+const std::map<std::string, void*>& nccl_symbols();
+
+}  // namespace zg::emulator
