@@ -2,6 +2,8 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "runtime/backend.h"
+#include "runtime/cpu/host_windows.h"
 #include "runtime/cpu/mpi_comm.h"
 #include "runtime/cpu/mpi_peer.h"
 #include "runtime/error.h"
@@ -21,8 +23,7 @@ class MpiCommunicator final : public ProcessCommunicator {
         told_to_end_(options.told_to_end),
         timeout_(options.timeout_s),
         same_(options.same),
-        window_(window_bytes),
-        outgoing_(device.type() == Device::Type::cpu ? 0 : window_bytes),
+        windows_(place.rank, place.size, device.type() == Device::Type::cpu),
         peers_(static_cast<size_t>(place.size)),
         sends_(peers_.size()),
         receives_(peers_.size()) {
@@ -71,6 +72,7 @@ class MpiCommunicator final : public ProcessCommunicator {
     const Call* call = nullptr;
     Clock::time_point deadline = Clock::time_point::max();
     bool arriving = false;  // else it is under way
+    bool carried = false;   // by accelerators, which do not say who is missing
   };
 
   size_t at(int peer) const { return static_cast<size_t>(peer); }
@@ -115,6 +117,9 @@ class MpiCommunicator final : public ProcessCommunicator {
     Hello own{.process = ProcessId::own()};
     for (size_t i = 0; i < std::min(same_.size(), std::size(own.same)); ++i)
       std::snprintf(own.same[i], sizeof own.same[i], "%s", same_[i].second.c_str());
+    const Backend* backend = backend_of(device_.type());
+    if (backend && backend->carriers.place)
+      own.place = backend->carriers.place(device_.index(), rank_ == 0);
     std::vector<Hello> hellos(peers_.size(), own);
     const Meeting meeting{.deadline = deadline()};
     exchange(
@@ -124,11 +129,24 @@ class MpiCommunicator final : public ProcessCommunicator {
       for (size_t i = 0; i < same_.size(); ++i)
         if (std::strcmp(hellos[at(peer)].same[i], hellos[0].same[i]) != 0)
           throw ConfigError(difference(same_[i].first, peer, hellos[at(peer)], hellos[0]));
+    choose_carrier(hellos);
     for (const int peer : others_) {
       Peer& other = peers_[at(peer)];
       other.process = hellos[at(peer)].process;
       other.visible = own.process.same_host(other.process) && other.process.alive();
     }
+  }
+
+  void choose_carrier(const std::vector<Hello>& hellos) {
+    transport_ = "MPI";
+    const Backend* backend = backend_of(device_.type());
+    if (!backend || !backend->carriers.place) return;
+    std::vector<CarrierPlace> places;
+    for (const Hello& hello : hellos) places.push_back(hello.place);
+    const std::string absence = backend->carriers.absence(places);
+    transport_ = absence.empty() ? backend->carriers.name()
+                                 : "MPI and memory of the host; not by NCCL: " + absence;
+    if (absence.empty()) carrier_ = backend->carriers.make(places, rank_, device_.index());
   }
 
   // Every rank comes here, or one that waits in a collective says that this one left too early.
@@ -183,18 +201,13 @@ class MpiCommunicator final : public ProcessCommunicator {
     last_ = named(job.call, ticket);
     arrive(meeting);
     meeting.arriving = false;
-    switch (job.call.op) {
-      case Collective::all_gather:
-        gather(job, meeting);
-        break;
-      case Collective::reduce_scatter:
-        combine(job, meeting);
-        break;
-      case Collective::all_reduce:
-        sum(job, meeting);
-        break;
-      case Collective::barrier:
-        break;
+    if (is_carried(job)) {
+      carry(job, meeting);
+    } else {
+      windows_.run(job, *stream_,
+                   [&](int64_t bytes, const HostWindows::Out& out, const HostWindows::In& in) {
+                     exchange(meeting, bytes, data_tag, out, in);
+                   });
     }
     finished_ = ticket;
   }
@@ -220,77 +233,17 @@ class MpiCommunicator final : public ProcessCommunicator {
       if (!other.agrees(calls[at(rank_)])) fail(disagreement(meeting.sequence, step_, calls));
   }
 
-  void gather(const Job& job, const Meeting& meeting) {
-    const int64_t shard_numel = job.output.numel() / size_;
-    const auto place = [&](int peer) {
-      return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count).raw();
-    };
-    const std::byte* shard = job.call.input.raw();
-    const int64_t bytes = job.call.input.bytes();
-    if (place(rank_) != shard) stream_->copy(place(rank_), shard, static_cast<size_t>(bytes));
-    if (!host_reaches(job.call.input) || !host_reaches(job.output))
-      return through_window(
-          meeting, bytes, [&](int) { return shard; },
-          [&](int peer, int64_t offset, const std::byte* from, size_t length) {
-            stream_->copy(place(peer) + offset, from, length);
-          });
-    for (int64_t begin = 0; begin < bytes; begin += largest_message)
-      exchange(
-          meeting, std::min(largest_message, bytes - begin), data_tag,
-          [&](int) { return shard + begin; }, [&](int peer) { return place(peer) + begin; });
-  }
-
-  /// Peers' pieces of `bytes` each, by way of the window: in(peer, begin, from, bytes) takes them.
-  template <class Out, class In>
-  void through_window(const Meeting& meeting, int64_t bytes, const Out& out, const In& in) {
-    const int64_t share = window_bytes / (size_ - 1) / 64 * 64;
-    const auto slot = [&](std::vector<std::byte>& window, int peer) {
-      return window.data() + (peer - (peer > rank_)) * share;
-    };
-    for (int64_t begin = 0; begin < bytes; begin += share) {
-      const int64_t length = std::min(share, bytes - begin);
-      for (const int peer : others_)
-        if (!outgoing_.empty())
-          stream_->copy(slot(outgoing_, peer), out(peer) + begin, static_cast<size_t>(length));
-      stream_->synchronize();
-      exchange(
-          meeting, length, data_tag,
-          [&](int peer) { return outgoing_.empty() ? out(peer) + begin : slot(outgoing_, peer); },
-          [&](int peer) { return slot(window_, peer); });
-      for (const int peer : others_)
-        in(peer, begin, slot(window_, peer), static_cast<size_t>(length));
+  void carry(const Job& job, Meeting& meeting) {
+    meeting.carried = true;
+    try {
+      carrier_->run(job, *stream_, [&](const std::function<bool()>& done) {
+        bool over = false;
+        until(meeting, 1000, [&](int) { return !(over = over || done()); });
+      });
+    } catch (const DeviceError&) {
+      raise_failure(meeting);  // of a peer: this rank only felt it
+      raise_own(describe(std::current_exception()));
     }
-  }
-
-  // A peer's piece of `full` is sent to it, and its piece for this rank takes the place: no bytes
-  // beyond the tensors are needed, and the fold is that of ranks that are threads.
-  void combine(const Job& job, const Meeting& meeting) {
-    const auto& [begin, numel] = job.chunk;
-    const auto piece = [&](int peer) {
-      return job.call.input.flat(peer * job.output.numel() + begin, numel);
-    };
-    through_window(
-        meeting, piece(0).bytes(), [&](int peer) { return piece(peer).raw(); },
-        [&](int peer, int64_t offset, const std::byte* from, size_t bytes) {
-          stream_->copy(piece(peer).raw() + offset, from, bytes);
-        });
-    const Tensor place = job.output.flat(begin, numel);
-    for (int peer = 0; peer < size_; ++peer)
-      job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
-  }
-
-  void sum(const Job& job, const Meeting& meeting) {
-    const auto bytes_of_sums = static_cast<size_t>(job.output.bytes());
-    std::vector<int64_t> sums(bytes_of_sums / sizeof(int64_t));
-    stream_->copy(sums.data(), job.output.raw(), bytes_of_sums);
-    through_window(
-        meeting, job.output.bytes(), [&](int) { return job.output.raw(); },
-        [&](int, int64_t offset, const std::byte* from, size_t bytes) {
-          const auto* values = reinterpret_cast<const int64_t*>(from);
-          for (size_t i = 0; i < bytes / sizeof(int64_t); ++i)
-            sums[static_cast<size_t>(offset) / sizeof(int64_t) + i] += values[i];
-        });
-    stream_->copy(job.output.raw(), sums.data(), bytes_of_sums);
   }
 
   /// Sends out(peer) to and receives in(peer) from every peer.
@@ -331,11 +284,33 @@ class MpiCommunicator final : public ProcessCommunicator {
       const bool given_up = soon_killed(now);
       // Of several, some may wait for the one that stopped, and are about to say which.
       const auto patient_until = missing_.size() > 1 ? last + pause : last;
+      if (meeting.carried && answers(meeting, now > last)) last = std::max(last, now + pause);
       if (now <= patient_until && !given_up) continue;
+      if (meeting.carried) forgive_who_waits(meeting.sequence);
       const char* verb = meeting.arriving ? "arrive" : "finish";
       fail(given_up ? unfinished(missing_, verb, place_of(meeting))
                     : absence(missing_, verb, timeout_.count(), place_of(meeting)));
     }
+  }
+
+  /// When one has waited too long, all who wait say so, once. Whether this rank does so now.
+  bool answers(const Meeting& meeting, bool late) {
+    const auto waits = [&](const Peer& peer) { return peer.waits_in >= meeting.sequence; };
+    if (said_to_wait_ >= meeting.sequence) return false;
+    if (!late && std::none_of(peers_.begin(), peers_.end(), waits)) return false;
+    said_to_wait_ = meeting.sequence;
+    notice_ = {.kind = Notice::Kind::waits, .sequence = meeting.sequence, .step = step_};
+    tell(notice_, pause);
+    return true;
+  }
+
+  /// Those who said nothing are missing; if there are none, all are.
+  void forgive_who_waits(int64_t sequence) {
+    const auto waits = [&](int peer) { return peers_[at(peer)].waits_in >= sequence; };
+    if (std::all_of(missing_.begin(), missing_.end(), waits))
+      missing_.insert(std::lower_bound(missing_.begin(), missing_.end(), rank_), rank_);
+    else
+      std::erase_if(missing_, waits);
   }
 
   // What can still be said is said while there is time.
@@ -368,6 +343,9 @@ class MpiCommunicator final : public ProcessCommunicator {
         break;
       case Notice::Kind::left:
         from.left = true;
+        break;
+      case Notice::Kind::waits:
+        from.waits_in = notice.sequence;
         break;
       case Notice::Kind::failed:
       case Notice::Kind::aborted:
@@ -414,6 +392,10 @@ class MpiCommunicator final : public ProcessCommunicator {
       std::lock_guard lock(mutex_);
       cause = cause_;
     }
+    raise_own(cause);
+  }
+
+  [[noreturn]] void raise_own(const std::string& cause) {
     const std::string text = own_failure(cause);
     announce(Notice::Kind::aborted, text);
     throw CommError(text);
@@ -471,14 +453,13 @@ class MpiCommunicator final : public ProcessCommunicator {
   bool connected_ = false, ended_ = false;  // by mutex_
 
   // The worker's own.
-  std::vector<std::byte> window_;    // for what comes,
-  std::vector<std::byte> outgoing_;  // and on the way from an accelerator's memory for what goes
+  HostWindows windows_;
   std::vector<Peer> peers_;
   std::vector<int> others_;                      // every rank but this one
   std::vector<int> missing_;                     // of them, those that until() waits for
   Notice notice_, last_words_;                   // on their way
   std::vector<wire::Message> sends_, receives_;  // of an exchange
-  int64_t finished_ = -1;
+  int64_t finished_ = -1, said_to_wait_ = -1;
   std::string last_;  // the collective that this rank was in
   std::string cause_of_end_;
   Clock::time_point told_at_{};

@@ -8,6 +8,7 @@
 #include <deque>
 #include <string>
 
+#include "runtime/carrier.h"
 #include "runtime/cpu/call.h"
 #include "runtime/cpu/mpi_wire.h"
 #include "runtime/cpu/pace.h"
@@ -25,18 +26,17 @@ inline constexpr auto grace =
 inline constexpr auto pause = 500ms;  // between two looks, that no scheduler makes
 
 inline constexpr int hello_tag = 1, notice_tag = 2, data_tag = 3;
-inline constexpr int64_t largest_message = int64_t{256} << 20;  // MPI counts in int
-inline constexpr int64_t window_bytes = int64_t{1} << 20;  // where pieces from all peers arrive
 
 /// Who a rank is and what must be equal on all. Sent as it lies in memory.
 struct Hello {
   ProcessId process;
   char same[8][40] = {};
+  CarrierPlace place;  ///< on an accelerator
 };
 
 /// What ranks tell each other besides data. Sent as it lies in memory, up to the text's end.
 struct Notice {
-  enum class Kind : int64_t { arrived, failed, aborted, left };
+  enum class Kind : int64_t { arrived, failed, aborted, left, waits };
   Kind kind{};
   int64_t sequence = 0;  ///< where it arrived, or the last that it finished
   int64_t step = 0, count = 0;
@@ -59,6 +59,7 @@ struct Peer {
   wire::Message receiving, sending;
   std::deque<Notice> arrivals;  ///< not yet met; a peer is at most one collective ahead
   int64_t step = 0;
+  int64_t waits_in = -1;  ///< the last collective that it said to wait in
   bool left = false;
 };
 

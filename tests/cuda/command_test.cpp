@@ -102,8 +102,12 @@ TEST_CASE("ranks on cuda that are processes give the bits of threads, and take w
   }
   const TemporaryFolder folder;
   const std::string measured = folder / "measured.json", planned = folder / "planned.json";
-  for (const char* stage : {"0", "3"}) {
+  const std::pair<const char*, const char*> runs[] = {
+      {"0", "nccl"}, {"3", "nccl"}, {"0", "direct"}, {"3", "direct"}};
+  for (const auto& [stage, way] : runs) {
     CAPTURE(stage);
+    CAPTURE(way);
+    const Wish wish("ZG_CUDA_COMM", way);
     const std::string line = sort_run + "--device cuda --steps 3 --batch-size 2 --zero-stage " +
                              stage + " --param-persistence-threshold 0 --memory-json ";
     const Outcome outcome = mpirun("-np 2 zerograd " + line + measured);
@@ -111,6 +115,11 @@ TEST_CASE("ranks on cuda that are processes give the bits of threads, and take w
     CHECK(outcome.status == 0);
     CHECK(contains(outcome.error, "rank 1/2 pid "));
     CHECK(contains(outcome.error, " cuda:1"));
+    CHECK(contains(outcome.error,
+                   std::string("ranks are connected by ") +
+                       (std::string(way) == "nccl"
+                            ? "NCCL 2.28.9\n"
+                            : "MPI and memory of the host; not by NCCL: ZG_CUDA_COMM=direct\n")));
     CHECK(line_after(outcome.out, "param_hash ") == hash_of(line + planned + " --ranks 2"));
     CHECK(read_file(planned) == read_file(measured));
   }
@@ -168,6 +177,24 @@ TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
   CHECK(outcome.status == 4);
   CHECK(contains(outcome.error, "rank 1 did not finish within 1 s: collective #"));
   CHECK(contains(outcome.error, ", in step "));
+}
+
+TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: processes that die in NCCL (%s)\n", why.c_str());
+    return;
+  }
+  const auto ends = [](const char* fault, const std::string& words) {
+    const Wish plants("ZG_EMULATOR_NCCL", fault);
+    const Outcome outcome = mpirun("-np 3 zerograd " + sort_run +
+                                   "--device cuda --batch-size 1 --steps 9 --comm-timeout 2");
+    CAPTURE(outcome.error);
+    CHECK(outcome.status != 0);
+    CHECK(contains(outcome.error, words));
+  };
+  ends("1:9:exit", "rank 1 (pid ");
+  ends("1:9:block", "rank 1 did not finish within 2 s: collective #");
+  ends("1:9:error", "rank 1 failed in step ");
 }
 
 TEST_CASE("a checkpoint moves between cuda and the cpu") {
