@@ -170,6 +170,8 @@ TEST_CASE("--nccl-reduce says that it is inexact, and is refused where NCCL is n
 }
 
 TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
+  const TemporaryFolder folder;
+  const Wish messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const Wish plants("ZG_EMULATOR_NCCL", "1:9:block");
   const Outcome outcome =
       zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 1");
@@ -184,6 +186,8 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
     std::printf("SKIPPED: mpi: processes that die in NCCL (%s)\n", why.c_str());
     return;
   }
+  const TemporaryFolder folder;
+  const Wish messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const auto ends = [](const char* fault, const std::string& words) {
     const Wish plants("ZG_EMULATOR_NCCL", fault);
     const Outcome outcome = mpirun("-np 3 zerograd " + sort_run +
