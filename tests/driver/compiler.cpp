@@ -25,7 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 
 // What the code is made for: fused multiply-adds, where the source has them, are instructions.
-constexpr std::array code_flags{"-O2", "-march=x86-64-v3", "-ffp-contract=off", "-fPIC"};
+#ifdef __SANITIZE_ADDRESS__  // its runtime comes with the program
+constexpr std::array code_flags{"-O2", "-march=x86-64-v3", "-ffp-contract=off", "-fPIC",
+                                "-fsanitize=address"};
+#else
+constexpr std::array code_flags{"-O2", "-march=x86-64-v3", "-ffp-contract=off", "-fPIC",
+                                "-Wl,-z,defs"};
+#endif
 
 std::string read(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -135,7 +141,7 @@ void compile(const fs::path& folder, std::span<const std::byte> spirv,
   write(folder / "library.ll", library_text);
   run(folder, {ZG_LLVM_LINK, folder / "kernels.ll", "--only-needed", folder / "library.ll",
                ZG_DRIVER_HOOKS, "-o", folder / "all.bc"});
-  std::vector<std::string> command{ZG_CLANG, "-w", "-shared", "-Wl,-z,defs"};
+  std::vector<std::string> command{ZG_CLANG, "-w", "-shared"};
   command.insert(command.end(), code_flags.begin(), code_flags.end());
   command.insert(command.end(), {folder / "all.bc", "-o", folder / "module.so", "-lm"});
   run(folder, command);

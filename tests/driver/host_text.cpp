@@ -56,6 +56,9 @@ std::string host_line(std::string_view from) {
     erase_all(line, word);
   }
   replace_all(line, "addrspacecast", "bitcast");
+#ifdef __SANITIZE_ADDRESS__
+  if (line.starts_with("attributes #")) replace_all(line, "{ ", "{ sanitize_address ");
+#endif
   return line;
 }
 

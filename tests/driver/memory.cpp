@@ -48,6 +48,7 @@ bool empty_addresses(std::byte* first, size_t bytes) {
               0) != MAP_FAILED;
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which explains faults itself
 const Memory* explained = nullptr;
 struct sigaction before;
 
@@ -78,6 +79,7 @@ void explain(int number, siginfo_t* info, void* context) {
     before.sa_handler(number);
   }
 }
+#endif
 
 }  // namespace
 
@@ -196,7 +198,7 @@ void Memory::close() {
 }
 
 void explain_faults(const Memory& memory) {
-#ifndef __SANITIZE_ADDRESS__  // which explains them itself
+#ifndef __SANITIZE_ADDRESS__
   explained = &memory;
   struct sigaction action = {};
   action.sa_sigaction = &explain;

@@ -86,6 +86,20 @@ void run(Lock& lock, const Candidate& candidate) {
   s.changed.notify_all();
 }
 
+void run_all(Lock& lock) {
+  State& s = state();
+  while (!s.lost) {
+    if (s.running) {
+      s.changed.wait(lock);
+      continue;
+    }
+    const Candidate next = choose(nullptr);
+    if (!next.queue) break;
+    run(lock, next);
+  }
+  if (!s.running) s.memory.close();
+}
+
 void report_stuck(const char* function) {
   report("DEADLOCK: %s waits for what nobody can do any more", function);
   for (const Queue* queue : state().queues) {
@@ -123,6 +137,7 @@ ze_result_t submit(Lock& lock, CommandList& list, Command command) {
   }
   Queue* const queue = list.immediate;
   enqueue(*queue, std::move(command));
+  if (settings().at_once) run_all(lock);
   if (!queue->synchronous) return ZE_RESULT_SUCCESS;
   return wait_until(
       lock, [queue] { return queue->commands.empty(); }, UINT64_MAX, queue, "a synchronous list");

@@ -28,12 +28,16 @@ void number(const char* name, auto& to) {
 
 Settings from_environment() {
   Settings read;
+#ifdef __SANITIZE_ADDRESS__
+  read.at_once = true;  // the runtime poisons what it frees, though queued work may still use it
+#endif
   number("DEVICES", read.devices);
   number("MEMORY", read.memory);
   number("DPAS", read.products);
   number("ROUNDED", read.rounded_divide);
   number("STRICT", read.strict);
   number("CHAOS", read.chaos);
+  number("AT_ONCE", read.at_once);
   number("TRACE", read.trace);
   number("PATIENCE_MS", read.patience_ms);
   number("THREADS", read.threads);

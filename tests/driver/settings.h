@@ -16,6 +16,7 @@ struct Settings {
   bool rounded_divide = true;  ///< ROUNDED=0: does not promise exact division and square root
   bool strict = true;          ///< STRICT=0: the host may reach the memory of devices
   uint64_t chaos = 0;          ///< CHAOS: seed of the order of what has none; 0: as it was given
+  bool at_once = false;        ///< AT_ONCE=1: work is done when it is given, not when waited for
   bool trace = false;          ///< TRACE=1: names each command and module on stderr
   int patience_ms = 5000;      ///< PATIENCE_MS: until a wait with nothing to run is given up
   unsigned threads = 2;        ///< THREADS: of the system, for the groups of one kernel

@@ -25,6 +25,14 @@ __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void divergent_barrier(
   out[get_global_id(0)] = shared[31 - get_local_id(0)];
 }
 
+__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void past_local_array(__global int* out,
+                                                                               int at) {
+  __local int shared[32];
+  shared[get_local_id(0)] = (int)get_local_id(0);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  out[get_global_id(0)] = shared[(int)get_local_id(0) + at];
+}
+
 // Each work-item reads what another one writes.
 __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void missing_local_barrier(
     __global float* out) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "runtime/cpu/poison.h"
 #include "tests/hpu/level_zero.h"
 
 using namespace zg::test;
@@ -193,6 +194,20 @@ void out_of_bounds(Case& c) {
   c.l0.wait();
 }
 
+/// As the runtime marks what no tensor holds.
+void past_a_tensor(Case& c) {
+  const auto* const hole = reinterpret_cast<const std::byte*>(c.a + count / 2);
+  zg::poison(hole, 64);
+  c.append(c.l0.list, c.fill, c.a, 5);
+  c.l0.wait();
+  zg::unpoison(hole, 64);
+}
+
+void past_local_array(Case& c) {
+  launch(c.l0, c.l0.kernel(c.module, "past_local_array"), 1, 32, c.a, 1);
+  c.l0.wait();
+}
+
 void before_the_start(Case& c) {
   launch(c.l0, c.l0.kernel(c.module, "fill_below"), 1, items, c.a, 5);
   c.l0.wait();
@@ -220,6 +235,8 @@ const std::map<std::string, void (*)(Case&)> bugs{
     {"host_dereference", host_dereference},
     {"out_of_bounds", out_of_bounds},
     {"before_the_start", before_the_start},
+    {"past_a_tensor", past_a_tensor},
+    {"past_local_array", past_local_array},
 };
 
 }  // namespace
