@@ -122,6 +122,19 @@ TEST_CASE("a sum of a million f32 elements is good to 1e-6" * doctest::test_suit
   }
 }
 
+TEST_CASE("a sum keeps what is small beside its largest element" *
+          doctest::test_suite("every device")) {
+  for (const Case& c : {Case{{1 << 20}, 1}, Case{{1 << 20, 1, 3}, 1}, Case{{3, 1 << 20}, 2}}) {
+    const Device device = devices_at_every_level().back();
+    std::vector<float> values(static_cast<size_t>(c.shape.numel()), 1.0f);
+    values[0] = 0x1p24f;
+    const Tensor x = Tensor::from(values, c.shape, device);
+    const std::vector<double> expected = expected_reduction(ReduceOp::sum, c, x.to_doubles());
+    // The largest may hide the 31 others of a block of 32; then one rounding.
+    CHECK(excess(run_reduce(ReduceOp::sum, c, x, DType::f32), expected, 0, 33 * 0x1p-24) <= 1);
+  }
+}
+
 TEST_CASE("reduce has the same bits for any thread count") {
   for (const Case& c : cases)
     for (DType dtype : {DType::f32, DType::bf16}) {
@@ -143,6 +156,22 @@ TEST_CASE("integer sums are exact and wrap around" * doctest::test_suite("every 
         std::vector<int64_t>{2147483643, 2147483663});
   CHECK(run_reduce(ReduceOp::sum, {{2, 3}, 1}, x, DType::i32).to_host<int32_t>() ==
         std::vector<int32_t>{-2, 8, 4});
+}
+
+TEST_CASE("a sum with an infinity is infinite, and with both signs NaN" *
+          doctest::test_suite("every device")) {
+  for (int64_t C : {3, 1000}) {  // a result for a thread, and for many
+    std::vector<float> values(static_cast<size_t>(3 * C), 1.0f);
+    values[1] = infinity;
+    values[static_cast<size_t>(C)] = -infinity;
+    values[static_cast<size_t>(2 * C)] = infinity;
+    values[static_cast<size_t>(2 * C + 2)] = -infinity;
+    const std::vector<double> y =
+        run_reduce(ReduceOp::sum, {{3, C}, 2}, rows(values, C), DType::f32).to_doubles();
+    CHECK(y[0] == infinity);
+    CHECK(y[1] == -infinity);
+    CHECK(std::isnan(y[2]));
+  }
 }
 
 TEST_CASE("max passes NaN on, and sums of nothing are 0" * doctest::test_suite("every device")) {

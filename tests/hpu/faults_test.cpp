@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/fold_gradient.h"
+#include "kernels/gelu.h"
+#include "kernels/movement.h"
+#include "kernels/reduce.h"
+#include "runtime/error.h"
+#include "tests/op_case.h"
+
+// What kernels of HPU find wrong, and what they refuse.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+template <class T>
+Tensor of(const Device& device, const std::vector<T>& values) {
+  return Tensor::from(values, {static_cast<int64_t>(values.size())}, device);
+}
+
+Tensor matrix(const Device& device, int64_t rows, int64_t columns) {
+  return Tensor::full({rows, columns}, 1, DType::f32, device);
+}
+
+/// The first wait throws the words, the next one nothing.
+void check_told(const Device& device, const char* words) {
+  CHECK_THROWS_WITH_AS(device.compute().synchronize(), words, ShapeError);
+  device.compute().synchronize();
+}
+
+}  // namespace
+
+TEST_CASE("an index outside is told by the next wait, once, and reads what is inside" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  Stream& stream = device.compute();
+  const Tensor y = matrix(device, 3, 8);
+  kernels::embedding_forward({.ids = of<int64_t>(device, {1, 5, 2}),
+                              .weight = random_tensor({5, 8}, DType::f32, device, 1),
+                              .y = y},
+                             stream);
+  check_told(device, "embedding_forward: ids[1] is 5; expected 0 to 4");
+
+  const Tensor picked = Tensor::zeros({3}, DType::i64, device);
+  kernels::gather({.x = of<int64_t>(device, {7, 8, 9}),
+                   .index = of<int32_t>(device, {2, 1, -1}),
+                   .y = picked,
+                   .axis = 0},
+                  stream);
+  check_told(device, "gather: index[2] is -1; expected 0 to 2");
+  CHECK(picked.to_host<int64_t>() == std::vector<int64_t>{9, 8, 7});
+}
+
+TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  Stream& stream = device.compute();
+  const Tensor sums = Tensor::zeros({2}, DType::f32, device);
+  kernels::scatter_add({.x = of<float>(device, {1, 2, 4}),
+                        .index = of<int64_t>(device, {1, 2, 1}),
+                        .y = sums,
+                        .axis = 0},
+                       stream);
+  check_told(device, "scatter_add: index[1] is 2; expected 0 to 1");
+  CHECK(sums.to_doubles() == std::vector<double>{0, 5});
+
+  const Tensor dweight = Tensor::full({2, 1}, NAN, DType::f32, device);
+  kernels::embedding_backward({.ids = of<int32_t>(device, {1, 9, 1, 0}),
+                               .dy = Tensor::from<float>({1, 2, 4, 8}, {4, 1}, device),
+                               .dweight = dweight},
+                              stream);
+  check_told(device, "embedding_backward: ids[1] is 9; expected 0 to 1");
+  CHECK(dweight.to_doubles() == std::vector<double>{8, 5});
+}
+
+TEST_CASE("an integer divisor of 0 is told by the next wait" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  for (DType dtype : {DType::i32, DType::i64}) {
+    const Tensor y = Tensor::empty({3}, dtype, device);
+    const Tensor ones = Tensor::full({3}, 6, dtype, device);
+    const Tensor divisors = Tensor::full({3}, 2, dtype, device);
+    fill_zero(divisors.slice(1, 2), device.compute());
+    kernels::binary({.op = BinaryOp::divide, .a = ones, .b = divisors, .y = y}, device.compute());
+    check_told(device, "binary: divisor[1] is 0; expected no 0");
+    CHECK(y.to_doubles() == std::vector<double>{3, 0, 3});
+  }
+}
+
+TEST_CASE("f16 is refused by name where it would be computed with, and moved where not" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  Stream& stream = device.compute();
+  const Tensor half = Tensor::from<f16>({f16(1.0f), f16(2.0f)}, {2}, device);
+  const Tensor single = Tensor::zeros({2}, DType::f32, device);
+  CHECK_THROWS_WITH_AS(kernels::gelu_forward({.x = half, .y = half}, stream),
+                       "gelu: no hpu kernel for f16; expected f32 or bf16", Unsupported);
+  CHECK_THROWS_WITH_AS(
+      kernels::cast({.x = half, .y = single}, stream),
+      "cast: no hpu kernel for f16; expected f32 or bf16 or i32 or i64 or u8 or bool", Unsupported);
+  CHECK_THROWS_WITH_AS(kernels::axpby({.x = single, .y = half}, stream),
+                       "axpby: no hpu kernel for f16; expected f32 or bf16", Unsupported);
+  CHECK_THROWS_WITH_AS(
+      kernels::fold_gradient({.leaf = single, .sum = single, .rounding = DType::f16}, stream),
+      "fold_gradient: no hpu kernel for f16; expected f32 or bf16", Unsupported);
+  const Tensor back = Tensor::empty({2}, DType::f16, device);
+  kernels::strided_copy({.x = half, .y = back, .extents = {2}, .x_strides = {1}, .y_strides = {1}},
+                        stream);
+  CHECK(same_bits(back, half));
+}
