@@ -4,18 +4,29 @@
 
 #include "kernels/hpu/dropout.h"
 #include "kernels/hpu/launch.h"
+#include "kernels/hpu/variant.h"
 
 namespace zg::hpu {
 namespace {
 
-/// What suits a head size: kernels of attention.cl by their columns in chunks of 32, and the rows
-/// that a work-group of theirs has.
-struct Size {
-  int chunks;
+/// What suits a call: kernels by the chunks or columns in their names, and the rows that a
+/// work-group of theirs has.
+struct Choice {
+  Code code;
+  int size;
   int64_t rows;
 };
-Size size_of_head(int64_t D) {
-  return D <= 64 ? Size{2, 32} : D <= 128 ? Size{4, 16} : D <= 256 ? Size{8, 8} : Size{32, 8};
+template <class Args>
+Choice choice_of(const Args& a, const Stream& stream) {
+  const int64_t D = a.shape.D;
+  const DType dtype = a.q.dtype();
+  if (dtype == DType::bf16 && D <= 128 && variant_of(stream) == Variant::dpas)
+    return {module("attention_dpas", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
+  const Code code = module("attention", dtype);
+  return D <= 64    ? Choice{code, 2, 32}
+         : D <= 128 ? Choice{code, 4, 16}
+         : D <= 256 ? Choice{code, 8, 8}
+                    : Choice{code, 32, 8};
 }
 
 std::byte* begin_of(const Tensor& tensor, const HeadLayout& layout) {
@@ -27,14 +38,13 @@ template <class Args, class... More>
 void launch_heads(Stream& stream, const char* kernel, int64_t tokens, const Args& a,
                   const More&... more) {
   const AttentionShape& s = a.shape;
-  const Size size = size_of_head(s.D);
+  const Choice choice = choice_of(a, stream);
   const int64_t bias_head = a.bias && a.bias.shape().rank() == 3 ? s.T * s.keys : 0;
   const float scale =
       s.scale != 0.0f ? s.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.D)));
-  const std::string name = std::string(kernel) + "_" + std::to_string(size.chunks);
-  launch(stream, module("attention", a.q.dtype()), name.c_str(),
-         {groups_for(tokens, size.rows), s.H, s.B}, begin_of(a.q, s.q), begin_of(a.k, s.k),
-         begin_of(a.v, s.v), a.bias.raw(),
+  const std::string name = std::string(kernel) + "_" + std::to_string(choice.size);
+  launch(stream, choice.code, name.c_str(), {groups_for(tokens, choice.rows), s.H, s.B},
+         begin_of(a.q, s.q), begin_of(a.k, s.k), begin_of(a.v, s.v), a.bias.raw(),
          Long8{s.H, s.T, s.keys, s.offset, bias_head, s.causal ? 1 : 0, s.D},
          Long8{s.q.batch, s.q.head, s.q.token, s.k.batch, s.k.head, s.k.token},
          Long8{s.v.batch, s.v.head, s.v.token, s.out.batch, s.out.head, s.out.token}, scale,

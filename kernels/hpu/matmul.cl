@@ -83,7 +83,9 @@ static inline void bring(__local float* panel, int to, int to_k, __global const 
 /// A lane reads one step of its sub-group's rows from local memory, the others get it from the
 /// lane: of 32 products 36 words are read there, where without sub-groups it is 8 of 16.
 sub_group_kernel(ITEMS) void matmul(factor_parameters, result_parameters) {
-  __local float a_panel[TILE * A_PANEL], b_panel[DEPTH * B_PANEL];
+  // Panels of a and b, and in the end the sums, so that c is written by little code.
+  __local float all_sums[TILE * TILE];
+  __local float *const a_panel = all_sums, *const b_panel = all_sums + TILE * A_PANEL;
   const long row = (long)get_group_id(1) * TILE, column = (long)get_group_id(0) * TILE,
              item = get_group_id(2), K = extents.s2;
   const int lane = get_sub_group_local_id(), own = get_sub_group_id() * ROWS;
@@ -113,10 +115,12 @@ sub_group_kernel(ITEMS) void matmul(factor_parameters, result_parameters) {
 #pragma unroll
   for (int i = 0; i < ROWS; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const long m = row + own + i, n = column + lane + j * 16;
-      if (m < extents.s0 && n < extents.s1) finish(result_arguments, sums[j][i], m, n);
-    }
+    for (int j = 0; j < 4; ++j) all_sums[(own + i) * TILE + lane + j * 16] = sums[j][i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int at = get_local_id(0); at < TILE * TILE; at += ITEMS) {
+    const long m = row + at / TILE, n = column + at % TILE;
+    if (m < extents.s0 && n < extents.s1) finish(result_arguments, all_sums[at], m, n);
+  }
 }
 
 #endif

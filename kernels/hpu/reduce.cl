@@ -44,56 +44,56 @@ typedef float max_state;
 // group: a work-group has a result. Its work-items take every 256th element; their states join.
 // chunk: a work-item has a result and, by its group along y, a chunk of its elements, so that
 //        neighbours have neighbouring results. The states of several chunks are left to `join`.
-#define REDUCE(op, to, stored, to_c)                                                             \
-  element_kernel void op##_group_##to(                                                           \
-      __global const real* x, __global to_c* y, long elements, float count, int kept_rank,       \
-      long8 kept_extents, long8 kept_strides, int rank, long8 extents, long8 strides) {          \
-    __local op##_state parts[ZG_GROUP];                                                          \
-    const uint place = get_local_id(0);                                                          \
-    const long8 none = 0;                                                                        \
-    const long r = get_group_id(0);                                                              \
-    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;         \
-    op##_state state = op##_start;                                                               \
-    for (long i = place; i < elements; i += ZG_GROUP) {                                          \
-      const long at = begin + located(i, rank, extents, strides, none, none).s0;                 \
-      state = op##_join(state, op##_of(x[at]));                                                  \
-    }                                                                                            \
-    parts[place] = state;                                                                        \
-    for (uint half_size = ZG_GROUP / 2; half_size > 0; half_size /= 2) {                         \
-      barrier(CLK_LOCAL_MEM_FENCE);                                                              \
-      if (place < half_size) parts[place] = op##_join(parts[place], parts[place + half_size]);   \
-    }                                                                                            \
-    if (place == 0) y[r] = stored(op##_result(parts[0], count));                                 \
-    (void)count;                                                                                 \
-  }                                                                                              \
-  element_kernel void op##_chunk_##to(                                                           \
-      __global const real* x, __global to_c* y, __global op##_state* parts, long results,        \
-      long elements, long chunk, float count, int kept_rank, long8 kept_extents,                 \
-      long8 kept_strides, int rank, long8 extents, long8 strides) {                              \
-    const long r = element_index();                                                              \
-    if (r >= results) return;                                                                    \
-    const long8 none = 0;                                                                        \
-    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;         \
-    const long first = get_group_id(1) * chunk, last = min(first + chunk, elements);             \
-    op##_state state = op##_start;                                                               \
-    for (long i = first; i < last; ++i) {                                                        \
-      const long at = begin + located(i, rank, extents, strides, none, none).s0;                 \
-      state = op##_join(state, op##_of(x[at]));                                                  \
-    }                                                                                            \
-    if (parts)                                                                                   \
-      parts[get_group_id(1) * results + r] = state;                                              \
-    else                                                                                         \
-      y[r] = stored(op##_result(state, count));                                                  \
-    (void)count;                                                                                 \
-  }                                                                                              \
-  element_kernel void op##_join_##to(__global const op##_state* parts, __global to_c* y,         \
-                                     long results, long chunks, float count) {                   \
-    const long r = element_index();                                                              \
-    if (r >= results) return;                                                                    \
-    op##_state state = op##_start;                                                               \
-    for (long c = 0; c < chunks; ++c) state = op##_join(state, parts[c * results + r]);          \
-    y[r] = stored(op##_result(state, count));                                                    \
-    (void)count;                                                                                 \
+#define REDUCE(op, to, stored, to_c)                                                           \
+  element_kernel void op##_group_##to(                                                         \
+      __global const real* x, __global to_c* y, long elements, float count, int kept_rank,     \
+      long8 kept_extents, long8 kept_strides, int rank, long8 extents, long8 strides) {        \
+    __local op##_state parts[ZG_GROUP];                                                        \
+    const uint place = get_local_id(0);                                                        \
+    const long8 none = 0;                                                                      \
+    const long r = get_group_id(0);                                                            \
+    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;       \
+    op##_state state = op##_start;                                                             \
+    for (long i = place; i < elements; i += ZG_GROUP) {                                        \
+      const long at = begin + located(i, rank, extents, strides, none, none).s0;               \
+      state = op##_join(state, op##_of(x[at]));                                                \
+    }                                                                                          \
+    parts[place] = state;                                                                      \
+    for (uint half_size = ZG_GROUP / 2; half_size > 0; half_size /= 2) {                       \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                            \
+      if (place < half_size) parts[place] = op##_join(parts[place], parts[place + half_size]); \
+    }                                                                                          \
+    if (place == 0) y[r] = stored(op##_result(parts[0], count));                               \
+    (void)count;                                                                               \
+  }                                                                                            \
+  element_kernel void op##_chunk_##to(                                                         \
+      __global const real* x, __global to_c* y, __global op##_state* parts, long results,      \
+      long elements, long chunk, float count, int kept_rank, long8 kept_extents,               \
+      long8 kept_strides, int rank, long8 extents, long8 strides) {                            \
+    const long r = element_index();                                                            \
+    if (r >= results) return;                                                                  \
+    const long8 none = 0;                                                                      \
+    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;       \
+    const long first = get_group_id(1) * chunk, last = min(first + chunk, elements);           \
+    op##_state state = op##_start;                                                             \
+    for (long i = first; i < last; ++i) {                                                      \
+      const long at = begin + located(i, rank, extents, strides, none, none).s0;               \
+      state = op##_join(state, op##_of(x[at]));                                                \
+    }                                                                                          \
+    if (parts)                                                                                 \
+      parts[get_group_id(1) * results + r] = state;                                            \
+    else                                                                                       \
+      y[r] = stored(op##_result(state, count));                                                \
+    (void)count;                                                                               \
+  }                                                                                            \
+  element_kernel void op##_join_##to(__global const op##_state* parts, __global to_c* y,       \
+                                     long results, long chunks, float count) {                 \
+    const long r = element_index();                                                            \
+    if (r >= results) return;                                                                  \
+    op##_state state = op##_start;                                                             \
+    for (long c = 0; c < chunks; ++c) state = op##_join(state, parts[c * results + r]);        \
+    y[r] = stored(op##_result(state, count));                                                  \
+    (void)count;                                                                               \
   }
 
 #if defined(ZG_I32) || defined(ZG_I64)
