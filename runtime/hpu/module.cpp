@@ -1,6 +1,7 @@
 #include "runtime/hpu/module.h"
 
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -17,6 +18,13 @@ namespace {
 
 // Arenas go beyond 4 GiB.
 constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
+// Products of tiles keep their sums in registers: half the threads, each with twice as many.
+constexpr const char* dpas_build_flags =
+    "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
+
+const char* flags_of(const Code& code) {
+  return std::strstr(code.name, ".dpas") ? dpas_build_flags : build_flags;
+}
 
 std::string hex(const void* data, size_t bytes) {
   std::string text;
@@ -36,19 +44,19 @@ std::string cache_key(ze_device_handle_t device, const Code& code) {
   check(api().driverGetProperties(driver().handle, &versions), "zeDriverGetProperties");
   const std::string built_by = hex(properties.uuid.id, sizeof properties.uuid.id) + " " +
                                hex(versions.uuid.id, sizeof versions.uuid.id) + " " +
-                               std::to_string(versions.driverVersion) + " " + build_flags;
+                               std::to_string(versions.driverVersion) + " " + flags_of(code);
   const uint64_t sums[] = {XXH3_64bits(code.spirv.data(), code.spirv.size()),
                            XXH3_64bits(built_by.data(), built_by.size())};
   return std::string(code.name) + "." + hex(sums, sizeof sums);
 }
 
 ze_result_t create(ze_device_handle_t device, ze_module_format_t format, const uint8_t* data,
-                   size_t bytes, ze_module_handle_t& module, std::string& log) {
+                   size_t bytes, const char* flags, ze_module_handle_t& module, std::string& log) {
   const ze_module_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_MODULE_DESC,
                                    .format = format,
                                    .inputSize = bytes,
                                    .pInputModule = data,
-                                   .pBuildFlags = build_flags};
+                                   .pBuildFlags = flags};
   ze_module_build_log_handle_t said = nullptr;
   const ze_result_t result = api().moduleCreate(driver().context, device, &wanted, &module, &said);
   if (!said) return result;
@@ -68,12 +76,12 @@ ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
   ze_module_handle_t module = nullptr;
   std::string log;
   if (const std::vector<uint8_t> binary = cache.find(key); !binary.empty())
-    if (create(device, ZE_MODULE_FORMAT_NATIVE, binary.data(), binary.size(), module, log) ==
-        ZE_RESULT_SUCCESS)
+    if (create(device, ZE_MODULE_FORMAT_NATIVE, binary.data(), binary.size(), flags_of(code),
+               module, log) == ZE_RESULT_SUCCESS)
       return module;
   log.clear();
-  const ze_result_t result =
-      create(device, ZE_MODULE_FORMAT_IL_SPIRV, code.spirv.data(), code.spirv.size(), module, log);
+  const ze_result_t result = create(device, ZE_MODULE_FORMAT_IL_SPIRV, code.spirv.data(),
+                                    code.spirv.size(), flags_of(code), module, log);
   check(result,
         (std::string("module ") + code.name + (log.empty() ? "" : " (" + log + ")")).c_str());
   size_t bytes = 0;
