@@ -1,0 +1,99 @@
+#include "kernels/hpu/variant.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/matmul.h"
+#include "runtime/error.h"
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+using hpu::Variant;
+
+namespace {
+
+/// ZG_HPU_VARIANT while it lives.
+class Asked {
+ public:
+  explicit Asked(const char* variant) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    variant ? setenv(name, variant, 1) : unsetenv(name);
+  }
+  ~Asked() { before_ ? setenv(name, before_->c_str(), 1) : unsetenv(name); }
+
+ private:
+  static constexpr const char* name = "ZG_HPU_VARIANT";
+  std::optional<std::string> before_;
+};
+
+std::string_view setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// What the test driver's settings make of its devices.
+Variant best_here() {
+  if (setting("ZE_TEST_DRIVER_SUB_GROUPS") == "none") return Variant::portable;
+  return setting("ZE_TEST_DRIVER_DPAS") == "0" ? Variant::sub_groups : Variant::dpas;
+}
+
+}  // namespace
+
+TEST_CASE("a device's variant is the best that it has, DPAS by the sub-groups that do it" *
+          doctest::test_suite("every device")) {
+  const Asked nothing(nullptr);
+  const Device device = Device::hpu();
+  CHECK(hpu::variant_of(device.compute()) == best_here());
+  if (best_here() != Variant::dpas) return;
+  const bool of8 = setting("ZE_TEST_DRIVER_SUB_GROUPS").starts_with("8");
+  CHECK(hpu::dpas_variant(device.compute()) == std::string(of8 ? "dpas8" : "dpas16"));
+}
+
+TEST_CASE("a variant that is asked for is taken, or refused by name" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  for (const auto& [name, variant] : {std::pair{"portable", Variant::portable},
+                                      {"sub_groups", Variant::sub_groups},
+                                      {"dpas", Variant::dpas}}) {
+    CAPTURE(name);
+    const Asked asked(name);
+    if (variant <= best_here())
+      CHECK(hpu::variant_of(device.compute()) == variant);
+    else
+      CHECK_THROWS_WITH_AS(
+          hpu::variant_of(device.compute()),
+          (std::string("ZG_HPU_VARIANT: this device has no ") + name + "; expected " +
+           (best_here() == Variant::portable ? "portable" : "sub_groups") + " or less")
+              .c_str(),
+          ConfigError);
+  }
+  const Asked unknown("fast");
+  CHECK_THROWS_WITH_AS(hpu::variant_of(device.compute()),
+                       "ZG_HPU_VARIANT: expected portable, sub_groups or dpas, got 'fast'",
+                       ConfigError);
+}
+
+TEST_CASE("products of f32 have the same bits with sub-groups and without" *
+          doctest::test_suite("every device")) {
+  if (best_here() == Variant::portable) return;
+  const Device device = Device::hpu();
+  const int64_t M = 70, N = 131, K = 93;
+  const auto product = [&](const char* variant) {
+    const Asked asked(variant);
+    const Tensor c = Tensor::empty({M, N}, DType::f32, device);
+    kernels::matmul({.a = random_tensor({M, K}, DType::f32, device, 1),
+                     .b = random_tensor({K, N}, DType::f32, device, 2),
+                     .c = c,
+                     .M = M,
+                     .N = N,
+                     .K = K},
+                    device.compute());
+    return c;
+  };
+  CHECK(same_bits(product("portable"), product("sub_groups")));
+}
