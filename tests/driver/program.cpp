@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <mutex>
 #include <stdexcept>
 
 #include "tests/driver/compiler.h"
@@ -19,6 +20,9 @@ T symbol(void* library, const std::string& name) {
 }  // namespace
 
 Program::Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels) {
+  // Modules with the same code share their libraries.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   const std::vector<std::string> files = compiled_copies(spirv, kernels, copies);
   for (unsigned i = 0; i < copies; ++i) {
     Copy& copy = copies_[i];
