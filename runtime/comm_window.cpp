@@ -11,10 +11,11 @@ constexpr int64_t most = int64_t{32} << 20, least_of_a_slot = int64_t{1} << 20;
 }  // namespace
 
 int64_t CommWindow::bytes_for(Collective op, const Tensor& full, int64_t count, int size) {
-  if (size == 1 || count == 0 || full.device().traits().backend != Device::Type::cuda) return 0;
+  const Device::Type backend = full.device().traits().backend;
+  if (size == 1 || count == 0 || backend == Device::Type::cpu) return 0;
   // Libraries reach the device's memory only: what rests on the host passes through, both ways.
   const bool on_device = full.buffer()->space() == Space::device;
-  if (op == Collective::all_gather && on_device) return 0;
+  if (op == Collective::all_gather && (on_device || backend == Device::Type::hpu)) return 0;
   const int64_t longest = std::max(least_of_a_slot, most / size / arena_granule * arena_granule);
   const int64_t slot = std::min(longest, arena_bytes(count * size_of(full.dtype())));
   return slot * size * (op == Collective::reduce_scatter && !on_device ? 2 : 1);

@@ -4,9 +4,9 @@
 
 namespace zg {
 
-/// Memory of an accelerator where pieces of peers lie on their way, one slot a rank; internal. It
-/// is taken whatever moves them, and for plans, so that a plan holds for every transport. It grows
-/// as the calls ask, on the rank's own thread, and stays until the communicator ends.
+/// Memory of an accelerator where pieces of peers lie on their way, a slot for each rank; internal.
+/// It is taken whatever moves them, and for plans, so that a plan holds for every transport. It
+/// grows as the calls ask, on the rank's own thread, and stays until the communicator ends.
 class CommWindow {
  public:
   /// What a collective of `size` ranks over `count` elements of each shard asks for.

@@ -18,6 +18,7 @@ namespace {
 struct Carriers {
   std::string transport = "memory of this process";
   std::vector<CarrierPlace> places;  // by rank; empty: the ranks read each other's memory
+  bool reaches = true;               // or only copies get there
 
   std::unique_ptr<Carrier> make(int rank, const Device& device) const {
     if (places.empty()) return nullptr;
@@ -33,6 +34,7 @@ class LocalCommunicator final : public QueuedCommunicator {
       : QueuedCommunicator(rank, size, std::move(log), device, {}), group_(std::move(group)) {
     transport_ = carriers.transport;
     carrier_ = carriers.make(rank, device);
+    reaches_ = carriers.reaches;
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -104,9 +106,26 @@ class LocalCommunicator final : public QueuedCommunicator {
     const auto& [begin, numel] = job.chunk;
     const Tensor place = job.output.flat(begin, numel);
     const int64_t first = rank_ * job.output.numel() + begin;
+    const auto piece = [&](int peer) { return group_->input_of(peer).flat(first, numel); };
+    if (!reaches_) return combine_copies(job, piece, place);
     for (int peer = 0; peer < size_; ++peer)
-      job.combine(group_->input_of(peer).flat(first, numel), place, job.fresh && peer == 0,
-                  *stream_);
+      job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
+  }
+
+  /// In rounds of what the window holds of one peer.
+  template <class Piece>
+  void combine_copies(const Job& job, const Piece& piece, const Tensor& place) {
+    const DType dtype = job.call.input.dtype();
+    const int64_t longest = job.window.bytes() / size_of(dtype);
+    for (int64_t begin = 0; begin < place.numel(); begin += longest) {
+      const int64_t count = std::min(longest, place.numel() - begin);
+      const Tensor copied = job.window.alias(0, {count}, dtype);
+      for (int peer = 0; peer < size_; ++peer) {
+        const Tensor part = piece(peer).flat(begin, count);
+        copy(part, copied, *stream_);
+        job.combine(copied, place.flat(begin, count), job.fresh && peer == 0, *stream_);
+      }
+    }
   }
 
   void sum(const Job& job) {
@@ -120,41 +139,48 @@ class LocalCommunicator final : public QueuedCommunicator {
   }
 
   const std::shared_ptr<LocalGroup> group_;
+  bool reaches_ = true;
   std::vector<int64_t> sums_;
   std::thread worker_;
 };
 
 int index_of_rank(Device::Type type, int rank) { return rank % std::max(1, Device::count(type)); }
 
-/// Ranks read each other's memory.
-void check_reach(Device::Type type, int ranks) {
-  const Backend* backend = backend_of(type);
-  if (!backend) return;
-  const std::string kind = type == Device::Type::cuda ? "cuda:" : "hpu:";
+/// Whether the kernels of each rank read the memory of all others.
+bool ranks_reach(Device::Type type, int ranks) {
   const int used = std::min(ranks, Device::count(type));
   for (int index = 0; index < used; ++index)
-    for (int other = 0; other < used; ++other)
-      if (!backend->reaches(index, other))
-        throw Unsupported(
-            "ranks: " + kind + std::to_string(index) + " cannot reach the memory of " + kind +
-            std::to_string(other) +
-            "; expected devices that are peers; try ranks as processes (mpirun), or " +
-            (type == Device::Type::cuda ? "CUDA_VISIBLE_DEVICES=" : "ZE_AFFINITY_MASK=") +
-            std::to_string(index));
+    for (int other = 0; other < used; ++other) {
+      if (backend_of(type)->reaches(index, other)) continue;
+      if (type == Device::Type::hpu) return false;
+      throw Unsupported("ranks: cuda:" + std::to_string(index) +
+                        " cannot reach the memory of cuda:" + std::to_string(other) +
+                        "; expected GPUs that are peers; try ranks as processes (mpirun), or "
+                        "CUDA_VISIBLE_DEVICES=" +
+                        std::to_string(index));
+    }
+  return true;
 }
 
 Carriers carriers_of(Device::Type type, int ranks) {
   const Backend* backend = backend_of(type);
   if (!backend || ranks == 1 || Device::count(type) == 0) return {};
   const CarrierFactory& factory = backend->carriers;
-  if (!factory.place) return {.transport = "the peers' memory"};
   Carriers carriers;
+  if (!factory.place) {
+    carriers.reaches = ranks_reach(type, ranks);
+    carriers.transport = carriers.reaches ? "the peers' memory" : "memory of the host";
+    return carriers;
+  }
   for (int rank = 0; rank < ranks; ++rank)
     carriers.places.push_back(factory.place(index_of_rank(type, rank), rank == 0));
   const std::string absence = factory.absence(carriers.places);
   carriers.transport =
       absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
-  if (!absence.empty()) carriers.places.clear();
+  if (!absence.empty()) {
+    carriers.places.clear();
+    carriers.reaches = ranks_reach(type, ranks);
+  }
   return carriers;
 }
 
@@ -174,7 +200,6 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
   const cpu::Carriers carriers = cpu::carriers_of(options.type, ranks);
-  if (carriers.places.empty()) cpu::check_reach(options.type, ranks);
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 

@@ -71,12 +71,25 @@ struct Loader {
     find(a.kernelGetProperties, "zeKernelGetProperties");
     find(a.kernelSetGroupSize, "zeKernelSetGroupSize");
     find(a.kernelSetArgumentValue, "zeKernelSetArgumentValue");
+    find(a.kernelSetIndirectAccess, "zeKernelSetIndirectAccess");
+    find(a.driverGetExtensionFunctionAddress, "zeDriverGetExtensionFunctionAddress");
   }
 };
 
 const Loader& loader() {
   static const Loader opened;
   return opened;
+}
+
+template <class Function>
+Function extension(const char* name) {
+  void* found = nullptr;
+  if (api().driverGetExtensionFunctionAddress(driver().handle, name, &found) != ZE_RESULT_SUCCESS ||
+      !found)
+    throw DeviceError(std::string("hpu: the driver has no ") + name +
+                      ", so that devices do not reach pinned memory; expected Intel's driver of "
+                      "2022 or newer; try without offload");
+  return reinterpret_cast<Function>(found);
 }
 
 const char* name_of(ze_result_t result) {
@@ -160,6 +173,18 @@ void check(ze_result_t result, const char* what) {
   std::snprintf(number, sizeof number, "Level Zero's error 0x%x", static_cast<unsigned>(result));
   const char* name = name_of(result);
   throw DeviceError(std::string("hpu: ") + what + ": " + (name ? name : number));
+}
+
+void import_memory(void* begin, size_t bytes) {
+  using Import = ze_result_t(ZE_APICALL*)(ze_driver_handle_t, void*, size_t);
+  static const auto import = extension<Import>("zexDriverImportExternalPointer");
+  check(import(driver().handle, begin, bytes), "zexDriverImportExternalPointer");
+}
+
+void release_memory(void* begin) {
+  using Release = ze_result_t(ZE_APICALL*)(ze_driver_handle_t, void*);
+  static const auto release = extension<Release>("zexDriverReleaseImportedPointer");
+  release(driver().handle, begin);
 }
 
 // Never destroyed: drivers are unloaded at exit, before or after, in no order that can be relied

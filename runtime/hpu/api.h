@@ -54,6 +54,8 @@ struct Api {
   decltype(&::zeKernelGetProperties) kernelGetProperties;
   decltype(&::zeKernelSetGroupSize) kernelSetGroupSize;
   decltype(&::zeKernelSetArgumentValue) kernelSetArgumentValue;
+  decltype(&::zeKernelSetIndirectAccess) kernelSetIndirectAccess;
+  decltype(&::zeDriverGetExtensionFunctionAddress) driverGetExtensionFunctionAddress;
 };
 
 /// Throws DeviceError where the loader is absent or lacks one of them.
@@ -72,5 +74,10 @@ struct Driver {
 
 /// Asked once. Any thread may call.
 const Driver& driver();
+
+/// Of Intel's driver, beyond the standard: the process's own memory becomes the host's that devices
+/// reach, until it is released. Throws DeviceError where the driver has no such function.
+void import_memory(void* begin, size_t bytes);
+void release_memory(void* begin);
 
 }  // namespace zg::hpu

@@ -28,6 +28,10 @@ std::string describe(int index) {
                                          "bits with host offload than without");
 }
 
+}  // namespace
+
+ze_device_handle_t handle_of(int index) { return driver().devices.at(static_cast<size_t>(index)); }
+
 bool reaches(int index, int other) {
   if (index == other) return true;
   ze_bool_t can = 0;
@@ -35,10 +39,6 @@ bool reaches(int index, int other) {
         "zeDeviceCanAccessPeer");
   return can != 0;
 }
-
-}  // namespace
-
-ze_device_handle_t handle_of(int index) { return driver().devices.at(static_cast<size_t>(index)); }
 
 const Backend& backend() {
   static constexpr Backend present{.count = count_devices,

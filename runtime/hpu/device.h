@@ -9,8 +9,13 @@
 namespace zg::hpu {
 
 ze_device_handle_t handle_of(int index);
-/// Whether an address is memory of some device; else it is the process's own.
-bool on_device(const void* address);
+/// Whether the kernels of one device reach the memory of another.
+bool reaches(int index, int other);
+
+/// Where an address lies: the index of the device whose memory it is, or one of these.
+inline constexpr int pinned_place = -1;   ///< the process's, that devices reach
+inline constexpr int process_place = -2;  ///< the process's own
+int place_of(const void* address);
 
 /// Built at the first call. Any thread may call.
 ze_module_handle_t module_of(int index, const Code& code);

@@ -1,5 +1,4 @@
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "runtime/arena.h"
@@ -9,14 +8,26 @@
 namespace zg::hpu {
 namespace {
 
-/// The ranges of addresses that stand for memory of devices.
+/// The ranges of addresses that devices reach, and whose they are.
 struct Ranges {
+  struct Range {
+    const std::byte *begin, *end;
+    int place;
+  };
   std::mutex mutex;
-  std::vector<std::pair<const std::byte*, const std::byte*>> held;
+  std::vector<Range> held;
 
   static Ranges& all() {
     static Ranges& ranges = *new Ranges;
     return ranges;
+  }
+  void add(const std::byte* begin, int64_t bytes, int place) {
+    std::lock_guard lock(mutex);
+    held.push_back({begin, begin + bytes, place});
+  }
+  void remove(const std::byte* begin) {
+    std::lock_guard lock(mutex);
+    std::erase_if(held, [&](const Range& range) { return range.begin == begin; });
   }
 };
 
@@ -44,15 +55,10 @@ class DeviceMemory final : public ArenaMemory {
     check(api().virtualMemReserve(driver().context, nullptr, static_cast<size_t>(capacity_),
                                   &address_),
           "zeVirtualMemReserve");
-    std::lock_guard lock(Ranges::all().mutex);
-    Ranges::all().held.emplace_back(base(), base() + capacity_);
+    Ranges::all().add(base(), capacity_, index);
   }
   ~DeviceMemory() override {
-    {
-      std::lock_guard lock(Ranges::all().mutex);
-      std::erase(Ranges::all().held,
-                 std::pair<const std::byte*, const std::byte*>(base(), base() + capacity_));
-    }
+    Ranges::all().remove(base());
     for (const Part& part : parts_) {
       api().virtualMemUnmap(driver().context, part.address, part.bytes);
       api().physicalMemDestroy(driver().context, part.memory);
@@ -92,20 +98,42 @@ class DeviceMemory final : public ArenaMemory {
   std::vector<Part> parts_;
 };
 
+/// The process's memory, brought into the driver's as it grows, so that kernels and copies reach
+/// it.
+class PinnedMemory final : public ArenaMemory {
+ public:
+  PinnedMemory() : memory_(host_memory()) { Ranges::all().add(base(), capacity(), pinned_place); }
+  ~PinnedMemory() override {
+    Ranges::all().remove(base());
+    for (std::byte* part : parts_) release_memory(part);
+  }
+
+  std::byte* base() const override { return memory_->base(); }
+  int64_t capacity() const override { return memory_->capacity(); }
+  bool grow(int64_t from, int64_t to) override {
+    if (!memory_->grow(from, to)) return false;
+    import_memory(base() + from, static_cast<size_t>(to - from));
+    parts_.push_back(base() + from);
+    return true;
+  }
+
+ private:
+  const std::unique_ptr<ArenaMemory> memory_;
+  std::vector<std::byte*> parts_;
+};
+
 }  // namespace
 
-bool on_device(const void* address) {
+int place_of(const void* address) {
   const auto* place = static_cast<const std::byte*>(address);
   std::lock_guard lock(Ranges::all().mutex);
-  for (const auto& [begin, end] : Ranges::all().held)
-    if (place >= begin && place < end) return true;
-  return false;
+  for (const Ranges::Range& range : Ranges::all().held)
+    if (place >= range.begin && place < range.end) return range.place;
+  return process_place;
 }
 
-// Level Zero has no pinned memory that grows in place: Space::pinned is the process's own, and what
-// moves between it and a device passes the stream's staging memory.
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {
-  if (space == Space::pinned) return host_memory();
+  if (space == Space::pinned) return std::make_unique<PinnedMemory>();
   return std::make_unique<DeviceMemory>(index);
 }
 

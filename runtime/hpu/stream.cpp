@@ -2,6 +2,7 @@
 #include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "runtime/device_state.h"
 #include "runtime/error.h"
@@ -48,23 +49,26 @@ class HpuStream final : public Stream {
                      (fault.limit > 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
   }
 
-  // What comes to the host is waited for, so that the host's memory is always as of the last call.
+  // What comes to memory that no device reaches is waited for.
   void copy(void* to, const void* from, size_t bytes) override {
-    const bool out = on_device(to), in = on_device(from);
-    if (out && in)
-      queue_.copy(to, from, bytes);
-    else if (out)
-      staging_.to_device(to, from, bytes);
-    else if (in)
-      staging_.to_host(to, from, bytes);
-    else
+    const int out = place_of(to), in = place_of(from);
+    if (out == process_place && in == process_place) {
+      queue_.wait();
       std::memmove(to, from, bytes);
+    } else if (in == process_place) {
+      staging_.to_device(to, from, bytes);
+    } else if (is_far(in) || is_far(out)) {
+      copy_far(to, out, from, in, bytes);
+    } else if (out == process_place) {
+      staging_.to_host(to, from, bytes);
+    } else {
+      queue_.copy(to, from, bytes);
+    }
   }
   void fill_zero(void* to, size_t bytes) override {
-    if (on_device(to))
-      queue_.fill_zero(to, bytes);
-    else
-      std::memset(to, 0, bytes);
+    if (place_of(to) != process_place) return queue_.fill_zero(to, bytes);
+    queue_.wait();
+    std::memset(to, 0, bytes);
   }
 
   void* fault_place() {
@@ -122,8 +126,41 @@ class HpuStream final : public Stream {
     check(api().kernelSetGroupSize(handle, properties.requiredGroupSizeX,
                                    properties.requiredGroupSizeY, properties.requiredGroupSizeZ),
           what.c_str());
+    // A tensor may lie in parts that were brought in one by one, of which a launch names the first.
+    check(api().kernelSetIndirectAccess(handle, ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST), what.c_str());
     return kernels_.emplace(place, Kernel{handle, properties.numKernelArgs}).first->second;
   }
+
+  /// Memory of another device that this one does not reach.
+  bool is_far(int place) const { return place >= 0 && !reaches(state_.index, place); }
+
+  /// By way of the host, a part at a time. The other device has done what was asked of it.
+  void copy_far(void* to, int out, const void* from, int in, size_t bytes) {
+    constexpr size_t longest = size_t{4} << 20;
+    std::vector<std::byte> part(std::min(bytes, longest));
+    for (size_t done = 0; done < bytes; done += part.size()) {
+      const size_t count = std::min(part.size(), bytes - done);
+      staging_at(in).to_host(part.data(), static_cast<const std::byte*>(from) + done, count);
+      std::byte* const place = static_cast<std::byte*>(to) + done;
+      if (out == process_place)
+        std::memcpy(place, part.data(), count);
+      else
+        staging_at(out).to_device(place, part.data(), count);
+    }
+    if (is_far(out)) far_.at(out).queue.wait();
+  }
+
+  Staging& staging_at(int place) {
+    if (!is_far(place)) return staging_;
+    return far_.try_emplace(place, place).first->second.staging;
+  }
+
+  /// A way to another device.
+  struct Far {
+    Queue queue;
+    Staging staging;
+    explicit Far(int index) : queue(handle_of(index)), staging(queue) {}
+  };
 
   void clear_fault() {
     const Fault none{};
@@ -134,6 +171,7 @@ class HpuStream final : public Stream {
   const char* const name_;
   Queue queue_;
   Staging staging_;
+  std::map<int, Far> far_;
   void* fault_ = nullptr;
   bool may_fault_ = false;
   std::map<std::pair<const unsigned char*, std::string>, Kernel> kernels_;

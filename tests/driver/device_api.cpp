@@ -56,9 +56,9 @@ ze_result_t driver_extensions(ze_driver_handle_t, uint32_t* count,
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t driver_function(ze_driver_handle_t, const char*, void** address) {
-  *address = nullptr;
-  return ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
+ze_result_t driver_function(ze_driver_handle_t, const char* name, void** address) {
+  *address = extension_function(name);
+  return *address ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
 }
 
 ze_result_t device_get(ze_driver_handle_t, uint32_t* count, ze_device_handle_t* handles) {

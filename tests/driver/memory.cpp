@@ -127,22 +127,38 @@ void Memory::free_reserved(std::byte* begin, size_t bytes) {
 bool Memory::map(std::byte* begin, size_t bytes, Device* device) {
   if (!fill_addresses(begin, bytes)) return false;
   if (settings().strict && !is_open_) mprotect(begin, bytes, PROT_NONE);
-  Allocation made{begin, bytes, ZE_MEMORY_TYPE_DEVICE, device, begin - page, bytes + 2 * page};
+  join(begin, bytes, ZE_MEMORY_TYPE_DEVICE, device);
+  return true;
+}
+
+bool Memory::unmap(std::byte* begin, size_t bytes) {
+  return cut(begin, bytes) && empty_addresses(begin, bytes);
+}
+
+void Memory::bring_in(std::byte* begin, size_t bytes) {
+  join(begin, bytes, ZE_MEMORY_TYPE_HOST, nullptr);
+}
+
+bool Memory::release(std::byte* begin, size_t bytes) { return cut(begin, bytes); }
+
+/// Adds a range, to the one that ends where it begins if they are of a kind.
+void Memory::join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device) {
+  Allocation made{begin, bytes, type, device, begin - page, bytes + 2 * page};
   const Allocation* const before = find(begin - 1);
-  if (before && before->device == device && before->begin + before->bytes == begin) {
+  if (before && before->type == type && before->device == device &&
+      before->begin + before->bytes == begin) {
     made.begin = before->begin;
     made.mapping = before->mapping;
     made.bytes += before->bytes;
     made.mapped += before->bytes;
   }
   add(made);
-  return true;
 }
 
-bool Memory::unmap(std::byte* begin, size_t bytes) {
+/// Takes a range out, of which both ends may stay.
+bool Memory::cut(std::byte* begin, size_t bytes) {
   const Allocation* const found = find(begin);
-  if (!found || found->begin + found->bytes < begin + bytes || !empty_addresses(begin, bytes))
-    return false;
+  if (!found || found->begin + found->bytes < begin + bytes) return false;
   const Allocation whole = *found;
   all_.erase(reinterpret_cast<uintptr_t>(whole.begin));
   const auto keep = [&](std::byte* first, std::byte* last) {

@@ -37,6 +37,9 @@ class Memory {
   /// Memory of a device behind reserved addresses; what follows another such range joins it.
   bool map(std::byte* begin, size_t bytes, Device* device);
   bool unmap(std::byte* begin, size_t bytes);  ///< false: not all of it was mapped
+  /// Memory of the process becomes the host's of Level Zero, until it is released.
+  void bring_in(std::byte* begin, size_t bytes);
+  bool release(std::byte* begin, size_t bytes);  ///< false: not all of it was brought in
   static constexpr size_t virtual_page = size_t{64} << 10;
   void free(const Allocation& allocation);
   const Allocation* find(const void* p) const;  ///< null: not of Level Zero
@@ -53,6 +56,8 @@ class Memory {
   void add(const Allocation& allocation) {
     all_[reinterpret_cast<uintptr_t>(allocation.begin)] = allocation;
   }
+  void join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device);
+  bool cut(std::byte* begin, size_t bytes);
 
   std::map<uintptr_t, Allocation> all_;
   bool is_open_ = false;

@@ -68,4 +68,7 @@ Device* device_of(Handle handle, const char* function) {
   return nullptr;
 }
 
+/// What zeDriverGetExtensionFunctionAddress gives; null: there is none of that name.
+void* extension_function(const char* name);
+
 }  // namespace zg::test_driver

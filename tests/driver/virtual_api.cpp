@@ -1,6 +1,7 @@
 #include <level_zero/ze_ddi.h>
 
 #include <map>
+#include <string_view>
 
 #include "tests/driver/scheduler.h"
 #include "tests/driver/settings.h"
@@ -13,6 +14,7 @@ namespace {
 struct Addresses {
   std::map<std::byte*, size_t> reserved;
   std::map<std::byte*, PhysicalMemory*> mapped;
+  std::map<std::byte*, size_t> imported;
 
   static Addresses& all() {
     static Addresses& addresses = *new Addresses;
@@ -25,6 +27,15 @@ struct Addresses {
     return begin + bytes <= found->first + found->second;
   }
 };
+
+/// A command that has not run and names memory of the range.
+const Command* user_of(const std::byte* begin, size_t bytes) {
+  for (const Queue* queue : state().queues)
+    for (const Command& command : queue->commands)
+      for (const Range& range : command.memory)
+        if (range.begin >= begin && range.begin < begin + bytes) return &command;
+  return nullptr;
+}
 
 bool is_aligned(const void* begin, size_t bytes) {
   return reinterpret_cast<uintptr_t>(begin) % Memory::virtual_page == 0 &&
@@ -119,13 +130,10 @@ ze_result_t unmap(ze_context_handle_t, const void* pointer, size_t bytes) {
   if (found == mapped.end() || found->second->bytes != bytes)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "zeVirtualMemUnmap: %p, %zu bytes: not what was mapped", pointer, bytes);
-  for (const Queue* queue : s.queues)
-    for (const Command& command : queue->commands)
-      for (const Range& range : command.memory)
-        if (!s.lost && range.begin >= begin && range.begin < begin + bytes)
-          return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
-                        "zeVirtualMemUnmap: memory of which a command has not run: %s",
-                        command.what.c_str());
+  if (const Command* const user = s.lost ? nullptr : user_of(begin, bytes))
+    return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
+                  "zeVirtualMemUnmap: memory of which a command has not run: %s",
+                  user->what.c_str());
   s.changed.wait(lock, [&] { return !s.running; });
   s.memory.unmap(begin, bytes);
   --found->second->mapped;
@@ -133,7 +141,46 @@ ze_result_t unmap(ze_context_handle_t, const void* pointer, size_t bytes) {
   return ZE_RESULT_SUCCESS;
 }
 
+// As Intel's driver has them, beyond the standard.
+ze_result_t ZE_APICALL import_pointer(ze_driver_handle_t, void* pointer, size_t bytes) {
+  Lock lock(state().mutex);
+  auto* const begin = static_cast<std::byte*>(pointer);
+  if (!begin || !bytes || state().memory.find(begin))
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zexDriverImportExternalPointer: %p, %zu bytes: nothing, or known already",
+                  pointer, bytes);
+  state().memory.bring_in(begin, bytes);
+  Addresses::all().imported[begin] = bytes;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t ZE_APICALL release_pointer(ze_driver_handle_t, void* pointer) {
+  Lock lock(state().mutex);
+  State& s = state();
+  auto& imported = Addresses::all().imported;
+  const auto found = imported.find(static_cast<std::byte*>(pointer));
+  if (found == imported.end())
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zexDriverReleaseImportedPointer: %p was not imported", pointer);
+  if (const Command* const user = s.lost ? nullptr : user_of(found->first, found->second))
+    return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
+                  "zexDriverReleaseImportedPointer: memory of which a command has not run: %s",
+                  user->what.c_str());
+  s.changed.wait(lock, [&] { return !s.running; });
+  s.memory.release(found->first, found->second);
+  imported.erase(found);
+  return ZE_RESULT_SUCCESS;
+}
+
 }  // namespace
+
+void* extension_function(const char* name) {
+  const std::string_view wanted(name);
+  if (wanted == "zexDriverImportExternalPointer") return reinterpret_cast<void*>(import_pointer);
+  if (wanted == "zexDriverReleaseImportedPointer") return reinterpret_cast<void*>(release_pointer);
+  return nullptr;
+}
+
 }  // namespace zg::test_driver
 
 using namespace zg::test_driver;
