@@ -52,9 +52,13 @@ class DeviceMemory final : public ArenaMemory {
                         " bytes; expected a divisor of " + std::to_string(step));
     // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
     capacity_ = static_cast<int64_t>(bytes) * 2 / step * step;
-    check(api().virtualMemReserve(driver().context, nullptr, static_cast<size_t>(capacity_),
-                                  &address_),
-          "zeVirtualMemReserve");
+    ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
+                                                   static_cast<size_t>(capacity_), &address_);
+    // The loader's validation layer takes no null for "anywhere"; an address is only a wish.
+    if (reserved == ZE_RESULT_ERROR_INVALID_NULL_POINTER)
+      reserved = api().virtualMemReserve(driver().context, reinterpret_cast<void*>(step),
+                                         static_cast<size_t>(capacity_), &address_);
+    check(reserved, "zeVirtualMemReserve");
     Ranges::all().add(base(), capacity_, index);
   }
   ~DeviceMemory() override {
