@@ -132,19 +132,28 @@ ZG_BLOCK(ushort, _us, 8, ushort8)
 // Products of tiles: acc[m] of lane n is C[m][n]; b[k / 2] of lane n holds B[k][n] in its lower
 // half for even k. A's row m is spread over the lanes: A[m][k] is a[m] of lane k where a sub-group
 // has 16, and a half of a[m] of lane k / 2 where it has 8.
-static float zg_bf16(ushort bits) {
-  const uint wide = (uint)bits << 16;
-  return *(const float*)&wide;
+static float8 zg_column(uint8 a, uint b, float8 acc) {
+  for (int m = 0; m < 8; ++m) {
+    acc[m] = __builtin_fmaf(((float*)&a)[m], *(const float*)&b, acc[m]);
+  }
+  return acc;
 }
 static float8 zg_product(const void* a, uint lanes_of_a, int8 b, float8 acc) {
-  for (int m = 0; m < 8; ++m) {
-    for (uint k = 0; k < 16; ++k) {
-      const ushort* const row =
-          (const ushort*)((const char*)a + 64 * (lanes_of_a == 16 ? k : k / 2));
-      const ushort x = lanes_of_a == 16 ? row[m] : row[2 * m + k % 2];
-      acc[m] =
-          __builtin_fmaf(zg_bf16(x), zg_bf16((ushort)((uint)b[k / 2] >> 16 * (k % 2))), acc[m]);
+  const uint upper = 0xffff0000;  // a bf16 is the upper half of its float
+#pragma unroll
+  for (uint k = 0; k < 16; k += 2) {
+    const uint pair = (uint)b[k / 2];
+    uint8 even, odd;
+    if (lanes_of_a == 16) {
+      even = __builtin_convertvector(ZG_OF_LANE(ushort8, a, k), uint8) << 16;
+      odd = __builtin_convertvector(ZG_OF_LANE(ushort8, a, k + 1), uint8) << 16;
+    } else {
+      const uint8 both = ZG_OF_LANE(uint8, a, k / 2);
+      even = both << 16;
+      odd = both & upper;
     }
+    acc = zg_column(even, pair << 16, acc);
+    acc = zg_column(odd, pair & upper, acc);
   }
   return acc;
 }
