@@ -20,8 +20,11 @@ template <class Args>
 Choice choice_of(const Args& a, const Stream& stream) {
   const int64_t D = a.shape.D;
   const DType dtype = a.q.dtype();
-  if (dtype == DType::bf16 && D <= 128 && variant_of(stream) == Variant::dpas)
-    return {module("attention_dpas", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
+  const Variant variant = D <= 128 ? variant_of(stream) : Variant::portable;
+  if (variant == Variant::dpas && dtype == DType::bf16)
+    return {module("attention_tiles", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
+  if (variant != Variant::portable)
+    return {module("attention_tiles", dtype, "sg16"), D <= 64 ? 64 : 128, 32};
   const Code code = module("attention", dtype);
   return D <= 64    ? Choice{code, 2, 32}
          : D <= 128 ? Choice{code, 4, 16}

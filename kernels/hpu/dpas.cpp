@@ -24,7 +24,7 @@ bool multiplies(int index, int lanes) try {
                        .M = M,
                        .N = N,
                        .K = K};
-  multiply(product, module("matmul_dpas", DType::bf16, lanes == 8 ? "dpas8" : "dpas16"),
+  multiply(product, module("matmul_tiles", DType::bf16, lanes == 8 ? "dpas8" : "dpas16"),
            device.compute());
   const std::vector<float> c = product.c.to_host<float>();
   for (int64_t m = 0; m < M; ++m)

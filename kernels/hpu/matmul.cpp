@@ -6,7 +6,7 @@
 namespace zg::hpu {
 namespace {
 
-constexpr int64_t tile = 64;  // rows and columns of c, as in matmul.cl and matmul_dpas.cl
+constexpr int64_t tile = 64;  // rows and columns of c, as in matmul.cl and matmul_tiles.cl
 
 /// As matmul.clh reads them.
 int32_t flags_of(const Matmul& m) {
@@ -32,7 +32,7 @@ void matmul(const Matmul& m, Workspace, Stream& stream) {
   const Variant variant = variant_of(stream);
   const DType dtype = m.a.dtype();
   if (variant == Variant::dpas && dtype == DType::bf16)
-    multiply(m, module("matmul_dpas", dtype, dpas_variant(stream)), stream);
+    multiply(m, module("matmul_tiles", dtype, dpas_variant(stream)), stream);
   else
     multiply(m, module("matmul", dtype, variant == Variant::portable ? "" : "sg16"), stream);
 }

@@ -18,12 +18,12 @@ namespace {
 
 // Arenas go beyond 4 GiB.
 constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
-// Products of tiles keep their sums in registers: half the threads, each with twice as many.
-constexpr const char* dpas_build_flags =
+// Kernels of tiles keep their sums in registers: half the threads, each with twice as many.
+constexpr const char* tiles_build_flags =
     "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
 
 const char* flags_of(const Code& code) {
-  return std::strstr(code.name, ".dpas") ? dpas_build_flags : build_flags;
+  return std::strstr(code.name, "_tiles.") ? tiles_build_flags : build_flags;
 }
 
 std::string hex(const void* data, size_t bytes) {
