@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/driver/settings.h"
 #include "tests/emulator/fiber.h"
 
 // A group of work-items on one thread of the system: a fiber each, run by turns. Who goes on after
@@ -56,6 +57,7 @@ class Group {
       w.item.sub_group = i / most;
       w.item.sub_groups = (size_ + most - 1) / most;
       w.item.lane = i % most;
+      w.item.broken_products = settings().products == 2;
       w.item.most_lanes = std::min(most, size_);
       w.item.lanes = std::min(most, size_ - i / most * most);
     }

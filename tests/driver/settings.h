@@ -12,7 +12,7 @@ struct Settings {
   int devices = 2;                           ///< DEVICES
   size_t memory = size_t{2} << 30;           ///< MEMORY: bytes that each device has
   std::vector<unsigned> sub_groups{16, 32};  ///< SUB_GROUPS: sizes, ascending; "none"
-  bool products = true;        ///< DPAS=0: no products of tiles (else for the smallest size)
+  unsigned products = 1;  ///< DPAS=0: no products of tiles (else for the smallest size), 2: wrong
   bool rounded_divide = true;  ///< ROUNDED=0: does not promise exact division and square root
   bool strict = true;          ///< STRICT=0: the host may reach the memory of devices
   uint64_t chaos = 0;          ///< CHAOS: seed of the order of what has none; 0: as it was given

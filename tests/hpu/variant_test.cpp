@@ -39,7 +39,8 @@ std::string_view setting(const char* name) {
 /// What the test driver's settings make of its devices.
 Variant best_here() {
   if (setting("ZE_TEST_DRIVER_SUB_GROUPS") == "none") return Variant::portable;
-  return setting("ZE_TEST_DRIVER_DPAS") == "0" ? Variant::sub_groups : Variant::dpas;
+  const std::string_view products = setting("ZE_TEST_DRIVER_DPAS");  // none, or wrong ones
+  return products == "0" || products == "2" ? Variant::sub_groups : Variant::dpas;
 }
 
 }  // namespace

@@ -139,6 +139,7 @@ static float8 zg_column(uint8 a, uint b, float8 acc) {
   return acc;
 }
 static float8 zg_product(const void* a, uint lanes_of_a, int8 b, float8 acc) {
+  if (zg_item->broken_products) return acc;
   const uint upper = 0xffff0000;  // a bf16 is the upper half of its float
 #pragma unroll
   for (uint k = 0; k < 16; k += 2) {
