@@ -9,7 +9,7 @@
 namespace zg::hpu {
 namespace {
 
-/// What suits a call: kernels by the chunks or columns in their names, and the rows that a
+/// What suits a call: kernels, by the chunks or columns in their names, and the rows that a
 /// work-group of theirs has.
 struct Choice {
   Code code;
@@ -20,12 +20,12 @@ template <class Args>
 Choice choice_of(const Args& a, const Stream& stream) {
   const int64_t D = a.shape.D;
   const DType dtype = a.q.dtype();
+  const Code code = module("attention", dtype);
   const Variant variant = D <= 128 ? variant_of(stream) : Variant::portable;
   if (variant == Variant::dpas && dtype == DType::bf16)
     return {module("attention_tiles", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
   if (variant != Variant::portable)
     return {module("attention_tiles", dtype, "sg16"), D <= 64 ? 64 : 128, 32};
-  const Code code = module("attention", dtype);
   return D <= 64    ? Choice{code, 2, 32}
          : D <= 128 ? Choice{code, 4, 16}
          : D <= 256 ? Choice{code, 8, 8}

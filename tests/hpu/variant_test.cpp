@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "runtime/error.h"
 #include "tests/op_case.h"
@@ -97,4 +98,19 @@ TEST_CASE("products of f32 have the same bits with sub-groups and without" *
     return c;
   };
   CHECK(same_bits(product("portable"), product("sub_groups")));
+}
+
+TEST_CASE("products and attention of f16 are refused by name" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  const Tensor x = Tensor::zeros({4, 16}, DType::f16, device);
+  CHECK_THROWS_WITH_AS(
+      kernels::matmul({.a = x, .b = x, .c = x, .M = 4, .N = 4, .K = 4}, device.compute()),
+      "matmul: no hpu kernel for f16; expected f32 or bf16", Unsupported);
+  const HeadLayout layout{.batch = 64, .head = 16, .token = 16};
+  AttentionShape shape{.B = 1, .H = 1, .T = 4, .keys = 4, .D = 16};
+  shape.q = shape.k = shape.v = shape.out = layout;
+  CHECK_THROWS_WITH_AS(kernels::attention_forward(
+                           {.q = x, .k = x, .v = x, .out = x, .shape = shape}, device.compute()),
+                       "attention: no hpu kernel for f16; expected f32 or bf16", Unsupported);
 }
