@@ -6,16 +6,12 @@
 
 #include "runtime/backend.h"
 #include "runtime/cpu/isa.h"
+#include "runtime/device_names.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
 
 namespace zg {
 namespace {
-
-const char* prefix(Device::Type type) {
-  constexpr const char* names[] = {"cpu", "cuda", "hpu", "meta"};
-  return names[static_cast<size_t>(type)];
-}
 
 Device::Traits traits_of(Device::Type type, const Device::Options& options, Device::Type backend) {
   Device::Traits traits;
@@ -29,6 +25,11 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
 }
 
 }  // namespace
+
+const char* name_of(Device::Type type) {
+  constexpr const char* names[] = {"cpu", "cuda", "hpu", "meta"};
+  return names[static_cast<size_t>(type)];
+}
 
 const Backend* backend_of(Device::Type type) {
   return type == Device::Type::cuda  ? &cuda::backend()
@@ -46,7 +47,7 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
                          Device::Type backend)
     : type(type),
       index(index),
-      name(std::string(prefix(type)) + ":" + std::to_string(index)),
+      name(std::string(name_of(type)) + ":" + std::to_string(index)),
       traits(traits_of(type, options, backend)),
       ledger(name, type, index, options),
       swap(options.swap) {}
@@ -87,7 +88,7 @@ Device Device::hpu(int index, const Options& options) {
 }
 
 Device Device::accelerator(Type type, int index, const Options& options) {
-  const std::string name = std::string(prefix(type)) + ":" + std::to_string(index);
+  const std::string name = std::string(name_of(type)) + ":" + std::to_string(index);
   if (const std::string why = absence(type); !why.empty())
     throw Unsupported("device: " + name + ": " + why + "; try cpu");
   if (index >= count(type))

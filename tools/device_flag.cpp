@@ -1,5 +1,6 @@
 #include "tools/device_flag.h"
 
+#include "runtime/device_names.h"
 #include "runtime/error.h"
 #include "tools/values.h"
 
@@ -26,8 +27,7 @@ Flag use_hpu_flag(Device::Type& type) {
 
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
-    throw Unsupported(std::string("--device ") + (type == Device::Type::cuda ? "cuda" : "hpu") +
-                      ": " + why + "; try --device cpu");
+    throw Unsupported(std::string("--device ") + name_of(type) + ": " + why + "; try --device cpu");
 }
 
 }  // namespace zg::tools

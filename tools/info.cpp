@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "kernels/peak.h"
+#include "runtime/device_names.h"
 #include "runtime/error.h"
 #include "runtime/processes.h"
 #include "runtime/swap.h"
@@ -16,8 +17,7 @@
 namespace zg::tools {
 namespace {
 
-constexpr std::pair<Device::Type, const char*> accelerators[] = {{Device::Type::cuda, "cuda"},
-                                                                 {Device::Type::hpu, "hpu"}};
+constexpr Device::Type accelerators[] = {Device::Type::cuda, Device::Type::hpu};
 
 void row(const char* what, const std::string& value) {
   std::printf("%-18s %s\n", what, value.c_str());
@@ -72,13 +72,14 @@ int info(const std::vector<std::string>& arguments) {
   row("memory", gib(static_cast<double>(physical_memory_bytes())) + ", " +
                     gib(static_cast<double>(available_memory_bytes())) + " available");
   std::string devices = device.name();
-  for (const auto& [type, kind] : accelerators)
+  for (const Device::Type type : accelerators)
     for (int index = 0; index < Device::count(type); ++index)
-      devices += ", " + std::string(kind) + ":" + std::to_string(index);
+      devices += std::string(", ") + zg::name_of(type) + ":" + std::to_string(index);
   row("devices", devices);
-  for (const auto& [type, kind] : accelerators) {
+  for (const Device::Type type : accelerators) {
     const std::string why = Device::absence(type);
-    row(kind, why.empty() ? Device::parse(kind).description() : "absent: " + why);
+    row(zg::name_of(type),
+        why.empty() ? Device::parse(zg::name_of(type)).description() : "absent: " + why);
   }
   row("mpi", mpi_version().empty()
                  ? "absent: no MPI was found when this was built, or ZG_MPI is OFF"

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/device_names.h"
 #include "runtime/error.h"
 
 namespace zg::tools {
@@ -82,7 +83,7 @@ std::string to_json(const MemoryRecord& record, const std::vector<std::string>& 
                {"isa", zg::name_of(record.machine.isa)},
                {"threads", record.machine.threads}};
   else
-    machine = {{"backend", "cuda"}};
+    machine = {{"backend", zg::name_of(record.machine.backend)}};
   machine["granule"] = arena_granule;
   const Json json = {{"schema", 1},
                      {"parameters", record.parameters},

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/device_names.h"
 #include "tools/budgets.h"
 #include "tools/explain.h"
 #include "tools/subcommands.h"
@@ -54,11 +55,10 @@ int64_t wire_bytes(const RankMemory& memory) {
 void print_summary(const Run& run, const RankMemory& memory) {
   const DeviceOptions& device = run.options.place.device;
   const Device::Type type = run.options.place.type;
-  print(type != Device::Type::cpu
-            ? text("machine: %s, ranks as threads", type == Device::Type::cuda ? "cuda" : "hpu")
-            : text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
-                   zg::name_of(device.isa.value_or(best_isa())), device.threads,
-                   device.threads == 1 ? "" : "s"));
+  print(type != Device::Type::cpu ? text("machine: %s, ranks as threads", zg::name_of(type))
+                                  : text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
+                                         zg::name_of(device.isa.value_or(best_isa())),
+                                         device.threads, device.threads == 1 ? "" : "s"));
   print(memory_table(memory.rows));
   const MemoryRow* peak = peak_of(memory.rows);
   if (!peak) return;

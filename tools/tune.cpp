@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 
+#include "runtime/device_names.h"
 #include "runtime/error.h"
 #include "runtime/processes.h"
 #include "tools/subcommands.h"
@@ -55,8 +56,8 @@ void check(const TuneOptions& options) {
         "tune: expected one process, got one of several that a launcher started; try zerograd tune "
         "--ranks N, whose ranks are threads");
   if (options.train.place.type != Device::Type::cpu)
-    throw Unsupported(
-        "--device cuda: tune predicts times of the cpu alone; try plan or train with it");
+    throw Unsupported(std::string("--device ") + zg::name_of(options.train.place.type) +
+                      ": tune predicts times of the cpu alone; try plan or train with it");
   for (const char* flag : {"--resume", "--restarted"})
     if (options.train.given.count(flag))
       throw ConfigError(std::string(flag) +

@@ -1,42 +1,13 @@
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstdio>
-#include <numeric>
 
-#include "tests/cuda/wish.h"
-#include "tests/tools/command.h"
+#include "tests/accelerator/command_runs.h"
+#include "tests/accelerator/wish.h"
 
 using namespace zg::testing;
 
-// The command on emulated CUDA devices. The emulator takes a thousand times what a GPU does, so
-// batches are small.
-namespace {
-
-const std::string sort_run =
-    "train --data sort --model-type gpt-nano --batch-size 4 --log-interval 0 --score-samples 0 "
-    "--progress off ";
-
-/// The losses of a run, from its metrics.
-std::vector<double> losses_of(const std::string& metrics) {
-  std::vector<double> losses;
-  for (const nlohmann::json& line : json_lines(metrics))
-    if (line.contains("loss")) losses.push_back(line["loss"]);
-  return losses;
-}
-
-/// A run that must end well; its param_hash.
-std::string hash_of(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  const std::string hash = line_after(outcome.out, "param_hash ");
-  CHECK(hash.size() == 32);
-  return hash;
-}
-
-}  // namespace
+// The command on emulated CUDA devices.
 
 TEST_CASE("the emulated command says what it is") {
   const Outcome info = zerograd("info");
@@ -49,50 +20,6 @@ TEST_CASE("the emulated command says what it is") {
   CHECK(contains(run.error, "rank 0/1 pid "));
   CHECK(contains(run.error, " cuda:0"));
   CHECK(contains(run.error, "emulated device, no GPU"));
-}
-
-TEST_CASE("sort is learnt on cuda as on the cpu, but for rounding") {
-  const TemporaryFolder folder;
-  const auto losses = [&](const std::string& device) {
-    const std::string metrics = folder / device;
-    hash_of(sort_run + "--steps 50 --lr 2e-3 --device " + device + " --metrics " + metrics);
-    return losses_of(metrics);
-  };
-  const std::vector<double> cpu = losses("cpu"), cuda = losses("cuda");
-  REQUIRE(cuda.size() == 50);
-  for (size_t step = 0; step < 50; ++step) {
-    CAPTURE(step);
-    CHECK(std::fabs(cuda[step] - cpu[step]) <= 1e-3);
-  }
-  const auto last_20 = [](const std::vector<double>& all) {
-    return std::accumulate(all.end() - 20, all.end(), 0.0) / 20;
-  };
-  CHECK(std::fabs(last_20(cuda) - last_20(cpu)) <= 0.05 * last_20(cpu));
-  CHECK(last_20(cuda) < 0.8 * cuda[0]);
-  CHECK(cuda != cpu);  // or it was not another device
-}
-
-TEST_CASE("ZeRO stages and offload on two cuda devices give one hash, and take what is planned") {
-  const TemporaryFolder folder;
-  const std::string measured = folder / "measured.json", planned = folder / "planned.json";
-  std::string expected;
-  for (const char* flags :
-       {"--zero-stage 0", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3",
-        "--zero-stage 3 --param-persistence-threshold 0 --prefetch-bucket-size 0",
-        "--zero-stage 1 --cpu-offload",
-        "--zero-stage 3 --cpu-offload --offload-activations host --activation-checkpoint",
-        "--zero-stage 3 --offload-optimizer nvme --offload-param nvme --nvme-path /tmp"}) {
-    CAPTURE(flags);
-    const std::string line =
-        sort_run + "--device cuda --ranks 2 --steps 3 --batch-size 2 " + flags + " --memory-json ";
-    const std::string hash = hash_of(line + measured);
-    if (expected.empty()) expected = hash;
-    CHECK(hash == expected);
-    CHECK(zerograd("plan" + line.substr(line.find(' ')) + planned).status == 0);
-    CHECK(read_file(planned) == read_file(measured));
-    CHECK(contains(read_file(measured), "\"machine\":{\"backend\":\"cuda\",\"granule\":256}"));
-  }
-  CHECK(hash_of(sort_run + "--device cuda --steps 3 --grad-accum 2 --batch-size 2") == expected);
 }
 
 TEST_CASE("ranks on cuda that are processes give the bits of threads, and take what is planned") {
@@ -199,34 +126,6 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
   ends("1:9:exit", "rank 1 (pid ");
   ends("1:9:block", "rank 1 did not finish within 2 s: collective #");
   ends("1:9:error", "rank 1 failed in step ");
-}
-
-TEST_CASE("a checkpoint moves between cuda and the cpu") {
-  const TemporaryFolder folder;
-  const std::string run = sort_run + "--batch-size 1 --save " + folder.path();
-  const std::string on = "train --score-samples 0 --progress off --resume " + folder.path();
-  const std::string whole =
-      hash_of(run + "/whole --device cuda --precision bf16 --steps 4 --grad-accum 2");
-  hash_of(run + "/parts --device cuda --precision bf16 --steps 2 --ranks 2");
-  CHECK(hash_of(on + "/parts --device cuda --steps 4") == whole);
-  hash_of(on + "/parts --device cpu --steps 6 --save " + folder.path() + "/cpu");
-  hash_of(on + "/cpu --device cuda --steps 7");
-
-  for (const char* device : {"cpu", "cuda"}) {
-    CAPTURE(device);
-    const Outcome eval =
-        zerograd("eval " + (folder / "whole") + " --batch-size 4 --eval-batches 1 " +
-                 "--score-samples 4 --device " + device);
-    CAPTURE(eval.error);
-    CHECK(eval.status == 0);
-    CHECK(contains(eval.out, "val loss "));
-    CHECK(contains(eval.out, "test final score: "));
-    const Outcome text = zerograd("generate " + (folder / "whole") +
-                                  " --prompt 012012 --length 5 --device " + device);
-    CAPTURE(text.error);
-    CHECK(text.status == 0);
-    CHECK(text.out.starts_with("012012"));
-  }
 }
 
 TEST_CASE("benchmarks run on cuda, and devices that are not there are refused by name") {

@@ -3,7 +3,7 @@
 #include "kernels/matmul.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/error.h"
-#include "tests/cuda/wish.h"
+#include "tests/accelerator/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/op_case.h"
 

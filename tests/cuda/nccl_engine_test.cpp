@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/error.h"
-#include "tests/cuda/wish.h"
+#include "tests/accelerator/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/zero/toy.h"
 

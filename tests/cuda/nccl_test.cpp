@@ -10,7 +10,7 @@
 #include "kernels/fold_gradient.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
-#include "tests/cuda/wish.h"
+#include "tests/accelerator/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"

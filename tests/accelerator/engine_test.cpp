@@ -9,7 +9,9 @@
 
 #include "kernels/adam.h"
 #include "runtime/error.h"
+#include "tests/accelerator/accelerator.h"
 #include "tests/error_message.h"
+#include "tests/op_case.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
 #include "zero/checkpoint_file.h"
@@ -21,7 +23,7 @@ using zero::Config;
 using zero::Engine;
 using zero::OffloadOptions;
 
-// The toy's kernels are exact, so the CPU's bits are CUDA's.
+// The toy's kernels are exact, so the CPU's bits are an accelerator's.
 namespace {
 
 struct Outcome {
@@ -74,9 +76,10 @@ std::string str(const Config& config, int ranks) {
 
 }  // namespace
 
-TEST_CASE("ZeRO stages, world sizes and offload on cuda devices give the cpu's bits" *
+TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's bits" *
           doctest::test_suite("every device")) {
-  for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
+  const DType every[] = {DType::f32, DType::bf16, DType::f16};
+  for (const DType compute : on_device(every, device_of_rank(accelerator, 0, {}))) {
     // In f16 the first step overflows and is skipped.
     const Config plain{.compute = compute,
                        .loss_scaling = {.initial_scale_power = 16, .hysteresis = 1}};
@@ -96,12 +99,12 @@ TEST_CASE("ZeRO stages, world sizes and offload on cuda devices give the cpu's b
                             .activation = compute == DType::f32 ? space : Space::device,
                             .sub_group_size = 64};
           CAPTURE(str(config, ranks));
-          CHECK(train(config, ranks, Device::Type::cuda) == expected);
+          CHECK(train(config, ranks, accelerator) == expected);
         }
   }
 }
 
-TEST_CASE("stochastic rounding on cuda devices, or by the cpu beside them, gives the cpu's bits" *
+TEST_CASE("stochastic rounding on accelerators, or by the cpu beside them, gives the cpu's bits" *
           doctest::test_suite("every device")) {
   const Config plain{
       .compute = DType::bf16, .optimizer = DType::bf16, .adam = {.stochastic_rounding = true}};
@@ -116,25 +119,26 @@ TEST_CASE("stochastic rounding on cuda devices, or by the cpu beside them, gives
                           .optimizer = space,
                           .sub_group_size = 64};
         CAPTURE(str(config, ranks));
-        CHECK(train(config, ranks, Device::Type::cuda) == expected);
+        CHECK(train(config, ranks, accelerator) == expected);
       }
 }
 
-TEST_CASE("states on the host of a cuda device are updated by the cpu, others by the device" *
+TEST_CASE("states on the host of an accelerator are updated by the cpu, others by the device" *
           doctest::test_suite("every device")) {
   const auto updated = [](const OffloadOptions& offload) {
-    return train({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, Device::Type::cuda);
+    return train({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, accelerator);
   };
   const Outcome expected = updated({});
-  const auto on_device = std::exchange(kernels::adam.cuda, nullptr);
+  auto& slot = accelerator == Device::Type::hpu ? kernels::adam.hpu : kernels::adam.cuda;
+  const auto own = std::exchange(slot, nullptr);
   const auto here = message_of<Unsupported>([&] { updated({}); });
   const Outcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
-  kernels::adam.cuda = on_device;
-  CHECK(here == "adam: no cuda kernel");
+  slot = own;
+  CHECK(here == "adam: no " + accelerator_name + " kernel");
   CHECK(on_host == expected);
 }
 
-TEST_CASE("a checkpoint of cuda ranks goes on on the cpu, and back" *
+TEST_CASE("a checkpoint of its ranks goes on on the cpu, and back" *
           doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
@@ -149,13 +153,13 @@ TEST_CASE("a checkpoint of cuda ranks goes on on the cpu, and back" *
       train({.compute = compute}, 1, cpu, "", reference.path());
       train({.compute = compute}, 1, cpu, reference / "step_3", reference.path());
       const Outcome expected = train({.compute = compute}, 1, cpu, reference / "step_6");
-      train(config, 2, cuda, "", folder.path());
+      train(config, 2, accelerator, "", folder.path());
       train({.stage = 1, .compute = compute}, 2, cpu, folder / "step_3", folder.path());
-      CHECK(train(config, 1, cuda, folder / "step_6") == expected);
+      CHECK(train(config, 1, accelerator, folder / "step_6") == expected);
     }
 }
 
-TEST_CASE("a save beside the training holds a cuda device's state as it was" *
+TEST_CASE("a save beside the training holds an accelerator's state as it was" *
           doctest::test_suite("every device")) {
   for (const DType optimizer : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
@@ -163,7 +167,7 @@ TEST_CASE("a save beside the training holds a cuda device's state as it was" *
       CAPTURE(name_of(space));
       const TemporaryFolder folder, drive;
       const Toy toy;
-      const Device device = Device::cuda(0, {.swap = {.directory = drive.path()}});
+      const Device device = device_of_rank(accelerator, 0, {.swap = {.directory = drive.path()}});
       const Config config{
           .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
       Engine engine(toy.store, device, config);
@@ -179,7 +183,7 @@ TEST_CASE("a save beside the training holds a cuda device's state as it was" *
     }
 }
 
-TEST_CASE("meta takes the bytes of a cuda device, step by step, in every space" *
+TEST_CASE("meta takes the bytes of an accelerator, step by step, in every space" *
           doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
@@ -205,8 +209,8 @@ TEST_CASE("meta takes the bytes of a cuda device, step by step, in every space" 
         }
         return device.memory().rows();
       };
-      const auto real = measured(Device::cuda(0, options));
-      const auto plan = measured(Device::meta(0, options, Device::Type::cuda));
+      const auto real = measured(device_of_rank(accelerator, 0, options));
+      const auto plan = measured(Device::meta(0, options, accelerator));
       REQUIRE(real.size() == plan.size());
       int64_t pinned = 0;
       for (size_t i = 0; i < real.size(); ++i) {

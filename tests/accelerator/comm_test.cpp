@@ -11,6 +11,7 @@
 #include "kernels/embedding.h"
 #include "kernels/fold_gradient.h"
 #include "runtime/error.h"
+#include "tests/accelerator/accelerator.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
 
@@ -21,7 +22,7 @@ namespace {
 
 using Body = std::function<void(Communicator&, const Device&)>;
 
-void on_devices(int ranks, const Body& body, Device::Type type = Device::Type::cuda) {
+void on_devices(int ranks, const Body& body, Device::Type type = accelerator) {
   run_local(ranks, body, {.type = type});
 }
 
@@ -63,11 +64,13 @@ std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type
 
 }  // namespace
 
-TEST_CASE("ranks on cuda devices gather what kernels have still to write" *
+TEST_CASE("ranks on accelerators gather what kernels have still to write" *
           doctest::test_suite("every device")) {
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](Communicator& comm, const Device& device) {
-      expect(device.name() == "cuda:" + std::to_string(comm.rank()), device.name());
+      expect(device.name() ==
+                 accelerator_name + ":" + std::to_string(comm.rank() % Device::count(accelerator)),
+             device.name());
       const Tensor full = Tensor::zeros({ranks * 5}, DType::f32, device);
       const Tensor shard = doubled(Tensor::full({5}, comm.rank() + 1.0, DType::f32, device));
       comm.wait(comm.all_gather(shard, full, "x"));
@@ -88,15 +91,16 @@ TEST_CASE("ranks on cuda devices gather what kernels have still to write" *
   }
 }
 
-TEST_CASE("pieces on cuda devices are folded in rising rank, to the cpu's bits" *
+TEST_CASE("pieces on accelerators are folded in rising rank, to the cpu's bits" *
           doctest::test_suite("every device")) {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16})
-      CHECK(folded(ranks, dtype, Device::Type::cuda) == folded(ranks, dtype, Device::Type::cpu));
+      CHECK(folded(ranks, dtype, accelerator) == folded(ranks, dtype, Device::Type::cpu));
 }
 
-TEST_CASE("ranks may share a cuda device, and sum integers" * doctest::test_suite("every device")) {
-  const int ranks = Device::count(Device::Type::cuda) + 1;
+TEST_CASE("ranks may share an accelerator, and sum integers" *
+          doctest::test_suite("every device")) {
+  const int ranks = Device::count(accelerator) + 1;
   std::mutex mutex;
   std::vector<std::string> names;
   on_devices(ranks, [&](Communicator& comm, const Device& device) {
@@ -108,10 +112,10 @@ TEST_CASE("ranks may share a cuda device, and sum integers" * doctest::test_suit
     comm.wait(comm.all_reduce(x, "limbs"));
     expect(x.to_host<int64_t>() == std::vector<int64_t>(300, ranks * (ranks + 1) / 2), "sum");
   });
-  CHECK(std::count(names.begin(), names.end(), "cuda:0") == 2);
+  CHECK(std::count(names.begin(), names.end(), accelerator_name + ":0") == 2);
 }
 
-TEST_CASE("collectives of cuda ranks run ahead, and move nothing before its turn" *
+TEST_CASE("collectives of its ranks run ahead, and move nothing before its turn" *
           doctest::test_suite("every device")) {
   on_devices(2, [&](Communicator& comm, const Device& device) {
     std::vector<Tensor> fulls;
@@ -134,7 +138,7 @@ TEST_CASE("collectives of cuda ranks run ahead, and move nothing before its turn
   });
 }
 
-TEST_CASE("a fault of a kernel ends all cuda ranks at the next collective" *
+TEST_CASE("a fault of a kernel ends all its ranks at the next collective" *
           doctest::test_suite("every device")) {
   const auto body = [](Communicator& comm, const Device& device) {
     const Tensor weight = Tensor::zeros({5, 8}, DType::f32, device);

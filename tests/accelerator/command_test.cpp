@@ -1,0 +1,86 @@
+#include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/command_runs.h"
+
+#include <cmath>
+#include <numeric>
+
+using namespace zg::testing;
+
+namespace {
+
+const std::string on_accelerator = "--device " + accelerator_name + " ";
+
+}  // namespace
+
+TEST_CASE("sort is learnt on an accelerator as on the cpu, but for rounding") {
+  const TemporaryFolder folder;
+  const auto losses = [&](const std::string& device) {
+    const std::string metrics = folder / device;
+    hash_of(sort_run + "--steps 50 --lr 1e-3 --device " + device + " --metrics " + metrics);
+    return losses_of(metrics);
+  };
+  const std::vector<double> cpu = losses("cpu"), there = losses(accelerator_name);
+  REQUIRE(there.size() == 50);
+  for (size_t step = 0; step < 50; ++step) {
+    CAPTURE(step);
+    CHECK(std::fabs(there[step] - cpu[step]) <= 1e-3);
+  }
+  const auto last_20 = [](const std::vector<double>& all) {
+    return std::accumulate(all.end() - 20, all.end(), 0.0) / 20;
+  };
+  CHECK(std::fabs(last_20(there) - last_20(cpu)) <= 0.05 * last_20(cpu));
+  CHECK(last_20(there) < 0.8 * there[0]);
+  CHECK(there != cpu);  // or it was not another device
+}
+
+TEST_CASE("ZeRO stages and offload on two accelerators give one hash, and take what is planned") {
+  const TemporaryFolder folder;
+  const std::string measured = folder / "measured.json", planned = folder / "planned.json";
+  std::string expected;
+  for (const char* flags :
+       {"--zero-stage 0", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3",
+        "--zero-stage 3 --param-persistence-threshold 0 --prefetch-bucket-size 0",
+        "--zero-stage 1 --cpu-offload",
+        "--zero-stage 3 --cpu-offload --offload-activations host --activation-checkpoint",
+        "--zero-stage 3 --offload-optimizer nvme --offload-param nvme --nvme-path /tmp"}) {
+    CAPTURE(flags);
+    const std::string line = sort_run + on_accelerator + "--ranks 2 --steps 3 --batch-size 2 " +
+                             flags + " --memory-json ";
+    const std::string hash = hash_of(line + measured);
+    if (expected.empty()) expected = hash;
+    CHECK(hash == expected);
+    CHECK(zerograd("plan" + line.substr(line.find(' ')) + planned).status == 0);
+    CHECK(read_file(planned) == read_file(measured));
+    CHECK(contains(read_file(measured),
+                   "\"machine\":{\"backend\":\"" + accelerator_name + "\",\"granule\":256}"));
+  }
+  CHECK(hash_of(sort_run + on_accelerator + "--steps 3 --grad-accum 2 --batch-size 2") == expected);
+}
+
+TEST_CASE("a checkpoint moves between an accelerator and the cpu") {
+  const TemporaryFolder folder;
+  const std::string run = sort_run + "--batch-size 1 --save " + folder.path();
+  const std::string on = "train --score-samples 0 --progress off --resume " + folder.path();
+  const std::string whole =
+      hash_of(run + "/whole " + on_accelerator + "--precision bf16 --steps 4 --grad-accum 2");
+  hash_of(run + "/parts " + on_accelerator + "--precision bf16 --steps 2 --ranks 2");
+  CHECK(hash_of(on + "/parts " + on_accelerator + "--steps 4") == whole);
+  hash_of(on + "/parts --device cpu --steps 6 --save " + folder.path() + "/cpu");
+  hash_of(on + "/cpu " + on_accelerator + "--steps 7");
+
+  for (const std::string& device : {std::string("cpu"), accelerator_name}) {
+    CAPTURE(device);
+    const Outcome eval =
+        zerograd("eval " + (folder / "whole") + " --batch-size 4 --eval-batches 1 " +
+                 "--score-samples 4 --device " + device);
+    CAPTURE(eval.error);
+    CHECK(eval.status == 0);
+    CHECK(contains(eval.out, "val loss "));
+    CHECK(contains(eval.out, "test final score: "));
+    const Outcome text = zerograd("generate " + (folder / "whole") +
+                                  " --prompt 012012 --length 5 --device " + device);
+    CAPTURE(text.error);
+    CHECK(text.status == 0);
+    CHECK(text.out.starts_with("012012"));
+  }
+}

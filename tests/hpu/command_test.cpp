@@ -1,0 +1,71 @@
+#include <doctest/doctest.h>
+
+#include <cstdio>
+
+#include "tests/accelerator/command_runs.h"
+#include "tests/accelerator/wish.h"
+
+using namespace zg::testing;
+
+// The command on devices of Level Zero.
+
+TEST_CASE("the test driver's devices say that they are no accelerators") {
+  const Outcome info = zerograd("info");
+  CHECK(info.status == 0);
+  CHECK(contains(info.out, "zerograd test driver (CPU), not an accelerator"));
+  CHECK(contains(info.out, "hpu:1"));
+  const Outcome run = zerograd(sort_run + "--use_hpu --steps 1");
+  CHECK(run.status == 0);
+  CHECK(contains(run.error, " hpu:0"));
+  CHECK(contains(run.error, "zerograd test driver (CPU), not an accelerator"));
+}
+
+TEST_CASE("ranks on hpu that are processes give the bits of threads, and take what is planned") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: ranks on hpu as processes (%s)\n", why.c_str());
+    return;
+  }
+  const TemporaryFolder folder;
+  const std::string measured = folder / "measured.json", planned = folder / "planned.json";
+  for (const char* stage : {"0", "3"}) {
+    CAPTURE(stage);
+    const std::string line = sort_run + "--device hpu --steps 3 --batch-size 2 --zero-stage " +
+                             stage + " --param-persistence-threshold 0 --memory-json ";
+    const Outcome outcome = mpirun("-np 2 zerograd " + line + measured);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.error, " hpu:1"));
+    CHECK(line_after(outcome.out, "param_hash ") == hash_of(line + planned + " --ranks 2"));
+    CHECK(read_file(planned) == read_file(measured));
+  }
+}
+
+TEST_CASE("no order that Level Zero allows changes a bit, nor does its validation complain") {
+  const std::string line = sort_run +
+                           "--device hpu --ranks 2 --steps 2 --batch-size 2 --precision bf16 "
+                           "--zero-stage 3 --param-persistence-threshold 0 --cpu-offload";
+  const std::string expected = hash_of(line);
+  const Wish validation("ZE_ENABLE_VALIDATION_LAYER", "1");
+  const Wish parameters("ZE_ENABLE_PARAMETER_VALIDATION", "1");
+  for (int seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    const Wish chaos("ZE_TEST_DRIVER_CHAOS", std::to_string(seed).c_str());
+    CHECK(hash_of(line) == expected);
+  }
+}
+
+TEST_CASE("what an hpu lacks is refused by name") {
+  const auto refused = [](const std::string& line, const std::string& part) {
+    const Outcome outcome = zerograd(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 6);
+    CHECK(contains(outcome.error, part));
+  };
+  refused(sort_run + "--device hpu --precision f16 --steps 1", "f16");
+  refused("tune --data sort --device hpu", "--device hpu: tune predicts");
+  const Wish nowhere("ZE_ENABLE_ALT_DRIVERS", "/nowhere/libze_none.so");
+  refused(sort_run + "--device hpu --steps 1", "--device hpu: Level Zero finds no driver");
+  CHECK(contains(zerograd("info").out, "absent: Level Zero finds no driver"));
+  // A plan needs no device.
+  CHECK(zerograd("plan --data sort --model-type gpt-nano --device hpu").status == 0);
+}
