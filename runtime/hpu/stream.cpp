@@ -25,6 +25,11 @@ class HpuStream final : public Stream {
   HpuStream(DeviceState& state, const char* name)
       : state_(state), name_(name), queue_(handle_of(state.index)), staging_(queue_) {}
   ~HpuStream() override {
+    // Nothing may be destroyed that the device still uses; an error has been told before.
+    try {
+      queue_.wait();
+    } catch (...) {
+    }
     for (const auto& [place, kernel] : kernels_) api().kernelDestroy(kernel.handle);
     if (fault_) api().memFree(driver().context, fault_);
   }
