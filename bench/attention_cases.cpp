@@ -121,7 +121,7 @@ Case decode_case(const Size& s, DType dtype) {
 
 std::vector<Case> attention_cases(const Sizes& sizes) {
   std::vector<Size> training{{1, 12, 1024, 64}, {4, 12, 256, 64}, {8, 3, 128, 16}};
-  if (sizes.on_gpu) training = {{4, 16, 4096, 128}, {16, 16, 1024, 64}, {4, 16, 1024, 96}};
+  if (sizes.on_accelerator) training = {{4, 16, 4096, 128}, {16, 16, 1024, 64}, {4, 16, 1024, 96}};
   std::vector<Case> cases;
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (const Size& s : training)

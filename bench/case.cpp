@@ -22,13 +22,13 @@ double seconds_of(const std::function<void()>& run, int64_t times,
 std::string Rows::shape() const { return by({N, C}); }
 
 Sizes::Sizes(Device::Type type)
-    : on_gpu(type != Device::Type::cpu),
-      tokens{on_gpu ? 65536 : 8192, on_gpu ? 1024 : 768},
-      logits{on_gpu ? 8192 : 1024, 50257},
-      scores{on_gpu ? 98304 : 12288, 1024},
-      hidden((on_gpu ? 32768 : 4096) * hidden_width),
-      flat(int64_t{on_gpu ? 256 : 32} << 20),
-      parameters(on_gpu ? 800'000'000 : 100'000'000) {}
+    : on_accelerator(type != Device::Type::cpu),
+      tokens{on_accelerator ? 65536 : 8192, on_accelerator ? 1024 : 768},
+      logits{on_accelerator ? 8192 : 1024, 50257},
+      scores{on_accelerator ? 98304 : 12288, 1024},
+      hidden((on_accelerator ? 32768 : 4096) * hidden_width),
+      flat(int64_t{on_accelerator ? 256 : 32} << 20),
+      parameters(on_accelerator ? 800'000'000 : 100'000'000) {}
 
 std::vector<Case> kernel_cases(Device::Type type) {
   const Sizes sizes(type);

@@ -35,10 +35,10 @@ struct Rows {
 };
 
 /// What the cases are made with: operands that the caches of a processor do not keep, or those of
-/// a GPU, whose second level has 50 MB.
+/// an accelerator, whose last level may have hundreds of MB.
 struct Sizes {
   static constexpr int64_t hidden_width = 3072;
-  bool on_gpu;
+  bool on_accelerator;
   Rows tokens, logits, scores;
   int64_t hidden;      ///< elements of a feed-forward layer
   int64_t flat;        ///< elements of parameters or gradients that are cast or added

@@ -9,6 +9,7 @@
 #include "kernels/matmul.h"
 #include "kernels/peak.h"
 #include "runtime/cpu/team.h"
+#include "runtime/error.h"
 #include "runtime/tensor.h"
 #include "tools/speed.h"
 
@@ -56,6 +57,36 @@ struct Sum {
   }
 };
 
+/// The rate of an accelerator at the largest of the sizes, or at the first that takes long, or at
+/// the last that fits.
+template <class WorkOf>
+double rate(const Device& device, int64_t smallest, int64_t largest, const WorkOf& work_of) {
+  constexpr double long_enough = 0.05;  // seconds: a slower device is known by smaller work
+  const auto best_of = [&](int rounds, const std::function<void()>& run) {
+    double best = 1e9;
+    for (int round = 0; round < rounds; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      run();
+      device.compute().synchronize();
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, seconds.count());
+    }
+    return best;
+  };
+  double found = 0.0;
+  for (int64_t size = smallest; size <= largest; size *= 2) try {
+      const auto [amount, run] = work_of(size);
+      if (size == smallest) best_of(1, run);  // some kernels are built at first use
+      const double first = best_of(1, run);
+      found = amount / (first > long_enough ? first : best_of(8, run));
+      if (first > long_enough) break;
+    } catch (const OutOfMemory&) {
+      if (found > 0.0) break;
+      throw;
+    }
+  return found;
+}
+
 }  // namespace
 
 double measure_read_bandwidth(const Device& device) {
@@ -75,50 +106,33 @@ double measure_update_bandwidth(const Device& device) {
   return 2.0 * static_cast<double>(y.bytes()) / seconds;
 }
 
-Limits measure_gpu_limits(const Device& device) {
-  constexpr double long_enough = 0.05;  // seconds: a slower device is known by smaller work
-  const auto best_of = [&](int rounds, const std::function<void()>& run) {
-    double best = 1e9;
-    for (int round = 0; round < rounds; ++round) {
-      const auto begin = std::chrono::steady_clock::now();
-      run();
-      device.compute().synchronize();
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      best = std::min(best, seconds.count());
-    }
-    return best;
-  };
-  // The rate of the largest of the sizes, or of the first that takes long.
-  const auto rate = [&](int64_t smallest, int64_t largest, const auto& work_of) {
-    double found = 0.0;
-    for (int64_t size = smallest; size <= largest; size *= 2) {
-      const auto [amount, run] = work_of(size);
-      const double first = best_of(1, run);
-      found = amount / (first > long_enough ? first : best_of(8, run));
-      if (first > long_enough) break;
-    }
-    return found;
-  };
-  Limits limits;
-  limits.memory = rate(numel / 128, 4 * numel, [&](int64_t size) {
+double measure_copy_rate(const Device& device) {
+  return rate(device, numel / 128, 4 * numel, [&](int64_t size) {
     const Tensor from = Tensor::zeros({size}, DType::f32, device);
     const Tensor to = Tensor::zeros({size}, DType::f32, device);
     return std::pair(2.0 * static_cast<double>(to.bytes()),
                      std::function<void()>([=] { copy(from, to, device.compute()); }));
   });
-  limits.update = limits.read = limits.memory;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    (dtype == DType::bf16 ? limits.matmul_bf16 : limits.matmul_f32) =
-        rate(256, 8192, [&](int64_t side) {
-          const Matmul call{.a = operand({side, side}, dtype, device, 1),
-                            .b = operand({side, side}, dtype, device, 2),
-                            .c = Tensor::zeros({side, side}, dtype, device),
-                            .M = side,
-                            .N = side,
-                            .K = side};
-          return std::pair(2.0 * static_cast<double>(side * side * side),
-                           std::function<void()>([=] { kernels::matmul(call, device.compute()); }));
-        });
+}
+
+double measure_product_rate(const Device& device, DType dtype) {
+  return rate(device, 256, 8192, [&](int64_t side) {
+    const Matmul call{.a = operand({side, side}, dtype, device, 1),
+                      .b = operand({side, side}, dtype, device, 2),
+                      .c = Tensor::zeros({side, side}, dtype, device),
+                      .M = side,
+                      .N = side,
+                      .K = side};
+    return std::pair(2.0 * static_cast<double>(side * side * side),
+                     std::function<void()>([=] { kernels::matmul(call, device.compute()); }));
+  });
+}
+
+Limits measure_accelerator_limits(const Device& device) {
+  Limits limits;
+  limits.memory = limits.update = limits.read = measure_copy_rate(device);
+  limits.matmul_f32 = measure_product_rate(device, DType::f32);
+  limits.matmul_bf16 = measure_product_rate(device, DType::bf16);
   return limits;
 }
 

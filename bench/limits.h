@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/device.h"
+#include "runtime/dtype.h"
 
 namespace zg::bench {
 
@@ -16,9 +17,16 @@ struct Limits {
 /// The best of three rounds: some seconds and, while it runs, 512 MiB.
 Limits measure_limits(const Device& device);
 
-/// Of a GPU: copies on the device of up to 2 GiB, read and written, and products of up to
-/// 8192 x 8192 by whatever multiplies there (Device::description() says). Takes 4 GiB.
-Limits measure_gpu_limits(const Device& device);
+/// Of an accelerator: measure_copy_rate() as every limit of memory, and measure_product_rate(); 0
+/// for a dtype without products.
+Limits measure_accelerator_limits(const Device& device);
+
+/// Bytes a second that copies on an accelerator read and write, of up to 2 GiB; takes up to 4 GiB.
+double measure_copy_rate(const Device& device);
+
+/// FLOP/s of products on an accelerator, of up to 8192 x 8192, by whatever multiplies there
+/// (Device::description() says); takes up to 800 MB. Throws Unsupported where nothing does.
+double measure_product_rate(const Device& device, DType dtype);
 
 /// Bytes a second that all threads read and write of an array too large for any cache, in place:
 /// the best of several passes.

@@ -45,7 +45,7 @@ std::vector<Case> matmul_cases(const Sizes& sizes) {
       {704, 48, 48, false, true, "NT"},       {704, 192, 48, false, true, "NT"},
       {48, 192, 704, true, false, "TN"},      {1, 3072, 768, false, true, "NT"},
       {1, 50257, 768, false, true, "NT"}};
-  if (sizes.on_gpu)  // the same of 16 sequences of 1024, and a square beyond all caches
+  if (sizes.on_accelerator)  // the same of 16 sequences of 1024, and a square beyond all caches
     extents = {{16384, 2304, 768, false, true, "NT"},  {16384, 3072, 768, false, true, "NT"},
                {16384, 768, 3072, false, true, "NT"},  {16384, 768, 3072, false, false, "NN"},
                {768, 3072, 16384, true, false, "TN"},  {16384, 50304, 768, false, true, "NT"},

@@ -12,8 +12,8 @@
 namespace zg::bench {
 
 /// What a run that offloads does all the time: a drive's bytes to memory and back, AdamW where its
-/// states are, and both at once. Of a GPU the copies to and from pinned memory instead, and AdamW
-/// without a drive.
+/// states are, and both at once. Of an accelerator the copies to and from pinned memory instead,
+/// and AdamW without a drive.
 struct OffloadOptions {
   int64_t bytes = 256 << 20;  ///< of one transfer, and of the masters that AdamW updates
   Device::Type type = Device::Type::cpu;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "runtime/device.h"
+#include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
@@ -11,7 +11,10 @@
 
 namespace zg::tools {
 
-nlohmann::ordered_json machine_json() {
+nlohmann::ordered_json machine_json(Device::Type type) {
+  if (type != Device::Type::cpu)
+    return {{"device", device_of_rank(type, 0, {}).description()},
+            {"devices", Device::count(type)}};
   return {{"isa", name_of(best_isa())}, {"cores", available_cores()}};
 }
 

@@ -17,7 +17,7 @@ int bench_generate(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
 
 /// What every record says of the machine, and of a model.
-nlohmann::ordered_json machine_json();
+nlohmann::ordered_json machine_json(Device::Type type = Device::Type::cpu);
 nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
 /// Of --filter; ConfigError when it is none.

@@ -33,8 +33,8 @@ struct Options {
 struct Measured {
   models::GPTConfig model;
   int threads;
-  double read = 0.0;             ///< measure_read_bandwidth()
-  double weight_bytes = 0.0;     ///< what a token reads of the parameters
+  double read = 0.0;          ///< measure_read_bandwidth(), of an accelerator measure_copy_rate()
+  double weight_bytes = 0.0;  ///< what a token reads of the parameters
   std::vector<double> prefills;  ///< seconds until the first token, sorted
   std::vector<double> tokens;    ///< seconds of each one after it, sorted
 };
@@ -105,7 +105,7 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
     throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
                       " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
                       " and " + std::to_string(options.tokens));
-  require_device(options.place.type);
+  require_figures(options.place.type);
   check_writable("--json", options.json);
   return true;
 }
@@ -133,9 +133,10 @@ Measured measure(const Options& options) {
   const Device device = device_of_rank(options.place.type, 0, options.place.device);
   Measured measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
   const auto measure_read = [&] {  // twice: what else runs on this machine comes and goes
-    if (options.place.type == Device::Type::cpu)
-      measured.read = std::max(measured.read,
-                               bench::measure_read_bandwidth(Device::cpu(0, options.place.device)));
+    const Device own = device_of_rank(options.place.type, 0, options.place.device);
+    measured.read =
+        std::max(measured.read, own.type() == Device::Type::cpu ? bench::measure_read_bandwidth(own)
+                                                                : bench::measure_copy_rate(own));
   };
   measure_read();
   ParameterStore store;
@@ -178,8 +179,9 @@ void print(const Options& options, const Measured& measured) {
       "| case | shape | dtype | threads | median ms | p10 - p90 | tokens/s | GB/s | %% of limit | "
       "best |\n"
       "|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n"
-      "| limit: read | | | %d | | | | %.1f | | |\n",
-      measured.threads, 1e-9 * measured.read);
+      "| limit: %s | | | %d | | | | %.1f | | |\n",
+      options.place.type == Device::Type::cpu ? "read" : "memory, a copy", measured.threads,
+      1e-9 * measured.read);
   for (const Row& row : rows_of(options, measured)) {
     const auto ms = [&](double q) { return 1e3 * bench::quantile(row.seconds, q); };
     const bool limited = row.limit_s > 0.0;
@@ -211,7 +213,7 @@ Json json_of(const Options& options, const Measured& measured) {
   }
   return {{"schema", 1},
           {"bench", "generate"},
-          {"machine", machine_json()},
+          {"machine", machine_json(options.place.type)},
           {"model", model_json(measured.model)},
           {"precision", name_of(options.engine.compute)},
           {"batch", options.batch},

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "bench/case.h"
+#include "runtime/comm.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
@@ -156,21 +157,27 @@ Json measure_on_cpu(const std::vector<Case>& cases, const std::vector<int>& thre
           {"rows", rows}};
 }
 
-Json measure_on_cuda(const std::vector<Case>& cases) {
+Json measure_on_accelerator(Device::Type type, const std::vector<Case>& cases) {
   Json rows = Json::array();
   print_head();
-  const Device device = Device::cuda();
-  const Limits limits = bench::measure_gpu_limits(device);
+  const Device device = device_of_rank(type, 0, {});
+  const Limits limits = bench::measure_accelerator_limits(device);
   print_products(limits, 1);
   print_limit("memory, a copy", "f32", 1, 0.0, limits.memory);
-  for (const Case& c : cases) {
-    const bench::Effort effort{.sample_seconds = 2e-3};  // long against the wait for a GPU
-    const auto seconds =
-        bench::measure(c.make(device), effort, [&] { device.compute().synchronize(); });
-    const Row row{c, 1, seconds, bound_of(c, limits)};
-    print(row);
-    rows.push_back(json_of(row));
-  }
+  for (const Case& c : cases) try {
+      const bench::Effort effort{.sample_seconds = 2e-3};  // long against the wait for the device
+      const auto finish = [&] { device.compute().synchronize(); };
+      const std::function<void()> run = c.make(device);
+      run();  // some kernels are built at first use
+      finish();
+      const auto seconds = bench::measure(run, effort, finish);
+      const Row row{c, 1, seconds, bound_of(c, limits)};
+      print(row);
+      rows.push_back(json_of(row));
+    } catch (const OutOfMemory&) {
+      std::printf("| %s | %s | %s | 1 | does not fit its memory | | | | | | |\n", c.name.c_str(),
+                  c.shape.c_str(), name_of(c.dtype));
+    }
   return {{"schema", 1},
           {"bench", "kernels"},
           {"machine", {{"device", device.description()}}},
@@ -191,8 +198,9 @@ int bench_kernels(const std::vector<std::string>& arguments) {
           "Measures what this machine reaches at most, then every kernel beside the limit that\n"
           "bounds it: multiply-adds on registers, or memory that is read or updated. Bytes are\n"
           "those of each operand once; what a cache holds exceeds 100 % of memory. Takes some\n"
-          "minutes and up to 2 GiB; with --device cuda up to 16 GiB of the GPU, for larger "
-          "operands.",
+          "minutes and up to 2 GiB; of an accelerator up to 16 GiB, for larger operands, beside "
+          "the\n"
+          "rate of a copy and of the largest product there.",
       .groups = {{"flags",
                   {text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case shape dtype\""),
@@ -208,11 +216,11 @@ int bench_kernels(const std::vector<std::string>& arguments) {
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;
   if (!parse(line, arguments, given)) return 0;
-  require_device(type);
+  require_figures(type);
   check_writable("--json", json);
   const std::vector<Case> cases = chosen(filter, type);
-  const Json record =
-      type == Device::Type::cuda ? measure_on_cuda(cases) : measure_on_cpu(cases, threads);
+  const Json record = type == Device::Type::cpu ? measure_on_cpu(cases, threads)
+                                                : measure_on_accelerator(type, cases);
   if (!json.empty()) write_text(json, record.dump(1));
   return 0;
 }

@@ -88,9 +88,9 @@ int bench_offload(const std::vector<std::string>& arguments) {
       .summary =
           "Measures a drive and memory, then what offload makes of them: transfers, AdamW where\n"
           "its states are, and how much of the drive's time it hides. Takes 5 times --size\n"
-          "of memory, 4 times of the drive, and half a minute; leaves no file. Of a GPU: copies "
-          "to\n"
-          "and from pinned memory, and AdamW with its states on either side.",
+          "of memory, 4 times of the drive, and half a minute; leaves no file. Of an "
+          "accelerator:\n"
+          "copies to and from pinned memory, and AdamW with its states on either side.",
       .groups = {{"flags",
                   {text_flag({"--nvme-path"}, "DIR", swap.directory, "a directory on the drive"),
                    size_flag({"--size"}, options.bytes,
@@ -103,7 +103,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
                  later_place_flags()}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
-  require_device(options.type);
+  require_figures(options.type);
   constexpr int64_t least = 1 << 20;
   if (options.bytes < least || options.bytes % least != 0)
     throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));

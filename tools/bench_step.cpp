@@ -7,11 +7,13 @@
 #include <set>
 
 #include "bench/case.h"
+#include "bench/limits.h"
 #include "bench/profile.h"
 #include "bench/random_tokens.h"
 #include "runtime/comm.h"
 #include "runtime/file_io.h"
 #include "tools/bench.h"
+#include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/run.h"
 #include "tools/speed.h"
@@ -107,10 +109,13 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   first.threads = options.threads;
   options.threads = std::min(available_cores(), options.threads * ranks);
   const auto measure_peak = [&] {  // twice: what else runs on this machine comes and goes
-    if (run.options.place.type != Device::Type::cpu) return;  // of a GPU: `bench kernels`
-    first.peak_flops =
-        std::max(first.peak_flops,
-                 matmul_peak(Device::cpu(0, options), run.settings.optimisation.engine.compute));
+    const Device::Type type = run.options.place.type;
+    const Device device = device_of_rank(type, 0, options);
+    const DType dtype = run.settings.optimisation.engine.compute;
+    first.peak_flops = std::max(first.peak_flops, type == Device::Type::cpu
+                                                      ? matmul_peak(device, dtype)
+                                                      : bench::measure_product_rate(device, dtype) *
+                                                            std::min(ranks, Device::count(type)));
   };
   measure_peak();
   const auto trace = std::make_shared<Trace>();
@@ -201,7 +206,7 @@ Json json_of(const Report& report) {
                      {"percent", 100.0 * row.seconds / report.profiled_seconds()}});
   return {{"schema", 1},
           {"bench", "step"},
-          {"machine", machine_json()},
+          {"machine", machine_json(run.options.place.type)},
           {"model", model_json(settings.model)},
           {"precision", settings.optimisation.precision()},
           {"ranks", settings.ranks},
@@ -232,6 +237,7 @@ int bench_step(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_writable("--json", options.json);
   options.train.steps = options.warm_up + options.steps + traced;
+  require_figures(options.train.place.type);
   const Run run = prepare_run(options.train, bench::random_tokens(options.train.model.vocabulary,
                                                                   options.train.model.block_size));
   const Measured measured = measure(run, options);

@@ -1,5 +1,6 @@
 #include "tools/device_flag.h"
 
+#include "runtime/backend.h"
 #include "runtime/device_names.h"
 #include "runtime/error.h"
 #include "tools/values.h"
@@ -28,6 +29,18 @@ Flag use_hpu_flag(Device::Type& type) {
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
     throw Unsupported(std::string("--device ") + name_of(type) + ": " + why + "; try --device cpu");
+}
+
+void require_figures(Device::Type type) {
+  require_device(type);
+  const Backend* backend = backend_of(type);
+  if (!backend || !backend->stand_in) return;
+  for (int index = 0; index < backend->count(); ++index)
+    if (const std::string what = backend->stand_in(index); !what.empty())
+      throw Unsupported(std::string("--device ") + name_of(type) + ": " + name_of(type) + ":" +
+                        std::to_string(index) + " is the " + what +
+                        ": its times say nothing of one; expected an accelerator to measure; try "
+                        "--device cpu");
 }
 
 }  // namespace zg::tools

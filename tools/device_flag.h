@@ -12,5 +12,7 @@ Flag use_hpu_flag(Device::Type& type);
 
 /// Unsupported, with the reason, where this machine has no such device.
 void require_device(Device::Type type);
+/// That too where what computes is no such device: its times are no figures.
+void require_figures(Device::Type type);
 
 }  // namespace zg::tools

@@ -56,7 +56,7 @@ struct BucketsByWidth {
 };
 
 struct PlaceOptions {
-  Device::Type type = Device::Type::cpu;  ///< cpu or cuda
+  Device::Type type = Device::Type::cpu;  ///< not meta
   Device::Options device;
 };
 

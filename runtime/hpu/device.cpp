@@ -11,9 +11,14 @@ int count_devices() { return static_cast<int>(driver().devices.size()); }
 
 std::string absence() { return driver().absence; }
 
-std::string describe(int index) {
+ze_device_properties_t properties_of(int index) {
   ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
   check(api().deviceGetProperties(handle_of(index), &properties), "zeDeviceGetProperties");
+  return properties;
+}
+
+std::string describe(int index) {
+  const ze_device_properties_t properties = properties_of(index);
   const Features& features = features_of(index);
   std::string sizes;
   for (const int size : features.sub_groups)
@@ -26,6 +31,11 @@ std::string describe(int index) {
          (features.rounded_divide_sqrt ? ""
                                        : ", divide and square root not correctly rounded: other "
                                          "bits with host offload than without");
+}
+
+std::string stand_in(int index) {
+  const ze_device_properties_t properties = properties_of(index);
+  return properties.type == ZE_DEVICE_TYPE_CPU ? properties.name : "";
 }
 
 }  // namespace
@@ -44,6 +54,7 @@ const Backend& backend() {
   static constexpr Backend present{.count = count_devices,
                                    .absence = absence,
                                    .describe = describe,
+                                   .stand_in = stand_in,
                                    .reaches = reaches,
                                    .make_stream = make_stream,
                                    .memory = make_memory};

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "bench/case.h"
+#include "tests/accelerator/wish.h"
+#include "tests/tools/command.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+// The command on the test driver: its times are no figures of any accelerator, and what would be
+// measured on one runs.
+namespace {
+
+const std::string sort_run =
+    " --data sort --model-type gpt-nano --batch-size 2 --score-samples 0 --progress off "
+    "--device hpu";
+
+}  // namespace
+
+TEST_CASE("no benchmark shows a figure of the test driver") {
+  const TemporaryFolder folder;
+  for (const std::string line :
+       {"bench kernels", "bench kernels --filter 704x192x48", "bench step --steps 1 --warm-up 0",
+        "bench generate", "bench offload --size 1MiB"}) {
+    CAPTURE(line);
+    const std::string json = folder / "figures.json";
+    const Outcome outcome = zerograd(line + " --device hpu --json " + json);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 6);
+    CHECK(outcome.out.empty());
+    CHECK(contains(outcome.error,
+                   "Unsupported: --device hpu: hpu:0 is the zerograd test driver (CPU), not an "
+                   "accelerator: its times say nothing of one"));
+    CHECK(!std::filesystem::exists(json));
+  }
+}
+
+TEST_CASE("a run says what its device is before it says how fast it goes, and of no peak") {
+  const Outcome run = zerograd("train --steps 2 --log-interval 1" + sort_run);
+  CAPTURE(run.error);
+  REQUIRE(run.status == 0);
+  CHECK(contains(run.error, "zerograd test driver (CPU), not an accelerator"));
+  CHECK(contains(run.out, " tokens/s"));
+  CHECK(!contains(run.out, "of matmul peak"));
+}
+
+TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
+  const TemporaryFolder folder;
+  const auto plan = [&](const std::string& name) {
+    const Outcome outcome = zerograd("plan --steps 2" + sort_run + " --ranks 2 --zero-stage 2" +
+                                     " --cpu-offload --memory-json " + folder / name);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.out, "machine: hpu, ranks as threads"));
+    return read_file(folder / name);
+  };
+  const std::string with = plan("with.json");
+  const Wish none("ZE_ENABLE_ALT_DRIVERS", "/no/such/driver.so");
+  CHECK(zerograd("train --steps 1" + sort_run).status == 6);
+  CHECK(plan("without.json") == with);
+  CHECK(contains(with, "\"machine\":{\"backend\":\"hpu\",\"granule\":256}"));
+}
+
+TEST_CASE("what is measured on an accelerator runs there: limits, and each kind of case") {
+  const Device device = Device::hpu();
+  bench::Sizes sizes(Device::Type::cpu);
+  sizes.tokens = {.N = 1024, .C = 16};  // a sequence as long as those of the cases
+  sizes.logits.N = 4;
+  sizes.scores = {.N = 6, .C = 32};
+  sizes.hidden = sizes.flat = sizes.parameters = 1024;
+  std::set<std::string> kinds, ran;
+  for (const auto& cases :
+       {matmul_cases(sizes), attention_cases(sizes), row_cases(sizes), element_cases(sizes)})
+    for (const bench::Case& c : cases) {
+      CAPTURE(c.text());
+      const std::string kind = c.name + " " + name_of(c.dtype);
+      kinds.insert(kind);
+      if (c.flops > 4e7 || c.bytes() > 2e7) continue;
+      c.make(device)();
+      device.compute().synchronize();
+      ran.insert(kind);
+    }
+  for (const std::string& kind : kinds) {
+    if (kind.starts_with("matmul NN")) continue;  // all large; the limits have that product
+    CAPTURE(kind);
+    CHECK(ran.count(kind) == 1);
+  }
+  for (const double rate :
+       {bench::measure_copy_rate(device), bench::measure_product_rate(device, DType::f32),
+        bench::measure_product_rate(device, DType::bf16)})
+    CHECK(rate > 0.0);
+}
