@@ -61,6 +61,7 @@ struct Loader {
     find(a.eventDestroy, "zeEventDestroy");
     find(a.eventHostSynchronize, "zeEventHostSynchronize");
     find(a.eventHostReset, "zeEventHostReset");
+    find(a.eventQueryKernelTimestamp, "zeEventQueryKernelTimestamp");
     find(a.moduleCreate, "zeModuleCreate");
     find(a.moduleDestroy, "zeModuleDestroy");
     find(a.moduleBuildLogGetString, "zeModuleBuildLogGetString");

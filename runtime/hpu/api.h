@@ -44,6 +44,7 @@ struct Api {
   decltype(&::zeEventDestroy) eventDestroy;
   decltype(&::zeEventHostSynchronize) eventHostSynchronize;
   decltype(&::zeEventHostReset) eventHostReset;
+  decltype(&::zeEventQueryKernelTimestamp) eventQueryKernelTimestamp;
   decltype(&::zeModuleCreate) moduleCreate;
   decltype(&::zeModuleDestroy) moduleDestroy;
   decltype(&::zeModuleBuildLogGetString) moduleBuildLogGetString;

@@ -69,8 +69,9 @@ void Queue::fill_zero(void* to, size_t bytes) {
   barrier();
 }
 
-void Queue::launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name) {
-  check(api().commandListAppendLaunchKernel(list_, kernel, &groups, nullptr, 0, nullptr), name);
+void Queue::launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name,
+                   ze_event_handle_t done) {
+  check(api().commandListAppendLaunchKernel(list_, kernel, &groups, done, 0, nullptr), name);
   barrier();
 }
 

@@ -19,7 +19,9 @@ class Queue {
   /// Any of device memory and of what zeMemAllocHost gave.
   void copy(void* to, const void* from, size_t bytes);
   void fill_zero(void* to, size_t bytes);
-  void launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name);
+  /// `done`: signalled by it, or null.
+  void launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name,
+              ze_event_handle_t done);
 
   /// Blocks the host until all that was queued is done.
   void wait();

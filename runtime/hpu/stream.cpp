@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "runtime/device_state.h"
 #include "runtime/error.h"
 #include "runtime/hpu/device.h"
+#include "runtime/hpu/kernel_times.h"
 #include "runtime/hpu/staging.h"
 
 namespace zg::hpu {
@@ -42,6 +44,7 @@ class HpuStream final : public Stream {
 
   void synchronize() override {
     queue_.wait();
+    if (times_) times_->tell(trace(), state_.index);
     if (!std::exchange(may_fault_, false)) return;
     Fault fault;
     staging_.to_host(&fault, fault_, sizeof fault);
@@ -105,10 +108,11 @@ class HpuStream final : public Stream {
       check(api().kernelSetArgumentValue(kernel.handle, static_cast<uint32_t>(i),
                                          arguments[i].bytes, arguments[i].value),
             name);
+    if (trace() && !times_) times_.emplace(queue_.device());
     queue_.launch(kernel.handle,
                   {static_cast<uint32_t>(groups.x), static_cast<uint32_t>(groups.y),
                    static_cast<uint32_t>(groups.z)},
-                  name);
+                  name, trace() ? times_->next(name) : nullptr);
   }
 
  private:
@@ -174,6 +178,7 @@ class HpuStream final : public Stream {
 
   DeviceState& state_;  // owns this stream
   const char* const name_;
+  std::optional<KernelTimes> times_;  // outlives the queue, which waits for what signals it
   Queue queue_;
   Staging staging_;
   std::map<int, Far> far_;

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/hpu/api.h"
+#include "runtime/trace.h"
+
+namespace zg::hpu {
+
+/// How long the device itself took for kernels, for traces.
+class KernelTimes {
+ public:
+  explicit KernelTimes(ze_device_handle_t device);
+  ~KernelTimes();  ///< what was to signal its events must be done
+  KernelTimes(const KernelTimes&) = delete;
+  KernelTimes& operator=(const KernelTimes&) = delete;
+
+  /// What the next launch signals.
+  ze_event_handle_t next(const char* kernel);
+  /// Spans on the track "kernels" of all launches since the last call, which must be done; none
+  /// without a trace. Lengths and distances are by the device's clock, which knows no other: the
+  /// last one ends now.
+  void tell(Trace* trace, int rank);
+
+ private:
+  void add_pool();
+  /// From one moment to a later one, of a clock that begins again.
+  double nanoseconds(uint64_t from, uint64_t to) const;
+
+  const ze_device_handle_t device_;
+  double nanoseconds_of_a_tick_ = 0.0;
+  uint64_t mask_ = 0;
+  std::vector<ze_event_pool_handle_t> pools_;
+  std::vector<ze_event_handle_t> events_;
+  std::vector<std::string> kernels_;  // of the first events, in the order of their launches
+};
+
+}  // namespace zg::hpu
