@@ -89,7 +89,7 @@ Function extension(const char* name) {
       !found)
     throw DeviceError(std::string("hpu: the driver has no ") + name +
                       ", so that devices do not reach pinned memory; expected Intel's driver of "
-                      "2022 or newer; try without offload");
+                      "2022 or newer; try a newer driver, or cpu");
   return reinterpret_cast<Function>(found);
 }
 

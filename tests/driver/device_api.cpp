@@ -57,7 +57,7 @@ ze_result_t driver_extensions(ze_driver_handle_t, uint32_t* count,
 }
 
 ze_result_t driver_function(ze_driver_handle_t, const char* name, void** address) {
-  *address = extension_function(name);
+  *address = settings().imports ? extension_function(name) : nullptr;
   return *address ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
 }
 

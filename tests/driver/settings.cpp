@@ -35,6 +35,7 @@ Settings from_environment() {
   number("MEMORY", read.memory);
   number("DPAS", read.products);
   number("ROUNDED", read.rounded_divide);
+  number("IMPORT", read.imports);
   number("STRICT", read.strict);
   number("CHAOS", read.chaos);
   number("AT_ONCE", read.at_once);

@@ -14,6 +14,7 @@ struct Settings {
   std::vector<unsigned> sub_groups{16, 32};  ///< SUB_GROUPS: sizes, ascending; "none"
   unsigned products = 1;  ///< DPAS=0: no products of tiles (else for the smallest size), 2: wrong
   bool rounded_divide = true;  ///< ROUNDED=0: does not promise exact division and square root
+  bool imports = true;         ///< IMPORT=0: lacks zexDriverImportExternalPointer
   bool strict = true;          ///< STRICT=0: the host may reach the memory of devices
   uint64_t chaos = 0;          ///< CHAOS: seed of the order of what has none; 0: as it was given
   bool at_once = false;        ///< AT_ONCE=1: work is done when it is given, not when waited for

@@ -53,6 +53,18 @@ TEST_CASE("an index outside is told by the next wait, once, and reads what is in
   CHECK(picked.to_host<int64_t>() == std::vector<int64_t>{9, 8, 7});
 }
 
+TEST_CASE("a fault may be the last that a device is asked for" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  const Tensor picked = Tensor::zeros({1}, DType::i64, device);
+  kernels::gather({.x = of<int64_t>(device, {7, 8, 9}),
+                   .index = of<int32_t>(device, {3}),
+                   .y = picked,
+                   .axis = 0},
+                  device.compute());
+  CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
+}
+
 TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();

@@ -1,0 +1,36 @@
+#include <doctest/doctest.h>
+
+#include "tests/accelerator/command_runs.h"
+#include "tests/accelerator/wish.h"
+
+using namespace zg::testing;
+
+// Devices and drivers that lack something say so.
+namespace {
+
+const std::string short_run = sort_run + "--device hpu --steps 2 --batch-size 2";
+
+}  // namespace
+
+TEST_CASE("a driver that brings in no memory of the process is refused by what it lacks") {
+  const Wish lacking("ZE_TEST_DRIVER_IMPORT", "0");
+  CHECK(contains(zerograd("info").out, "hpu:1"));
+  const Outcome refused = zerograd(short_run);
+  CAPTURE(refused.error);
+  CHECK(refused.status == 1);
+  CHECK(contains(refused.error,
+                 "DeviceError: hpu: the driver has no "
+                 "zexDriverImportExternalPointer, so that devices do not reach "
+                 "pinned memory"));
+  CHECK(contains(refused.error, "try a newer driver, or cpu"));
+}
+
+TEST_CASE("a device whose divisions are not correctly rounded says what that costs") {
+  const std::string words = "other bits with host offload than without";
+  CHECK(!contains(zerograd("info").out, words));
+  const Wish lacking("ZE_TEST_DRIVER_ROUNDED", "0");
+  CHECK(contains(zerograd("info").out, words));
+  const Outcome run = zerograd(short_run);
+  CHECK(run.status == 0);
+  CHECK(contains(run.error, words));
+}
