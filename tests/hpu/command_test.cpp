@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "tests/accelerator/command_runs.h"
 #include "tests/accelerator/wish.h"
@@ -8,6 +9,16 @@
 using namespace zg::testing;
 
 // The command on devices of Level Zero.
+
+namespace {
+
+size_t count_of(const std::string& part, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
 
 TEST_CASE("the test driver's devices say that they are no accelerators") {
   const Outcome info = zerograd("info");
@@ -51,6 +62,53 @@ TEST_CASE("no order that Level Zero allows changes a bit, nor does its validatio
     CAPTURE(seed);
     const Wish chaos("ZE_TEST_DRIVER_CHAOS", std::to_string(seed).c_str());
     CHECK(hash_of(line) == expected);
+  }
+}
+
+TEST_CASE("modules are built once for each device, and again where what was kept is damaged") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const std::string kept = folder / "kept",
+                    line = sort_run + "--steps 1 --batch-size 1 --device hpu";
+  const Wish trace("ZE_TEST_DRIVER_TRACE", "1");
+  std::string expected;
+  struct Built {
+    size_t from_spirv, from_native;
+    bool operator==(const Built&) const = default;
+  };
+  const auto built = [&](const std::string& flags = "") {
+    const Outcome run = zerograd(line + flags);
+    CHECK(run.status == 0);
+    const std::string hash = line_after(run.out, "param_hash ");
+    if (expected.empty()) expected = hash;
+    if (flags.empty()) CHECK(hash == expected);
+    return Built{count_of("module from SPIR-V", run.error),
+                 count_of("module from native code", run.error)};
+  };
+  const auto files = [&] {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(kept), {}));
+  };
+  size_t modules = 0;
+  {
+    const Wish cache("ZG_HPU_CACHE", kept.c_str());
+    modules = built().from_spirv;
+    CHECK(modules > 5);
+    CHECK(files() == modules);
+    CHECK(built() == Built{0, modules});
+    const std::string one = fs::directory_iterator(kept)->path();
+    std::string bytes = read_file(one);
+    bytes.back() ^= 1;
+    write_file(one, bytes);
+    CHECK(built() == Built{1, modules - 1});
+    CHECK(built() == Built{0, modules});
+    CHECK(built(" --ranks 2") == Built{modules, modules});  // the other device's
+    CHECK(files() == 2 * modules);
+  }
+  write_file(folder / "file", "");
+  for (const std::string& place : {folder / "file", std::string("/proc/nowhere"), std::string()}) {
+    CAPTURE(place);
+    const Wish cache("ZG_HPU_CACHE", place.c_str());
+    CHECK(built() == Built{modules, 0});
   }
 }
 

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/fold_gradient.h"
@@ -84,6 +85,42 @@ TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device
                               stream);
   check_told(device, "embedding_backward: ids[1] is 9; expected 0 to 1");
   CHECK(dweight.to_doubles() == std::vector<double>{8, 5});
+}
+
+TEST_CASE("a target outside is told by the next wait, and counts as ignored" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  Stream& stream = device.compute();
+  const auto check_all = [&](const Tensor& targets, const std::string& is) {
+    const Tensor logits = random_tensor({3, 5}, DType::f32, device, 1);
+    const Tensor loss = Tensor::empty({3}, DType::f32, device);
+    const Tensor log_sum = Tensor::empty({3}, DType::f32, device);
+    const Tensor dlogits = Tensor::empty({3, 5}, DType::f32, device);
+    kernels::cross_entropy_forward(
+        {.logits = logits, .targets = targets, .loss = loss, .log_sum = log_sum}, stream);
+    check_told(device, ("cross_entropy_forward: targets[1] is " + is).c_str());
+    CHECK(loss.to_doubles()[1] == 0.0);
+    kernels::cross_entropy_backward({.logits = logits,
+                                     .targets = targets,
+                                     .log_sum = log_sum,
+                                     .dloss = Tensor::full({3}, 1, DType::f32, device),
+                                     .dlogits = dlogits},
+                                    stream);
+    check_told(device, ("cross_entropy_backward: targets[1] is " + is).c_str());
+    CHECK(dlogits.slice(1, 2).to_doubles() == std::vector<double>(5, 0.0));
+    const Tensor dx = Tensor::empty({3, 8}, DType::f32, device);
+    kernels::projection_cross_entropy({.x = matrix(device, 3, 8),
+                                       .weight = random_tensor({5, 8}, DType::f32, device, 2),
+                                       .targets = targets,
+                                       .loss = loss,
+                                       .dx = dx},
+                                      stream);
+    check_told(device, ("projection_cross_entropy: targets[1] is " + is).c_str());
+    CHECK(loss.to_doubles()[1] == 0.0);
+    CHECK(dx.slice(1, 2).to_doubles() == std::vector<double>(8, 0.0));
+  };
+  check_all(of<int64_t>(device, {1, 5, 4}), "5; expected 0 to 4");
+  check_all(of<int32_t>(device, {-1, -2, 0}), "-2; expected 0 to 4");
 }
 
 TEST_CASE("an integer divisor of 0 is told by the next wait" *

@@ -1,0 +1,67 @@
+#include "runtime/hpu/native_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/accelerator/wish.h"
+#include "tests/temporary_folder.h"
+
+using namespace zg::testing;
+using zg::hpu::NativeCache;
+
+namespace {
+
+const std::vector<uint8_t> binary = {1, 2, 3, 4, 5};
+
+}  // namespace
+
+TEST_CASE("a native binary is found by its key, as it was kept" *
+          doctest::test_suite("every device")) {
+  const TemporaryFolder folder;
+  const Wish wish("ZG_HPU_CACHE", (folder / "made/at/first").c_str());
+  const NativeCache cache;
+  CHECK(cache.find("key").empty());
+  cache.keep("key", binary);
+  CHECK(NativeCache().find("key") == binary);
+  CHECK(cache.find("other").empty());
+  cache.keep("key", {9});
+  CHECK(cache.find("key") == std::vector<uint8_t>{9});
+  using Entries = std::filesystem::directory_iterator;
+  CHECK(std::distance(Entries(folder / "made/at/first"), Entries()) == 1);
+}
+
+TEST_CASE("a native binary that is damaged, cut short or too long is not taken" *
+          doctest::test_suite("every device")) {
+  const TemporaryFolder folder;
+  const Wish wish("ZG_HPU_CACHE", folder.path().c_str());
+  const NativeCache cache;
+  cache.keep("key", binary);
+  const std::string whole = read_file(folder / "key");
+  for (size_t i = 0; i < whole.size(); ++i) {
+    CAPTURE(i);
+    std::string damaged = whole;
+    damaged[i] ^= 1;
+    write_file(folder / "key", damaged);
+    CHECK(cache.find("key").empty());
+    write_file(folder / "key", whole.substr(0, i));
+    CHECK(cache.find("key").empty());
+  }
+  write_file(folder / "key", whole + "x");
+  CHECK(cache.find("key").empty());
+  write_file(folder / "key", whole);
+  CHECK(cache.find("key") == binary);
+}
+
+TEST_CASE("a cache without a folder finds and keeps nothing" *
+          doctest::test_suite("every device")) {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "");
+  for (const std::string& place : {std::string(), folder / "file", std::string("/proc/nowhere")}) {
+    CAPTURE(place);
+    const Wish wish("ZG_HPU_CACHE", place.c_str());
+    const NativeCache cache;
+    cache.keep("key", binary);
+    CHECK(cache.find("key").empty());
+  }
+}
