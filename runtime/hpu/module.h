@@ -39,8 +39,8 @@ struct Groups {
 void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
              std::span<const Argument> arguments);
 
-/// Where kernels of the stream tell what they find wrong: seven longs of the device's memory
-/// (kernels/hpu/fault.clh), read by the next synchronize().
+/// Where kernels of the stream tell what they find wrong: six longs of the device's memory
+/// (kernels/hpu/tile.clh), read by the next synchronize().
 void* fault_place(Stream& stream);
 
 }  // namespace zg::hpu

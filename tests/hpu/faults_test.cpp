@@ -123,6 +123,21 @@ TEST_CASE("a target outside is told by the next wait, and counts as ignored" *
   check_all(of<int32_t>(device, {-1, -2, 0}), "-2; expected 0 to 4");
 }
 
+TEST_CASE("a target outside is named by its row, in whatever block of rows it is" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  const int64_t N = 2700, V = 4099;
+  std::vector<int64_t> targets(N, 0);
+  targets.back() = V;
+  kernels::projection_cross_entropy({.x = Tensor::zeros({N, 1}, DType::bf16, device),
+                                     .weight = Tensor::zeros({V, 1}, DType::bf16, device),
+                                     .targets = of(device, targets),
+                                     .loss = Tensor::empty({N}, DType::f32, device),
+                                     .dx = Tensor::empty({N, 1}, DType::f32, device)},
+                                    device.compute());
+  check_told(device, "projection_cross_entropy: targets[2699] is 4099; expected 0 to 4098");
+}
+
 TEST_CASE("an integer divisor of 0 is told by the next wait" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
@@ -135,6 +150,18 @@ TEST_CASE("an integer divisor of 0 is told by the next wait" *
     check_told(device, "binary: divisor[1] is 0; expected no 0");
     CHECK(y.to_doubles() == std::vector<double>{3, 0, 3});
   }
+}
+
+// What the driver says of it fails the test (CMakeLists.txt).
+TEST_CASE("a device may go while work is queued that tells faults" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  const Tensor picked = Tensor::zeros({3}, DType::i64, device);
+  kernels::gather({.x = of<int64_t>(device, {7, 8, 9}),
+                   .index = of<int32_t>(device, {2, 1, 0}),
+                   .y = picked,
+                   .axis = 0},
+                  device.compute());
 }
 
 TEST_CASE("f16 is refused by name where it would be computed with, and moved where not" *
