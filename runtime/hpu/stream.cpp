@@ -14,7 +14,7 @@
 namespace zg::hpu {
 namespace {
 
-/// As kernels leave it (kernels/hpu/fault.clh). The names are addresses of the host's literals that
+/// As kernels leave it (kernels/hpu/tile.clh). The names are addresses of the host's literals that
 /// a kernel only passes on.
 struct Fault {
   int64_t found, op, name, value, place, limit;
