@@ -1,6 +1,7 @@
 #include "runtime/cpu/queued_comm.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/error.h"
 
@@ -10,11 +11,13 @@ Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const T
                                                     const std::string& name, Chunk chunk) {
   chunk = check_all_gather(shard, full, chunk);
   count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
+  // It may throw, which GCC 12 does not survive among the members of a job.
+  Tensor window = window_for(Collective::all_gather, full, chunk.count);
   return enqueue({.call = {Collective::all_gather, shard.dtype(), chunk.count, name,
                            shard.flat(chunk.begin, chunk.count)},
                   .output = full,
                   .chunk = chunk,
-                  .window = window_for(Collective::all_gather, full, chunk.count)});
+                  .window = std::move(window)});
 }
 
 Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, const Tensor& shard,
@@ -22,13 +25,14 @@ Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, cons
                                                         const std::string& name, Chunk chunk) {
   chunk = check_reduce_scatter(full, shard, chunk);
   count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
+  Tensor window = window_for(Collective::reduce_scatter, full, chunk.count);
   return enqueue({.call = {Collective::reduce_scatter, full.dtype(), chunk.count, name, full},
                   .output = shard,
                   .chunk = chunk,
                   .combine = combine,
                   .fresh = fresh,
                   .by_library = by_library_,
-                  .window = window_for(Collective::reduce_scatter, full, chunk.count)});
+                  .window = std::move(window)});
 }
 
 Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t count) {

@@ -138,6 +138,18 @@ TEST_CASE("collectives of its ranks run ahead, and move nothing before its turn"
   });
 }
 
+TEST_CASE("a rank without room for the pieces of its peers is out of memory" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t numel = 1 << 19;
+  const auto body = [](Communicator& comm, const Device& device) {
+    const Tensor full = Tensor::zeros({2 * numel}, DType::f32, device);
+    const Tensor shard = Tensor::zeros({numel}, DType::f32, device);
+    comm.wait(comm.reduce_scatter(full, shard, true, fold, "a name that lies on the heap"));
+  };
+  const DeviceOptions small = {.memory_limit = 8 << 20};
+  CHECK_THROWS_AS(run_local(2, body, {.device = small, .type = accelerator}), OutOfMemory);
+}
+
 TEST_CASE("a fault of a kernel ends all its ranks at the next collective" *
           doctest::test_suite("every device")) {
   const auto body = [](Communicator& comm, const Device& device) {
