@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "bench/operands.h"
+#include "runtime/error.h"
 
 namespace zg::bench {
 namespace {
@@ -63,6 +64,18 @@ std::vector<double> measure(const std::function<void()>& run, const Effort& effo
   for (int i = 0; i < count; ++i) seconds.push_back(seconds_of(run, times, finish));
   std::sort(seconds.begin(), seconds.end());
   return seconds;
+}
+
+std::optional<std::vector<double>> measure_on_accelerator(const Case& c, const Device& device) {
+  const auto finish = [&] { device.compute().synchronize(); };
+  try {
+    const std::function<void()> run = c.make(device);
+    run();  // some kernels are built at first use
+    finish();
+    return measure(run, {.sample_seconds = 2e-3}, finish);  // long against the wait for the device
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
 }
 
 double quantile(const std::vector<double>& sorted, double q) {

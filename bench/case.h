@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,8 @@ struct Effort {
 std::vector<double> measure(
     const std::function<void()>& run, const Effort& effort = {},
     const std::function<void()>& finish = [] {});
+/// The same of a case on an accelerator; none where its operands do not fit the memory.
+std::optional<std::vector<double>> measure_on_accelerator(const Case& c, const Device& device);
 /// Of sorted values, the nearest.
 double quantile(const std::vector<double>& sorted, double q);
 

@@ -164,20 +164,17 @@ Json measure_on_accelerator(Device::Type type, const std::vector<Case>& cases) {
   const Limits limits = bench::measure_accelerator_limits(device);
   print_products(limits, 1);
   print_limit("memory, a copy", "f32", 1, 0.0, limits.memory);
-  for (const Case& c : cases) try {
-      const bench::Effort effort{.sample_seconds = 2e-3};  // long against the wait for the device
-      const auto finish = [&] { device.compute().synchronize(); };
-      const std::function<void()> run = c.make(device);
-      run();  // some kernels are built at first use
-      finish();
-      const auto seconds = bench::measure(run, effort, finish);
-      const Row row{c, 1, seconds, bound_of(c, limits)};
-      print(row);
-      rows.push_back(json_of(row));
-    } catch (const OutOfMemory&) {
+  for (const Case& c : cases) {
+    const auto seconds = bench::measure_on_accelerator(c, device);
+    if (!seconds) {
       std::printf("| %s | %s | %s | 1 | does not fit its memory | | | | | | |\n", c.name.c_str(),
                   c.shape.c_str(), name_of(c.dtype));
+      continue;
     }
+    const Row row{c, 1, *seconds, bound_of(c, limits)};
+    print(row);
+    rows.push_back(json_of(row));
+  }
   return {{"schema", 1},
           {"bench", "kernels"},
           {"machine", {{"device", device.description()}}},

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "bench/case.h"
+#include "runtime/error.h"
 #include "tests/accelerator/wish.h"
 #include "tests/tools/command.h"
 
@@ -92,4 +93,18 @@ TEST_CASE("what is measured on an accelerator runs there: limits, and each kind 
        {bench::measure_copy_rate(device), bench::measure_product_rate(device, DType::f32),
         bench::measure_product_rate(device, DType::bf16)})
     CHECK(rate > 0.0);
+}
+
+TEST_CASE("what does not fit an accelerator's memory is not measured, and limits stay below it") {
+  const Device small = Device::hpu(0, {.memory_limit = int64_t{12} << 20});
+  bench::Sizes sizes(Device::Type::cpu);
+  for (const int64_t numel : {int64_t{1} << 10, int64_t{4} << 20}) {
+    sizes.flat = sizes.hidden = sizes.parameters = numel;
+    const bench::Case adamw = element_cases(sizes).front();
+    CAPTURE(adamw.text());
+    CHECK(measure_on_accelerator(adamw, small).has_value() == (adamw.bytes() < 12e6));
+  }
+  CHECK(bench::measure_copy_rate(small) > 0.0);
+  const Device none = Device::hpu(0, {.memory_limit = int64_t{1} << 20});
+  CHECK_THROWS_AS(bench::measure_copy_rate(none), OutOfMemory);
 }
