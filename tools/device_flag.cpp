@@ -26,6 +26,11 @@ Flag use_hpu_flag(Device::Type& type) {
           }};
 }
 
+void check_device(const Given& given) {
+  if (given.count("--device") && given.count("--use-hpu"))
+    throw ConfigError("--use-hpu: expected one of --device and --use-hpu, got both");
+}
+
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
     throw Unsupported(std::string("--device ") + name_of(type) + ": " + why + "; try --device cpu");

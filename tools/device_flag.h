@@ -9,6 +9,8 @@ namespace zg::tools {
 Flag device_flag(Device::Type& type);
 /// --use-hpu, DeepSpeed's examples' word for --device hpu.
 Flag use_hpu_flag(Device::Type& type);
+/// ConfigError where both were given.
+void check_device(const Given& given);
 
 /// Unsupported, with the reason, where this machine has no such device.
 void require_device(Device::Type type);

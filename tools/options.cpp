@@ -276,6 +276,7 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
 void check_train(const TrainOptions& options) {
   const Given& given = options.given;
   check_model(options.model, given);
+  check_device(given);
   if (given.count("--tied") && given.count("--untied"))
     throw ConfigError("--tied: expected one of --tied and --untied, got both");
   if (given.count("--zero-stage") && given.count("--strategy"))
@@ -435,6 +436,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
           "  zerograd eval checkpoints/step_300 --data input.txt"};
   if (!parse(line, arguments, options.given)) return false;
   check_model(options.model, options.given);
+  check_device(options.given);
   return true;
 }
 
@@ -467,6 +469,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
   if (options.prompt.empty())
     throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
   check_model(options.model, options.given);
+  check_device(options.given);
   return true;
 }
 
