@@ -51,7 +51,7 @@ element_kernel void binary_divide(__global const real* a_of, __global const real
   if (i >= n) return;
   const long3 at = operands_at(i);
   const real a = a_of[at.s0], b = b_of[at.s1];
-  if (b == 0) report(fault_arguments, i, 0, 0);
+  if (b == 0) report(fault_arguments, i, 0, NO_LIMIT);
   y[i] = b == -1 ? (real)((wrapping)0 - (wrapping)a) : b == 0 ? 0 : a / b;
 }
 

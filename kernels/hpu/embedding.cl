@@ -14,6 +14,7 @@
     long id = ids[n];                                                                         \
     if (id < 0 || id >= V) {                                                                  \
       if (c == 0) report(fault_arguments, n, id, V);                                          \
+      if (V == 0) return;                                                                     \
       id = 0;                                                                                 \
     }                                                                                         \
     const real row = weight[id * C + c];                                                      \

@@ -54,7 +54,7 @@ class HpuStream final : public Stream {
     throw ShapeError(std::string(text(fault.op)) + ": " + text(fault.name) + "[" +
                      std::to_string(fault.place) + "] is " + std::to_string(fault.value) +
                      "; expected " +
-                     (fault.limit > 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
+                     (fault.limit >= 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
   }
 
   // What comes to memory that no device reaches is waited for.

@@ -66,6 +66,22 @@ TEST_CASE("a fault may be the last that a device is asked for" *
   CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
 }
 
+TEST_CASE("of nothing every index is outside, and nothing is read" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::hpu();
+  const Tensor y = Tensor::zeros({1, 8}, DType::f32, device);
+  kernels::embedding_forward(
+      {.ids = of<int64_t>(device, {0}), .weight = matrix(device, 0, 8), .y = y}, device.compute());
+  check_told(device, "embedding_forward: ids[0] is 0; expected 0 to -1");
+  CHECK(y.to_doubles() == std::vector<double>(8, 0.0));
+  kernels::gather({.x = matrix(device, 0, 8),
+                   .index = Tensor::zeros({1, 8}, DType::i64, device),
+                   .y = y,
+                   .axis = 0},
+                  device.compute());
+  CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
+}
+
 TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
