@@ -25,8 +25,8 @@ std::string describe(int index) {
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   const uint32_t engines =
       properties.numSlices * properties.numSubslicesPerSlice * properties.numEUsPerSubslice;
-  return std::string(properties.name) + ", " + std::to_string(engines) +
-         " vector engines, sub-groups of " + sizes + ", " +
+  return std::string(properties.name) + ", " + std::to_string(engines) + " vector engines, " +
+         (sizes.empty() ? "no sub-groups" : "sub-groups of " + sizes) + ", " +
          std::to_string(features.memory_bytes >> 20) + " MiB" +
          (features.rounded_divide_sqrt ? ""
                                        : ", divide and square root not correctly rounded: other "

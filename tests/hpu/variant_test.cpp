@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "runtime/error.h"
+#include "tests/error_message.h"
 #include "tests/op_case.h"
 
 using namespace zg;
@@ -51,6 +52,10 @@ TEST_CASE("a device's variant is the best that it has, DPAS by the sub-groups th
   const Asked nothing(nullptr);
   const Device device = Device::hpu();
   CHECK(hpu::variant_of(device.compute()) == best_here());
+  CHECK(contains(device.description(), " vector engines, sub-groups of ") !=
+        contains(device.description(), " vector engines, no sub-groups, "));
+  CHECK(contains(device.description(), "no sub-groups") ==
+        (setting("ZE_TEST_DRIVER_SUB_GROUPS") == "none"));
   if (best_here() != Variant::dpas) return;
   const bool of8 = setting("ZE_TEST_DRIVER_SUB_GROUPS").starts_with("8");
   CHECK(hpu::dpas_variant(device.compute()) == std::string(of8 ? "dpas8" : "dpas16"));

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/elementwise.h"
@@ -59,6 +60,16 @@ TEST_CASE("cast to integers saturates from the first value that does not fit on"
       CHECK(to(DType::u8).to_host<uint8_t>() ==
             std::vector<uint8_t>{255, 0, 255, 0, 255, 0, 255, 0, 255, 0, 255, 255, 254, 0, 0});
     }
+}
+
+TEST_CASE("a NaN is one in bf16, whatever its bits" * doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor bits =
+        Tensor::from<int32_t>({0x7fffffff, -1, 0x7f800001, 0x7fc00000}, {4}, device);
+    const Tensor y = Tensor::empty({4}, DType::bf16, device);
+    kernels::cast({.x = bits.alias(0, {4}, DType::f32), .y = y}, device.compute());
+    for (const double value : y.to_doubles()) CHECK(std::isnan(value));
+  }
 }
 
 TEST_CASE("cast of integers to floats rounds to nearest even" *
