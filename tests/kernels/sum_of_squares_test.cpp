@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/adam.h"
+#include "kernels/hpu/workspace.h"
 #include "tests/op_case.h"
 
 using namespace zg;
@@ -226,4 +227,14 @@ TEST_CASE("sum_of_squares refuses what does not fit") {
   CHECK_THROWS_WITH_AS(
       refused([&](auto& b) { b.non_finite = Tensor::empty({1}, DType::i32, device); }),
       "sum_of_squares: non_finite holds i32; expected i64", DTypeError);
+}
+
+TEST_CASE("a work-group of hpu has no more granules than its counters hold") {
+  // 13 bits of a digit in 32: 2^19 of them.
+  for (int64_t numel = granule; numel <= int64_t{1} << 50; numel *= 4) {
+    CAPTURE(numel);
+    const hpu::SquareGroups cut(numel);
+    CHECK(cut.granules * granule == numel);
+    CHECK((cut.granules + cut.groups - 1) / cut.groups <= int64_t{1} << 19);
+  }
 }
