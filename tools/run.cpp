@@ -59,7 +59,9 @@ void check_writable(const char* flag, const std::string& path) {
     throw FileError(std::string(flag) + ": " + path +
                     " cannot be written: " + std::strerror(errno));
   std::fclose(file);
-  if (!existed) std::filesystem::remove(path, ignored);
+  // A link that led nowhere is the user's: /dev/stdout where that is closed.
+  if (!existed && !std::filesystem::is_symlink(path, ignored))
+    std::filesystem::remove(path, ignored);
 }
 
 namespace {

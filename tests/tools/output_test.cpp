@@ -34,6 +34,16 @@ TEST_CASE("results that could not be written are a file error, and the run still
   CHECK(zerograd_into("/dev/full", "train --data srot").status == 2);
 }
 
+TEST_CASE("a link that leads nowhere is not removed by a run that writes nothing") {
+  const TemporaryFolder folder;
+  const std::string link = folder / "stdout";
+  std::filesystem::create_symlink(folder / "closed", link);
+  CHECK(zerograd("train --data /nowhere/text --memory-json " + link).status != 0);
+  CHECK(zerograd("train --data sort --stepz 1 --memory-json " + link).status == 2);
+  CHECK(zerograd(tiny + "--steps 1 --save /proc/nowhere --memory-json " + link).status == 5);
+  CHECK(std::filesystem::is_symlink(link));
+}
+
 TEST_CASE("a run whose output nobody reads any more stops and saves") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
