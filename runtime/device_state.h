@@ -54,7 +54,7 @@ class Ledger final : public MemoryTracker {
   const Account& account(Space space) const { return accounts_[static_cast<size_t>(space)]; }
   void update_row(Space space);
   std::unique_ptr<ArenaMemory> memory_behind(Space space) const;
-  [[noreturn]] void refuse(int64_t bytes, Space space, int64_t limit, int64_t held) const;
+  [[noreturn]] void refuse(int64_t bytes, Space space, const std::string& why, int64_t held) const;
 
   const std::string device_name_;
   const Device::Type type_;

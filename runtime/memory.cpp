@@ -48,14 +48,13 @@ int64_t Ledger::limit(Space space) const {
   return space == Space::device ? device_limit_ : space == Space::file ? 0 : host_limit_;
 }
 
-void Ledger::refuse(int64_t bytes, Space space, int64_t limit, int64_t held) const {
+void Ledger::refuse(int64_t bytes, Space space, const std::string& why, int64_t held) const {
   std::ostringstream message;
   message << "allocate: " << mib(bytes) << " MiB (" << bytes << " bytes) of " << name_of(purpose_)
           << (name_.empty() ? "" : " for " + name_) << " on " << device_name_ << " ("
-          << name_of(space) << ") in phase " << phase_ << "; expected at most " << mib(limit)
-          << " MiB in all, of which " << mib(held) << " MiB are reserved and "
-          << mib(account(space).total) << " MiB live, and more in steps of "
-          << mib(Arena::grow_bytes) << " MiB; try "
+          << name_of(space) << ") in phase " << phase_ << "; " << why << ", of which " << mib(held)
+          << " MiB are reserved and " << mib(account(space).total)
+          << " MiB live, and more in steps of " << mib(Arena::grow_bytes) << " MiB; try "
           << (space == Space::device
                   ? "a smaller batch, --activation-checkpoint, or a larger limit\n"
                   : "offloading less, or a larger limit\n");
@@ -82,9 +81,15 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
       others = this->account(other).reserved();
     }
     if (account.arena->reserved_after(bytes) + others > limit)
-      refuse(bytes, space, limit, account.arena->reserved() + others);
+      refuse(bytes, space, "expected at most " + mib(limit) + " MiB in all",
+             account.arena->reserved() + others);
   }
-  const int64_t offset = account.arena->allocate(bytes);
+  int64_t offset = 0;
+  try {
+    offset = account.arena->allocate(bytes);
+  } catch (const OutOfMemory& error) {
+    refuse(bytes, space, error.what(), account.arena->reserved());
+  }
   account.live[static_cast<size_t>(purpose_)] += bytes;
   account.total += bytes;
   account.peak = std::max(account.peak, account.total);

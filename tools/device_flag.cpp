@@ -31,6 +31,13 @@ void check_device(const Given& given) {
     throw ConfigError("--use-hpu: expected one of --device and --use-hpu, got both");
 }
 
+void require_dtype(Device::Type type, DType dtype, const std::string& what) {
+  if (type == Device::Type::hpu && dtype == DType::f16)
+    throw Unsupported(what + ": hpu devices do not compute in f16; expected f32 or bf16; try " +
+                      "train with --precision bf16 (of a checkpoint with --resume or --init), or "
+                      "--device cpu");
+}
+
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
     throw Unsupported(std::string("--device ") + name_of(type) + ": " + why + "; try --device cpu");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/device.h"
+#include "runtime/dtype.h"
 #include "tools/command_line.h"
 
 namespace zg::tools {
@@ -11,6 +12,9 @@ Flag device_flag(Device::Type& type);
 Flag use_hpu_flag(Device::Type& type);
 /// ConfigError where both were given.
 void check_device(const Given& given);
+
+/// Unsupported where such devices do not compute in the dtype: "`what`: ... f16 ...; try ...".
+void require_dtype(Device::Type type, DType dtype, const std::string& what);
 
 /// Unsupported, with the reason, where this machine has no such device.
 void require_device(Device::Type type);

@@ -176,6 +176,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (saved) check_tokens(*saved, *run.dataset, options.data.source);
   check_data_flags(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);
+  require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
   if (!options.initial_weights.empty())
     check_initial_weights(options.initial_weights, run.settings.model);
   if (!options.from_hf.empty())

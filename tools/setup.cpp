@@ -283,6 +283,7 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
   trained->model = std::make_unique<models::GPT>(trained->store, settings.model);
   zero::Config config = settings.optimisation.engine;
+  require_dtype(place.type, config.compute, source);
   config.offload = {};  // of training's states, for which there may be no place here
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
   zero::load_weights(source, *trained->engine);

@@ -76,7 +76,7 @@ void validate(const Config& config) {
     throw ConfigError(std::string("config: adam.stochastic_rounding is on, optimizer is ") +
                       name_of(config.optimizer) +
                       "; expected bf16: nothing is lost between f32 masters, whose copies are made "
-                      "anew by every step");
+                      "anew by every step; try --precision fsdp-memory, which keeps no masters");
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
   check(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
   check(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,

@@ -112,6 +112,18 @@ TEST_CASE("modules are built once for each device, and again where what was kept
   }
 }
 
+TEST_CASE("a device without room for more says who asked for what, and what it holds") {
+  const Wish memory("ZE_TEST_DRIVER_MEMORY", "8388608");
+  const Outcome outcome =
+      zerograd("train --data sort --model-type gpt-mini --batch-size 1 --steps 2 --device hpu");
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 3);
+  for (const char* part : {"error: OutOfMemory: allocate: ", " on hpu:0 (device) in phase ",
+                           "arena: the system refused to grow from 8388608 to ", " MiB live",
+                           "\n  parameter ", "\n  optimizer "})
+    CHECK(contains(outcome.error, part));
+}
+
 TEST_CASE("what an hpu lacks is refused by name") {
   const auto refused = [](const std::string& line, const std::string& part) {
     const Outcome outcome = zerograd(line);
@@ -119,7 +131,13 @@ TEST_CASE("what an hpu lacks is refused by name") {
     CHECK(outcome.status == 6);
     CHECK(contains(outcome.error, part));
   };
-  refused(sort_run + "--device hpu --precision f16 --steps 1", "f16");
+  const std::string no_f16 = ": hpu devices do not compute in f16; expected f32 or bf16";
+  refused(sort_run + "--device hpu --precision f16 --steps 1", "--precision" + no_f16);
+  refused("plan --data sort --device hpu --precision f16", "--precision" + no_f16);
+  const TemporaryFolder folder;
+  hash_of(sort_run + "--precision f16 --steps 1 --save " + folder.path());
+  refused("eval " + folder.path() + " --device hpu", no_f16);
+  refused("generate " + folder.path() + " --device hpu --prompt 012", no_f16);
   refused("tune --data sort --device hpu", "--device hpu: tune predicts");
   const Wish nowhere("ZE_ENABLE_ALT_DRIVERS", "/nowhere/libze_none.so");
   refused(sort_run + "--device hpu --steps 1", "--device hpu: Level Zero finds no driver");
