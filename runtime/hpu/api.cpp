@@ -30,7 +30,6 @@ struct Loader {
     find(a.init, "zeInit");
     find(a.driverGet, "zeDriverGet");
     find(a.driverGetProperties, "zeDriverGetProperties");
-    find(a.driverGetApiVersion, "zeDriverGetApiVersion");
     find(a.deviceGet, "zeDeviceGet");
     find(a.deviceGetProperties, "zeDeviceGetProperties");
     find(a.deviceGetComputeProperties, "zeDeviceGetComputeProperties");

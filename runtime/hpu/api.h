@@ -13,7 +13,6 @@ struct Api {
   decltype(&::zeInit) init;
   decltype(&::zeDriverGet) driverGet;
   decltype(&::zeDriverGetProperties) driverGetProperties;
-  decltype(&::zeDriverGetApiVersion) driverGetApiVersion;
   decltype(&::zeDeviceGet) deviceGet;
   decltype(&::zeDeviceGetProperties) deviceGetProperties;
   decltype(&::zeDeviceGetComputeProperties) deviceGetComputeProperties;

@@ -36,14 +36,6 @@ struct Ranges {
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : device_(handle_of(index)) {
-    uint32_t count = 0;
-    check(api().deviceGetMemoryProperties(device_, &count, nullptr), "zeDeviceGetMemoryProperties");
-    std::vector<ze_device_memory_properties_t> parts(
-        count, {.stype = ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES});
-    check(api().deviceGetMemoryProperties(device_, &count, parts.data()),
-          "zeDeviceGetMemoryProperties");
-    uint64_t bytes = 0;
-    for (const ze_device_memory_properties_t& part : parts) bytes += part.totalSize;
     size_t page = 0;
     check(api().virtualMemQueryPageSize(driver().context, device_, step, &page),
           "zeVirtualMemQueryPageSize");
@@ -51,7 +43,7 @@ class DeviceMemory final : public ArenaMemory {
       throw DeviceError("hpu: memory comes in pages of " + std::to_string(page) +
                         " bytes; expected a divisor of " + std::to_string(step));
     // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
-    capacity_ = static_cast<int64_t>(bytes) * 2 / step * step;
+    capacity_ = features_of(index).memory_bytes * 2 / step * step;
     ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
                                                    static_cast<size_t>(capacity_), &address_);
     // The loader's validation layer takes no null for "anywhere"; an address is only a wish.

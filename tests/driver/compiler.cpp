@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -104,13 +105,14 @@ void check_resolved(const std::string& kernels, const std::string& library) {
   }
 }
 
+/// Of this process alone.
 struct TemporaryFolder {
   fs::path path;
   explicit TemporaryFolder(const fs::path& parent) {
-    std::string name = parent / "new.XXXXXX";
-    if (!mkdtemp(name.data()))
-      throw std::runtime_error("cannot make a folder in " + parent.string());
-    path = name;
+    static std::atomic<int> made = 0;
+    path = parent / ("new." + std::to_string(getpid()) + "." + std::to_string(made++));
+    fs::remove_all(path);  // of a process that was killed and had the same number
+    fs::create_directory(path);
   }
   ~TemporaryFolder() {
     std::error_code ignored;
