@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 #include <system_error>
 
@@ -20,6 +22,48 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+std::string hexadecimal(char32_t code) {
+  char text[16];
+  std::snprintf(text, sizeof text, "U+%04X", static_cast<unsigned>(code));
+  return text;
+}
+
+/// A token for each code point, in ascending order.
+class CharacterCodec final : public TextCodec {
+ public:
+  CharacterCodec(std::vector<char32_t> characters, std::string path)
+      : characters_(std::move(characters)), path_(std::move(path)) {}
+
+  std::vector<int32_t> encode(const std::string& text) const override {
+    std::vector<int32_t> ids;
+    for (size_t position = 0; position < text.size();) {
+      const char32_t code = next_code_point(text, position, "encode");
+      const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
+      if (found == characters_.end() || *found != code)
+        throw ConfigError("encode: '" + utf8(code) + "' (" + hexadecimal(code) +
+                          ") is not among the " + std::to_string(characters_.size()) +
+                          " characters of " + path_);
+      ids.push_back(static_cast<int32_t>(found - characters_.begin()));
+    }
+    return ids;
+  }
+
+  std::string decode(const std::vector<int32_t>& ids) const override {
+    std::string text;
+    for (int32_t id : ids) {
+      if (id < 0 || static_cast<size_t>(id) >= characters_.size())
+        throw ConfigError("decode: expected ids below " + std::to_string(characters_.size()) +
+                          ", got " + std::to_string(id));
+      text += utf8(characters_[static_cast<size_t>(id)]);
+    }
+    return text;
+  }
+
+ private:
+  std::vector<char32_t> characters_;
+  std::string path_;  // for errors
+};
+
 }  // namespace
 
 std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options) {
@@ -30,19 +74,21 @@ std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions
   for (size_t position = 0; position < text.size();)
     id_of[next_code_point(text, position, path)] = 0;
 
-  TokenSequence sequence{.path = path};
+  std::vector<char32_t> characters;
   for (char32_t code = 0; code < code_points; ++code) {
     if (id_of[code] < 0) continue;
-    id_of[code] = static_cast<int32_t>(sequence.characters.size());
-    sequence.characters.push_back(code);
+    id_of[code] = static_cast<int32_t>(characters.size());
+    characters.push_back(code);
   }
-  sequence.vocabulary = static_cast<int64_t>(sequence.characters.size());
-  if (sequence.vocabulary > 65536)
-    throw ConfigError(path + ": expected at most 65536 different characters, got " +
-                      std::to_string(sequence.vocabulary));
+  std::vector<int32_t> tokens;
   for (size_t position = 0; position < text.size();)
-    sequence.tokens.push_back(static_cast<uint16_t>(id_of[next_code_point(text, position, path)]));
-  return window_dataset(std::move(sequence), options);
+    tokens.push_back(id_of[next_code_point(text, position, path)]);
+  const auto vocabulary = static_cast<int64_t>(characters.size());
+  return window_dataset({.path = path,
+                         .tokens = tokens_in_memory(std::move(tokens)),
+                         .vocabulary = vocabulary,
+                         .codec = std::make_unique<CharacterCodec>(std::move(characters), path)},
+                        options);
 }
 
 }  // namespace zg::models

@@ -1,13 +1,11 @@
 #include "models/token_file.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 
 namespace zg::models {
 namespace {
@@ -31,24 +29,36 @@ void check(const std::string& path, const Header& header, int64_t file_bytes) {
   expect(path, "bytes", static_cast<int64_t>(sizeof(Header)) + 2 * tokens, file_bytes);
 }
 
+class TokenFile final : public TokenSource {
+ public:
+  explicit TokenFile(const std::string& path) : file_(File::open(path)) {
+    const int64_t file_bytes = file_.size();
+    Header header;
+    if (file_bytes < static_cast<int64_t>(sizeof header))
+      throw FileError(path + ": not a token file of llm.c: expected at least 1024 bytes, got " +
+                      std::to_string(file_bytes));
+    file_.read_at(0, std::as_writable_bytes(std::span(header)));
+    check(path, header, file_bytes);
+    size_ = header[2];
+  }
+
+  int64_t size() const override { return size_; }
+  void read(int64_t begin, std::span<int32_t> tokens) const override {
+    std::vector<uint16_t> narrow(tokens.size());
+    file_.read_at(static_cast<int64_t>(sizeof(Header)) + 2 * begin,
+                  std::as_writable_bytes(std::span(narrow)));
+    std::copy(narrow.begin(), narrow.end(), tokens.begin());
+  }
+
+ private:
+  File file_;
+  int64_t size_ = 0;
+};
+
 }  // namespace
 
-std::vector<uint16_t> read_token_file(const std::string& path) {
-  std::error_code failure;
-  const auto file_bytes = std::filesystem::file_size(path, failure);
-  if (failure) throw FileError(path + ": cannot be read: " + failure.message());
-  std::ifstream file(path, std::ios::binary);
-  Header header{};
-  if (file_bytes < sizeof header)
-    throw FileError(path + ": not a token file of llm.c: expected at least 1024 bytes, got " +
-                    std::to_string(file_bytes));
-  file.read(reinterpret_cast<char*>(header.data()), sizeof header);
-  check(path, header, static_cast<int64_t>(file_bytes));
-  std::vector<uint16_t> tokens(static_cast<size_t>(header[2]));
-  file.read(reinterpret_cast<char*>(tokens.data()),
-            static_cast<std::streamsize>(2 * tokens.size()));
-  if (!file) throw FileError(path + ": cannot be read: " + std::generic_category().message(errno));
-  return tokens;
+std::unique_ptr<const TokenSource> open_token_file(const std::string& path) {
+  return std::make_unique<TokenFile>(path);
 }
 
 }  // namespace zg::models

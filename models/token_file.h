@@ -1,13 +1,14 @@
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <string>
-#include <vector>
+
+#include "models/token_source.h"
 
 namespace zg::models {
 
 /// The tokens of an llm.c file: 256 little-endian int32 (20240520, 1, token count, zeros), then
 /// uint16. FileError for any other header or size.
-std::vector<uint16_t> read_token_file(const std::string& path);
+std::unique_ptr<const TokenSource> open_token_file(const std::string& path);
 
 }  // namespace zg::models

@@ -1,20 +1,12 @@
 #include "models/windows.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "models/random_stream.h"
-#include "models/utf8.h"
 #include "runtime/error.h"
 
 namespace zg::models {
 namespace {
-
-std::string hexadecimal(char32_t code) {
-  char text[16];
-  std::snprintf(text, sizeof text, "U+%04X", static_cast<unsigned>(code));
-  return text;
-}
 
 class WindowDataset final : public Dataset {
  public:
@@ -25,7 +17,7 @@ class WindowDataset final : public Dataset {
       throw ConfigError(sequence_.path +
                         ": expected a block size from 1 and a validation fraction in [0, 1), got " +
                         std::to_string(options.block_size) + " and " + std::to_string(fraction));
-    const int64_t tokens = static_cast<int64_t>(sequence_.tokens.size());
+    const int64_t tokens = sequence_.tokens->size();
     const int64_t held_out = static_cast<int64_t>(static_cast<double>(tokens) * fraction);
     train_ = {0, tokens - held_out};
     validation_ = {tokens - held_out, held_out};
@@ -43,39 +35,18 @@ class WindowDataset final : public Dataset {
   int64_t epoch_samples(Split split) const override { return blocks(part(split)); }
 
   void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const override {
-    const uint16_t* window = sequence_.tokens.data() + part(split).begin + start(split, index);
-    std::copy_n(window, block_size(), ids);
-    std::copy_n(window + 1, block_size(), targets);
+    std::vector<int32_t> window(static_cast<size_t>(block_size() + 1));
+    sequence_.tokens->read(part(split).begin + start(split, index), window);
+    std::copy_n(window.begin(), block_size(), ids);
+    std::copy_n(window.begin() + 1, block_size(), targets);
   }
 
-  bool is_text() const override { return !sequence_.characters.empty(); }
-
+  bool is_text() const override { return sequence_.codec != nullptr; }
   std::vector<int32_t> encode(const std::string& text) const override {
-    if (!is_text()) return Dataset::encode(text);
-    const std::vector<char32_t>& known = sequence_.characters;
-    std::vector<int32_t> ids;
-    for (size_t position = 0; position < text.size();) {
-      const char32_t code = next_code_point(text, position, "encode");
-      const auto found = std::lower_bound(known.begin(), known.end(), code);
-      if (found == known.end() || *found != code)
-        throw ConfigError("encode: '" + utf8(code) + "' (" + hexadecimal(code) +
-                          ") is not among the " + std::to_string(known.size()) + " characters of " +
-                          sequence_.path);
-      ids.push_back(static_cast<int32_t>(found - known.begin()));
-    }
-    return ids;
+    return is_text() ? sequence_.codec->encode(text) : Dataset::encode(text);
   }
-
   std::string decode(const std::vector<int32_t>& ids) const override {
-    if (!is_text()) return Dataset::decode(ids);
-    std::string text;
-    for (int32_t id : ids) {
-      if (id < 0 || id >= vocabulary())
-        throw ConfigError("decode: expected ids below " + std::to_string(vocabulary()) + ", got " +
-                          std::to_string(id));
-      text += utf8(sequence_.characters[static_cast<size_t>(id)]);
-    }
-    return text;
+    return is_text() ? sequence_.codec->decode(ids) : Dataset::decode(ids);
   }
 
  private:

@@ -2,19 +2,19 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "models/data.h"
+#include "models/text_codec.h"
+#include "models/token_source.h"
 
 namespace zg::models {
 
-/// A long sequence of tokens, cut into samples of block_size. `characters` (ascending code points,
-/// one per id) makes it a text; without them tokens are opaque numbers.
+/// A long sequence of tokens, cut into samples of block_size.
 struct TokenSequence {
   std::string path;  ///< for errors
-  std::vector<uint16_t> tokens;
+  std::unique_ptr<const TokenSource> tokens;
   int64_t vocabulary = 0;
-  std::vector<char32_t> characters;
+  std::unique_ptr<const TextCodec> codec;  ///< null: tokens are opaque numbers
 };
 /// ConfigError for options out of range or when a split is shorter than one block.
 std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOptions& options);

@@ -20,8 +20,10 @@ void read(const std::string& bytes) {
       pwrite(file, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
     std::abort();
   try {
-    if (1024 + 2 * models::read_token_file(path).size() != bytes.size())
+    const auto tokens = models::open_token_file(path);
+    if (1024 + 2 * tokens->size() != static_cast<int64_t>(bytes.size()))
       report("not its size", std::to_string(bytes.size()));
+    if (models::vocabulary_of(*tokens) > 65536) report("not its tokens", "more than 65536");
   } catch (const FileError& error) {
     if (!std::string(error.what()).starts_with(path + ": "))
       report("an error without its file", error.what());
