@@ -1,5 +1,6 @@
 #include "autograd/parameter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -28,6 +29,19 @@ NormalPair standard_normals(uint64_t seed, uint64_t name, uint64_t pair) {
   return {{radius * std::cos(angle), radius * std::sin(angle)}};
 }
 
+void check_slice(const std::string& name, const Shape& shape, const Shape& whole,
+                 const Slice& slice) {
+  const bool inside = slice.begin >= 0 && slice.rows >= 0 && slice.outer >= 0 && slice.inner >= 0 &&
+                      slice.begin + slice.rows <= slice.extent;
+  if (inside && slice.numel() == shape.numel() && slice.whole_numel() == whole.numel()) return;
+  throw ShapeError("add: parameter '" + name + "' " + shape.str() + " is not the part of " +
+                   whole.str() + " that its slice names: " + std::to_string(slice.outer) +
+                   " x rows " + std::to_string(slice.begin) + " to " +
+                   std::to_string(slice.begin + slice.rows) + " of " +
+                   std::to_string(slice.extent) + " x " + std::to_string(slice.inner) +
+                   "; expected as many elements, inside it");
+}
+
 }  // namespace
 
 void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
@@ -43,6 +57,17 @@ void initialise(const Init& init, uint64_t seed, const std::string& name, int64_
     const NormalPair pair = standard_normals(seed, hash, element / 2);
     for (uint64_t side = element % 2; side < 2 && i < values.size(); ++side, ++i)
       values[i] = static_cast<float>(double{init.stddev} * pair.values[side]);
+  }
+}
+
+void initialise(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values) {
+  for (size_t done = 0; done < values.size();) {
+    const int64_t element = begin + static_cast<int64_t>(done);
+    const auto count =
+        std::min(values.size() - done, static_cast<size_t>(parameter.slice.run_left(element)));
+    initialise(parameter.init, seed, parameter.name, parameter.slice.whole_index(element),
+               values.subspan(done, count));
+    done += count;
   }
 }
 
@@ -63,6 +88,10 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                       "' belongs to another store");
   if (find(name))
     throw ConfigError("add: the parameter name '" + name + "' is taken; expected a new one");
+  const int64_t numel = shape.numel();
+  const Slice slice = options.slice.value_or(Slice{.extent = numel, .rows = numel});
+  const Shape& whole = options.slice ? options.whole : shape;
+  check_slice(name, shape, whole, slice);
   parameters_.push_back(
       std::make_unique<Parameter>(Parameter{.name = name,
                                             .shape = shape,
@@ -70,7 +99,10 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                                             .decay = options.decay,
                                             .trainable = options.trainable,
                                             .unit = &unit,
-                                            .index = static_cast<int>(parameters_.size())}));
+                                            .index = static_cast<int>(parameters_.size()),
+                                            .whole = whole,
+                                            .slice = slice,
+                                            .copy = options.copy}));
   const Parameter* parameter = parameters_.back().get();
   units_[index]->parameters.push_back(parameter);
   by_name_.emplace(name, parameter);

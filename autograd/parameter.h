@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,34 @@ ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name,
 
 struct Unit;
 
+/// Which elements of the whole model's parameter a rank's part of it is, when the tensor axis
+/// shares it out: of each of `outer` equal blocks of `extent` rows of `inner` elements, the rows
+/// [begin, begin + rows). Rows of a matrix: outer 1; its columns: outer = its rows, inner 1; heads
+/// of queries, keys and values that lie side by side: outer 3. Element i of the part is a function
+/// of i, so that every way to share gives the same model.
+struct Slice {
+  int64_t outer = 1, extent = 1, begin = 0, rows = 1, inner = 1;
+
+  int64_t numel() const { return outer * rows * inner; }
+  int64_t whole_numel() const { return outer * extent * inner; }
+  bool is_whole() const { return rows == extent; }
+  /// In the whole, of element i of the part; it goes on without a gap to the end of its run of
+  /// rows * inner elements.
+  int64_t whole_index(int64_t i) const {
+    const int64_t run = rows * inner;
+    return (i / run * extent + begin) * inner + i % run;
+  }
+  int64_t run_left(int64_t i) const { return rows * inner - i % (rows * inner); }
+};
+
+/// Whether a rank of a mesh answers for its part of a parameter.
+enum class Copy : uint8_t {
+  own,
+  replica,  ///< an equal one is another tensor rank's own: same gradients and updates; not counted
+            ///< into norms, hashes and checkpoints
+  mirror    ///< of a pipeline: the value follows the owner's, which gets its gradients
+};
+
 /// An immutable description; the bytes belong to a ParameterSource, because ranks that are threads
 /// share the model object.
 struct Parameter {
@@ -42,6 +71,9 @@ struct Parameter {
   bool trainable = true;  ///< false: frozen, no gradient and no optimizer state
   const Unit* unit = nullptr;
   int index = 0;  ///< position in the store, in order of creation
+  Shape whole;    ///< of the whole model's; `shape` is this rank's part of it
+  Slice slice;    ///< which part
+  Copy copy = Copy::own;
 };
 
 /// What is gathered and released together: one transformer block, the embeddings.
@@ -51,12 +83,19 @@ struct Unit {
   std::vector<const Parameter*> parameters;
 };
 
+/// The same for elements of a rank's part of a parameter.
+ZG_API void initialise(const Parameter& parameter, uint64_t seed, int64_t begin,
+                       std::span<float> values);
+
 /// Descriptions only: describing a model of 100 billion parameters allocates nothing.
 class ZG_API ParameterStore {
  public:
   struct Options {
     bool decay = false;
     bool trainable = true;
+    Shape whole = {};                 ///< with slice: the parameter is a part of one of this shape
+    std::optional<Slice> slice = {};  ///< absent: the whole
+    Copy copy = Copy::own;
   };
 
   ParameterStore() = default;
@@ -64,8 +103,9 @@ class ZG_API ParameterStore {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   const Unit& unit(const std::string& name);  ///< makes it; ConfigError when the name is taken
+  /// ConfigError when the name is taken, ShapeError when a slice does not fit.
   const Parameter& add(const Unit& unit, const std::string& name, const Shape& shape, Init init,
-                       Options options);  ///< ConfigError when the name is taken
+                       Options options);
   const Parameter& add(const Unit& unit, const std::string& name, const Shape& shape, Init init);
 
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }

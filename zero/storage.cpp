@@ -48,8 +48,7 @@ void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& fl
                             [&](int64_t begin, int64_t end) {
                               const std::span<float> part = values.subspan(
                                   static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-                              zg::initialise(parameter.init, seed, parameter.name,
-                                             piece.offset + first + begin, part);
+                              zg::initialise(parameter, seed, piece.offset + first + begin, part);
                               if (load == DType::bf16) round_to_bf16(part);
                             });
         });

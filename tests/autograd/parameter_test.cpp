@@ -102,3 +102,55 @@ TEST_CASE("a store keeps order, finds by name and refuses names that are taken")
   CHECK_THROWS_WITH_AS(other.add(block, "c", {1}, Init::zeros()),
                        "add: unit 'block' of parameter 'c' belongs to another store", ConfigError);
 }
+
+TEST_CASE("parts of a parameter start as the whole does, however it is shared out") {
+  ParameterStore store;
+  const Unit& unit = store.unit("u");
+  const Init init = Init::normal(0.02f);
+  const Shape whole{6, 8};
+  const std::vector<float> expected = elements(init, 7, "w", 0, whole.numel());
+  struct Share {
+    const char* name;
+    Shape shape;
+    Slice slice;
+  };
+  const Share shares[] = {
+      {"rows", {2, 8}, {.extent = 6, .begin = 4, .rows = 2, .inner = 8}},
+      {"columns", {6, 3}, {.outer = 6, .extent = 8, .begin = 5, .rows = 3}},
+      {"three side by side", {3, 8}, {.outer = 3, .extent = 2, .begin = 1, .rows = 1, .inner = 8}},
+  };
+  for (const Share& share : shares) {
+    CAPTURE(share.name);
+    ParameterStore part;
+    const Parameter& parameter =
+        part.add(part.unit("u"), "w", share.shape, init, {.whole = whole, .slice = share.slice});
+    CHECK(parameter.whole == whole);
+    const Slice& s = parameter.slice;
+    std::vector<float> wanted;
+    for (int64_t block = 0; block < s.outer; ++block)
+      for (int64_t i = s.begin * s.inner; i < (s.begin + s.rows) * s.inner; ++i)
+        wanted.push_back(expected[static_cast<size_t>(block * s.extent * s.inner + i)]);
+    for (const int64_t begin : {0, 1, 7}) {
+      std::vector<float> values(wanted.size() - static_cast<size_t>(begin));
+      initialise(parameter, 7, begin, values);
+      CHECK(values == std::vector<float>(wanted.begin() + begin, wanted.end()));
+    }
+  }
+  CHECK(store.add(unit, "whole", whole, init).slice.is_whole());
+}
+
+TEST_CASE("a slice that does not fit its parameter is refused") {
+  ParameterStore store;
+  const Unit& unit = store.unit("u");
+  const auto add = [&](const Shape& shape, const Slice& slice) {
+    store.add(unit, "w", shape, Init::zeros(), {.whole = {6, 8}, .slice = slice});
+  };
+  CHECK_THROWS_WITH_AS(
+      add({2, 8}, {.extent = 6, .begin = 5, .rows = 2, .inner = 8}),
+      "add: parameter 'w' [2, 8] is not the part of [6, 8] that its slice names: 1 "
+      "x rows 5 to 7 of 6 x 8; expected as many elements, inside it",
+      ShapeError);
+  CHECK_THROWS_AS(add({3, 8}, {.extent = 6, .begin = 0, .rows = 2, .inner = 8}), ShapeError);
+  CHECK_THROWS_AS(add({2, 8}, {.extent = 7, .begin = 0, .rows = 2, .inner = 8}), ShapeError);
+  CHECK_THROWS_AS(add({2, 8}, {.extent = 6, .begin = -1, .rows = 2, .inner = 8}), ShapeError);
+}
