@@ -106,6 +106,9 @@ struct AttentionOptions {
   float dropout = 0.0f;  ///< on the attention weights
   DropoutKey key;
   Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
+  /// ALiBi: [H], accumulator dtype, constant; adds slope[h] * (j - i) to the score of key j and the
+  /// query that stands at i. kernels/alibi.h has the paper's.
+  Tensor alibi_slopes;
 };
 /// Multi-head attention on a fused projection: qkv [B, T, 3C], heads contiguous in each C.
 ZG_API Var attention(const Var& qkv, int heads, const AttentionOptions& options = {});

@@ -78,7 +78,7 @@ struct Operand {
   Access access = Access::read;
 };
 
-void check_operands(const char* op, std::initializer_list<Operand> operands, const Tensor& bias,
+void check_operands(const char* op, std::initializer_list<Operand> operands,
                     const AttentionShape& s) {
   const Tensor& q = *operands.begin()->tensor;
   for (const Operand& o : operands) {
@@ -89,10 +89,22 @@ void check_operands(const char* op, std::initializer_list<Operand> operands, con
     check_layout(op, o.name, *o.tensor, *o.layout, s, o.tokens, o.access);
     check_device(op, {&q, o.tensor});
   }
-  if (!bias) return;
-  check_dtype(op, "bias", bias, accumulator(q.dtype()));
-  check_device(op, {&q, &bias});
-  if (bias.shape() != Shape{s.T, s.keys}) check_shape(op, "bias", bias, {s.H, s.T, s.keys});
+}
+
+template <class Args>
+void check_biases(const char* op, const Args& a) {
+  const AttentionShape& s = a.shape;
+  const DType dtype = accumulator(a.q.dtype());
+  if (a.bias) {
+    check_dtype(op, "bias", a.bias, dtype);
+    check_device(op, {&a.q, &a.bias});
+    if (a.bias.shape() != Shape{s.T, s.keys}) check_shape(op, "bias", a.bias, {s.H, s.T, s.keys});
+  }
+  if (a.alibi_slopes) {
+    check_dtype(op, "alibi_slopes", a.alibi_slopes, dtype);
+    check_device(op, {&a.q, &a.alibi_slopes});
+    check_shape(op, "alibi_slopes", a.alibi_slopes, {s.H});
+  }
 }
 
 void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
@@ -113,7 +125,8 @@ void validate(const AttentionForward& a) {
                   {"k", &a.k, &s.k, s.keys},
                   {"v", &a.v, &s.v, s.keys},
                   {"out", &a.out, &s.out, s.T, Access::write}},
-                 a.bias, s);
+                 s);
+  check_biases(op, a);
   if (a.log_sum) check_log_sum(op, a.log_sum, a.q, s);
 }
 
@@ -130,7 +143,8 @@ void validate(const AttentionBackward& a) {
                   {"dq", &a.dq, &s.q, s.T, Access::write},
                   {"dk", &a.dk, &s.k, s.keys, Access::write},
                   {"dv", &a.dv, &s.v, s.keys, Access::write}},
-                 a.bias, s);
+                 s);
+  check_biases(op, a);
   check_log_sum(op, a.log_sum, a.q, s);
 }
 

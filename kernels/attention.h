@@ -26,19 +26,21 @@ struct AttentionShape {
 };
 
 /// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory.
-/// Dao 2023, arXiv:2307.08691, algorithm 1.
+/// Dao 2023, arXiv:2307.08691, algorithm 1. Slopes add slope[h] * (j - (t + offset)) to the score
+/// of query t and key j, made where scores are: ALiBi, Press et al. 2022, arXiv:2108.12409.
 struct AttentionForward {
-  Tensor q, k, v;  ///< f64 | f32 | bf16 | f16, as the layouts say; may be one tensor
-  Tensor bias;     ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
+  Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, as the layouts say; may be one tensor
+  Tensor bias;          ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
+  Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; kernels/alibi.h has the paper's
   Tensor out;
   Tensor
       log_sum;  ///< [B, H, T] out, accumulator dtype, natural log; kept for backward; may be absent
   AttentionShape shape;
 };
 
-/// dq, dk and dv share q's, k's and v's layouts. The bias gets no gradient.
+/// dq, dk and dv share q's, k's and v's layouts. The bias and the slopes get no gradient.
 struct AttentionBackward {
-  Tensor q, k, v, bias, out, log_sum;
+  Tensor q, k, v, bias, alibi_slopes, out, log_sum;
   Tensor dout;        ///< like out
   Tensor dq, dk, dv;  ///< out; all of each layout's elements are written
   AttentionShape shape;

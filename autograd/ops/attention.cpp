@@ -22,14 +22,24 @@ void check_options(const AttentionOptions& options, const AttentionShape& n, con
   if (!(options.dropout >= 0.0f && options.dropout < 1.0f))
     throw ConfigError("attention: dropout " + std::to_string(options.dropout) +
                       "; expected 0 <= dropout < 1");
-  if (!options.bias) return;
-  const Shape& bias = options.bias.shape();
-  const Shape plane{n.T, n.keys}, planes{n.H, n.T, n.keys};
-  if (bias != plane && bias != planes)
-    refuse_shape("attention", "bias", bias, plane.str() + " or " + planes.str());
-  if (options.bias.dtype() != accumulator(q.dtype()))
-    throw DTypeError(std::string("attention: bias holds ") + name_of(options.bias.dtype()) +
-                     "; expected " + name_of(accumulator(q.dtype())) + "; try cast");
+  const auto check_dtype = [&](const char* name, const Tensor& tensor) {
+    if (tensor.dtype() != accumulator(q.dtype()))
+      throw DTypeError(std::string("attention: ") + name + " holds " + name_of(tensor.dtype()) +
+                       "; expected " + name_of(accumulator(q.dtype())) + "; try cast");
+  };
+  if (options.bias) {
+    const Shape& bias = options.bias.shape();
+    const Shape plane{n.T, n.keys}, planes{n.H, n.T, n.keys};
+    if (bias != plane && bias != planes)
+      refuse_shape("attention", "bias", bias, plane.str() + " or " + planes.str());
+    check_dtype("bias", options.bias);
+  }
+  if (options.alibi_slopes) {
+    const Shape& slopes = options.alibi_slopes.shape();
+    if (slopes != Shape{n.H})
+      refuse_shape("attention", "alibi_slopes", slopes, Shape{n.H}.str() + ", one of each head");
+    check_dtype("alibi_slopes", options.alibi_slopes);
+  }
 }
 
 /// Absent when nothing will be differentiated: backward alone reads it.
@@ -44,6 +54,7 @@ void backward_of_fused(const AttentionShape& n, const BackwardPass& pass) {
                                .k = qkv,
                                .v = qkv,
                                .bias = pass.saved(3),
+                               .alibi_slopes = pass.saved(4),
                                .out = pass.saved(1),
                                .log_sum = pass.saved(2),
                                .dout = pass.gradient_of_output(),
@@ -66,6 +77,7 @@ void backward_of_separate(const AttentionShape& n, const BackwardPass& pass) {
                                .k = k,
                                .v = v,
                                .bias = pass.saved(5),
+                               .alibi_slopes = pass.saved(6),
                                .out = pass.saved(3),
                                .log_sum = pass.saved(4),
                                .dout = pass.gradient_of_output(),
@@ -138,12 +150,13 @@ Var attention(const Var& qkv, int heads, const AttentionOptions& options) {
                               .k = values,
                               .v = values,
                               .bias = options.bias,
+                              .alibi_slopes = options.alibi_slopes,
                               .out = out,
                               .log_sum = log_sum,
                               .shape = n},
                              out.device().compute());
-  return record("attention", {qkv}, out, {values, out, log_sum, options.bias}, n,
-                [](const AttentionShape& shape, const BackwardPass& pass) {
+  return record("attention", {qkv}, out, {values, out, log_sum, options.bias, options.alibi_slopes},
+                n, [](const AttentionShape& shape, const BackwardPass& pass) {
                   backward_of_fused(shape, pass);
                 });
 }
@@ -162,11 +175,13 @@ Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& 
                               .k = keys,
                               .v = values,
                               .bias = options.bias,
+                              .alibi_slopes = options.alibi_slopes,
                               .out = out,
                               .log_sum = log_sum,
                               .shape = n},
                              out.device().compute());
-  return record("attention", {q, k, v}, out, {queries, keys, values, out, log_sum, options.bias}, n,
+  return record("attention", {q, k, v}, out,
+                {queries, keys, values, out, log_sum, options.bias, options.alibi_slopes}, n,
                 [](const AttentionShape& shape, const BackwardPass& pass) {
                   backward_of_separate(shape, pass);
                 });

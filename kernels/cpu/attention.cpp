@@ -43,6 +43,7 @@ AttentionCall call_of(const Args& a) {
           .k = a.k.raw(),
           .v = a.v.raw(),
           .bias = a.bias.raw(),
+          .alibi_slopes = a.alibi_slopes.raw(),
           .out = a.out.raw(),
           .log_sum = a.log_sum.raw()};
 }

@@ -19,7 +19,7 @@ struct AttentionCall {
   double scale;       ///< never 0
   int64_t bias_head;  ///< elements from one head's bias to the next
   DropoutMask mask;
-  const void *q, *k, *v, *bias, *dout;
+  const void *q, *k, *v, *bias, *alibi_slopes, *dout;
   void* out;      ///< read by backward
   void* log_sum;  ///< read by backward
   void *dq, *dk, *dv;

@@ -111,6 +111,7 @@ inline void meet(const AttentionCall& call, const Scratch& scratch, const Block&
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
     const float* bias = bias_row(call, h, t0 + r);
+    add_alibi(call, scratch.weights + r * row_stride, h, t0 + r, j0, seen);
     differentiate(scratch.weights + r * row_stride, scratch.dscores + r * row_stride, seen,
                   round_up(end, tile_rows), bias ? bias + j0 : nullptr, factors.row(r, j0, seen),
                   log_sum[t0 + r], scratch.mean[t0 + r]);

@@ -117,6 +117,7 @@ inline void meet(const AttentionCall& call, const Scratch& scratch, const Place&
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
     const float* bias = bias_row(call, place.h, t0 + r);
+    add_alibi(call, scratch.weights + r * row_stride, place.h, t0 + r, j0, seen);
     soften(query_at(scratch, place, t0 + r), scratch.weights + r * row_stride, seen, end,
            bias ? bias + j0 : nullptr, factors.row(r, j0, seen), D);
   }
@@ -177,6 +178,7 @@ inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch, con
            static_cast<float>(call.scale));
   score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, place.b, place.h, j0),
              s.k.token, seen, s.D);
+  add_alibi(call, scratch.weights, place.h, t, j0, seen);
   const BlockFactors factors(call, scratch.factors, place.b, place.h, t, 1);
   const float* bias = bias_row(call, place.h, t);
   if (j0 == 0) zero_row(query.out, s.D);

@@ -69,9 +69,11 @@ void score_row(const AttentionCall& call, const PlainScratch<A>& scratch, int64_
   const int64_t n = visible_keys(s, t);
   const A scale = static_cast<A>(call.scale);
   const A* bias = static_cast<const A*>(call.bias);
+  const A* slopes = static_cast<const A*>(call.alibi_slopes);
   if (bias) bias += h * call.bias_head + t * s.keys;
   for (int64_t j = 0; j < n; ++j) {
-    const A score = scale * dot(scratch.q, scratch.k + j * s.D, s.D);
+    A score = scale * dot(scratch.q, scratch.k + j * s.D, s.D);
+    if (slopes) score += slopes[h] * static_cast<A>(j - (t + s.offset));
     scratch.weights[j] = bias ? score + bias[j] : score;
   }
   const uint32_t sample = call.mask.sample + static_cast<uint32_t>(b);

@@ -207,6 +207,21 @@ inline const float* bias_row(const AttentionCall& call, int64_t h, int64_t t) {
   return bias ? bias + h * call.bias_head + t * call.shape.keys : nullptr;
 }
 
+/// ALiBi on the n scores of query t and the keys from j on: in a pass of its own, so that there is
+/// none without. Padding up to a whole vector changes too. Distances are whole numbers, exact in
+/// f32.
+inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64_t t, int64_t j,
+                      int64_t n) {
+  if (!call.alibi_slopes) return;
+  constexpr float steps[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Vec slope = set1(static_cast<const float*>(call.alibi_slopes)[h]);
+  Vec distance = set1(static_cast<float>(j - (t + call.shape.offset))) + load(steps);
+  for (int64_t i = 0; i < n; i += Vec::lanes) {
+    store(scores + i, fma(slope, distance, load(scores + i)));
+    distance = distance + set1(static_cast<float>(Vec::lanes));
+  }
+}
+
 /// Rows [t0, t0 + rows) of one head times scale as a left factor; rows up to a whole tile are 0.
 template <class T>
 inline void load_block(float* block, const void* data, const HeadLayout& layout, int64_t b,

@@ -14,6 +14,7 @@ AttentionCall call_of(const Args& a) {
       .k = a.k.raw(),
       .v = a.v.raw(),
       .bias = a.bias ? a.bias.template data<float>() : nullptr,
+      .alibi_slopes = a.alibi_slopes ? a.alibi_slopes.template data<float>() : nullptr,
       .out = a.out.raw(),
       .log_sum = a.log_sum ? a.log_sum.template data<float>() : nullptr};
   if (call.shape.scale == 0.0f)

@@ -13,7 +13,7 @@ struct AttentionCall {
   AttentionShape shape;  ///< its scale is never 0
   int64_t bias_head;     ///< elements from one head's bias to the next
   const void *q, *k, *v, *dout;
-  const float* bias;
+  const float *bias, *alibi_slopes;
   void* out;        ///< read by backward
   float* log_sum;   ///< read by backward
   float* row_dots;  ///< [B, H, T] scratch of backward: dout_t . out_t
@@ -63,7 +63,11 @@ __device__ inline float dropout_factor(const AttentionShape& s, const HeadPart& 
 /// The score of query t and key j from the product of their rows.
 __device__ inline float score_of(const AttentionCall& a, const HeadPart& at, int64_t t, int64_t j,
                                  float product) {
-  const float score = a.shape.scale * product;
+  float score = a.shape.scale * product;
+  if (a.alibi_slopes) {
+    const int64_t distance = j - (t + a.shape.offset);
+    score = __fmaf_rn(a.alibi_slopes[at.h], static_cast<float>(distance), score);
+  }
   return a.bias ? score + a.bias[at.h * a.bias_head + t * a.shape.keys + j] : score;
 }
 

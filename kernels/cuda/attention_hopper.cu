@@ -247,8 +247,8 @@ bool suits_hopper(const AttentionCall& call, const Stream& stream) {
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, stream.device().index()),
         "attention_forward: compute capability");
   return major == 9 && s.T >= fewest_queries && s.T < most_tokens && s.keys < most_tokens &&
-         !call.bias && s.dropout == 0.0f && takes_map(s.q, s, s.T) && takes_map(s.k, s, s.keys) &&
-         takes_map(s.v, s, s.keys);
+         !call.bias && !call.alibi_slopes && s.dropout == 0.0f && takes_map(s.q, s, s.T) &&
+         takes_map(s.k, s, s.keys) && takes_map(s.v, s, s.keys);
 }
 
 void hopper_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {

@@ -153,7 +153,7 @@ void run(const AttentionCall& call, Stream& stream) {
 }  // namespace
 
 void mma_attention_backward(DType dtype, const AttentionCall& call, Stream& stream) {
-  const bool extras = call.bias || call.shape.dropout > 0.0f;
+  const bool extras = call.bias || call.alibi_slopes || call.shape.dropout > 0.0f;
   const auto with = [&]<class T>(T) {
     if (call.shape.D <= 64)
       extras ? run<T, 64, true>(call, stream) : run<T, 64, false>(call, stream);

@@ -72,7 +72,7 @@ void run(const AttentionCall& call, Stream& stream) {
 }  // namespace
 
 void mma_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
-  const bool extras = call.bias || call.shape.dropout > 0.0f;
+  const bool extras = call.bias || call.alibi_slopes || call.shape.dropout > 0.0f;
   const auto with = [&]<class T>(T) {
     if (call.shape.D <= 64)
       extras ? run<T, 64, 1, true>(call, stream) : run<T, 64, 2, false>(call, stream);

@@ -48,7 +48,7 @@ void launch_heads(Stream& stream, const char* kernel, int64_t tokens, const Args
   const std::string name = std::string(kernel) + "_" + std::to_string(choice.size);
   launch(stream, choice.code, name.c_str(), {groups_for(tokens, choice.rows), s.H, s.B},
          begin_of(a.q, s.q), begin_of(a.k, s.k), begin_of(a.v, s.v), a.bias.raw(),
-         Long8{s.H, s.T, s.keys, s.offset, bias_head, s.causal ? 1 : 0, s.D},
+         a.alibi_slopes.raw(), Long8{s.H, s.T, s.keys, s.offset, bias_head, s.causal ? 1 : 0, s.D},
          Long8{s.q.batch, s.q.head, s.q.token, s.k.batch, s.k.head, s.k.token},
          Long8{s.v.batch, s.v.head, s.v.token, s.out.batch, s.out.head, s.out.token}, scale,
          s.dropout_key.seed, s.dropout_key.sample, s.dropout_key.step, s.dropout_key.site,

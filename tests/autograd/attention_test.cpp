@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/alibi.h"
 #include "tests/autograd/op_check.h"
 
 using namespace zg;
@@ -32,6 +33,35 @@ std::vector<Var> separated(const Var& qkv, int heads) {
 }
 
 constexpr double tolerance = 1e-13;  // sums of under a hundred terms below 1, in f64
+
+/// What slopes of ALiBi add to the scores: [H, T, keys].
+Tensor dense_alibi(const std::vector<double>& slopes, int64_t T, int64_t keys, int64_t offset) {
+  std::vector<double> bias;
+  for (double slope : slopes)
+    for (int64_t t = 0; t < T; ++t)
+      for (int64_t j = 0; j < keys; ++j)
+        bias.push_back(slope * static_cast<double>(j - (t + offset)));
+  return Tensor::from(bias, {static_cast<int64_t>(slopes.size()), T, keys}, shared_device());
+}
+
+struct Taken {
+  int64_t peak, operand;  // bytes: of a pass, of what was given beside qkv
+};
+
+/// Forward and backward; `give` makes the bias or the slopes.
+template <class Give>
+Taken taken_by_a_pass(const Give& give) {
+  const Device device = Device::cpu(0, {.threads = 2});
+  const Tensor qkv = random_tensor({2, 150, 3 * 96}, DType::bf16, device, 1);
+  const int64_t before = device.memory().live();
+  const AttentionOptions options = give(device);
+  const int64_t operand = device.memory().live() - before;
+  Tape tape(device);
+  const Var y = attention(tape.variable(qkv), 12, options);
+  const Tensor dy = random_tensor(y.shape(), DType::bf16, device, 2);
+  tape.backward(std::span(&y, 1), std::span(&dy, 1));
+  return {device.memory().peak(), operand};
+}
 
 }  // namespace
 
@@ -76,6 +106,51 @@ TEST_CASE("attention on separate tensors, with more keys than queries") {
   check_gradient([&](Tape&, Vars in) { return attention(Var(q), Var(k), in[0], full); }, {v});
 }
 
+TEST_CASE("attention with ALiBi is attention with slopes times distances as a bias") {
+  const std::vector<double> slopes{0.5, 0.0625, 0.25};
+  const Tensor given = Tensor::from(slopes, {3}, shared_device());
+  for (bool causal : {true, false})
+    for (int64_t keys : {4, 7}) {
+      const Tensor q = doubles({2, 3, 4, 5}, 1);
+      const Tensor k = doubles({2, 3, keys, 5}, 2), v = doubles({2, 3, keys, 5}, 3);
+      const Tensor dense = dense_alibi(slopes, 4, keys, causal ? keys - 4 : 0);
+      const AttentionOptions options{.causal = causal, .alibi_slopes = given};
+      CHECK(excess(attention(Var(q), Var(k), Var(v), options).value(),
+                   values_of(
+                       plain_attention(Var(q), Var(k), Var(v), causal, 1 / std::sqrt(5.0), dense)),
+                   tolerance) <= 1.0);
+      check_gradient([&](Tape&, Vars in) { return attention(in[0], in[1], in[2], options); },
+                     {q, k, v});
+    }
+  const Tensor qkv = doubles({2, 5, 3 * 6}, 1);
+  const std::vector<Var> parts = separated(Var(qkv), 3);
+  const AttentionOptions fused{.dropout = 0.3f,
+                               .key = {.seed = 3, .step = 1, .site = 9},
+                               .bias = doubles({5, 5}, 2),
+                               .alibi_slopes = given};
+  check_gradient([&](Tape&, Vars in) { return attention(in[0], 3, fused); }, {qkv});
+  const Var both = add(Var(dense_alibi(slopes, 5, 5, 0)), Var(fused.bias));
+  CHECK(excess(attention(Var(qkv), 3, {.bias = fused.bias, .alibi_slopes = given}).value(),
+               values_of(reshape(permute(plain_attention(parts[0], parts[1], parts[2], true,
+                                                         1 / std::sqrt(2.0), both.value()),
+                                         {0, 2, 1, 3}),
+                                 {2, 5, 6})),
+               tolerance) <= 1.0);
+}
+
+TEST_CASE("attention with ALiBi takes the slopes' bytes and no more") {
+  const Taken none = taken_by_a_pass([](const Device&) { return AttentionOptions(); });
+  const Taken slopes = taken_by_a_pass([](const Device& device) {
+    return AttentionOptions{.alibi_slopes = Tensor::from(alibi_slopes(12), {12}, device)};
+  });
+  const Taken dense = taken_by_a_pass([](const Device& device) {
+    return AttentionOptions{.bias = Tensor::zeros({12, 150, 150}, DType::f32, device)};
+  });
+  CHECK(slopes.operand < 1024);
+  CHECK(slopes.peak == none.peak + slopes.operand);
+  CHECK(dense.peak >= none.peak + 12 * 150 * 150 * 4);
+}
+
 TEST_CASE("attention with dropout drops the same weights in both directions") {
   const Tensor qkv = doubles({2, 5, 12}, 1);
   const AttentionOptions options{.dropout = 0.3f, .key = {.seed = 3, .step = 1, .site = 9}};
@@ -106,6 +181,11 @@ TEST_CASE("attention refuses shapes and options that do not fit") {
                    attention(qkv, 2, {.bias = cast(Var(doubles({5, 5}, 1)), DType::f32).value()});
                  }),
                  "attention: bias holds f32; expected f64; try cast"));
+  CHECK(message_of<ShapeError>([&] { attention(qkv, 2, {.alibi_slopes = doubles({5}, 1)}); }) ==
+        "attention: alibi_slopes has shape [5]; expected [2], one of each head");
+  CHECK(message_of<DTypeError>([&] {
+          attention(cast(qkv, DType::bf16), 2, {.alibi_slopes = doubles({2}, 1)});
+        }) == "attention: alibi_slopes holds f64; expected f32; try cast");
   CHECK(contains(message_of<ConfigError>([&] { attention(qkv, 2, {.dropout = 1.0f}); }),
                  "attention: dropout 1.000000; expected 0 <= dropout < 1"));
 }

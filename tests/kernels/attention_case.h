@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/alibi.h"
 #include "kernels/attention.h"
 #include "tests/op_case.h"
 
@@ -21,13 +22,14 @@ struct Problem {
   int bias_rank = 0;  // 0: no bias
   float dropout = 0.0f;
   Form form = Form::fused;
+  bool alibi = false;
 
   std::string str() const {
     return "B " + std::to_string(B) + " H " + std::to_string(H) + " T " + std::to_string(T) +
            " keys " + std::to_string(keys) + " offset " + std::to_string(offset) + " D " +
            std::to_string(D) + (causal ? " causal" : " full") + " bias " +
            std::to_string(bias_rank) + " dropout " + std::to_string(dropout) +
-           (form == Form::fused ? " fused" : " cache");
+           (form == Form::fused ? " fused" : " cache") + (alibi ? " alibi" : "");
   }
 };
 
@@ -57,16 +59,24 @@ inline AttentionShape shape_of(const Problem& p) {
 
 struct Tensors {
   AttentionShape shape;
-  Tensor q, k, v, bias, out, log_sum, dout, dq, dk, dv;
+  Tensor q, k, v, bias, alibi_slopes, out, log_sum, dout, dq, dk, dv;
 
   AttentionForward forward() const {
-    return {.q = q, .k = k, .v = v, .bias = bias, .out = out, .log_sum = log_sum, .shape = shape};
+    return {.q = q,
+            .k = k,
+            .v = v,
+            .bias = bias,
+            .alibi_slopes = alibi_slopes,
+            .out = out,
+            .log_sum = log_sum,
+            .shape = shape};
   }
   AttentionBackward backward() const {
     return {.q = q,
             .k = k,
             .v = v,
             .bias = bias,
+            .alibi_slopes = alibi_slopes,
             .out = out,
             .log_sum = log_sum,
             .dout = dout,
@@ -76,6 +86,12 @@ struct Tensors {
             .shape = shape};
   }
 };
+
+inline Tensor slopes_of(int64_t heads, DType dtype, const Device& device) {
+  const std::vector<float> slopes = alibi_slopes(heads);
+  if (dtype != DType::f64) return Tensor::from(slopes, {heads}, device);
+  return Tensor::from(std::vector<double>(slopes.begin(), slopes.end()), {heads}, device);
+}
 
 inline Tensors make(const Problem& p, DType dtype, const Device& device) {
   const int64_t C = p.H * p.D;
@@ -98,6 +114,7 @@ inline Tensors make(const Problem& p, DType dtype, const Device& device) {
   }
   const Shape bias = p.bias_rank == 2 ? Shape{p.T, p.keys} : Shape{p.H, p.T, p.keys};
   if (p.bias_rank > 0) t.bias = random_tensor(bias, accumulator(dtype), device, 4);
+  if (p.alibi) t.alibi_slopes = slopes_of(p.H, dtype, device);
   return t;
 }
 
@@ -131,16 +148,19 @@ struct Naive {
     const std::vector<double> q = t.q.to_doubles(), k = t.k.to_doubles(), v = t.v.to_doubles();
     const std::vector<double> dout = t.dout.to_doubles();
     const std::vector<double> bias = t.bias ? t.bias.to_doubles() : std::vector<double>();
+    const std::vector<double> slopes =
+        t.alibi_slopes ? t.alibi_slopes.to_doubles() : std::vector<double>();
     const bool fused = t.dq.buffer() == t.dk.buffer();
     for (int64_t b = 0; b < t.shape.B; ++b)
-      for (int64_t h = 0; h < t.shape.H; ++h) head(t, q, k, v, dout, bias, b, h, fused);
+      for (int64_t h = 0; h < t.shape.H; ++h) head(t, q, k, v, dout, bias, slopes, b, h, fused);
     if (fused) dk = dv = dq;
   }
 
  private:
   void head(const Tensors& t, const std::vector<double>& q, const std::vector<double>& k,
             const std::vector<double>& v, const std::vector<double>& dout,
-            const std::vector<double>& bias, int64_t b, int64_t h, bool fused) {
+            const std::vector<double>& bias, const std::vector<double>& slopes, int64_t b,
+            int64_t h, bool fused) {
     const AttentionShape& s = t.shape;
     const size_t D = static_cast<size_t>(s.D);
     const double scale = s.scale != 0.0f ? double{s.scale} : 1.0 / std::sqrt(double(s.D));
@@ -162,6 +182,8 @@ struct Naive {
         double score = 0.0;
         for (size_t d = 0; d < D; ++d) score += q[at_q + d] * k[place(s.k, b, h, j) + d];
         score *= scale;
+        if (!slopes.empty())
+          score += slopes[static_cast<size_t>(h)] * static_cast<double>(j - (i + s.offset));
         if (!bias.empty()) {
           const int64_t first = t.bias.shape().rank() == 3 ? h * s.T * s.keys : 0;
           score += bias[static_cast<size_t>(first + i * s.keys + j)];
