@@ -60,7 +60,7 @@ Tensor TapeState::make_gradient(int index) const {
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   std::optional<NameScope> name;
   if (slot.parameter) name.emplace(device, slot.parameter->name + " gradient");
-  return Tensor::empty(slot.shape, slot.parameter ? accumulator(slot.dtype) : slot.dtype, device);
+  return Tensor::empty(slot.shape, slot.gradient_dtype(), device);
 }
 
 void TapeState::accumulate(int index, Tensor gradient, const char* op) {
@@ -68,7 +68,7 @@ void TapeState::accumulate(int index, Tensor gradient, const char* op) {
   if (gradient.shape() != slot.shape)
     throw ShapeError(std::string(op) + ": backward gave a gradient of shape " +
                      gradient.shape().str() + "; expected the input's " + slot.shape.str());
-  const DType wanted = slot.parameter ? accumulator(slot.dtype) : slot.dtype;
+  const DType wanted = slot.gradient_dtype();
   if (gradient.dtype() != slot.dtype && gradient.dtype() != accumulator(slot.dtype))
     throw DTypeError(std::string(op) + ": backward gave a gradient of " +
                      name_of(gradient.dtype()) + "; expected " + name_of(wanted));

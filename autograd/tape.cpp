@@ -188,6 +188,10 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
   return constants;
 }
 
+void TapeState::collect_wide(const Var& output) {
+  if (output.slot_ >= 0) output.tape_->slots[static_cast<size_t>(output.slot_)].wide = true;
+}
+
 Tensor early_gradient(const Var& input) {
   if (!input.needs_gradient()) return {};
   TapeState& tape = *input.tape_;

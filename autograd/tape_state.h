@@ -28,6 +28,9 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     DType dtype;
     const Parameter* parameter = nullptr;  // its gradient is collected in the root's leaves
     bool keep = false;                     // a variable(): survives the walk
+    bool wide = false;                     // collected in the accumulator dtype, as a parameter's
+
+    DType gradient_dtype() const { return parameter || wide ? accumulator(dtype) : dtype; }
   };
 
   /// A tensor for backward; a view of a parameter is kept as its place in the parameter.
@@ -69,6 +72,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
                                             std::span<const Tensor> outputs,
                                             std::span<const Tensor> saved, const void* numbers,
                                             size_t numbers_bytes, detail::BackwardThunk backward);
+  /// The gradient of `output`, which stands for a parameter, is collected as a parameter's is.
+  static void collect_wide(const Var& output);
   Entry& push(Kind kind, const char* op);
 
   size_t open_use(const Unit& unit);

@@ -1,0 +1,266 @@
+#include "autograd/collective.h"
+
+#include <string>
+
+#include "autograd/ops/gradient.h"
+#include "autograd/ops/movement.h"
+#include "autograd/ops/operand.h"
+#include "autograd/tape_state.h"
+#include "kernels/elementwise.h"
+#include "kernels/indexed.h"
+#include "kernels/movement.h"
+
+namespace zg {
+namespace {
+
+struct Ranks {
+  Communicator* comm;
+};
+struct Along {
+  Communicator* comm;
+  int axis;
+};
+
+// Runs on the communication worker, on a peer's memory: launched without the checks, which the
+// collective's own stand for, and without scratch.
+void add_piece(const Tensor& piece, const Tensor& sum, bool first, Stream& stream) {
+  const Axpby args{.x = piece, .y = sum, .a = 1.0, .b = first ? 0.0 : 1.0};
+  kernels::axpby.select(stream.type())(args, {}, stream);
+}
+
+/// Sums of piece r, of every rank's `full`, on rank r; what full holds afterwards is undefined.
+Tensor scatter_sums(const char* name, const Tensor& full, Communicator& comm) {
+  const Tensor sums =
+      Tensor::empty({full.numel() / comm.size()}, accumulator(full.dtype()), full.device());
+  comm.wait(comm.reduce_scatter(full, sums, /*fresh=*/true, add_piece, name));
+  return sums;
+}
+
+/// Memory for n elements that the ranks divide, zeros behind them.
+Tensor padded(int64_t n, DType dtype, const Device& device, int size) {
+  const int64_t shard = (n + size - 1) / size;
+  const Tensor full = Tensor::empty({shard * size}, dtype, device);
+  if (full.numel() > n) fill_zero(full.flat(n, full.numel() - n), device.compute());
+  return full;
+}
+
+/// full = its sum over the ranks, in place.
+void sum_in_place(const char* name, const Tensor& full, Communicator& comm) {
+  Tensor sums = scatter_sums(name, full, comm);
+  if (sums.dtype() != full.dtype()) {
+    const Tensor place = full.flat(comm.rank() * sums.numel(), sums.numel());
+    kernels::cast({sums, place}, full.device().compute());
+    sums = place;
+  }
+  comm.wait(comm.all_gather(sums, full, name));
+}
+
+/// The sum of every rank's x, of its shape; in x's own memory if that is `free` to be written.
+Tensor summed(const char* name, const Tensor& x, bool free, Communicator& comm) {
+  const int64_t n = x.numel();
+  if (n == 0) return x;
+  if (free && n % comm.size() == 0) {
+    sum_in_place(name, x.view({n}), comm);
+    return x;
+  }
+  const Tensor full = padded(n, x.dtype(), x.device(), comm.size());
+  const Tensor sum = full.flat(0, n).view(x.shape());
+  copy(x, sum, x.device().compute());
+  sum_in_place(name, full, comm);
+  return sum;
+}
+
+void check_divided(const char* op, const Shape& shape, int axis, const Communicator& comm) {
+  if (shape[axis] % comm.size() != 0)
+    refuse_shape(op, "x", shape,
+                 "an axis " + std::to_string(axis) + " that " + std::to_string(comm.size()) +
+                     " ranks divide");
+}
+
+/// How the parts of ranks lie in a whole along an axis: `outer` runs each. Behind each other in
+/// memory, as collectives have them, they are a pile.
+struct Parts {
+  int64_t size, outer, run;
+
+  Parts(const Shape& whole, int axis, int ranks) : size(ranks) {
+    const Indexed at = Indexed::split(whole, axis);
+    outer = at.outer;
+    run = at.extent / size * at.inner;
+  }
+  bool whole_is_pile() const { return outer == 1; }
+  void to_pile(const Tensor& whole, const Tensor& pile, Stream& stream) const {
+    kernels::strided_copy({.x = whole,
+                           .y = pile,
+                           .extents = {size, outer, run},
+                           .x_strides = {run, size * run, 1},
+                           .y_strides = {outer * run, run, 1}},
+                          stream);
+  }
+  void from_pile(const Tensor& pile, const Tensor& whole, Stream& stream) const {
+    kernels::strided_copy({.x = pile,
+                           .y = whole,
+                           .extents = {size, outer, run},
+                           .x_strides = {outer * run, run, 1},
+                           .y_strides = {run, size * run, 1}},
+                          stream);
+  }
+};
+
+Tensor gathered(const char* name, const Tensor& part, int axis, Communicator& comm) {
+  const Tensor whole = empty_like(part, part.shape().with(axis, part.extent(axis) * comm.size()));
+  if (whole.numel() == 0) return whole;
+  const Parts parts(whole.shape(), axis, comm.size());
+  const Tensor pile = parts.whole_is_pile() ? whole : empty_like(whole);
+  comm.wait(comm.all_gather(part, pile, name));
+  if (!parts.whole_is_pile()) parts.from_pile(pile, whole, part.device().compute());
+  return whole;
+}
+
+Tensor scattered(const char* name, const Tensor& x, int axis, Communicator& comm) {
+  const Shape shape = x.shape().with(axis, x.extent(axis) / comm.size());
+  if (x.numel() == 0) return empty_like(x, shape);
+  Stream& stream = x.device().compute();
+  Tensor sums;
+  {
+    const Tensor pile = empty_like(x);
+    Parts(x.shape(), axis, comm.size()).to_pile(x, pile, stream);
+    sums = scatter_sums(name, pile, comm).view(shape);
+  }
+  if (sums.dtype() == x.dtype()) return sums;
+  const Tensor part = empty_like(x, shape);
+  kernels::cast({sums, part}, stream);
+  return part;
+}
+
+Tensor own_part(const Tensor& x, int axis, const Communicator& comm) {
+  const int64_t extent = x.extent(axis) / comm.size();
+  return block(x, axis, comm.rank() * extent, (comm.rank() + 1) * extent, x.device().compute());
+}
+
+struct Several {
+  Communicator* comm;
+  int count;
+  DType dtype;
+};
+
+/// The gradients that arose lie behind each other, are summed at once and handed over.
+void backward_of_several(const Several& n, const BackwardPass& pass) {
+  int64_t numel = 0;
+  for (int i = 0; i < n.count; ++i)
+    if (const Tensor& dy = pass.gradient_of_output(i)) numel += dy.numel();
+  const Tensor all = padded(numel, accumulator(n.dtype), pass.device(), n.comm->size());
+  const auto for_each = [&](const auto& f) {
+    int64_t at = 0;
+    for (int i = 0; i < n.count; ++i) {
+      const Tensor& dy = pass.gradient_of_output(i);
+      if (!dy) continue;
+      f(i, dy, all.flat(at, dy.numel()).view(dy.shape()));
+      at += dy.numel();
+    }
+  };
+  for_each([&](int, const Tensor& dy, const Tensor& place) {
+    kernels::cast({dy, place}, pass.stream());
+  });
+  if (numel > 0) sum_in_place("copy_to_ranks gradients", all, *n.comm);
+  for_each([&](int i, const Tensor&, const Tensor& place) {
+    const InputGradient dx(pass, i, place.dtype());
+    copy(place, dx.tensor(), pass.stream());
+    dx.accumulate();
+  });
+}
+
+}  // namespace
+
+Var copy_to_ranks(const Var& x, Communicator& ranks) {
+  const Tensor values = floating_operand("copy_to_ranks", "x", x);
+  if (ranks.size() == 1 || !x.needs_gradient()) return x;
+  return record("copy_to_ranks", {x}, values, {}, Ranks{&ranks},
+                [](const Ranks& n, const BackwardPass& pass) {
+                  const Tensor& dy = pass.gradient_of_output();
+                  // Whoever else has it, a residual's other branch, wants this rank's own.
+                  const bool alone = dy.buffer().use_count() == 1;
+                  pass.accumulate(0, summed("copy_to_ranks gradient", dy, alone, *n.comm));
+                });
+}
+
+std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks) {
+  std::vector<Var> copies(parameters.begin(), parameters.end());
+  std::vector<Var> inputs;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (ranks.size() == 1 || !copies[i].needs_gradient()) continue;
+    inputs.push_back(copies[i]);
+    places.push_back(i);
+  }
+  if (inputs.empty()) return copies;
+  std::vector<Tensor> values;
+  for (const Var& input : inputs) {
+    values.push_back(floating_operand("copy_to_ranks", "a parameter", input));
+    check_alike("copy_to_ranks", "the first parameter", values[0], "another", values.back());
+  }
+  const Several numbers{&ranks, static_cast<int>(inputs.size()), values[0].dtype()};
+  const std::vector<Var> outputs =
+      record("copy_to_ranks", inputs, values, {}, numbers,
+             [](const Several& n, const BackwardPass& pass) { backward_of_several(n, pass); });
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    TapeState::collect_wide(outputs[i]);
+    copies[places[i]] = outputs[i];
+  }
+  return copies;
+}
+
+Var all_reduce(const Var& x, Communicator& ranks) {
+  const Tensor values = floating_operand("all_reduce", "x", x);
+  if (ranks.size() == 1) return x;
+  return record("all_reduce", {x}, summed("all_reduce", values, /*free=*/false, ranks), {},
+                Ranks{&ranks}, [](const Ranks&, const BackwardPass& pass) {
+                  pass.accumulate(0, pass.gradient_of_output());
+                });
+}
+
+Var all_gather(const Var& x, int axis, Communicator& ranks) {
+  const Tensor values = floating_operand("all_gather", "x", x);
+  axis = axis_of("all_gather", values.shape(), axis);
+  if (ranks.size() == 1) return x;
+  return record("all_gather", {x}, gathered("all_gather", values, axis, ranks), {},
+                Along{&ranks, axis}, [](const Along& n, const BackwardPass& pass) {
+                  pass.accumulate(0, scattered("all_gather gradient", pass.gradient_of_output(),
+                                               n.axis, *n.comm));
+                });
+}
+
+Var reduce_scatter(const Var& x, int axis, Communicator& ranks) {
+  const Tensor values = floating_operand("reduce_scatter", "x", x);
+  axis = axis_of("reduce_scatter", values.shape(), axis);
+  check_divided("reduce_scatter", values.shape(), axis, ranks);
+  if (ranks.size() == 1) return x;
+  return record("reduce_scatter", {x}, scattered("reduce_scatter", values, axis, ranks), {},
+                Along{&ranks, axis}, [](const Along& n, const BackwardPass& pass) {
+                  pass.accumulate(0, gathered("reduce_scatter gradient", pass.gradient_of_output(),
+                                              n.axis, *n.comm));
+                });
+}
+
+Var part_of_rank(const Var& x, int axis, Communicator& ranks) {
+  const Tensor values = floating_operand("part_of_rank", "x", x);
+  axis = axis_of("part_of_rank", values.shape(), axis);
+  check_divided("part_of_rank", values.shape(), axis, ranks);
+  if (ranks.size() == 1) return x;
+  return record("part_of_rank", {x}, own_part(values, axis, ranks), {}, Along{&ranks, axis},
+                [](const Along& n, const BackwardPass& pass) {
+                  pass.accumulate(0, gathered("part_of_rank gradient", pass.gradient_of_output(),
+                                              n.axis, *n.comm));
+                });
+}
+
+Var join_parts(const Var& x, int axis, Communicator& ranks) {
+  const Tensor values = floating_operand("join_parts", "x", x);
+  axis = axis_of("join_parts", values.shape(), axis);
+  if (ranks.size() == 1) return x;
+  return record("join_parts", {x}, gathered("join_parts", values, axis, ranks), {},
+                Along{&ranks, axis}, [](const Along& n, const BackwardPass& pass) {
+                  pass.accumulate(0, own_part(pass.gradient_of_output(), n.axis, *n.comm));
+                });
+}
+
+}  // namespace zg

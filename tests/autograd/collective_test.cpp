@@ -1,0 +1,244 @@
+#include "autograd/collective.h"
+
+#include "tests/autograd/fake_source.h"
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+/// A function of replicated inputs with a replicated result.
+using OnRanks = std::function<Var(Tape&, Vars, Communicator&)>;
+
+/// Another factor on every rank: what is summed differs.
+Var scaled_by_rank(const Var& x, const Communicator& ranks) {
+  return mul(x, 0.25 + 0.125 * ranks.rank());
+}
+
+/// The factor of the sum over ranks.
+double sum_of_factors(int ranks) { return 0.25 * ranks + 0.125 * (ranks * (ranks - 1) / 2); }
+
+/// On 1, 2 and 4 ranks: the result is `whole`'s, and the gradient that of central differences.
+void check_on_ranks(const OnRanks& function, const std::function<Var(Vars, int)>& whole,
+                    const std::vector<Shape>& shapes) {
+  for (int count : {1, 2, 4}) {
+    CAPTURE(count);
+    std::vector<std::vector<double>> results(static_cast<size_t>(count)), expected = results;
+    std::vector<GradcheckResult> checks(static_cast<size_t>(count));
+    run_local(count, [&](Communicator& ranks, const Device& device) {
+      std::vector<Tensor> inputs;
+      std::vector<Var> constants;
+      for (const Shape& shape : shapes) {
+        inputs.push_back(random_tensor(shape, DType::f64, device, inputs.size() + 1));
+        constants.emplace_back(inputs.back());
+      }
+      const auto place = static_cast<size_t>(ranks.rank());
+      Tape tape(device);
+      results[place] = values_of(function(tape, constants, ranks));
+      expected[place] = values_of(whole(constants, count));
+      checks[place] = gradcheck([&](Tape& on, Vars x) { return function(on, x, ranks); }, inputs,
+                                {.step = 1e-6, .tolerance = 1e-6});
+    });
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      CAPTURE(rank);
+      CHECK(results[rank] == results[0]);
+      REQUIRE(results[rank].size() == expected[rank].size());
+      for (size_t i = 0; i < results[rank].size(); ++i)
+        CHECK(results[rank][i] == doctest::Approx(expected[rank][i]).epsilon(1e-14));
+      INFO(checks[rank].report);
+      CHECK(checks[rank].ok);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("copies to ranks and the sum of what they made of them are conjugate") {
+  check_on_ranks(
+      [](Tape&, Vars x, Communicator& ranks) {
+        return all_reduce(scaled_by_rank(exp(copy_to_ranks(x[0], ranks)), ranks), ranks);
+      },
+      [](Vars x, int count) { return mul(exp(x[0]), sum_of_factors(count)); }, {{3, 5}});
+}
+
+TEST_CASE("a gradient that two copies share is summed for each") {
+  check_on_ranks(
+      [](Tape&, Vars x, Communicator& ranks) {
+        const Var a = copy_to_ranks(x[0], ranks), b = copy_to_ranks(x[1], ranks);
+        return all_reduce(add(a, b), ranks);
+      },
+      [](Vars x, int count) { return mul(add(x[0], x[1]), count); }, {{8}, {8}});
+}
+
+TEST_CASE("several parameters are copied with one sum of their gradients") {
+  check_on_ranks(
+      [](Tape&, Vars x, Communicator& ranks) {
+        const std::vector<Var> copies = copy_to_ranks(x, ranks);
+        return all_reduce(scaled_by_rank(mul(exp(copies[0]), copies[1]), ranks), ranks);
+      },
+      [](Vars x, int count) { return mul(mul(exp(x[0]), x[1]), sum_of_factors(count)); },
+      {{7}, {1}, {3}});
+}
+
+TEST_CASE("parts of ranks along any axis are gathered, joined and scattered") {
+  for (int axis : {0, 1, -1}) {
+    CAPTURE(axis);
+    const std::vector<Shape> shapes{{4, 8, 4}};
+    check_on_ranks(
+        [=](Tape&, Vars x, Communicator& ranks) {
+          return join_parts(exp(part_of_rank(x[0], axis, ranks)), axis, ranks);
+        },
+        [](Vars x, int) { return exp(x[0]); }, shapes);
+    check_on_ranks(
+        [=](Tape&, Vars x, Communicator& ranks) {
+          const Var whole = all_gather(exp(part_of_rank(x[0], axis, ranks)), axis, ranks);
+          return all_reduce(scaled_by_rank(whole, ranks), ranks);
+        },
+        [](Vars x, int count) { return mul(exp(x[0]), sum_of_factors(count)); }, shapes);
+    check_on_ranks(
+        [=](Tape&, Vars x, Communicator& ranks) {
+          const Var term = scaled_by_rank(copy_to_ranks(x[0], ranks), ranks);
+          return join_parts(exp(reduce_scatter(term, axis, ranks)), axis, ranks);
+        },
+        [](Vars x, int count) { return exp(mul(x[0], sum_of_factors(count))); }, shapes);
+  }
+}
+
+TEST_CASE("sums of bf16 are made in f32 and rounded once") {
+  std::vector<double> sums(4), parts(4);
+  run_local(4, [&](Communicator& ranks, const Device& device) {
+    // Above 256 a bf16 sum stops changing when 1 is added: 256 + 1 + 1 + 1 = 259, a tie, is 260.
+    const Tensor x = Tensor::full({4}, ranks.rank() == 0 ? 256 : 1, DType::bf16, device);
+    const auto rank = static_cast<size_t>(ranks.rank());
+    sums[rank] = all_reduce(Var(x), ranks).value().to_doubles()[3];
+    parts[rank] = reduce_scatter(Var(x), 0, ranks).value().to_doubles()[0];
+  });
+  CHECK(sums == std::vector<double>(4, 260.0));
+  CHECK(parts == std::vector<double>(4, 260.0));
+}
+
+TEST_CASE("gradients of copied bf16 parameters are collected and summed in f32") {
+  ParameterStore store;
+  const Unit& unit = store.unit("layer");
+  const Parameter& weight = store.add(unit, "weight", {1, 1}, Init::ones());
+  const Parameter& bias = store.add(unit, "bias", {1}, Init::zeros());
+  std::vector<double> gradients(2);
+  std::vector<DType> dtypes(2, DType::u8);
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    FakeSource source(store, device, DType::bf16);
+    Tape tape(device, &source);
+    Var loss;
+    {
+      Tape::Use use(tape, unit);
+      const Var parameters[] = {tape.parameter(weight), tape.parameter(bias)};
+      const std::vector<Var> copies = copy_to_ranks(parameters, ranks);
+      const Var x(Tensor::full({257, 1}, 1.0, DType::bf16, device));
+      loss = sum(linear(x, copies[0], copies[1]));
+    }
+    tape.backward(loss);
+    gradients[static_cast<size_t>(ranks.rank())] = source.gradients[&bias][0];
+    dtypes[static_cast<size_t>(ranks.rank())] = source.gradient_dtypes[&bias];
+  });
+  // 257 rows on each rank; bf16 has no 257.
+  CHECK(gradients == std::vector<double>{514.0, 514.0});
+  CHECK(dtypes == std::vector<DType>{DType::f32, DType::f32});
+}
+
+namespace {
+
+struct Account {
+  int64_t peak, live;
+  std::vector<std::pair<int64_t, int64_t>> wire;
+  bool operator==(const Account&) const = default;
+};
+
+/// Every op once, forward and backward, on extents that the ranks divide and that they do not.
+Account account_of_a_pass(Communicator& ranks, const Device& device) {
+  Tape tape(device);
+  const auto made = [&](const Shape& shape) {
+    return tape.variable(Tensor::full(shape, 0.5, DType::bf16, device));
+  };
+  const Var odd = made({3, 5}), x = made({2, 8, 32}), gamma = made({32}), beta = made({32});
+  const Var parameters[] = {gamma, beta};
+  const std::vector<Var> copies = copy_to_ranks(parameters, ranks);
+  const Var part = layer_norm(part_of_rank(x, 1, ranks), copies[0], copies[1]);
+  const Var segment_input[] = {part};
+  const Var mixed = checkpoint(tape, segment_input, [&ranks](Tape&, Vars inputs) {
+    return reduce_scatter(exp(all_gather(inputs[0], 1, ranks)), 1, ranks);
+  });
+  const Var summed = all_reduce(mul(copy_to_ranks(odd, ranks), 0.5), ranks);
+  tape.backward(add(sum(join_parts(mixed, -1, ranks)), sum(summed)));
+  Account account{device.memory().peak(), device.memory().live(), {}};
+  for (const WireCount& count : ranks.wire()) account.wire.emplace_back(count.calls, count.bytes);
+  return account;
+}
+
+}  // namespace
+
+TEST_CASE("collectives on a meta device take the memory and the wire of real ones") {
+  for (int count : {1, 2, 4}) {
+    CAPTURE(count);
+    std::vector<Account> real(static_cast<size_t>(count));
+    run_local(count,
+              [&](Communicator& ranks, const Device& device) {
+                real[static_cast<size_t>(ranks.rank())] = account_of_a_pass(ranks, device);
+              },
+              {.device = {.threads = 1}});
+    for (int rank = 0; rank < count; ++rank) {
+      CAPTURE(rank);
+      const auto ranks = counting_communicator(rank, count);
+      CHECK(account_of_a_pass(*ranks, Device::meta(0, {.threads = 1})) ==
+            real[static_cast<size_t>(rank)]);
+    }
+  }
+}
+
+TEST_CASE("one rank records and sends nothing") {
+  const auto ranks = counting_communicator(0, 1);
+  Tape tape(shared_device());
+  const Var x = tape.variable(doubles({2, 4}, 1));
+  const auto is_x = [&](const Var& y) { return y.value().raw() == x.value().raw(); };
+  CHECK(is_x(copy_to_ranks(x, *ranks)));
+  CHECK(is_x(copy_to_ranks(std::span(&x, 1), *ranks)[0]));
+  CHECK(is_x(all_reduce(x, *ranks)));
+  CHECK(is_x(all_gather(x, 1, *ranks)));
+  CHECK(is_x(reduce_scatter(x, 1, *ranks)));
+  CHECK(is_x(part_of_rank(x, 1, *ranks)));
+  CHECK(is_x(join_parts(x, 1, *ranks)));
+  for (const WireCount& count : ranks->wire()) CHECK(count.calls == 0);
+}
+
+TEST_CASE("a checkpointed segment repeats its collectives and gives the same bits") {
+  std::vector<std::vector<double>> plain(2), again(2);
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    const Tensor start = random_tensor({2, 4, 3}, DType::f32, device, 5);
+    for (bool checkpointing : {false, true}) {
+      Tape tape(device);
+      const Var x = tape.variable(start);
+      const auto run = [&ranks](Tape&, Vars inputs) {
+        const Var term = scaled_by_rank(exp(copy_to_ranks(inputs[0], ranks)), ranks);
+        return all_gather(reduce_scatter(term, 1, ranks), 1, ranks);
+      };
+      const Var y = checkpointing ? checkpoint(tape, {&x, 1}, run) : run(tape, {&x, 1});
+      tape.backward(sum(mul(y, y)));
+      (checkpointing ? again : plain)[static_cast<size_t>(ranks.rank())] =
+          tape.gradient(x).to_doubles();
+    }
+  });
+  CHECK(plain == again);
+}
+
+TEST_CASE("a collective names an axis that its ranks do not divide") {
+  const auto ranks = counting_communicator(0, 4);
+  const Device device = Device::meta();
+  const Var x(Tensor::empty({2, 6}, DType::f32, device));
+  CHECK_THROWS_WITH_AS(reduce_scatter(x, 1, *ranks),
+                       "reduce_scatter: x has shape [2, 6]; expected an axis 1 that 4 ranks divide",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(part_of_rank(x, -2, *ranks),
+                       "part_of_rank: x has shape [2, 6]; expected an axis 0 that 4 ranks divide",
+                       ShapeError);
+  CHECK_THROWS_AS(all_gather(x, 2, *ranks), ShapeError);
+  CHECK_THROWS_AS(all_reduce(Var(Tensor::empty({4}, DType::i32, device)), *ranks), DTypeError);
+}
