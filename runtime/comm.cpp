@@ -1,12 +1,15 @@
 #include "runtime/comm.h"
 
+#include <algorithm>
+
 #include "runtime/comm_window.h"
 #include "runtime/error.h"
 
 namespace zg {
 
 const char* name_of(Collective collective) {
-  constexpr const char* names[] = {"all_gather", "reduce_scatter", "all_reduce", "barrier"};
+  constexpr const char* names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
+                                   "barrier"};
   return names[static_cast<size_t>(collective)];
 }
 
@@ -46,6 +49,32 @@ Chunk Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard
   return checked("reduce_scatter", shard, full, size(), chunk);
 }
 
+void Communicator::check_root(int root) const {
+  if (root < 0 || root >= size())
+    throw ConfigError("broadcast: expected a root in [0, " + std::to_string(size()) + "), got " +
+                      std::to_string(root));
+}
+
+int Communicator::check_group(std::span<const int> members, const std::string& name) const {
+  int own = -1;
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError("group '" + name + "': " + what + "; expected ranks in [0, " +
+                      std::to_string(size()) + "), each once, rank " + std::to_string(rank()) +
+                      " among them");
+  };
+  for (size_t i = 0; i < members.size(); ++i) {
+    const int member = members[i];
+    if (member < 0 || member >= size()) refuse("there is no rank " + std::to_string(member));
+    if (std::find(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(i), member) !=
+        members.begin() + static_cast<std::ptrdiff_t>(i))
+      refuse("rank " + std::to_string(member) + " is there twice");
+    if (member == rank()) own = static_cast<int>(i);
+  }
+  if (name.empty()) refuse("it has no name");
+  if (own < 0) refuse("rank " + std::to_string(rank()) + " is not a member");
+  return own;
+}
+
 namespace {
 
 class CountingCommunicator final : public Communicator {
@@ -68,7 +97,17 @@ class CountingCommunicator final : public Communicator {
   Ticket all_reduce(const Tensor& x, const std::string&) override {
     return count(Collective::all_reduce, x.bytes() * (size_ - 1));
   }
+  Ticket broadcast(const Tensor& x, int root, const std::string&) override {
+    check_root(root);
+    take_window(Collective::broadcast, x, {.count = x.numel()});
+    return count(Collective::broadcast, rank_ == root ? 0 : x.bytes());
+  }
   Ticket barrier(const std::string&) override { return count(Collective::barrier, 0); }
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override {
+    const int own = check_group(members, name);
+    return std::make_unique<CountingCommunicator>(own, static_cast<int>(members.size()));
+  }
   void wait(Ticket) override {}
   void abort(const std::string&) noexcept override {}
   void set_step(int64_t) override {}

@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/tensor.h"
 
 namespace zg {
 
-enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, barrier };
-inline constexpr int collective_count = 4;
+enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier };
+inline constexpr int collective_count = 5;
 ZG_API const char* name_of(Collective collective);
 
 /// Calls and payload bytes that one rank received from its peers, by collective.
@@ -56,7 +58,18 @@ class ZG_API Communicator {
                                 Combine combine, const std::string& name, Chunk chunk = {}) = 0;
   /// Integer sums (i64), in place: exact, so no order matters.
   virtual Ticket all_reduce(const Tensor& x, const std::string& name) = 0;
+  /// x of rank `root` lands in every other's x. Between two ranks: root sends, the other receives.
+  virtual Ticket broadcast(const Tensor& x, int root, const std::string& name) = 0;
   virtual Ticket barrier(const std::string& name) = 0;
+
+  /// Some of these ranks, in this order and this one among them, as a group of their own: its
+  /// collectives run beside those of other groups, on a worker of their own, and are counted by
+  /// themselves. Its ranks are numbered from 0; errors name those of the whole group, and `name`. A
+  /// failure in one group is a CommError in all. Every member calls it alike; members and name
+  /// together are new. Members may meet here, so groups that share ranks are made in one order. It
+  /// ends before these do.
+  virtual std::unique_ptr<Communicator> group(std::span<const int> members,
+                                              const std::string& name) = 0;
 
   /// Blocks until the collective is done here and its tensors may be reused. Throws CommError.
   virtual void wait(Ticket ticket) = 0;
@@ -77,6 +90,9 @@ class ZG_API Communicator {
   /// The chunk with its count filled in. Throws ShapeError or DTypeError before anything is queued.
   Chunk check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const;
   Chunk check_reduce_scatter(const Tensor& full, const Tensor& shard, Chunk chunk) const;
+  void check_root(int root) const;
+  /// This rank's number among the members. Throws ConfigError.
+  int check_group(std::span<const int> members, const std::string& name) const;
 };
 
 /// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.

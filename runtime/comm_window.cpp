@@ -15,9 +15,11 @@ int64_t CommWindow::bytes_for(Collective op, const Tensor& full, int64_t count, 
   if (size == 1 || count == 0 || backend == Device::Type::cpu) return 0;
   // Libraries reach the device's memory only: what rests on the host passes through, both ways.
   const bool on_device = full.buffer()->space() == Space::device;
-  if (op == Collective::all_gather && (on_device || backend == Device::Type::hpu)) return 0;
+  const bool copies = op == Collective::all_gather || op == Collective::broadcast;
+  if (copies && (on_device || backend == Device::Type::hpu)) return 0;
   const int64_t longest = std::max(least_of_a_slot, most / size / arena_granule * arena_granule);
   const int64_t slot = std::min(longest, arena_bytes(count * size_of(full.dtype())));
+  if (op == Collective::broadcast) return slot;
   return slot * size * (op == Collective::reduce_scatter && !on_device ? 2 : 1);
 }
 

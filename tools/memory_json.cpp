@@ -41,8 +41,8 @@ Json peak_json(const std::vector<MemoryRow>& rows) {
 
 Json json_of(const WireCounts& wire) {
   Json json;
-  for (Collective c :
-       {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+  for (Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce,
+                       Collective::broadcast}) {
     const WireCount& count = wire[static_cast<size_t>(c)];
     json[zg::name_of(c)] = {{"calls", count.calls}, {"bytes", count.bytes}};
   }

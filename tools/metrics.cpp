@@ -73,10 +73,10 @@ void MetricsFile::write(const FinalRecord& r) {
   write_line(text(
       "{\"final\":true,\"steps\":%lld,\"skipped\":%lld,\"param_hash\":\"%s\","
       "\"train_score\":%s,\"test_score\":%s,\"wire_bytes\":{\"all_gather\":%lld,"
-      "\"reduce_scatter\":%lld,\"all_reduce\":%lld,\"broadcast\":0,\"other\":%lld}}\n",
+      "\"reduce_scatter\":%lld,\"all_reduce\":%lld,\"broadcast\":%lld,\"other\":%lld}}\n",
       (long long)r.steps, (long long)r.skipped, r.param_hash.c_str(), score(r.train_score).c_str(),
       score(r.test_score).c_str(), bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
-      bytes(Collective::all_reduce), bytes(Collective::barrier)));
+      bytes(Collective::all_reduce), bytes(Collective::broadcast), bytes(Collective::barrier)));
 }
 
 }  // namespace zg::tools

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "runtime/error.h"
 
 namespace zg::cpu {
-namespace {
+
+Members all_ranks(int size) {
+  Members all{.ranks = std::vector<int>(static_cast<size_t>(size))};
+  std::iota(all.ranks.begin(), all.ranks.end(), 0);
+  return all;
+}
 
 std::string listed(const std::vector<int>& ranks) {
   std::string list;
@@ -14,30 +20,32 @@ std::string listed(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + list;
 }
 
-}  // namespace
-
 std::string Call::text() const {
   return std::string(name_of(op)) + " of '" + name + "' (" + name_of(dtype) + ", " +
-         std::to_string(count) + " elements)";
+         std::to_string(count) + " elements" +
+         (op == Collective::broadcast ? ", from rank " + std::to_string(root) : "") + ")";
 }
 
 bool Call::agrees(const Call& other) const {
-  return op == other.op && dtype == other.dtype && count == other.count && name == other.name;
+  return op == other.op && dtype == other.dtype && count == other.count && name == other.name &&
+         root == other.root;
 }
 
-std::string named(const Call& call, int64_t sequence) {
-  return "collective #" + std::to_string(sequence) + ", " + call.text();
+std::string named(const Call& call, int64_t sequence, const std::string& group) {
+  return "collective #" + std::to_string(sequence) + ", " + call.text() +
+         (group.empty() ? "" : " in group '" + group + "'");
 }
 
-std::string where(const Call& call, int64_t sequence, int64_t step) {
-  return named(call, sequence) + ", in step " + std::to_string(step);
+std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step) {
+  return named(call, sequence, group) + ", in step " + std::to_string(step);
 }
 
-std::string disagreement(int64_t sequence, int64_t step, const std::vector<Call>& calls) {
+std::string disagreement(int64_t sequence, const Members& members, int64_t step,
+                         const std::vector<Call>& calls) {
   const int size = static_cast<int>(calls.size());
   const auto call = [&](int rank) -> const Call& { return calls[static_cast<size_t>(rank)]; };
   const auto says = [&](int rank) {
-    return "rank " + std::to_string(rank) + " calls " + call(rank).text();
+    return "rank " + std::to_string(members[rank]) + " calls " + call(rank).text();
   };
   const auto differs_from = [&](int rank) {
     return static_cast<int>(std::count_if(
@@ -50,7 +58,8 @@ std::string disagreement(int64_t sequence, int64_t step, const std::vector<Call>
       who = says(rank) + ", each of the others calls " + call(next).text();
   for (int rank = 1; rank < size && who.empty(); ++rank)
     if (!call(rank).agrees(call(0))) who = says(0) + ", " + says(rank);
-  return "ranks disagree at collective #" + std::to_string(sequence) + " in step " +
+  return "ranks disagree at collective #" + std::to_string(sequence) +
+         (members.group.empty() ? "" : " of group '" + members.group + "'") + " in step " +
          std::to_string(step) + ": " + who + "; every rank must make the same calls";
 }
 

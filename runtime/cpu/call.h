@@ -8,13 +8,14 @@
 
 namespace zg::cpu {
 
-/// What a rank says when it arrives at a collective; op, dtype, count and name must agree.
+/// What a rank says when it arrives at a collective; all but the input must agree.
 struct Call {
   Collective op{};
   DType dtype{};
   int64_t count = 0;
-  std::string name;
-  Tensor input;              // what peers read
+  std::string name = {};
+  int root = -1;             // of a broadcast: its number among all ranks
+  Tensor input = {};         // what peers read
   std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024 elements)"
   bool agrees(const Call& other) const;
 };
@@ -28,20 +29,33 @@ struct Job {
   bool fresh = false;
   bool by_library = false;  ///< a reduce_scatter whose order is the library's
   Tensor window;            ///< of a reduce_scatter on accelerators: where pieces of peers may lie
+  int root = -1;            ///< of a broadcast: its number in the group
   bool finished = false;
 };
 
+/// The ranks that meet, as errors name them.
+struct Members {
+  std::vector<int> ranks;  ///< by their number in the group; their numbers among all ranks
+  std::string group = {};  ///< empty: all ranks
+  int size() const { return static_cast<int>(ranks.size()); }
+  int operator[](int member) const { return ranks[static_cast<size_t>(member)]; }
+};
+Members all_ranks(int size);
+
 // What every transport says when ranks do not meet; one wording, so that one search finds it.
 
-/// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)"
-std::string named(const Call& call, int64_t sequence);
+/// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)", and " in group 'stages 0, 1'"
+/// where it is not all ranks that meet.
+std::string named(const Call& call, int64_t sequence, const std::string& group = {});
 /// The same with ", in step 5".
-std::string where(const Call& call, int64_t sequence, int64_t step);
-/// `calls`: of every rank, by rank; not all agree. One that stands alone against all others is
-/// named as such.
-std::string disagreement(int64_t sequence, int64_t step, const std::vector<Call>& calls);
+std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step);
+/// `calls`: of every member; not all agree. One that stands alone against all others is named as
+/// such.
+std::string disagreement(int64_t sequence, const Members& members, int64_t step,
+                         const std::vector<Call>& calls);
 /// `place`: where() of those who wait.
 std::string early_return(int rank, int64_t step, const std::string& place);
+std::string listed(const std::vector<int>& ranks);  ///< "rank 1", "ranks 1, 2"
 /// `verb`: "arrive" or "finish".
 std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
                     const std::string& place);

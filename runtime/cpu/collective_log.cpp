@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 namespace zg::cpu {
 namespace {
@@ -36,8 +37,9 @@ void write_whole_lines(std::string_view text) {
 
 }  // namespace
 
-CollectiveLog::CollectiveLog(int rank, int size)
+CollectiveLog::CollectiveLog(int rank, int size, std::string group)
     : rank_("rank " + std::to_string(rank) + "/" + std::to_string(size)),
+      group_(std::move(group)),
       entries_(static_cast<size_t>(kept)) {}
 
 double CollectiveLog::now_ms() const {
@@ -45,12 +47,13 @@ double CollectiveLog::now_ms() const {
       .count();
 }
 
-void CollectiveLog::queued(int64_t sequence, const Call& call) {
+void CollectiveLog::queued(int64_t sequence, const Call& call, int64_t step) {
   std::lock_guard lock(mutex_);
   Entry& entry = at(sequence);
   entry.sequence = sequence;
-  entry.step = step_;
+  entry.step = step;
   entry.count = call.count;
+  entry.root = call.root;
   entry.op = call.op;
   entry.dtype = call.dtype;
   entry.queued_ms = now_ms();
@@ -71,8 +74,11 @@ void CollectiveLog::done(int64_t sequence) {
 }
 
 std::string CollectiveLog::line(const Entry& entry) const {
-  const Call call = {
-      .op = entry.op, .dtype = entry.dtype, .count = entry.count, .name = entry.name};
+  const Call call = {.op = entry.op,
+                     .dtype = entry.dtype,
+                     .count = entry.count,
+                     .name = entry.name,
+                     .root = entry.root};
   const auto time = [](const char* what, double ms) {
     char text[48] = {};
     if (ms >= 0.0) std::snprintf(text, sizeof text, " %s %.3f", what, ms);
@@ -81,7 +87,7 @@ std::string CollectiveLog::line(const Entry& entry) const {
   const char* state = entry.done_ms >= 0.0      ? "done"
                       : entry.started_ms >= 0.0 ? "started"
                                                 : "queued";
-  return rank_ + " " + where(call, entry.sequence, entry.step) + ": " + state +
+  return rank_ + " " + where(call, entry.sequence, group_, entry.step) + ": " + state +
          "; ms:" + time("queued", entry.queued_ms) + time("started", entry.started_ms) +
          time("done", entry.done_ms) + "\n";
 }
@@ -90,8 +96,8 @@ std::string CollectiveLog::text() const {
   std::lock_guard lock(mutex_);
   const int64_t end = std::min(queued_, done_ + ahead);
   const int64_t begin = std::max<int64_t>(0, end - shown);
-  std::string text = rank_ + " made " + std::to_string(queued_) + " collectives and finished " +
-                     std::to_string(done_);
+  std::string text = rank_ + (group_.empty() ? "" : " in group '" + group_ + "'") + " made " +
+                     std::to_string(queued_) + " collectives and finished " + std::to_string(done_);
   text += queued_ == 0 ? "\n" : "; the last of them, ms since it began:\n";
   for (int64_t sequence = begin; sequence < end; ++sequence) {
     const Entry& entry = entries_[static_cast<size_t>(sequence) % entries_.size()];

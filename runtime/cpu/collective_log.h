@@ -11,15 +11,14 @@
 
 namespace zg::cpu {
 
-/// The last collectives of one rank, to be read after a failure: what each was, in which step, and
-/// when it was queued, started and done. Notes are kept always, into memory that is taken once.
-/// Any thread may call.
+/// The last collectives of one rank in one group, to be read after a failure: what each was, in
+/// which step, and when it was queued, started and done. Notes are kept always, into memory that is
+/// taken once. Any thread may call.
 class CollectiveLog {
  public:
-  explicit CollectiveLog(int rank, int size);
+  CollectiveLog(int rank, int size, std::string group = {});  ///< numbers among all ranks
 
-  void set_step(int64_t step) { step_ = step; }
-  void queued(int64_t sequence, const Call& call);
+  void queued(int64_t sequence, const Call& call, int64_t step);
   void started(int64_t sequence);
   void done(int64_t sequence);
 
@@ -33,6 +32,7 @@ class CollectiveLog {
     int64_t sequence = -1, step = 0, count = 0;
     Collective op{};
     DType dtype{};
+    int root = -1;
     char name[80] = {};                     // longer ones are cut
     double queued_ms, started_ms, done_ms;  // since the log began; negative: not yet
   };
@@ -41,8 +41,8 @@ class CollectiveLog {
   std::string line(const Entry& entry) const;
 
   const std::string rank_;  // "rank 1/4"
+  const std::string group_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::atomic<int64_t> step_ = 0;
   std::atomic<bool> dumped_ = false;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // by sequence, in turns

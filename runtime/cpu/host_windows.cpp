@@ -21,6 +21,8 @@ void HostWindows::run(const Job& job, Stream& stream, const Exchange& exchange) 
       return combine(job, stream, exchange);
     case Collective::all_reduce:
       return sum(job, stream, exchange);
+    case Collective::broadcast:
+      return broadcast(job, stream, exchange);
     case Collective::barrier:
       return;
   }
@@ -85,6 +87,26 @@ void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchan
   const Tensor place = job.output.flat(begin, numel);
   for (int peer = 0; peer < size_; ++peer)
     job.combine(piece(peer), place, job.fresh && peer == 0, stream);
+}
+
+void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exchange) {
+  const bool sends = rank_ == job.root;
+  const bool direct = host_reaches(job.output);
+  const int64_t longest = direct ? largest_message : window_bytes, bytes = job.output.bytes();
+  for (int64_t begin = 0; begin < bytes; begin += longest) {
+    const int64_t length = std::min(longest, bytes - begin);
+    std::byte* const part = job.output.raw() + begin;
+    std::byte* const place = direct ? part : window_.data();
+    if (sends && !direct) {
+      stream.copy(place, part, static_cast<size_t>(length));
+      stream.synchronize();
+    }
+    exchange(
+        length, [&](int) { return sends ? place : nullptr; },
+        [&](int peer) { return peer == job.root ? place : nullptr; });
+    if (!sends && !direct) stream.copy(part, place, static_cast<size_t>(length));
+    if (!direct) stream.synchronize();  // the window is used again
+  }
 }
 
 void HostWindows::sum(const Job& job, Stream& stream, const Exchange& exchange) {

@@ -14,7 +14,7 @@ class HostWindows {
  public:
   using Out = std::function<const std::byte*(int peer)>;
   using In = std::function<std::byte*(int peer)>;
-  /// Sends out(peer) to and receives in(peer) from every peer, `bytes` each.
+  /// Sends out(peer) to and receives in(peer) from every peer, `bytes` each; null: nothing.
   using Exchange = std::function<void(int64_t bytes, const Out& out, const In& in)>;
 
   HostWindows(int rank, int size, bool on_host);
@@ -25,6 +25,7 @@ class HostWindows {
   void gather(const Job& job, Stream& stream, const Exchange& exchange);
   void combine(const Job& job, Stream& stream, const Exchange& exchange);
   void sum(const Job& job, Stream& stream, const Exchange& exchange);
+  void broadcast(const Job& job, Stream& stream, const Exchange& exchange);
   void pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
             const Exchange& exchange);
 

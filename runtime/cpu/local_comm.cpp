@@ -2,36 +2,44 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <set>
 #include <thread>
 
 #include "runtime/backend.h"
 #include "runtime/comm.h"
-#include "runtime/cpu/local_group.h"
+#include "runtime/cpu/local_world.h"
 #include "runtime/cpu/queued_comm.h"
 #include "runtime/error.h"
 
 namespace zg {
 namespace cpu {
-namespace {
 
-/// What moves data between the ranks, and who is asked for it.
+/// What moves data between the members of a group, and who is asked for it.
 struct Carriers {
   std::string transport = "memory of this process";
-  std::vector<CarrierPlace> places;  // by rank; empty: the ranks read each other's memory
-  bool reaches = true;               // or only copies get there
+  std::vector<CarrierPlace> places = {};  // by member; empty: they read each other's memory
+  bool reaches = true;                    // or only copies get there
 
-  std::unique_ptr<Carrier> make(int rank, const Device& device) const {
+  std::unique_ptr<Carrier> make(int member, const Device& device) const {
     if (places.empty()) return nullptr;
-    return backend_of(device.type())->carriers.make(places, rank, device.index());
+    return backend_of(device.type())->carriers.make(places, member, device.index());
   }
 };
 
-/// One rank of a LocalGroup, with the worker thread that its collectives run on.
+namespace {
+
+Carriers carriers_of(Device::Type type, const Members& members);
+
+/// One member of a LocalGroup, with the worker thread that its collectives run on.
 class LocalCommunicator final : public QueuedCommunicator {
  public:
-  LocalCommunicator(std::shared_ptr<LocalGroup> group, std::shared_ptr<CollectiveLog> log, int rank,
-                    int size, const Device& device, const Carriers& carriers)
-      : QueuedCommunicator(rank, size, std::move(log), device, {}), group_(std::move(group)) {
+  LocalCommunicator(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank,
+                    const Device& device)
+      : QueuedCommunicator(rank, group->members(), world->step(group->members()[rank]),
+                           group->log(rank), device, {}),
+        world_(std::move(world)),
+        group_(std::move(group)) {
+    const Carriers& carriers = group_->carriers();
     transport_ = carriers.transport;
     carrier_ = carriers.make(rank, device);
     reaches_ = carriers.reaches;
@@ -39,16 +47,26 @@ class LocalCommunicator final : public QueuedCommunicator {
   }
 
   ~LocalCommunicator() override {
-    group_->leave(rank_);
+    // Whoever throws says why once all its groups have ended: peers shall wait for that.
+    const bool fails = std::uncaught_exceptions() > exceptions_;
+    if (fails) world_->leave(*group_, rank_, fails);
     stop();
+    owner_waits(true);
     if (worker_.joinable()) worker_.join();
+    owner_waits(false);
+    if (!fails) world_->leave(*group_, rank_, fails);
   }
 
-  void abort(const std::string& cause) noexcept override { group_->abort(rank_, cause); }
-  void set_step(int64_t step) override {
-    QueuedCommunicator::set_step(step);
-    group_->set_step(rank_, step);
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override {
+    const int own = check_group(members, name);
+    const auto make = [&](const Members& all) {
+      return std::make_shared<const Carriers>(carriers_of(device_.type(), all));
+    };
+    return std::make_unique<LocalCommunicator>(
+        world_, world_->join(members_[rank_], members_of(members, name), make), own, device_);
   }
+  void abort(const std::string& cause) noexcept override { world_->abort(members_[rank_], cause); }
 
  private:
   void run(const Job& job, Ticket ticket) override {
@@ -70,13 +88,16 @@ class LocalCommunicator final : public QueuedCommunicator {
         group_->await(rank_, ticket, deadline, done);
       });
     } catch (const DeviceError& error) {
-      group_->abort(rank_, describe(std::current_exception()));
-      throw CommError(group_->failure());
+      abort(describe(std::current_exception()));
+      throw CommError(world_->failure());
     }
   }
 
   void failed(const std::exception_ptr& error) override {
-    if (!is_comm_error(error)) group_->abort(rank_, describe(error));
+    if (!is_comm_error(error)) abort(describe(error));
+  }
+  void owner_waits(bool waits) override {
+    world_->waits(members_[rank_], waits ? group_.get() : nullptr);
   }
 
   void act(const Job& job) {
@@ -87,6 +108,12 @@ class LocalCommunicator final : public QueuedCommunicator {
         return combine(job);
       case Collective::all_reduce:
         return sum(job);
+      case Collective::broadcast: {
+        const Tensor& sent = group_->input_of(job.root);
+        if (rank_ != job.root)
+          stream_->copy(job.output.raw(), sent.raw(), static_cast<size_t>(sent.bytes()));
+        return;
+      }
       case Collective::barrier:
         return;
     }
@@ -138,6 +165,8 @@ class LocalCommunicator final : public QueuedCommunicator {
     }
   }
 
+  const int exceptions_ = std::uncaught_exceptions();
+  const std::shared_ptr<LocalWorld> world_;
   const std::shared_ptr<LocalGroup> group_;
   bool reaches_ = true;
   std::vector<int64_t> sums_;
@@ -146,11 +175,12 @@ class LocalCommunicator final : public QueuedCommunicator {
 
 int index_of_rank(Device::Type type, int rank) { return rank % std::max(1, Device::count(type)); }
 
-/// Whether the kernels of each rank read the memory of all others.
-bool ranks_reach(Device::Type type, int ranks) {
-  const int used = std::min(ranks, Device::count(type));
-  for (int index = 0; index < used; ++index)
-    for (int other = 0; other < used; ++other) {
+/// Whether the kernels of each member read the memory of all others.
+bool ranks_reach(Device::Type type, const Members& members) {
+  std::set<int> used;
+  for (const int rank : members.ranks) used.insert(index_of_rank(type, rank));
+  for (const int index : used)
+    for (const int other : used) {
       if (backend_of(type)->reaches(index, other)) continue;
       if (type == Device::Type::hpu) return false;
       throw Unsupported("ranks: cuda:" + std::to_string(index) +
@@ -162,24 +192,24 @@ bool ranks_reach(Device::Type type, int ranks) {
   return true;
 }
 
-Carriers carriers_of(Device::Type type, int ranks) {
+Carriers carriers_of(Device::Type type, const Members& members) {
   const Backend* backend = backend_of(type);
-  if (!backend || ranks == 1 || Device::count(type) == 0) return {};
+  if (!backend || members.size() == 1 || Device::count(type) == 0) return {};
   const CarrierFactory& factory = backend->carriers;
   Carriers carriers;
   if (!factory.place) {
-    carriers.reaches = ranks_reach(type, ranks);
+    carriers.reaches = ranks_reach(type, members);
     carriers.transport = carriers.reaches ? "the peers' memory" : "memory of the host";
     return carriers;
   }
-  for (int rank = 0; rank < ranks; ++rank)
-    carriers.places.push_back(factory.place(index_of_rank(type, rank), rank == 0));
+  for (int member = 0; member < members.size(); ++member)
+    carriers.places.push_back(factory.place(index_of_rank(type, members[member]), member == 0));
   const std::string absence = factory.absence(carriers.places);
   carriers.transport =
       absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
   if (!absence.empty()) {
     carriers.places.clear();
-    carriers.reaches = ranks_reach(type, ranks);
+    carriers.reaches = ranks_reach(type, members);
   }
   return carriers;
 }
@@ -199,7 +229,8 @@ int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks);
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
-  const cpu::Carriers carriers = cpu::carriers_of(options.type, ranks);
+  const cpu::Members all = cpu::all_ranks(ranks);
+  const auto carriers = std::make_shared<const cpu::Carriers>(cpu::carriers_of(options.type, all));
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
@@ -209,26 +240,20 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     std::condition_variable changed;
     std::vector<std::exception_ptr> errors;
     std::vector<bool> ended;
-    std::vector<std::shared_ptr<cpu::CollectiveLog>> logs;
-    void dump_logs() const {
-      for (const auto& log : logs) log->dump();
-    }
     int running = 0;
   };
   const auto shared = std::make_shared<Shared>();
   shared->errors.resize(static_cast<size_t>(ranks));
   shared->ended.resize(static_cast<size_t>(ranks));
   shared->running = ranks;
-  for (int rank = 0; rank < ranks; ++rank)
-    shared->logs.push_back(std::make_shared<cpu::CollectiveLog>(rank, ranks));
-  const auto group = std::make_shared<cpu::LocalGroup>(ranks, options.timeout_s);
+  const auto world = std::make_shared<cpu::LocalWorld>(ranks, options.timeout_s);
 
   const auto run_rank = [=, &f](int rank) {
     std::exception_ptr error;
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
-      cpu::LocalCommunicator communicator(group, shared->logs[static_cast<size_t>(rank)], rank,
-                                          ranks, device, carriers);
+      const auto group = world->join(rank, all, [&](const cpu::Members&) { return carriers; });
+      cpu::LocalCommunicator communicator(world, group, rank, device);
       try {
         f(communicator, device);
       } catch (...) {
@@ -237,7 +262,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
       }
     } catch (...) {
       error = std::current_exception();
-      group->abort(rank, cpu::describe(error));
+      world->abort(rank, cpu::describe(error));
     }
     std::lock_guard lock(shared->mutex);
     shared->errors[static_cast<size_t>(rank)] = error;
@@ -254,7 +279,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     const std::string cause = "ranks: the system has no thread for rank " + std::to_string(rank) +
                               " of " + std::to_string(ranks) + ": " + error.what() +
                               "; try fewer ranks";
-    group->abort(rank, cause);
+    world->abort(rank, cause);
     std::lock_guard lock(shared->mutex);
     shared->errors[static_cast<size_t>(rank)] = std::make_exception_ptr(OutOfMemory(cause));
     std::fill(shared->ended.begin() + rank, shared->ended.end(), true);
@@ -265,10 +290,10 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     std::unique_lock lock(shared->mutex);
     const auto all_ended = [&] { return shared->running == 0; };
     while (!shared->changed.wait_for(lock, std::chrono::milliseconds(100), all_ended)) {
-      if (!group->failed()) continue;
+      if (!world->failed()) continue;
       // The group has given up; whoever computes on will see it at its next collective.
       if (shared->changed.wait_for(lock, std::chrono::milliseconds(1500), all_ended)) break;
-      if (options.dump_collectives) shared->dump_logs();
+      if (options.dump_collectives) world->dump_logs();
       std::string stalled;
       for (int rank = 0; rank < ranks; ++rank)
         if (!shared->ended[static_cast<size_t>(rank)])
@@ -276,7 +301,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
       std::fprintf(stderr,
                    "error: CommError: %s\nrank %s is still in its own code and cannot be ended "
                    "from outside; ending the process\n",
-                   group->failure().c_str(), stalled.c_str());
+                   world->failure().c_str(), stalled.c_str());
       std::fflush(nullptr);
       std::_Exit(4);
     }
@@ -289,7 +314,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     if (!first || (cpu::is_comm_error(first) && !cpu::is_comm_error(error))) first = error;
   }
   if (!first) return;
-  if (options.dump_collectives) shared->dump_logs();
+  if (options.dump_collectives) world->dump_logs();
   std::rethrow_exception(first);
 }
 

@@ -1,134 +1,154 @@
 #include "runtime/cpu/local_group.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "runtime/cpu/local_world.h"
 #include "runtime/cpu/pace.h"
 #include "runtime/error.h"
 
 namespace zg::cpu {
 
-LocalGroup::LocalGroup(int size, double timeout_s)
-    : size_(size), timeout_(timeout_s), members_(static_cast<size_t>(size)) {}
-
-void LocalGroup::fail(const std::string& cause) {
-  if (failure_.empty()) failure_ = cause;
-  changed_.notify_all();
+LocalGroup::LocalGroup(LocalWorld& world, Members members, std::shared_ptr<const Carriers> carriers)
+    : world_(world),
+      members_(std::move(members)),
+      carriers_(std::move(carriers)),
+      each_(members_.ranks.size()) {
+  for (int member = 0; member < members_.size(); ++member)
+    at(member).log =
+        std::make_shared<CollectiveLog>(members_[member], world_.size(), members_.group);
 }
 
-void LocalGroup::await(Lock& lock, int rank, int64_t sequence, int64_t Member::*progress,
-                       const char* verb) {
-  const Member& self = members_[static_cast<size_t>(rank)];
-  const auto deadline = this->deadline();
-  const auto missing = [&] {
-    for (int peer = 0; peer < size_; ++peer)
-      if (members_[static_cast<size_t>(peer)].*progress < sequence) return peer;
-    return -1;
+void LocalGroup::join(int rank) {
+  for (int member = 0; member < members_.size(); ++member) {
+    if (members_[member] != rank) continue;
+    if (at(member).joined)
+      throw ConfigError("group '" + members_.group + "': rank " + std::to_string(rank) +
+                        " is in it already; expected a new name");
+    at(member).joined = true;
+  }
+}
+
+bool LocalGroup::leave(int member, bool fails) {
+  at(member).left = true;
+  at(member).fails = fails;
+  changed_.notify_all();
+  return std::all_of(each_.begin(), each_.end(), [](const Member& other) { return other.left; });
+}
+
+LocalGroup::Clock::time_point LocalGroup::deadline() const {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(world_.timeout_);
+}
+
+std::vector<int> LocalGroup::late(int64_t Member::*progress, int64_t sequence) const {
+  std::vector<int> ranks;
+  for (int member = 0; member < members_.size(); ++member)
+    if (at(member).*progress < sequence) ranks.push_back(members_[member]);
+  return ranks;
+}
+
+Doing LocalGroup::doing(int rank) const {
+  const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
+  const auto member = static_cast<int>(place - members_.ranks.begin());
+  const int64_t sequence = at(member).arrived;
+  if (at(member).done >= sequence) return {};
+  Doing doing{.awaits = late(&Member::arrived, sequence), .place = place_of(member)};
+  if (!doing.awaits.empty()) return doing;
+  doing.awaits = late(&Member::done, sequence);
+  std::erase(doing.awaits, rank);
+  doing.verb = "finish";
+  return doing;
+}
+
+std::string LocalGroup::place_of(int member) const {
+  const Member& self = at(member);
+  return where(self.call, self.arrived, members_.group, *world_.at(members_[member]).step);
+}
+
+// Where the failure says nothing of this rank, its place is added.
+std::string LocalGroup::failure_for(int member) const {
+  const std::string place = place_of(member);
+  if (place == world_.failed_at_) return world_.failure_;
+  return world_.failure_ + "; rank " + std::to_string(members_[member]) + " waits in " + place;
+}
+
+void LocalGroup::look_for_left(int member, int64_t sequence) {
+  for (int peer = 0; peer < members_.size(); ++peer) {
+    const Member& other = at(peer);
+    const LocalWorld::Rank& rank = world_.at(members_[peer]);
+    if (other.arrived >= sequence || other.fails || !(other.left || rank.left)) continue;
+    const std::string place = place_of(member);
+    return world_.fail(early_return(members_[peer], *rank.step, place), place);
+  }
+}
+
+void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress) {
+  const auto began = Clock::now();
+  auto deadline = this->deadline();
+  const auto done = [&] {
+    return std::all_of(each_.begin(), each_.end(),
+                       [&](const Member& other) { return other.*progress >= sequence; });
   };
   for (;;) {
     // First, so that what every rank has done succeeds on all of them, whatever failed since.
-    const int peer = missing();
-    if (peer < 0) return;
-    if (!failure_.empty()) throw CommError(failure_for(rank, sequence));
-    const Member& late = members_[static_cast<size_t>(peer)];
-    if (late.left && late.arrived < sequence) {
-      fail(early_return(peer, late.step, where(self.call, sequence, self.step)));
-      continue;
-    }
-    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && failure_.empty() &&
-        missing() >= 0)
-      fail(absence(late_ranks(progress, sequence), verb, timeout_.count(),
-                   where(self.call, sequence, self.step)));
+    if (done()) return;
+    if (!world_.failure_.empty()) throw CommError(failure_for(member));
+    if (at(member).fails) throw CommError(place_of(member) + ": this rank has failed");
+    look_for_left(member, sequence);
+    if (!world_.failure_.empty()) continue;
+    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !done() &&
+        world_.failure_.empty())
+      deadline = world_.late(doing(members_[member]), began);
   }
 }
 
-std::string LocalGroup::failure_for(int rank, int64_t sequence) const {
-  const Member& self = members_[static_cast<size_t>(rank)];
-  return failure_ + (aborted_ ? "; rank " + std::to_string(rank) + " waits in " +
-                                    where(self.call, sequence, self.step)
-                              : "");
-}
-
-// Of those that are not there yet, the ones that nobody has seen waiting of late, if any: the
-// others wait for them.
-std::vector<int> LocalGroup::late_ranks(int64_t Member::*progress, int64_t sequence) const {
-  std::vector<int> ranks, silent;
-  const auto recently = Clock::now() - std::chrono::milliseconds(500);
-  for (int rank = 0; rank < size_; ++rank) {
-    const Member& member = members_[static_cast<size_t>(rank)];
-    if (member.*progress >= sequence) continue;
-    ranks.push_back(rank);
-    if (member.looked < recently) silent.push_back(rank);
-  }
-  return silent.empty() ? ranks : silent;
-}
-
-void LocalGroup::await(int rank, int64_t sequence, Clock::time_point deadline,
+void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
                        const std::function<bool()>& done) {
-  Member& self = members_[static_cast<size_t>(rank)];
+  Member& self = at(member);
   for (Pace pace(1000); !done(); pace.rest()) {
-    const Lock lock(mutex_);
+    const Lock lock(world_.mutex_);
     self.looked = Clock::now();
-    if (failure_.empty() && self.looked > deadline)
-      fail(absence(late_ranks(&Member::done, sequence), "finish", timeout_.count(),
-                   where(self.call, sequence, self.step)));
-    if (!failure_.empty()) throw CommError(failure_for(rank, sequence));
+    if (world_.failure_.empty() && self.looked > deadline) {
+      // Those that nobody has seen waiting of late, if any: the others wait for them.
+      std::vector<int> ranks = late(&Member::done, sequence);
+      const auto recently = self.looked - std::chrono::milliseconds(500);
+      const auto silent = [&](int rank) {
+        const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
+        return each_[static_cast<size_t>(place - members_.ranks.begin())].looked < recently;
+      };
+      if (std::any_of(ranks.begin(), ranks.end(), silent))
+        std::erase_if(ranks, [&](int rank) { return !silent(rank); });
+      const std::string place = place_of(member);
+      world_.fail(absence(ranks, "finish", world_.timeout_.count(), place), place);
+    }
+    if (!world_.failure_.empty()) throw CommError(failure_for(member));
   }
 }
 
-void LocalGroup::meet(int rank, int64_t sequence, Call call, const std::function<void()>& action) {
-  Lock lock(mutex_);
-  Member& self = members_[static_cast<size_t>(rank)];
+void LocalGroup::meet(int member, int64_t sequence, Call call,
+                      const std::function<void()>& action) {
+  Lock lock(world_.mutex_);
+  Member& self = at(member);
+  LocalWorld::Rank& rank = world_.at(members_[member]);
   self.call = std::move(call);
   self.arrived = sequence;
+  rank.last = named(self.call, sequence, members_.group);
   changed_.notify_all();
-  await(lock, rank, sequence, &Member::arrived, "arrive");
+  await(lock, member, sequence, &Member::arrived);
   const auto agrees = [&](const Member& other) { return other.call.agrees(self.call); };
-  if (!std::all_of(members_.begin(), members_.end(), agrees)) {
+  if (!std::all_of(each_.begin(), each_.end(), agrees)) {
     std::vector<Call> calls;
-    for (const Member& member : members_) calls.push_back(member.call);
-    fail(disagreement(sequence, self.step, calls));
-    throw CommError(failure_);
+    for (const Member& other : each_) calls.push_back(other.call);
+    world_.fail(disagreement(sequence, members_, *rank.step, calls), place_of(member));
+    throw CommError(world_.failure_);
   }
   lock.unlock();
   action();
   lock.lock();
   self.done = sequence;
   changed_.notify_all();
-  await(lock, rank, sequence, &Member::done, "finish");
+  await(lock, member, sequence, &Member::done);
   self.call.input = {};
-}
-
-void LocalGroup::abort(int rank, const std::string& cause) noexcept {
-  try {
-    Lock lock(mutex_);
-    const Member& self = members_[static_cast<size_t>(rank)];
-    aborted_ = aborted_ || failure_.empty();
-    fail(failure_of(rank, self.step, self.arrived >= 0 ? named(self.call, self.arrived) : "",
-                    cause));
-  } catch (...) {
-    changed_.notify_all();
-  }
-}
-
-void LocalGroup::leave(int rank) noexcept {
-  Lock lock(mutex_);
-  members_[static_cast<size_t>(rank)].left = true;
-  changed_.notify_all();
-}
-
-void LocalGroup::set_step(int rank, int64_t step) {
-  Lock lock(mutex_);
-  members_[static_cast<size_t>(rank)].step = step;
-}
-
-bool LocalGroup::failed() const {
-  Lock lock(mutex_);
-  return !failure_.empty();
-}
-
-std::string LocalGroup::failure() const {
-  Lock lock(mutex_);
-  return failure_;
 }
 
 }  // namespace zg::cpu

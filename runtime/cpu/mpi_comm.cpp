@@ -16,9 +16,9 @@ using Clock = std::chrono::steady_clock;
 class MpiCommunicator final : public ProcessCommunicator {
  public:
   MpiCommunicator(const ProcessPlace& place, const ProcessOptions& options, const Device& device)
-      : ProcessCommunicator(place.rank, place.size,
-                            std::make_shared<CollectiveLog>(place.rank, place.size), device,
-                            watch_every),
+      : ProcessCommunicator(
+            place.rank, all_ranks(place.size), std::make_shared<std::atomic<int64_t>>(0),
+            std::make_shared<CollectiveLog>(place.rank, place.size), device, watch_every),
         dumps_(options.dump_collectives),
         told_to_end_(options.told_to_end),
         timeout_(options.timeout_s),
@@ -57,9 +57,8 @@ class MpiCommunicator final : public ProcessCommunicator {
     aborts_ = true;
     changed_.wait_for(lock, 1s, [&] { return failure_ || ended_; });
   }
-  void set_step(int64_t step) override {
-    QueuedCommunicator::set_step(step);
-    step_ = step;
+  std::unique_ptr<Communicator> group(std::span<const int>, const std::string& name) override {
+    throw Unsupported("group '" + name + "': ranks are processes; try ranks as threads");
   }
   void dump() override {
     if (dumps_) log_->dump();
@@ -151,7 +150,7 @@ class MpiCommunicator final : public ProcessCommunicator {
 
   // Every rank comes here, or one that waits in a collective says that this one left too early.
   void leave() {
-    notice_ = {.kind = Notice::Kind::left, .step = step_};
+    notice_ = {.kind = Notice::Kind::left, .step = *step_};
     tell(notice_, patience());
     until({.deadline = deadline()}, 0, [this](int peer) { return !peers_[at(peer)].left; });
     for (Peer& peer : peers_) wire::cancel(peer.receiving);
@@ -216,8 +215,9 @@ class MpiCommunicator final : public ProcessCommunicator {
     const Call& call = *meeting.call;
     notice_ = {.kind = Notice::Kind::arrived,
                .sequence = meeting.sequence,
-               .step = step_,
+               .step = *step_,
                .count = call.count,
+               .root = call.root,
                .op = call.op,
                .dtype = call.dtype};
     notice_.set_text(call.name);
@@ -230,7 +230,8 @@ class MpiCommunicator final : public ProcessCommunicator {
       peers_[at(peer)].arrivals.pop_front();
     }
     for (const Call& other : calls)
-      if (!other.agrees(calls[at(rank_)])) fail(disagreement(meeting.sequence, step_, calls));
+      if (!other.agrees(calls[at(rank_)]))
+        fail(disagreement(meeting.sequence, members_, *step_, calls));
   }
 
   void carry(const Job& job, Meeting& meeting) {
@@ -250,8 +251,8 @@ class MpiCommunicator final : public ProcessCommunicator {
   template <class Out, class In>
   void exchange(const Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in) {
     for (const int peer : others_) {
-      receives_[at(peer)] = wire::receive(peer, tag, in(peer), bytes);
-      sends_[at(peer)] = wire::send(peer, tag, out(peer), bytes);
+      receives_[at(peer)] = in(peer) ? wire::receive(peer, tag, in(peer), bytes) : wire::Message{};
+      sends_[at(peer)] = out(peer) ? wire::send(peer, tag, out(peer), bytes) : wire::Message{};
     }
     // All have arrived, so this is work rather than waiting: it moves only while MPI is called.
     until(meeting, 1000 + bytes / 1024, [&](int peer) {
@@ -299,7 +300,7 @@ class MpiCommunicator final : public ProcessCommunicator {
     if (said_to_wait_ >= meeting.sequence) return false;
     if (!late && std::none_of(peers_.begin(), peers_.end(), waits)) return false;
     said_to_wait_ = meeting.sequence;
-    notice_ = {.kind = Notice::Kind::waits, .sequence = meeting.sequence, .step = step_};
+    notice_ = {.kind = Notice::Kind::waits, .sequence = meeting.sequence, .step = *step_};
     tell(notice_, pause);
     return true;
   }
@@ -375,6 +376,8 @@ class MpiCommunicator final : public ProcessCommunicator {
     look_for_dead({}, others_);
   }
 
+  void owner_waits(bool) override {}
+
   void failed(const std::exception_ptr& error) override {
     if (!is_comm_error(error)) announce(Notice::Kind::aborted, own_failure(describe(error)));
   }
@@ -408,13 +411,13 @@ class MpiCommunicator final : public ProcessCommunicator {
 
   void announce(Notice::Kind kind, const std::string& text) {
     cause_of_end_ = text;
-    last_words_ = {.kind = kind, .sequence = finished_, .step = step_};
+    last_words_ = {.kind = kind, .sequence = finished_, .step = *step_};
     last_words_.set_text(text);
     tell(last_words_, 300ms);
   }
 
   std::string own_failure(const std::string& cause) const {
-    return failure_of(rank_, step_, last_, cause);
+    return failure_of(rank_, *step_, last_, cause);
   }
 
   /// Twice not seen is gone: what a peer said before it went has arrived by then.
@@ -434,11 +437,11 @@ class MpiCommunicator final : public ProcessCommunicator {
            (meeting.call    ? " waits in " + place_of(meeting)
             : last_.empty() ? " computes before its first collective, in step "
                             : " computes after " + last_ + ", in step ") +
-           (meeting.call ? "" : std::to_string(step_));
+           (meeting.call ? "" : std::to_string(*step_));
   }
 
   std::string place_of(const Meeting& meeting) const {
-    return meeting.call ? where(*meeting.call, meeting.sequence, step_)
+    return meeting.call ? where(*meeting.call, meeting.sequence, {}, *step_)
                         : std::string("the end or the beginning of the run");
   }
 
@@ -446,7 +449,6 @@ class MpiCommunicator final : public ProcessCommunicator {
   const std::function<bool()> told_to_end_;
   const std::chrono::duration<double> timeout_;
   const std::vector<std::pair<std::string, std::string>> same_;
-  std::atomic<int64_t> step_ = 0;
   std::atomic<bool> aborts_ = false;
   std::atomic<bool> is_up_ = false;         // MPI has started
   std::string cause_;                       // of this rank's abort; by mutex_

@@ -40,6 +40,7 @@ struct Notice {
   Kind kind{};
   int64_t sequence = 0;  ///< where it arrived, or the last that it finished
   int64_t step = 0, count = 0;
+  int root = -1;  ///< of a broadcast
   Collective op{};
   DType dtype{};
   char text[1000] = {};  ///< the tensor's name, or what failed
@@ -48,7 +49,9 @@ struct Notice {
   int64_t bytes() const {
     return static_cast<int64_t>(offsetof(Notice, text) + std::strlen(text) + 1);
   }
-  Call call() const { return {.op = op, .dtype = dtype, .count = count, .name = text}; }
+  Call call() const {
+    return {.op = op, .dtype = dtype, .count = count, .name = text, .root = root};
+  }
 };
 
 struct Peer {

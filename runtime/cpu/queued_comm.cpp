@@ -13,8 +13,11 @@ Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const T
   count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
   // It may throw, which GCC 12 does not survive among the members of a job.
   Tensor window = window_for(Collective::all_gather, full, chunk.count);
-  return enqueue({.call = {Collective::all_gather, shard.dtype(), chunk.count, name,
-                           shard.flat(chunk.begin, chunk.count)},
+  return enqueue({.call = {.op = Collective::all_gather,
+                           .dtype = shard.dtype(),
+                           .count = chunk.count,
+                           .name = name,
+                           .input = shard.flat(chunk.begin, chunk.count)},
                   .output = full,
                   .chunk = chunk,
                   .window = std::move(window)});
@@ -26,7 +29,11 @@ Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, cons
   chunk = check_reduce_scatter(full, shard, chunk);
   count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
   Tensor window = window_for(Collective::reduce_scatter, full, chunk.count);
-  return enqueue({.call = {Collective::reduce_scatter, full.dtype(), chunk.count, name, full},
+  return enqueue({.call = {.op = Collective::reduce_scatter,
+                           .dtype = full.dtype(),
+                           .count = chunk.count,
+                           .name = name,
+                           .input = full},
                   .output = shard,
                   .chunk = chunk,
                   .combine = combine,
@@ -54,17 +61,47 @@ Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::
   if (x.dtype() != DType::i64)
     throw DTypeError(std::string("all_reduce: expected i64, got ") + name_of(x.dtype()));
   count(Collective::all_reduce, x.bytes() * (size_ - 1));
-  return enqueue({.call = {Collective::all_reduce, x.dtype(), x.numel(), name, x}, .output = x});
+  return enqueue({.call = {.op = Collective::all_reduce,
+                           .dtype = x.dtype(),
+                           .count = x.numel(),
+                           .name = name,
+                           .input = x},
+                  .output = x});
+}
+
+Communicator::Ticket QueuedCommunicator::broadcast(const Tensor& x, int root,
+                                                   const std::string& name) {
+  check_root(root);
+  count(Collective::broadcast, rank_ == root ? 0 : x.bytes());
+  Tensor window = window_for(Collective::broadcast, x, x.numel());
+  return enqueue({.call = {.op = Collective::broadcast,
+                           .dtype = x.dtype(),
+                           .count = x.numel(),
+                           .name = name,
+                           .root = members_[root],
+                           .input = x},
+                  .output = x,
+                  .window = std::move(window),
+                  .root = root});
 }
 
 Communicator::Ticket QueuedCommunicator::barrier(const std::string& name) {
   count(Collective::barrier, 0);
-  return enqueue({.call = {Collective::barrier, DType::u8, 0, name, {}}});
+  return enqueue({.call = {.op = Collective::barrier, .dtype = DType::u8, .name = name}});
 }
 
 void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done_ > ticket || failure_; });
+  const auto ready = [&] { return done_ > ticket || failure_; };
+  if (!ready()) {
+    lock.unlock();
+    owner_waits(true);
+    lock.lock();
+    changed_.wait(lock, ready);
+    lock.unlock();
+    owner_waits(false);
+    lock.lock();
+  }
   if (done_ <= ticket) tell();
   while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
 }
@@ -81,10 +118,11 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
   if (failure_) tell();
   jobs_.push_back(std::move(job));
   const Ticket ticket = next_++;
-  log_->queued(ticket, jobs_.back().call);
+  log_->queued(ticket, jobs_.back().call, *step_);
   if (size_ > 1) {
     lock.unlock();
     changed_.notify_all();
+    owner_waits(false);
   } else {
     run_logged(jobs_.back(), ticket);
     jobs_.back().finished = true;
@@ -149,6 +187,13 @@ void QueuedCommunicator::work() {
     ++done_;
     changed_.notify_all();
   }
+}
+
+Members QueuedCommunicator::members_of(std::span<const int> members,
+                                       const std::string& name) const {
+  Members all{.group = name};
+  for (const int member : members) all.ranks.push_back(members_[member]);
+  return all;
 }
 
 void QueuedCommunicator::stop() {

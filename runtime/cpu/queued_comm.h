@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -20,6 +21,8 @@ namespace zg::cpu {
 /// the device has done what was asked of it before, and done once its results are there.
 class QueuedCommunicator : public Communicator {
  public:
+  using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< of all groups of a rank
+
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
@@ -27,19 +30,23 @@ class QueuedCommunicator : public Communicator {
   Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
                         const std::string& name, Chunk chunk) override;
   Ticket all_reduce(const Tensor& x, const std::string& name) override;
+  Ticket broadcast(const Tensor& x, int root, const std::string& name) override;
   Ticket barrier(const std::string& name) override;
   void wait(Ticket ticket) override;
-  void set_step(int64_t step) override { log_->set_step(step); }
+  void set_step(int64_t step) override { *step_ = step; }
   WireCounts wire() const override { return counts_; }
   std::string transport() const override { return transport_; }
   void sum_by_library() override;
 
  protected:
   /// `watch_every` 0: watch() is never called.
-  QueuedCommunicator(int rank, int size, std::shared_ptr<CollectiveLog> log, const Device& device,
+  QueuedCommunicator(int rank, const Members& members, StepNumber step,
+                     std::shared_ptr<CollectiveLog> log, const Device& device,
                      std::chrono::milliseconds watch_every)
       : rank_(rank),
-        size_(size),
+        size_(members.size()),
+        members_(members),
+        step_(std::move(step)),
         log_(std::move(log)),
         device_(device),
         stream_(device.make_stream("communication")),
@@ -50,6 +57,8 @@ class QueuedCommunicator : public Communicator {
   virtual void watch() {}  ///< on that thread too, while there is nothing to run
   /// What run() or watch() threw, before anybody is told.
   virtual void failed(const std::exception_ptr&) {}
+  /// The rank's own thread waits for this group, or goes on. Nothing is locked.
+  virtual void owner_waits(bool waits) = 0;
 
   /// What lies on another device than the ranks', as texts do, run() moves itself.
   bool is_carried(const Job& job) const {
@@ -57,8 +66,12 @@ class QueuedCommunicator : public Communicator {
   }
   void work();  ///< until stop(), or until run() or watch() throws
   void stop();  ///< what is queued is run before
+  /// Those members as numbers among all ranks.
+  Members members_of(std::span<const int> members, const std::string& name) const;
 
-  const int rank_, size_;
+  const int rank_, size_;  // in the group
+  const Members members_;
+  const StepNumber step_;
   const std::shared_ptr<CollectiveLog> log_;
   const Device device_;
   const std::unique_ptr<Stream> stream_;  ///< what run() moves and adds goes here

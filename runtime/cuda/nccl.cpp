@@ -37,6 +37,7 @@ Opened open() {
   find(f.send, "ncclSend");
   find(f.recv, "ncclRecv");
   find(f.all_gather, "ncclAllGather");
+  find(f.broadcast, "ncclBroadcast");
   find(f.all_reduce, "ncclAllReduce");
   find(f.reduce, "ncclReduce");
   find(f.reduce_scatter, "ncclReduceScatter");

@@ -37,6 +37,8 @@ struct Nccl {
   NcclResult (*send)(const void*, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
   NcclResult (*recv)(void*, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
   NcclResult (*all_gather)(const void*, void*, size_t count, NcclType, NcclComm, cudaStream_t);
+  NcclResult (*broadcast)(const void*, void*, size_t count, NcclType, int root, NcclComm,
+                          cudaStream_t);
   NcclResult (*all_reduce)(const void*, void*, size_t count, NcclType, NcclOperation, NcclComm,
                            cudaStream_t);
   NcclResult (*reduce)(const void*, void*, size_t count, NcclType, NcclOperation, int root,

@@ -68,8 +68,25 @@ class NcclCarrier final : public Carrier {
                                NcclOperation::sum, comm_, stream_));
         return settle(await);
       }
+      case Collective::broadcast:
+        return broadcast(job, stream, await);
       case Collective::barrier:
         return;
+    }
+  }
+
+  void broadcast(const cpu::Job& job, Stream& stream, const Await& await) {
+    const int64_t bytes = job.output.bytes();
+    const bool on_device = is_on_device(job.output), sends = rank_ == job.root;
+    const int64_t step = on_device ? bytes : job.window.bytes();
+    for (int64_t from = 0; from < bytes; from += step) {
+      const auto count = static_cast<size_t>(std::min(step, bytes - from));
+      std::byte* const part = job.output.raw() + from;
+      std::byte* const place = on_device ? part : job.window.raw();
+      if (sends && !on_device) stream.copy(place, part, count);
+      check(nccl_.broadcast(place, place, count, NcclType::u8, job.root, comm_, stream_));
+      settle(await);
+      if (!sends && !on_device) stream.copy(part, place, count);
     }
   }
 

@@ -303,6 +303,16 @@ NcclResult all_gather(const void* own, void* all, size_t count, NcclType type, N
   return call(comm, stream, std::move(o));
 }
 
+NcclResult broadcast(const void* from, void* to, size_t count, NcclType type, int root,
+                     NcclComm comm, cudaStream_t stream) {
+  expect(from == to, "a broadcast that is not in place");
+  Operation o{.call = "broadcast", .type = type, .count = count};
+  if (comm->rank != root) o.in.push_back({root, bytes_at(to)});
+  for (int peer = 0; peer < comm->size && comm->rank == root; ++peer)
+    if (peer != root) o.out.push_back({peer, bytes_at(from)});
+  return call(comm, stream, std::move(o));
+}
+
 NcclResult all_reduce(const void* from, void* to, size_t count, NcclType type, NcclOperation,
                       NcclComm comm, cudaStream_t stream) {
   Operation o{.call = "all_reduce", .type = type, .count = count};
@@ -455,6 +465,7 @@ const std::map<std::string, void*>& zg::emulator::nccl_symbols() {
       {"ncclSend", symbol(cuda::send)},
       {"ncclRecv", symbol(cuda::receive)},
       {"ncclAllGather", symbol(cuda::all_gather)},
+      {"ncclBroadcast", symbol(cuda::broadcast)},
       {"ncclAllReduce", symbol(cuda::all_reduce)},
       {"ncclReduce", symbol(cuda::reduce)},
       {"ncclReduceScatter", symbol(cuda::reduce_scatter)}};

@@ -21,7 +21,7 @@ using zg::testing::contains;
 namespace {
 
 constexpr Collective kinds[] = {Collective::all_gather, Collective::reduce_scatter,
-                                Collective::all_reduce, Collective::barrier};
+                                Collective::all_reduce, Collective::broadcast, Collective::barrier};
 constexpr int group_sizes[] = {2, 8};
 constexpr double timeout_s = 4.0;  // enough for a loaded machine to bring all ranks together
 
@@ -33,6 +33,7 @@ struct Exchange {
   const char* name = "block.5";
   DType dtype = DType::f32;
   int64_t count = 3;
+  int root = 0;
 
   void operator()(Communicator& comm, const Device& device) const {
     const Tensor shard = Tensor::zeros({count}, dtype, device);
@@ -45,6 +46,8 @@ struct Exchange {
         return comm.wait(comm.reduce_scatter(full, shard, true, keep_nothing, name));
       case Collective::all_reduce:
         return comm.wait(comm.all_reduce(integers, name));
+      case Collective::broadcast:
+        return comm.wait(comm.broadcast(shard, root, name));
       case Collective::barrier:
         return comm.wait(comm.barrier(name));
     }
@@ -54,7 +57,8 @@ struct Exchange {
     const bool barrier = kind == Collective::barrier;
     const DType shown = kind == Collective::all_reduce ? DType::i64 : barrier ? DType::u8 : dtype;
     return std::string(name_of(kind)) + " of '" + name + "' (" + name_of(shown) + ", " +
-           std::to_string(barrier ? 0 : count) + " elements)";
+           std::to_string(barrier ? 0 : count) + " elements" +
+           (kind == Collective::broadcast ? ", from rank " + std::to_string(root) : "") + ")";
   }
 };
 
@@ -176,6 +180,7 @@ TEST_CASE("calls that differ in op, name, dtype or count are an error on every r
     pairs.push_back({{kind}, {kind, "block.6"}});
     if (kind != Collective::barrier) pairs.push_back({{kind}, {.kind = kind, .count = 4}});
   }
+  pairs.push_back({{Collective::broadcast}, {.kind = Collective::broadcast, .root = 1}});
   for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter})
     pairs.push_back({{kind}, {.kind = kind, .dtype = DType::bf16}});
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,9 +37,17 @@ class Watching final : public Communicator {
     calls.push_back({Collective::all_reduce, name, x.numel()});
     return inner_.all_reduce(x, name);
   }
+  Ticket broadcast(const Tensor& x, int root, const std::string& name) override {
+    calls.push_back({Collective::broadcast, name, x.numel()});
+    return inner_.broadcast(x, root, name);
+  }
   Ticket barrier(const std::string& name) override {
     calls.push_back({Collective::barrier, name, 0});
     return inner_.barrier(name);
+  }
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override {
+    return inner_.group(members, name);
   }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
