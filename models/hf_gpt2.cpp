@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "models/json_text.h"
 #include "runtime/error.h"
 
 namespace zg::models {
@@ -12,26 +13,13 @@ namespace {
 using nlohmann::json;
 
 constexpr double epsilon = 1e-5;  // of our layer_norm
-constexpr int deepest = 64;       // what writes JSON follows its depth
 constexpr int64_t end_of_text_vocabulary = 50257;
 
 /// A config.json whose values are read with a default and refused by key.
 class Reader {
  public:
-  Reader(const std::string& text, const std::string& path) : path_(path) {
-    const auto check_depth = [&](int depth, json::parse_event_t, json&) {
-      if (depth > deepest) fail("is nested deeper than " + std::to_string(deepest) + " levels");
-      return true;
-    };
-    try {
-      root_ = json::parse(text, check_depth);
-    } catch (const json::parse_error& error) {
-      fail("is not JSON at byte " + std::to_string(error.byte));
-    } catch (const json::exception& error) {  // a number beyond any double
-      fail(std::string("is not JSON: ") + error.what());
-    }
-    if (!root_.is_object()) fail("expected a JSON object");
-  }
+  Reader(const std::string& text, const std::string& path)
+      : path_(path), root_(parse_json_object(text, path)) {}
 
   int64_t count(const char* key, int64_t absent) const {
     const json* value = find(key);
@@ -66,10 +54,6 @@ class Reader {
   const json* find(const char* key) const {
     const auto found = root_.find(key);
     return found == root_.end() || found->is_null() ? nullptr : &*found;
-  }
-  static std::string brief(const json& value) {
-    const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    return text.size() <= 60 ? text : text.substr(0, 57) + "...";
   }
   [[noreturn]] void fail(const char* key, const char* expected, const json& value) const {
     fail(std::string(key) + ": expected " + expected + ", got " + brief(value));

@@ -99,7 +99,7 @@ function(zg_add_library name)
   target_include_directories(${name} PUBLIC
                              $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/zerograd>)
-  target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads
+  target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads PCRE2::8BIT
                         $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>
                         $<TARGET_NAME_IF_EXISTS:liburing::liburing>
                         $<BUILD_INTERFACE:zg_options>)
@@ -128,5 +128,6 @@ function(zg_install name)
                                    COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfig.cmake
                 ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake
-                ${PROJECT_SOURCE_DIR}/tools/cmake/Findliburing.cmake DESTINATION ${cmake_dir})
+                ${PROJECT_SOURCE_DIR}/tools/cmake/Findliburing.cmake
+                ${PROJECT_SOURCE_DIR}/tools/cmake/FindPCRE2.cmake DESTINATION ${cmake_dir})
 endfunction()

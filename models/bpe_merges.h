@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace zg::models {
+
+/// Two tokens that stand side by side become one.
+struct Merge {
+  int32_t left = 0, right = 0, result = 0;
+};
+
+/// What one walk through words needs; kept from word to word.
+struct MergeScratch {
+  std::vector<int32_t> ranks, previous, next;
+  std::vector<uint64_t> queue;
+};
+
+/// Merges in the order of their ranks: of all pairs in a word that some merge takes, the one of the
+/// lowest rank goes first, the leftmost of equals (Sennrich 2016, arXiv:1508.07909).
+class MergeTable {
+ public:
+  explicit MergeTable(std::span<const Merge> by_rank);
+
+  /// `tokens` of one word, until no merge is left.
+  void apply(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
+
+ private:
+  static constexpr int32_t none = std::numeric_limits<int32_t>::max();
+  struct Entry {
+    uint64_t pair = ~uint64_t{0};
+    int32_t rank = none;
+  };
+
+  size_t place_of(uint64_t pair) const;
+  int32_t rank(int32_t left, int32_t right) const;
+  void apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
+  void apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
+
+  std::vector<Entry> entries_;    // hashed, the next free place after a collision
+  std::vector<int32_t> results_;  // by rank
+  int shift_ = 0;
+};
+
+}  // namespace zg::models

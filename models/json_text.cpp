@@ -1,0 +1,35 @@
+#include "models/json_text.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+
+namespace zg::models {
+
+using nlohmann::json;
+
+json parse_json_object(const std::string& text, const std::string& path) {
+  constexpr int deepest = 64;  // what writes JSON follows its depth
+  const auto fail = [&](const std::string& what) { throw FileError(path + ": " + what); };
+  const auto check_depth = [&](int depth, json::parse_event_t, json&) {
+    if (depth > deepest) fail("is nested deeper than " + std::to_string(deepest) + " levels");
+    return true;
+  };
+  json root;
+  try {
+    root = json::parse(text, check_depth);
+  } catch (const json::parse_error& error) {
+    fail("is not JSON at byte " + std::to_string(error.byte));
+  } catch (const json::exception& error) {  // a number beyond any double
+    fail(std::string("is not JSON: ") + error.what());
+  }
+  if (!root.is_object()) fail("expected a JSON object");
+  return root;
+}
+
+std::string brief(const json& value) {
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
+}  // namespace zg::models

@@ -1,0 +1,99 @@
+#include "models/tokenizer_files.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "models/byte_alphabet.h"
+#include "models/json_text.h"
+#include "models/vocabulary_map.h"
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+
+namespace zg::models {
+namespace {
+
+constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
+constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
+                     *merges_name = "merges.txt";
+
+// The lines but "#version: 0.2" and empty ones.
+std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& vocabulary,
+                               const std::string& path) {
+  std::vector<Merge> merges;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line(text.data() + begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    begin = end + 1;
+    ++number;
+    if (line.empty() || line.starts_with("#version")) continue;
+    const std::string where = path + ": line " + std::to_string(number);
+    const size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
+      throw FileError(where + ": expected two tokens with a space between");
+    merges.push_back(vocabulary.merge(line.substr(0, space), line.substr(space + 1), where));
+  }
+  return merges;
+}
+
+std::vector<AddedToken> tokens_that_no_merge_makes(const TokenizerParts& parts) {
+  std::vector<bool> made(parts.tokens.size());
+  for (const Merge& merge : parts.merges) made[static_cast<size_t>(merge.result)] = true;
+  std::vector<AddedToken> added;
+  for (size_t id = 0; id < parts.tokens.size(); ++id) {
+    const auto bytes = from_alphabet(parts.tokens[id]);
+    if (!made[id] && !(bytes && bytes->size() == 1))
+      added.push_back({.content = parts.tokens[id], .id = static_cast<int32_t>(id)});
+  }
+  return added;
+}
+
+}  // namespace
+
+Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory) {
+  const std::string path = directory + "/" + vocabulary_name;
+  const VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
+  TokenizerParts parts;
+  parts.merges = read_merges(files.merges, vocabulary, directory + "/" + merges_name);
+  parts.tokens = vocabulary.tokens();
+  parts.added = tokens_that_no_merge_makes(parts);
+  return Tokenizer(std::move(parts), path);
+}
+
+GPT2Files gpt2_files(const Tokenizer& tokenizer) {
+  const TokenizerParts& parts = tokenizer.parts();
+  GPT2Files files{.vocabulary = "{", .merges = "#version: 0.2\n"};
+  for (size_t id = 0; id < parts.tokens.size(); ++id)
+    files.vocabulary +=
+        (id ? "," : "") + nlohmann::json(parts.tokens[id]).dump() + ":" + std::to_string(id);
+  files.vocabulary += "}";
+  for (const Merge& merge : parts.merges)
+    files.merges += parts.tokens[static_cast<size_t>(merge.left)] + " " +
+                    parts.tokens[static_cast<size_t>(merge.right)] + "\n";
+  return files;
+}
+
+Tokenizer load_tokenizer(const std::string& path) {
+  if (!std::filesystem::is_directory(path))
+    return tokenizer_from_json(read_text(path, most_bytes), path);
+  const std::string whole = path + "/" + tokenizer_name;
+  if (std::filesystem::exists(whole))
+    return tokenizer_from_json(read_text(whole, most_bytes), whole);
+  if (!std::filesystem::exists(path + "/" + vocabulary_name))
+    throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
+                    "a folder as Hugging Face's libraries write one");
+  return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
+                              .merges = read_text(path + "/" + merges_name, most_bytes)},
+                             path);
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
+  make_directories(directory);
+  const GPT2Files files = gpt2_files(tokenizer);
+  write_text(directory + "/" + tokenizer_name, tokenizer_json(tokenizer));
+  write_text(directory + "/" + vocabulary_name, files.vocabulary);
+  write_text(directory + "/" + merges_name, files.merges);
+}
+
+}  // namespace zg::models

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "models/tokenizer.h"
+
+// Hugging Face's files of byte-level BPE. Errors of what is read are FileError, or Unsupported for
+// what this version does not compute; both begin with the file's path and name the key.
+namespace zg::models {
+
+/// tokenizer.json, or a folder with one or else with vocab.json and merges.txt.
+ZG_API Tokenizer load_tokenizer(const std::string& path);
+/// Writes tokenizer.json, vocab.json and merges.txt; makes the directory.
+ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
+
+/// Model BPE, pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], no normalizer, nothing that
+/// adds, cuts or pads ids.
+ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path);
+ZG_API std::string tokenizer_json(const Tokenizer& tokenizer);
+
+/// vocab.json and merges.txt, as GPT-2 has them: its split is theirs, and the tokens of the
+/// vocabulary that no merge makes ("<|endoftext|>") are added tokens.
+struct GPT2Files {
+  std::string vocabulary, merges;
+};
+ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
+ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
+
+}  // namespace zg::models

@@ -1,0 +1,163 @@
+#include "models/tokenizer_files.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+using namespace zg;
+using namespace zg::testing;
+using namespace zg::models;
+using nlohmann::json;
+
+namespace {
+
+json small_file() {
+  return json::parse(
+      tokenizer_json(train_tokenizer("the then they the then they", {.vocabulary = 260})));
+}
+
+std::string refusal(const json& file) {
+  try {
+    tokenizer_from_json(file.dump(), "t.json");
+  } catch (const FileError& error) {
+    return std::string("FileError ") + error.what();
+  } catch (const Unsupported& error) {
+    return std::string("Unsupported ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string refusal(const char* pointer, const json& value) {
+  json file = small_file();
+  file[json::json_pointer(pointer)] = value;
+  return refusal(file);
+}
+
+std::string refused_split(const std::string& pattern) {
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  const json last = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return refusal("/pre_tokenizer",
+                 {{"type", "Sequence"}, {"pretokenizers", json::array({split, last})}});
+}
+
+}  // namespace
+
+TEST_CASE("a tokenizer comes back from the folder that it was saved to") {
+  const TemporaryFolder folder;
+  const Tokenizer tokenizer = train_tokenizer("the then they the then they", {.vocabulary = 260});
+  save_tokenizer(tokenizer, folder / "a/b");
+  CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
+  CHECK(tokenizer_json(load_tokenizer(folder / "a/b/tokenizer.json")) == tokenizer_json(tokenizer));
+  std::filesystem::remove(folder / "a/b/tokenizer.json");
+  CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
+  std::filesystem::remove(folder / "a/b/merges.txt");
+  CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), "merges.txt"));
+  CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder.path()); }),
+                 "has neither tokenizer.json nor vocab.json"));
+}
+
+TEST_CASE(
+    "what a tokenizer.json asks for and this version does not compute is refused by its key") {
+  CHECK(refusal(small_file()) == "nothing was thrown");
+  const auto refused = [](const char* pointer, const json& value, const std::string& expected) {
+    CAPTURE(pointer);
+    CHECK(contains(refusal(pointer, value), "Unsupported t.json: " + expected));
+  };
+  refused("/normalizer", {{"type", "NFC"}}, "normalizer is {\"type\":\"NFC\"}; expected null");
+  refused("/truncation", {{"max_length", 5}}, "truncation is");
+  refused("/padding", {{"direction", "Left"}}, "padding is");
+  refused("/post_processor", {{"type", "TemplateProcessing"}}, "post_processor.type is");
+  refused("/decoder", {{"type", "WordPiece"}}, "decoder.type is");
+  refused("/pre_tokenizer", nullptr, "pre_tokenizer is null; expected ByteLevel");
+  refused("/pre_tokenizer", {{"type", "Whitespace"}}, "pre_tokenizer.type is \"Whitespace\"");
+  refused(
+      "/pre_tokenizer",
+      {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}}, {{"type", "ByteLevel"}}}}},
+      "pre_tokenizer.pretokenizers[0].type is \"Digits\"; expected \"Split\"");
+  refused("/model/type", "Unigram", "model.type is \"Unigram\"; expected \"BPE\"");
+  refused("/model/dropout", 0.1, "model.dropout is 0.1; expected null");
+  refused("/model/continuing_subword_prefix", "##", "model.continuing_subword_prefix is");
+  refused("/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix is");
+  refused("/model/byte_fallback", true, "model.byte_fallback is true");
+  refused("/added_tokens/0/lstrip", true, "added_tokens[0].lstrip is true; expected false");
+  refused("/added_tokens/0/rstrip", true, "added_tokens[0].rstrip is true");
+  refused("/added_tokens/0/single_word", true, "added_tokens[0].single_word is true");
+}
+
+TEST_CASE("a tokenizer.json that is none is told by its key") {
+  const auto refused = [](const char* pointer, const json& value, const std::string& expected) {
+    CAPTURE(pointer);
+    CHECK(contains(refusal(pointer, value), "FileError t.json: " + expected));
+  };
+  refused("/pre_tokenizer", 3, "pre_tokenizer: expected an object, got 3");
+  refused("/pre_tokenizer/add_prefix_space", "no", "pre_tokenizer.add_prefix_space: expected true");
+  refused("/added_tokens/0/id", -1, "added_tokens[0].id: expected an id, got -1");
+  refused("/added_tokens/0/id", 5, "model.vocab: token \"<|endoftext|>\" is 0 there and 5 among");
+  refused("/added_tokens/0/content", "", "added_tokens[0].content: expected a text");
+  refused("/model/vocab", json::array(), "model.vocab: expected an object of tokens");
+  refused("/model/vocab/!", 1.5, "model.vocab.\"!\": expected an id, got 1.5");
+  refused("/model/vocab/!", 2, "model.vocab: expected the ids 0 to 259, each once");
+  refused("/model/vocab/!", 4000000000u, "model.vocab.\"!\": expected an id");
+  refused("/model/merges", 1, "model.merges: expected an array");
+  refused("/model/merges/0", "t", "model.merges[0]: expected two tokens with a space between");
+  refused("/model/merges/0", "t h e", "model.merges[0]: expected two tokens with a space between");
+  refused("/model/merges/0", {"t", "h", "e"}, "model.merges[0]: expected two tokens, got");
+  refused("/model/merges/0", {"t", "z"}, "model.merges[0]: \"tz\" is not in the vocabulary");
+  CHECK(contains(message_of<FileError>([] { tokenizer_from_json("{\"a\": ", "t.json"); }),
+                 "t.json: is not JSON at byte"));
+  CHECK(contains(message_of<FileError>([] { tokenizer_from_json("[]", "t.json"); }),
+                 "t.json: expected a JSON object"));
+}
+
+TEST_CASE("a vocabulary without all bytes is refused by the first that it lacks") {
+  json file = small_file();
+  json& vocabulary = file["model"]["vocab"];
+  vocabulary["xyz"] = vocabulary["Q"];
+  vocabulary.erase("Q");
+  CHECK(contains(refusal(file),
+                 "Unsupported t.json: the vocabulary has no token 'Q' for the byte 81"));
+}
+
+TEST_CASE("patterns that would mean something else to PCRE2 are refused by their place") {
+  for (const char* pattern :
+       {"a|b c", "[a-z]+", "[^\\s[.,]x]+", "(?i:'s)|x{2,3}", "\\d\\D\\S\\P{Lu}", "(?:a|(b))?c(?=d)",
+        "[-a\\-\\]]", "a.", "\\(\\)\\n"})
+    CHECK_MESSAGE(refused_split(pattern) == "nothing was thrown", pattern);
+  const auto refused = [](const char* pattern, const std::string& expected) {
+    CAPTURE(pattern);
+    CHECK(contains(refused_split(pattern), expected));
+  };
+  const std::string place = "Unsupported t.json: pre_tokenizer: ";
+  refused("(a|b)*", place + "a group that repeats at byte 5");
+  refused("(ab", place + "'(' without its ')'");
+  refused("ab)", place + "')' without its '('");
+  refused("(?<=a)b", place + "a group of a kind");
+  refused("(?<n>a)", place + "a group of a kind");
+  refused("a+?", place + "a quantifier of a quantifier");
+  refused("a++", place + "a quantifier of a quantifier");
+  refused("a{2,1}", place + "a range of counts downwards");
+  refused("a{1001}", place + "a count beyond 1000");
+  refused("a{,2}", place + "a count without a number");
+  refused("a{2", place + "a count without its '}'");
+  refused("^a", place + "'^'");
+  refused("*a", place + "'*'");
+  refused("\\w+", place + "an escape that is not taken");
+  refused("(a)\\1", place + "an escape that is not taken");
+  refused("\\p{Han}", place + "\\p of what is no general category");
+  refused("[[:alpha:]]", place + "'[:' in a class");
+  refused("[a&&b]", place + "'&&' in a class");
+  refused("[a[^b]]", place + "'[^' in a class");
+  refused("[]a]", place + "an empty class");
+  refused("[a", place + "an end too soon");
+  refused("[z-a]", place + "a range that ends before it begins");
+  refused("[\\s-a]", place + "a range from many characters");
+  refused("a*", place + "the pattern may match an empty text");
+  refused("", "FileError t.json: pre_tokenizer.pretokenizers[0].pattern.Regex: expected a regular");
+}
