@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "runtime/random.h"
 
@@ -109,8 +110,9 @@ struct AttentionOptions {
   /// ALiBi: [H], accumulator dtype, constant; adds slope[h] * (j - i) to the score of key j and the
   /// query that stands at i. kernels/alibi.h has the paper's.
   Tensor alibi_slopes;
+  QKVOrder order = QKVOrder::by_part;  ///< of a fused projection
 };
-/// Multi-head attention on a fused projection: qkv [B, T, 3C], heads contiguous in each C.
+/// Multi-head attention on a fused projection: qkv [B, T, 3C], in options.order.
 ZG_API Var attention(const Var& qkv, int heads, const AttentionOptions& options = {});
 /// On separate q [B, H, T, D], k and v [B, H, keys, D]; query t sees keys up to keys - T + t when
 /// causal.

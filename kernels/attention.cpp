@@ -116,6 +116,15 @@ void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
 
 }  // namespace
 
+HeadLayout qkv_layout(const AttentionShape& s, QKVOrder order, int64_t part) {
+  const int64_t C = s.H * s.D;
+  const bool by_head = order == QKVOrder::by_head;
+  return {.offset = part * (by_head ? s.D : C),
+          .batch = s.T * 3 * C,
+          .head = by_head ? 3 * s.D : s.D,
+          .token = 3 * C};
+}
+
 void validate(const AttentionForward& a) {
   const char* op = "attention_forward";
   const AttentionShape& s = a.shape;

@@ -12,6 +12,12 @@ struct HeadLayout {
   int64_t offset = 0, batch = 0, head = 0, token = 0;
 };
 
+/// How q, k and v share the last axis of a fused projection [B, T, 3C].
+enum class QKVOrder : uint8_t {
+  by_part,  ///< [3, H, D], as in GPT-2
+  by_head   ///< [H, 3, D], as in BLOOM and Megatron-LM: what a head needs is one piece
+};
+
 /// What forward and backward share. Query t stands at position t + offset and, when causal, sees
 /// keys 0 .. t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
 struct AttentionShape {
@@ -24,6 +30,9 @@ struct AttentionShape {
   float dropout = 0.0f;    ///< probability, on the attention weights
   DropoutKey dropout_key;  ///< sample b is dropout_key.sample + b; element (h * T + t) * keys + j
 };
+
+/// Where queries (part 0), keys (1) or values (2) lie in a fused projection; of `shape`: H, T, D.
+ZG_API HeadLayout qkv_layout(const AttentionShape& shape, QKVOrder order, int64_t part);
 
 /// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory.
 /// Dao 2023, arXiv:2307.08691, algorithm 1. Slopes add slope[h] * (j - (t + offset)) to the score

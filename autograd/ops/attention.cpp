@@ -7,12 +7,6 @@
 namespace zg {
 namespace {
 
-/// Where heads lie in [B, T, heads * D], as part `part` of `parts` side by side in the last axis.
-HeadLayout fused_layout(const AttentionShape& n, int64_t part, int64_t parts) {
-  const int64_t C = n.H * n.D;
-  return {.offset = part * C, .batch = n.T * parts * C, .head = n.D, .token = parts * C};
-}
-
 /// Where heads lie in [B, H, tokens, D].
 HeadLayout separate_layout(const AttentionShape& n, int64_t tokens) {
   return {.offset = 0, .batch = n.H * tokens * n.D, .head = tokens * n.D, .token = n.D};
@@ -107,10 +101,10 @@ AttentionShape fused_shape(const Shape& qkv, int heads, const AttentionOptions& 
                    .scale = options.scale,
                    .dropout = options.dropout,
                    .dropout_key = options.key};
-  n.q = fused_layout(n, 0, 3);
-  n.k = fused_layout(n, 1, 3);
-  n.v = fused_layout(n, 2, 3);
-  n.out = fused_layout(n, 0, 1);
+  n.q = qkv_layout(n, options.order, 0);
+  n.k = qkv_layout(n, options.order, 1);
+  n.v = qkv_layout(n, options.order, 2);
+  n.out = {.batch = n.T * n.H * n.D, .head = n.D, .token = n.H * n.D};
   return n;
 }
 

@@ -84,6 +84,21 @@ TEST_CASE("attention on a fused projection is softmax of scaled scores times val
       }
 }
 
+TEST_CASE("attention takes queries, keys and values head by head as well as part by part") {
+  const int heads = 3;
+  const Tensor qkv = doubles({2, 5, 3 * 3 * 4}, 1), slopes = doubles({3}, 2, 0.0, 1.0);
+  const Var parts = reshape(Var(qkv), {2, 5, 3, heads, 4});
+  const Tensor by_head = reshape(permute(parts, {0, 1, 3, 2, 4}), {2, 5, 3 * 3 * 4}).value();
+  const AttentionOptions by_part{.dropout = 0.2f, .alibi_slopes = slopes};
+  AttentionOptions options = by_part;
+  options.order = QKVOrder::by_head;
+  CHECK(values_of(attention(Var(by_head), heads, options)) ==
+        values_of(attention(Var(qkv), heads, by_part)));
+  CHECK(values_of(attention(Var(by_head), heads, by_part)) !=
+        values_of(attention(Var(qkv), heads, by_part)));
+  check_gradient([&](Tape&, Vars in) { return attention(in[0], heads, options); }, {by_head});
+}
+
 TEST_CASE("attention on separate tensors, with more keys than queries") {
   const Tensor q = doubles({2, 3, 4, 5}, 1);
   for (int64_t keys : {4, 7})

@@ -13,8 +13,9 @@ namespace zg::testing {
 
 inline constexpr double untouched = 7.0;  // what outputs hold before a kernel writes them
 
-/// fused: q, k, v are parts of one [B, T, 3C], gradients too. cache: k, v [B, H, capacity, D].
-enum class Form { fused, cache };
+/// fused, by_head: q, k, v are parts of one [B, T, 3C], gradients too; of each head in by_head.
+/// cache: k, v [B, H, capacity, D].
+enum class Form { fused, by_head, cache };
 
 struct Problem {
   int64_t B = 2, H = 2, T = 1, keys = 1, offset = 0, D = 1;
@@ -29,7 +30,10 @@ struct Problem {
            " keys " + std::to_string(keys) + " offset " + std::to_string(offset) + " D " +
            std::to_string(D) + (causal ? " causal" : " full") + " bias " +
            std::to_string(bias_rank) + " dropout " + std::to_string(dropout) +
-           (form == Form::fused ? " fused" : " cache") + (alibi ? " alibi" : "");
+           (form == Form::cache   ? " cache"
+            : form == Form::fused ? " fused"
+                                  : " by head") +
+           (alibi ? " alibi" : "");
   }
 };
 
@@ -45,11 +49,11 @@ inline AttentionShape shape_of(const Problem& p) {
                       .dropout = p.dropout,
                       .dropout_key = {.seed = 99, .step = 4, .sample = 6, .site = 12345}};
   s.out = {.offset = 0, .batch = p.T * C, .head = p.D, .token = C};
-  if (p.form == Form::fused) {
-    auto part = [&](int64_t i) {
-      return HeadLayout{.offset = i * C, .batch = p.T * 3 * C, .head = p.D, .token = 3 * C};
-    };
-    s.q = part(0), s.k = part(1), s.v = part(2);
+  if (p.form != Form::cache) {
+    const int64_t part = p.form == Form::fused ? C : p.D,
+                  head = p.form == Form::fused ? p.D : 3 * p.D;
+    s.q = s.k = s.v = {.offset = 0, .batch = p.T * 3 * C, .head = head, .token = 3 * C};
+    s.k.offset = part, s.v.offset = 2 * part;
   } else {
     s.q = s.out;
     s.k = s.v = {.offset = 0, .batch = p.H * capacity * p.D, .head = capacity * p.D, .token = p.D};
@@ -101,7 +105,7 @@ inline Tensors make(const Problem& p, DType dtype, const Device& device) {
                .out = Tensor::full(tokens, untouched, dtype, device),
                .log_sum = Tensor::zeros({p.B, p.H, p.T}, accumulator(dtype), device),
                .dout = random_tensor(tokens, dtype, device, 5)};
-  if (p.form == Form::fused) {
+  if (p.form != Form::cache) {
     t.q = t.k = t.v = random_tensor(fused, dtype, device, 1);
     t.dq = t.dk = t.dv = Tensor::full(fused, untouched, dtype, device);
   } else {

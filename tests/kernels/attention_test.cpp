@@ -43,6 +43,21 @@ TEST_CASE("attention over a cache takes queries at an offset and more keys than 
   }
 }
 
+TEST_CASE("attention on queries, keys and values that lie head by head follows the definition" *
+          doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  for (DType dtype : on_device(floating, devices.front())) {
+    for (int64_t D : {1, 16, 17, 100})
+      check_against_naive(
+          {.H = 3, .T = 33, .keys = 33, .D = D, .dropout = 0.2f, .form = Form::by_head}, dtype,
+          devices);
+    for (int64_t D : {64, 128})
+      check_against_naive(
+          {.B = 1, .T = 150, .keys = 150, .D = D, .form = Form::by_head, .alibi = true}, dtype,
+          devices);
+  }
+}
+
 TEST_CASE("attention over several blocks of keys and queries follows the definition" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
