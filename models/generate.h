@@ -24,8 +24,10 @@ class ZG_API KeyValueCache {
   struct Layer {
     Tensor keys, values;
   };
-  /// Copies k and v out of qkv [B, T, 3C] to positions length() ... of a layer.
-  void write(size_t layer, const Tensor& qkv, Stream& stream);
+  /// Copies k and v out of qkv [B, T, 3C] to positions length() ... of a layer; of `shape`: B, H,
+  /// T, D.
+  void write(size_t layer, const Tensor& qkv, const AttentionShape& shape, QKVOrder order,
+             Stream& stream);
   std::vector<Layer> layers_;
   int64_t length_ = 0, capacity_ = 0;
 };

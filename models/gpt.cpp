@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "models/gpt_layers.h"
+#include "models/names.h"
 #include "runtime/error.h"
 
 namespace zg::models {
@@ -10,10 +11,11 @@ namespace {
 
 constexpr float weight_stddev = 0.02f;
 
-/// Adds the parameters of one unit, in the order of minGPT's state dict.
+/// Adds the parameters of one unit, in the order of the family's state dict.
 struct Describe {
   ParameterStore& store;
   const GPTConfig& config;
+  const DecoderNames& names;
 
   const Parameter* weight(const Unit& unit, const std::string& name, const Shape& shape,
                           float stddev, bool decay) const {
@@ -34,18 +36,18 @@ struct Describe {
     const int64_t C = config.width;
     // Each block adds two branches to the residual stream; this keeps its variance near 1 layer's.
     const float branch_stddev = weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
-    const std::string name = "transformer.h." + std::to_string(layer);
+    const std::string name = block_name(layer);
     const Unit& unit = store.unit("block." + std::to_string(layer));
     const auto site = [&](const char* place) {
       return static_cast<uint32_t>(hash_name((name + place).c_str()));
     };
     Block block{.unit = &unit};
-    block.ln_1 = norm(unit, name + ".ln_1");
-    block.c_attn = projection(unit, name + ".attn.c_attn", 3 * C, C, weight_stddev);
-    block.attention_out = projection(unit, name + ".attn.c_proj", C, C, branch_stddev);
-    block.ln_2 = norm(unit, name + ".ln_2");
-    block.c_fc = projection(unit, name + ".mlp.c_fc", 4 * C, C, weight_stddev);
-    block.mlp_out = projection(unit, name + ".mlp.c_proj", C, 4 * C, branch_stddev);
+    block.ln_1 = norm(unit, name + names.norm_1);
+    block.qkv = projection(unit, name + names.qkv, 3 * C, C, weight_stddev);
+    block.attention_out = projection(unit, name + names.attention_out, C, C, branch_stddev);
+    block.ln_2 = norm(unit, name + names.norm_2);
+    block.mlp_in = projection(unit, name + names.mlp_in, 4 * C, C, weight_stddev);
+    block.mlp_out = projection(unit, name + names.mlp_out, C, 4 * C, branch_stddev);
     block.attention_site = site(".attn.attn_dropout");
     block.attention_out_site = site(".attn.resid_dropout");
     block.mlp_out_site = site(".mlp.dropout");
@@ -57,14 +59,18 @@ struct Describe {
     GPTLayers layers{.config = config};
     const Unit& embedding = store.unit("embedding");
     layers.embedding = &embedding;
-    layers.wte = weight(embedding, "transformer.wte.weight", {V, C}, weight_stddev, false);
+    const auto table = [&](const std::string& name, int64_t rows) {
+      return weight(embedding, name + ".weight", {rows, C}, weight_stddev, /*decay=*/false);
+    };
+    layers.wte = table(names.tokens, V);
     layers.wpe =
-        weight(embedding, "transformer.wpe.weight", {config.block_size, C}, weight_stddev, false);
+        config.position == Position::learned ? table(names.positions, config.block_size) : nullptr;
+    if (config.embedding_norm) layers.embedding_norm = norm(embedding, names.embedding_norm);
     layers.embedding_site = static_cast<uint32_t>(hash_name("transformer.drop"));
     for (int64_t layer = 0; layer < config.layers; ++layer) layers.blocks.push_back(block(layer));
     const Unit& head = store.unit("head");
     layers.head = &head;
-    layers.ln_f = norm(head, "transformer.ln_f");
+    layers.ln_f = norm(head, names.norm_f);
     layers.lm_head = config.tied
                          ? layers.wte
                          : weight(head, "lm_head.weight", {V, C}, weight_stddev, /*decay=*/true);
@@ -85,16 +91,22 @@ Var trunk(Tape& tape, const GPTLayers& layers, const Tensor& ids, const Dropouts
                      " do not fit; expected [B, T] with T up to " + "the block size " +
                      std::to_string(layers.config.block_size));
   Var x = embed(tape, layers, ids, /*first_position=*/0, dropouts);
+  // Made once for all blocks; checkpointed ones get it as an input.
+  const Var slopes = alibi_slopes(layers.config, x);
   const int heads = static_cast<int>(layers.config.heads);
+  const QKVOrder order = qkv_order(layers.config);
   for (const Block& block : layers.blocks) {
-    const auto run = [&block, dropouts, heads](Tape& on, std::span<const Var> inputs) {
+    const auto run = [&block, dropouts, heads, order](Tape& on, std::span<const Var> inputs) {
       return run_block(on, block, inputs[0], dropouts, [&](const Var& qkv) {
-        return attention(
-            qkv, heads,
-            {.dropout = dropouts.probability, .key = dropouts.key(block.attention_site)});
+        return attention(qkv, heads,
+                         {.dropout = dropouts.probability,
+                          .key = dropouts.key(block.attention_site),
+                          .alibi_slopes = inputs[1] ? inputs[1].value() : Tensor(),
+                          .order = order});
       });
     };
-    x = checkpointing ? checkpoint(tape, {&x, 1}, run) : run(tape, {&x, 1});
+    const Var inputs[] = {x, slopes};
+    x = checkpointing ? checkpoint(tape, inputs, run) : run(tape, inputs);
   }
   return x;
 }
@@ -102,7 +114,8 @@ Var trunk(Tape& tape, const GPTLayers& layers, const Tensor& ids, const Dropouts
 }  // namespace
 
 GPT::GPT(ParameterStore& store, const GPTConfig& config)
-    : layers_(std::make_unique<GPTLayers>(Describe{store, validated(config)}.layers())) {}
+    : layers_(std::make_unique<GPTLayers>(
+          Describe{store, validated(config), names_of(config.family)}.layers())) {}
 GPT::~GPT() = default;
 
 const GPTConfig& GPT::config() const { return layers_->config; }

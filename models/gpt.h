@@ -9,21 +9,37 @@
 
 namespace zg::models {
 
-/// A decoder-only transformer as minGPT builds it: learned positions, pre-LayerNorm blocks,
-/// tanh-GELU, no bias in the head. Radford et al. 2019.
+/// Whose names and layout a decoder's parameters have.
+enum class Family : uint8_t {
+  gpt,   ///< minGPT's and GPT-2's; queries, keys and values one after the other
+  bloom  ///< BLOOM's as Hugging Face has them; queries, keys and values of each head together
+};
+enum class Position : uint8_t {
+  learned,  ///< a table with a row for each of block_size places
+  alibi     ///< what lies further back scores less. Press et al. 2022, arXiv:2108.12409
+};
+ZG_API const char* name_of(Family family);
+ZG_API const char* name_of(Position position);
+
+/// A decoder-only transformer: pre-LayerNorm blocks, tanh-GELU, no bias in the head. As minGPT
+/// builds it (Radford et al. 2019), or BLOOM.
 struct GPTConfig {
   int64_t layers = 3, heads = 3, width = 48;
   int64_t vocabulary = 0;
   int64_t block_size = 0;  ///< the longest sequence
   bool tied = false;       ///< head and token embedding are one parameter
   float dropout = 0.1f;    ///< on embeddings, attention weights and both residual branches
+  Family family = Family::gpt;
+  Position position = Position::learned;
+  bool embedding_norm = false;  ///< LayerNorm of the token embedding; only with bloom's names
 
-  /// Sizes of one of minGPT's nine names, "gpt-nano" to "gpt2-xl"; ConfigError lists them.
+  /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or of
+  /// BLOOM's, "bloom-560m" to "bloom-176b", with theirs; ConfigError lists them.
   ZG_API static GPTConfig preset(const std::string& model_type);
   ZG_API static const std::vector<std::string>& preset_names();
 };
 /// Throws ConfigError naming the field: extents positive, heads a divisor of width that leaves a
-/// head size of at most 1024, dropout in [0, 1).
+/// head size of at most 1024, dropout in [0, 1), what the family has no name for.
 ZG_API void validate(const GPTConfig& config);
 
 /// Where a forward pass stands, so that dropout masks depend on place alone.
@@ -41,10 +57,11 @@ class KeyValueCache;
 /// walked before the model ends.
 class ZG_API GPT {
  public:
-  /// Adds units ("embedding", "block.0" ..., "head") and parameters with minGPT's names
+  /// Adds units ("embedding", "block.0" ..., "head") and parameters with the family's names
   /// ("transformer.h.0.attn.c_attn.weight" [3C, C], ...) to the store, which must outlive it.
-  /// Weights start as N(0, 0.02), those of c_proj as N(0, 0.02 / sqrt(2 layers)), biases 0. Weights
-  /// of linear layers decay; embeddings (a tied head with them), LayerNorm and biases do not.
+  /// Weights start as N(0, 0.02), those that write into the residual stream as N(0, 0.02 / sqrt(2
+  /// layers)), biases 0. Weights of linear layers decay; embeddings (a tied head with them),
+  /// LayerNorm and biases do not.
   GPT(ParameterStore& store, const GPTConfig& config);
   ~GPT();
 

@@ -16,9 +16,9 @@ struct Projection {
 struct Block {
   const Unit* unit;
   Norm ln_1;
-  Projection c_attn, attention_out;
+  Projection qkv, attention_out;
   Norm ln_2;
-  Projection c_fc, mlp_out;
+  Projection mlp_in, mlp_out;
   uint32_t attention_site, attention_out_site, mlp_out_site;  // of dropout
 };
 
@@ -26,7 +26,9 @@ struct Block {
 struct GPTLayers {
   GPTConfig config;
   const Unit *embedding, *head;
-  const Parameter *wte, *wpe;
+  const Parameter* wte;
+  const Parameter* wpe;  // null without learned positions
+  std::optional<Norm> embedding_norm;
   uint32_t embedding_site;
   std::vector<Block> blocks;
   Norm ln_f;
@@ -46,6 +48,15 @@ struct Dropouts {
   }
   Var operator()(const Var& x, uint32_t site) const { return dropout(x, probability, key(site)); }
 };
+
+/// How the family fuses queries, keys and values.
+inline QKVOrder qkv_order(const GPTConfig& config) {
+  return config.family == Family::bloom ? QKVOrder::by_head : QKVOrder::by_part;
+}
+
+/// ALiBi's slopes [H] beside activations of `like`'s dtype and device; absent where positions are
+/// learned.
+Var alibi_slopes(const GPTConfig& config, const Var& like);
 
 /// Fused projections qkv [B, T, 3C] to the mixed values [B, T, C].
 using Attend = std::function<Var(const Var& qkv)>;

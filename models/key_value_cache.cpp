@@ -16,21 +16,21 @@ void KeyValueCache::truncate(int64_t length) {
   length_ = length;
 }
 
-void KeyValueCache::write(size_t layer, const Tensor& qkv, Stream& stream) {
-  const int64_t B = qkv.extent(0), T = qkv.extent(1), C = qkv.extent(2) / 3;
-  const Shape shape{B, capacity_, C};
-  int64_t part = C;
+void KeyValueCache::write(size_t layer, const Tensor& qkv, const AttentionShape& s, QKVOrder order,
+                          Stream& stream) {
+  const int64_t C = s.H * s.D;
+  int64_t part = 1;
   for (Tensor* cached : {&layers_[layer].keys, &layers_[layer].values}) {
-    if (!*cached) *cached = Tensor::empty(shape, qkv.dtype(), qkv.device());
+    if (!*cached) *cached = Tensor::empty({s.B, capacity_, C}, qkv.dtype(), qkv.device());
+    const HeadLayout from = qkv_layout(s, order, part++);
     kernels::strided_copy({.x = qkv,
                            .y = *cached,
-                           .extents = {B, T, C},
-                           .x_strides = {T * 3 * C, 3 * C, 1},
-                           .y_strides = {capacity_ * C, C, 1},
-                           .x_offset = part,
+                           .extents = {s.B, s.T, s.H, s.D},
+                           .x_strides = {from.batch, from.token, from.head, 1},
+                           .y_strides = {capacity_ * C, C, s.D, 1},
+                           .x_offset = from.offset,
                            .y_offset = length_ * C},
                           stream);
-    part += C;
   }
 }
 
@@ -49,28 +49,31 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
                      " rows as in the cache, got " + std::to_string(B));
 
   Var x = embed(tape, *layers_, ids, cache.length(), {});
+  const Var slopes = alibi_slopes(config(), x);
+  const HeadLayout in_cache{.batch = cache.capacity() * C, .head = C / H, .token = C};
+  const QKVOrder order = qkv_order(config());
+  AttentionShape shape = {.B = B,
+                          .H = H,
+                          .T = T,
+                          .keys = cache.length() + T,
+                          .offset = cache.length(),
+                          .D = C / H,
+                          .k = in_cache,
+                          .v = in_cache,
+                          .out = {.batch = T * C, .head = C / H, .token = C}};
+  shape.q = qkv_layout(shape, order, 0);
   for (size_t layer = 0; layer < layers_->blocks.size(); ++layer)
     x = run_block(tape, layers_->blocks[layer], x, {}, [&](const Var& projected) {
       const Tensor qkv = projected.value();
-      cache.write(layer, qkv, tape.stream());
+      cache.write(layer, qkv, shape, order, tape.stream());
       const Tensor out = Tensor::empty({B, T, C}, qkv.dtype(), qkv.device());
-      const HeadLayout in_cache{.batch = cache.capacity() * C, .head = C / H, .token = C};
-      kernels::attention_forward(
-          {.q = qkv,
-           .k = cache.layers_[layer].keys,
-           .v = cache.layers_[layer].values,
-           .out = out,
-           .shape = {.B = B,
-                     .H = H,
-                     .T = T,
-                     .keys = cache.length() + T,
-                     .offset = cache.length(),
-                     .D = C / H,
-                     .q = {.batch = T * 3 * C, .head = C / H, .token = 3 * C},
-                     .k = in_cache,
-                     .v = in_cache,
-                     .out = {.batch = T * C, .head = C / H, .token = C}}},
-          tape.stream());
+      kernels::attention_forward({.q = qkv,
+                                  .k = cache.layers_[layer].keys,
+                                  .v = cache.layers_[layer].values,
+                                  .alibi_slopes = slopes ? slopes.value() : Tensor(),
+                                  .out = out,
+                                  .shape = shape},
+                                 tape.stream());
       return Var(out);
     });
   cache.length_ += T;

@@ -1,4 +1,4 @@
-#include "models/gpt.h"
+#include "models/bloom.h"
 #include "runtime/error.h"
 
 namespace zg::models {
@@ -8,7 +8,7 @@ struct Preset {
   const char* name;
   int64_t layers, heads, width;
 };
-constexpr Preset presets[] = {
+constexpr Preset gpt_presets[] = {
     {"openai-gpt", 12, 12, 768},  {"gpt2", 12, 12, 768},     {"gpt2-medium", 24, 16, 1024},
     {"gpt2-large", 36, 20, 1280}, {"gpt2-xl", 48, 25, 1600}, {"gopher-44m", 8, 16, 512},
     {"gpt-mini", 6, 6, 192},      {"gpt-micro", 4, 4, 128},  {"gpt-nano", 3, 3, 48},
@@ -24,13 +24,26 @@ void check_extent(const char* field, int64_t value, int64_t most) {
                       ", got " + std::to_string(value));
 }
 
+const std::vector<NamedConfig>& presets() {
+  static const std::vector<NamedConfig> all = [] {
+    std::vector<NamedConfig> both;
+    for (const Preset& gpt : gpt_presets)
+      both.push_back({gpt.name, {.layers = gpt.layers, .heads = gpt.heads, .width = gpt.width}});
+    both.insert(both.end(), bloom_presets().begin(), bloom_presets().end());
+    return both;
+  }();
+  return all;
+}
+
 }  // namespace
+
+const char* name_of(Family family) { return family == Family::bloom ? "bloom" : "gpt"; }
+const char* name_of(Position position) { return position == Position::alibi ? "alibi" : "learned"; }
 
 GPTConfig GPTConfig::preset(const std::string& model_type) {
   std::string names;
-  for (const Preset& preset : presets) {
-    if (model_type == preset.name)
-      return {.layers = preset.layers, .heads = preset.heads, .width = preset.width};
+  for (const NamedConfig& preset : presets()) {
+    if (model_type == preset.name) return preset.config;
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
   }
   throw ConfigError("gpt: model type: expected one of " + names + ", got '" + model_type + "'");
@@ -39,7 +52,7 @@ GPTConfig GPTConfig::preset(const std::string& model_type) {
 const std::vector<std::string>& GPTConfig::preset_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const Preset& preset : presets) all.emplace_back(preset.name);
+    for (const NamedConfig& preset : presets()) all.emplace_back(preset.name);
     return all;
   }();
   return names;
@@ -63,6 +76,10 @@ void validate(const GPTConfig& config) {
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
     throw ConfigError("gpt: dropout: expected a probability in [0, 1), got " +
                       std::to_string(config.dropout));
+  if (config.embedding_norm && config.family == Family::gpt)
+    throw ConfigError(
+        "gpt: embedding_norm: expected the family bloom, got gpt, which has no name "
+        "for it");
 }
 
 }  // namespace zg::models

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "models/hf_gpt2.h"
+#include "models/hugging_face.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/text.h"
@@ -17,9 +17,9 @@ constexpr const char* config_name = "config.json";
 constexpr const char* positions = "transformer.wpe.weight";
 constexpr int64_t config_bytes = 1 << 20;
 
-models::HFGPT2 read_config(const std::string& directory) {
+models::HFModel read_config(const std::string& directory) {
   const std::string path = directory + "/" + config_name;
-  return models::hf_gpt2_config(read_text(path, config_bytes), path);
+  return models::hf_config(read_text(path, config_bytes), path);
 }
 
 // What the model has no use for: of blocks that it lacks, an error; else a line, or nothing.
@@ -29,7 +29,7 @@ std::string unused_in(const zero::SafetensorsFolder& folder, const models::GPTCo
   int64_t count = 0;
   for (const std::string& name : folder.names()) {
     const std::string own = models::hf_short_name(name);
-    if (used.contains(own) || models::hf_gpt2_ignores(own, model)) continue;
+    if (used.contains(own) || models::hf_ignores(own, model)) continue;
     if (own.starts_with("h."))
       throw FileError("--from-hf: " + folder.path() + ": has '" + name + "', which a GPT-2 of " +
                       std::to_string(model.layers) + " blocks has not, as its config.json says");
@@ -50,7 +50,7 @@ std::map<std::string, std::string> names_of(const zero::SafetensorsFolder& folde
 }  // namespace
 
 std::vector<std::string> adopt_hf(TrainOptions& options) {
-  const models::HFGPT2 theirs = read_config(options.from_hf);
+  const models::HFModel theirs = read_config(options.from_hf);
   const models::GPTConfig& config = theirs.config;
   for (const char* flag :
        {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied", "--untied"})
@@ -64,10 +64,9 @@ std::vector<std::string> adopt_hf(TrainOptions& options) {
   model.vocabulary = config.vocabulary;
   model.tied = config.tied;
   if (!options.given.count("--dropout")) {
-    if (!theirs.one_dropout)
-      throw Unsupported(options.from_hf + "/" + config_name +
-                        ": resid_pdrop, embd_pdrop and attn_pdrop differ; this version has one "
-                        "dropout for all; try --dropout");
+    if (!theirs.dropouts.empty())
+      throw Unsupported(options.from_hf + "/" + config_name + ": " + theirs.dropouts +
+                        " differ; this version has one dropout for all; try --dropout");
     model.dropout = static_cast<double>(config.dropout);
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
@@ -89,7 +88,7 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
   std::map<std::string, std::string> used;
   std::map<std::string, models::HFTensor> tensors;
   zero::WeightSource weights = {.path = directory};
-  for (const models::HFTensor& tensor : models::hf_gpt2_tensors(whole)) {
+  for (const models::HFTensor& tensor : models::hf_tensors(whole)) {
     const std::string own = models::hf_short_name(tensor.name);
     const auto found = theirs.find(own);
     if (found == theirs.end())
@@ -118,7 +117,7 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
 std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig& model,
                       const std::string& directory) {
   std::vector<zero::SafetensorsWriter::Entry> entries;
-  const std::vector<models::HFTensor> tensors = models::hf_gpt2_tensors(model);
+  const std::vector<models::HFTensor> tensors = models::hf_tensors(model);
   for (const models::HFTensor& tensor : tensors) {
     const auto found = weights.shapes.find(tensor.name);
     if (found == weights.shapes.end() || found->second != tensor.shape)
@@ -139,7 +138,7 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
                                       : values);
   }
   writer.finish();
-  write_text(directory + "/" + config_name, models::hf_gpt2_json(model));
+  write_text(directory + "/" + config_name, models::hf_json(model));
   return hash.hex();
 }
 

@@ -1,4 +1,4 @@
-#include "models/hf_gpt2.h"
+#include "models/hugging_face.h"
 #include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
 #include "zero/checkpoint_layout.h"
@@ -24,10 +24,10 @@ void guarded(const std::string& begin, const Read& read) {
 }
 
 void read_config(const std::string& text) {
-  const models::GPTConfig config = models::hf_gpt2_config(text, "config.json").config;
+  const models::GPTConfig config = models::hf_config(text, "config.json").config;
   models::validate(config);
   const models::GPTConfig back =
-      models::hf_gpt2_config(models::hf_gpt2_json(config), "again").config;
+      models::hf_config(models::hf_json(config), "again").config;
   if (back.layers != config.layers || back.heads != config.heads || back.width != config.width ||
       back.vocabulary != config.vocabulary || back.block_size != config.block_size ||
       back.tied != config.tied || back.dropout != config.dropout)

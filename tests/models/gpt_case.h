@@ -14,6 +14,35 @@ inline models::GPTConfig tiny_config() {
   return {.layers = 2, .heads = 2, .width = 8, .vocabulary = 7, .block_size = 6};
 }
 
+/// BLOOM with a number of heads that is no power of two.
+inline models::GPTConfig tiny_bloom() {
+  return {.layers = 2,
+          .heads = 3,
+          .width = 12,
+          .vocabulary = 7,
+          .block_size = 6,
+          .tied = true,
+          .family = models::Family::bloom,
+          .position = models::Position::alibi,
+          .embedding_norm = true};
+}
+
+/// Each family as it is, and with what it has from the other.
+inline std::vector<models::GPTConfig> tiny_decoders() {
+  models::GPTConfig tied = tiny_config(), alibi = tiny_config(), learned = tiny_bloom();
+  tied.tied = true;
+  alibi.position = models::Position::alibi;
+  learned.position = models::Position::learned;
+  learned.embedding_norm = learned.tied = false;
+  return {tiny_config(), tied, alibi, tiny_bloom(), learned};
+}
+
+/// What a failed check shows of a config.
+inline std::string text_of(const models::GPTConfig& config) {
+  return std::string(name_of(config.family)) + " " + name_of(config.position) +
+         (config.tied ? " tied" : "");
+}
+
 /// Small weights let a fresh model answer nearly the same to everything; `spread` multiplies the
 /// weights of linear layers and embeddings, so that what a test compares really differs.
 struct GPTCase {

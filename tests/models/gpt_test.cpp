@@ -88,12 +88,10 @@ TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
   const Tensor targets =
       Tensor::from(std::vector<int32_t>{-1, 3, 6, 0, 2, 5, -1, 1, 4, 6}, {2, 5}, device);
   const ForwardPlace place{.seed = 9, .step = 4, .first_sample = 12};
-  for (bool tied : {false, true})
+  for (GPTConfig config : tiny_decoders())
     for (float dropout : {0.0f, 0.2f}) {
-      CAPTURE(tied);
+      CAPTURE(text_of(config));
       CAPTURE(dropout);
-      GPTConfig config = tiny_config();
-      config.tied = tied;
       config.dropout = dropout;
       GPTCase model(config, device, DType::f64, /*spread=*/15.0);
       const Step step = step_of(model, ids, targets, place, false);
@@ -123,10 +121,9 @@ TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
 TEST_CASE("checkpointing gives the same bits and hands every gradient over once") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
-    for (bool tied : {false, true}) {
-      GPTConfig config = tiny_config();
-      config.tied = tied;
-      GPTCase model(config, device, tied ? DType::f32 : DType::bf16);
+    for (const GPTConfig& config : tiny_decoders()) {
+      CAPTURE(text_of(config));
+      GPTCase model(config, device, config.tied ? DType::f32 : DType::bf16);
       const Tensor ids = random_ids(3, 6, 7, device, 1), targets = random_ids(3, 6, 7, device, 2);
       const ForwardPlace place{.seed = 5, .step = 2, .first_sample = 6};
       const Step plain = step_of(model, ids, targets, place, false);
@@ -157,9 +154,10 @@ TEST_CASE("threads do not change the bits of a step") {
 }
 
 TEST_CASE("a step on a meta device takes the bytes of a step on the CPU") {
-  const auto bytes_of_a_step = [](const Device& device, bool checkpointing) {
+  const auto bytes_of_a_step = [](const GPTConfig& config, const Device& device,
+                                  bool checkpointing) {
     ParameterStore store;
-    const GPT model(store, tiny_config());
+    const GPT model(store, config);
     EmptySource source(store, device);
     const Tensor ids = Tensor::full({3, 6}, 1, DType::i32, device);
     Tape tape(device, &source);
@@ -167,10 +165,15 @@ TEST_CASE("a step on a meta device takes the bytes of a step on the CPU") {
     return device.memory().peak();
   };
   const DeviceOptions one{.threads = 1};
-  for (bool checkpointing : {false, true})
-    CHECK(bytes_of_a_step(Device::meta(0, one), checkpointing) ==
-          bytes_of_a_step(Device::cpu(0, one), checkpointing));
-  CHECK(bytes_of_a_step(Device::meta(0, one), true) < bytes_of_a_step(Device::meta(0, one), false));
+  for (const GPTConfig& config : tiny_decoders()) {
+    CAPTURE(text_of(config));
+    int64_t planned[2];
+    for (bool checkpointing : {false, true}) {
+      planned[checkpointing] = bytes_of_a_step(config, Device::meta(0, one), checkpointing);
+      CHECK(planned[checkpointing] == bytes_of_a_step(config, Device::cpu(0, one), checkpointing));
+    }
+    CHECK(planned[true] < planned[false]);
+  }
 }
 
 TEST_CASE("dropout masks depend on seed, step and sample, not on how a batch is cut") {
@@ -222,7 +225,7 @@ void noting_attention(const AttentionForward& args, Workspace workspace, Stream&
 }  // namespace
 
 TEST_CASE("every dropout of a model has a mask of its own, the same when it is computed again") {
-  GPTConfig config = tiny_config();
+  GPTConfig config = tiny_bloom();
   config.dropout = 0.5f;
   const Device device = Device::cpu(0, {.threads = 1});
   GPTCase model(config, device, DType::f32, 1.0);
@@ -277,22 +280,25 @@ TEST_CASE("the loss is the mean cross-entropy of the logits over the targets tha
 
 TEST_CASE("logits see what came before and nothing else") {
   const Device device = Device::cpu();
-  GPTCase model(tiny_config(), device, DType::f32, 10.0);
-  std::vector<int32_t> ids{1, 2, 3, 4, 5, 6};
-  const auto logits = [&] {
-    Tape tape = model.tape(TapeMode::inference);
-    return model.gpt.logits(tape, Tensor::from(ids, {1, 6}, device)).value().to_host<float>();
-  };
-  const std::vector<float> before = logits();
-  CHECK(before.size() == 6 * 7);
-  ids[3] = 0;
-  const std::vector<float> after = logits();
-  for (size_t t = 0; t < 6; ++t) {
-    CAPTURE(t);
-    const bool same = std::equal(before.begin() + 7 * static_cast<long>(t),
-                                 before.begin() + 7 * static_cast<long>(t + 1),
-                                 after.begin() + 7 * static_cast<long>(t));
-    CHECK(same == (t < 3));
+  for (const GPTConfig& config : tiny_decoders()) {
+    CAPTURE(text_of(config));
+    GPTCase model(config, device, DType::f32, 10.0);
+    std::vector<int32_t> ids{1, 2, 3, 4, 5, 6};
+    const auto logits = [&] {
+      Tape tape = model.tape(TapeMode::inference);
+      return model.gpt.logits(tape, Tensor::from(ids, {1, 6}, device)).value().to_host<float>();
+    };
+    const std::vector<float> before = logits();
+    CHECK(before.size() == 6 * 7);
+    ids[3] = 0;
+    const std::vector<float> after = logits();
+    for (size_t t = 0; t < 6; ++t) {
+      CAPTURE(t);
+      const bool same = std::equal(before.begin() + 7 * static_cast<long>(t),
+                                   before.begin() + 7 * static_cast<long>(t + 1),
+                                   after.begin() + 7 * static_cast<long>(t));
+      CHECK(same == (t < 3));
+    }
   }
 }
 

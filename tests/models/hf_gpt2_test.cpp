@@ -1,4 +1,4 @@
-#include "models/hf_gpt2.h"
+#include "models/hugging_face.h"
 
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ namespace {
 const std::string fixture = std::string(ZG_FIXTURES) + "hf_gpt2";
 
 GPTConfig fixture_config() {
-  return hf_gpt2_config(read_text(fixture + "/config.json"), "config.json").config;
+  return hf_config(read_text(fixture + "/config.json"), "config.json").config;
 }
 
 json fixture_json() { return json::parse(read_text(fixture + "/config.json")); }
@@ -41,7 +41,7 @@ TEST_CASE("logits of a Hugging Face GPT-2 are PyTorch's") {
     GPTConfig config = fixture_config();
     CHECK(config.tied);
     GPTCase model(config, device);
-    const std::vector<HFTensor> tensors = hf_gpt2_tensors(config);
+    const std::vector<HFTensor> tensors = hf_tensors(config);
     CHECK(tensors.size() == model.store.parameters().size());
     for (const HFTensor& tensor : tensors) {
       REQUIRE(folder.shape(tensor.name) == tensor.their_shape());
@@ -67,9 +67,9 @@ TEST_CASE("a config comes back from what is written of it") {
     GPTConfig config = fixture_config();
     config.tied = tied;
     config.vocabulary = tied ? 61 : 50257;
-    const std::string text = hf_gpt2_json(config);
-    const HFGPT2 back = hf_gpt2_config(text, "config.json");
-    CHECK(back.one_dropout);
+    const std::string text = hf_json(config);
+    const HFModel back = hf_config(text, "config.json");
+    CHECK(back.dropouts.empty());
     CHECK(back.config.layers == config.layers);
     CHECK(back.config.heads == config.heads);
     CHECK(back.config.width == config.width);
@@ -80,7 +80,7 @@ TEST_CASE("a config comes back from what is written of it") {
     CHECK(json::parse(text)["resid_pdrop"] == 0.1);
     CHECK(json::parse(text)["eos_token_id"] == (tied ? json(nullptr) : json(50256)));
   }
-  const GPTConfig gpt2 = hf_gpt2_config("{}", "config.json").config;  // transformers' defaults
+  const GPTConfig gpt2 = hf_config("{}", "config.json").config;  // transformers' defaults
   CHECK(gpt2.layers == 12);
   CHECK(gpt2.width == 768);
   CHECK(gpt2.vocabulary == 50257);
@@ -92,8 +92,7 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
     json config = fixture_json();
     config[key] = value;
     const std::string text = config.dump();
-    const std::string error =
-        message_of<Unsupported>([&] { hf_gpt2_config(text, "d/config.json"); });
+    const std::string error = message_of<Unsupported>([&] { hf_config(text, "d/config.json"); });
     CHECK(contains(error, std::string("d/config.json: ") + key + " is " + value.dump()));
   };
   refused("activation_function", "gelu");
@@ -107,14 +106,14 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
   refused("quantization_config", json::object());
   json config = fixture_json();
   config["n_inner"] = 32;  // what it is anyway
-  CHECK(hf_gpt2_config(config.dump(), "c").config.width == 8);
+  CHECK(hf_config(config.dump(), "c").config.width == 8);
   config["attn_pdrop"] = 0.0;
-  CHECK(!hf_gpt2_config(config.dump(), "c").one_dropout);
+  CHECK(hf_config(config.dump(), "c").dropouts == "resid_pdrop, embd_pdrop and attn_pdrop");
 }
 
 TEST_CASE("a hostile config is refused with its place") {
   const auto error_of = [](const std::string& text) {
-    return message_of<FileError>([&] { hf_gpt2_config(text, "config.json"); });
+    return message_of<FileError>([&] { hf_config(text, "config.json"); });
   };
   CHECK(contains(error_of(""), "config.json: is not JSON at byte 1"));
   CHECK(contains(error_of("[]"), "config.json: expected a JSON object"));
@@ -138,11 +137,11 @@ TEST_CASE("a hostile config is refused with its place") {
 TEST_CASE("a head that repeats the tied table is passed over, one of its own is not") {
   GPTConfig config = fixture_config();
   config.tied = true;
-  CHECK(hf_gpt2_ignores("lm_head.weight", config));
-  CHECK(hf_gpt2_ignores("h.0.attn.bias", config));
-  CHECK(!hf_gpt2_ignores("h.0.attn.c_attn.bias", config));
+  CHECK(hf_ignores("lm_head.weight", config));
+  CHECK(hf_ignores("h.0.attn.bias", config));
+  CHECK(!hf_ignores("h.0.attn.c_attn.bias", config));
   config.tied = false;
-  CHECK(!hf_gpt2_ignores("lm_head.weight", config));
+  CHECK(!hf_ignores("lm_head.weight", config));
 }
 
 TEST_CASE("transposing twice gives the matrix back, of any sides") {

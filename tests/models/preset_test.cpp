@@ -52,11 +52,12 @@ TEST_CASE("the nine presets have minGPT's parameter counts") {
     CHECK(GPT(language, config).transformer_parameters() == count.gpt2_vocabulary);
     CHECK(language.numel() == count.gpt2_vocabulary);
   }
-  CHECK(GPTConfig::preset_names().size() == 9);
+  CHECK(GPTConfig::preset_names().size() == 9 + 7);
   CHECK_THROWS_WITH_AS(GPTConfig::preset("gpt-huge"),
                        "gpt: model type: expected one of openai-gpt, gpt2, gpt2-medium, "
-                       "gpt2-large, gpt2-xl, gopher-44m, gpt-mini, gpt-micro, gpt-nano, got "
-                       "'gpt-huge'",
+                       "gpt2-large, gpt2-xl, gopher-44m, gpt-mini, gpt-micro, gpt-nano, "
+                       "bloom-560m, bloom-1b1, bloom-1b7, bloom-3b, bloom-7b1, bloom-13b, "
+                       "bloom-176b, got 'gpt-huge'",
                        ConfigError);
 }
 
@@ -142,6 +143,7 @@ TEST_CASE("a config out of range is refused, naming the field") {
   refused("block_size", [](GPTConfig& c) { c.block_size = 0; });
   refused("dropout", [](GPTConfig& c) { c.dropout = 1.0f; });
   refused("dropout", [](GPTConfig& c) { c.dropout = NAN; });
+  refused("embedding_norm", [](GPTConfig& c) { c.embedding_norm = true; });
 }
 
 TEST_CASE("two models do not fit into one store under the same names") {

@@ -109,7 +109,8 @@ function(zg_add_library name)
 endfunction()
 
 # zg_install(<name> folders...): the library, its public headers under include/zerograd, and
-# find_package(zerograd) support. Headers of backends and those named *_state.h are internal.
+# find_package(zerograd) support. Headers of backends and those named *_state.h are
+# internal, and what reads JSON.
 function(zg_install name)
   include(CMakePackageConfigHelpers)
   install(TARGETS ${name} EXPORT zerogradTargets)
@@ -117,7 +118,8 @@ function(zg_install name)
     install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd
             FILES_MATCHING PATTERN "*.h"
             PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "hpu" EXCLUDE PATTERN "ops" EXCLUDE
-            PATTERN "*_state.h" EXCLUDE PATTERN "arena.h" EXCLUDE PATTERN "backend.h" EXCLUDE)
+            PATTERN "*_state.h" EXCLUDE PATTERN "arena.h" EXCLUDE PATTERN "backend.h" EXCLUDE
+            PATTERN "hf_reader.h" EXCLUDE PATTERN "hf_families.h" EXCLUDE PATTERN "json_text.h" EXCLUDE)
   endforeach()
   set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)
   install(EXPORT zerogradTargets NAMESPACE zerograd:: DESTINATION ${cmake_dir})

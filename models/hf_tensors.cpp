@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "models/hf_gpt2.h"
+#include "models/hugging_face.h"
 
 namespace zg::models {
 namespace {
@@ -19,7 +19,7 @@ bool ends_with_any(const std::string& name, std::span<const char* const> ends) {
 
 }  // namespace
 
-std::vector<HFTensor> hf_gpt2_tensors(const GPTConfig& config) {
+std::vector<HFTensor> hf_tensors(const GPTConfig& config) {
   ParameterStore store;
   const GPT model(store, config);
   std::map<std::string, Shape> by_name;
@@ -27,7 +27,8 @@ std::vector<HFTensor> hf_gpt2_tensors(const GPTConfig& config) {
     by_name.emplace(parameter->name, parameter->shape);
   std::vector<HFTensor> tensors;
   for (const auto& [name, shape] : by_name)
-    tensors.push_back({name, shape, ends_with_any(name, conv1d_weights)});
+    tensors.push_back(
+        {name, shape, config.family == Family::gpt && ends_with_any(name, conv1d_weights)});
   return tensors;
 }
 
@@ -35,8 +36,9 @@ std::string hf_short_name(const std::string& name) {
   return name.starts_with(prefix) ? name.substr(std::string(prefix).size()) : name;
 }
 
-bool hf_gpt2_ignores(const std::string& name, const GPTConfig& config) {
-  return ends_with_any(name, masks) || (config.tied && name == "lm_head.weight");
+bool hf_ignores(const std::string& name, const GPTConfig& config) {
+  return (config.family == Family::gpt && ends_with_any(name, masks)) ||
+         (config.tied && name == "lm_head.weight");
 }
 
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {

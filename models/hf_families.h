@@ -1,0 +1,19 @@
+#pragma once
+
+#include "models/hf_reader.h"
+#include "models/hugging_face.h"
+
+// What hf_config() and hf_json() take together, a family each.
+namespace zg::models {
+
+inline constexpr double hf_epsilon = 1e-5;  // of our layer_norm
+
+/// 0.1f as people write it, not as a double holds it.
+double hf_number(float value);
+
+HFModel hf_gpt2_config(const HFReader& reader);
+HFModel hf_bloom_config(const HFReader& reader);
+nlohmann::json hf_gpt2_json(const GPTConfig& config);
+nlohmann::json hf_bloom_json(const GPTConfig& config);
+
+}  // namespace zg::models

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "models/gpt.h"
+
+namespace zg::models {
+
+/// What a family calls the parameters of a decoder, without ".weight" and ".bias".
+struct DecoderNames {
+  const char *tokens, *positions;
+  const char* embedding_norm;  ///< null: the family has none
+  const char *norm_1, *qkv, *attention_out, *norm_2, *mlp_in, *mlp_out;  ///< after the block's
+  const char* norm_f;
+};
+
+/// Of block N, "transformer.h.N" in both families.
+std::string block_name(int64_t layer);
+const DecoderNames& names_of(Family family);
+
+}  // namespace zg::models
