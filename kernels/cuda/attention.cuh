@@ -82,8 +82,8 @@ void plain_attention_backward(DType dtype, const AttentionCall&, Stream&);
 void mma_attention_forward(DType dtype, const AttentionCall&, Stream&);
 void mma_attention_backward(DType dtype, const AttentionCall&, Stream&);
 
-/// As sm_90a has them: the same heads, without bias and dropout, of layouts whose strides a tensor
-/// map takes.
+/// As sm_90a has them: the same heads, without dense bias and dropout, of layouts whose strides a
+/// tensor map takes.
 bool suits_hopper(const AttentionCall&, const Stream&);
 void hopper_attention_forward(DType dtype, const AttentionCall&, Stream&);
 

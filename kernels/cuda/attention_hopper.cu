@@ -65,13 +65,14 @@ __device__ inline void bring_all(const Places<width>& places, const HeadPart& at
 }
 
 /// What a group of owners does, for its 64 queries.
-template <class T, int width>
+template <class T, int width, Extras extras>
 struct Owner {
   const AttentionCall& a;
   const HeadPart& at;
   Places<width> places;
   int group, steps;
-  int64_t t0;  ///< the warp's first query
+  int64_t t0;   ///< the warp's first query
+  float slope;  ///< of ALiBi
   Products<1, keys_of_step> scores = {};
   Products<1, width> out = {};
   uint32_t weights[keys_of_step / 16][4];
@@ -105,6 +106,8 @@ struct Owner {
     if (threadIdx.x % lanes == 0) arrive(empty);
   }
   __device__ void soften(int i) {
+    if constexpr (extras == Extras::alibi)
+      add_alibi(scores, slope, int64_t{i} * keys_of_step - (t0 + a.shape.offset));
     const Mask mask(a.shape, t0, int64_t{i} * keys_of_step);
     if (mask.hides_some(16, keys_of_step))
       scores.for_each([&](int, int n, int e) {
@@ -155,7 +158,7 @@ struct Owner {
 
 #endif
 
-template <class T, int width>
+template <class T, int width, Extras extras>
 __global__ void __launch_bounds__(threads, 1)
     forward(AttentionCall a, int64_t parts, const __grid_constant__ Maps maps) {
 #if ZG_HOPPER
@@ -185,13 +188,14 @@ __global__ void __launch_bounds__(threads, 1)
   }
   take_registers<240>();
   const int warp = static_cast<int>(threadIdx.x) % group_threads / lanes;
-  Owner<T, width> owner{.a = a,
-                        .at = at,
-                        .places = places,
-                        .group = group - 1,
-                        .steps = steps,
-                        .t0 = t0 + (group - 1) * 64 + warp * 16,
-                        .softmax = OnlineSoftmax<1>(s.scale * log2_e)};
+  Owner<T, width, extras> owner{.a = a,
+                                .at = at,
+                                .places = places,
+                                .group = group - 1,
+                                .steps = steps,
+                                .t0 = t0 + (group - 1) * 64 + warp * 16,
+                                .slope = slope_of_products<extras>(a, at),
+                                .softmax = OnlineSoftmax<1>(s.scale * log2_e)};
   owner.run();
 #endif
 }
@@ -218,14 +222,14 @@ CUtensorMap map_of(const void* data, const HeadLayout& layout, const AttentionSh
   return map;
 }
 
-template <class T, int width>
+template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   const AttentionShape& s = call.shape;
   if (s.B == 0 || s.H == 0) return;
   const int64_t parts = (s.T + queries - 1) / queries;
   const Maps maps{map_of(call.q, s.q, s, s.T), map_of(call.k, s.k, s, s.keys),
                   map_of(call.v, s.v, s, s.keys)};
-  launch("attention_forward", forward<T, width>,
+  launch("attention_forward", forward<T, width, extras>,
          {blocks_for(s.B * s.H * parts, 1), dim3(threads), Places<width>::bytes}, stream, call,
          parts, maps);
 }
@@ -247,13 +251,17 @@ bool suits_hopper(const AttentionCall& call, const Stream& stream) {
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, stream.device().index()),
         "attention_forward: compute capability");
   return major == 9 && s.T >= fewest_queries && s.T < most_tokens && s.keys < most_tokens &&
-         !call.bias && !call.alibi_slopes && s.dropout == 0.0f && takes_map(s.q, s, s.T) &&
-         takes_map(s.k, s, s.keys) && takes_map(s.v, s, s.keys);
+         extras_of(call) != Extras::all && takes_map(s.q, s, s.T) && takes_map(s.k, s, s.keys) &&
+         takes_map(s.v, s, s.keys);
 }
 
 void hopper_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
   const auto with = [&]<class T>(T) {
-    call.shape.D <= 64 ? run<T, 64>(call, stream) : run<T, 128>(call, stream);
+    constexpr Extras none = Extras::none, alibi = Extras::alibi;
+    if (call.shape.D <= 64)
+      call.alibi_slopes ? run<T, 64, alibi>(call, stream) : run<T, 64, none>(call, stream);
+    else
+      call.alibi_slopes ? run<T, 128, alibi>(call, stream) : run<T, 128, none>(call, stream);
   };
   dtype == DType::bf16 ? with(bf16()) : with(f16());
 }

@@ -65,6 +65,41 @@ __device__ inline int column_of(int n, int e) {
   return n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2;
 }
 
+/// What a kernel is made for beside the products: nothing, ALiBi, or all that a call may ask for.
+enum class Extras { none, alibi, all };
+
+inline Extras extras_of(const AttentionCall& call) {
+  if (call.bias || call.shape.dropout > 0.0f) return Extras::all;
+  return call.alibi_slopes ? Extras::alibi : Extras::none;
+}
+/// f(with) for the Extras `with` as an integral constant.
+template <class F>
+void with_extras(const AttentionCall& call, const F& f) {
+  switch (extras_of(call)) {
+    case Extras::none:
+      return f(std::integral_constant<Extras, Extras::none>());
+    case Extras::alibi:
+      return f(std::integral_constant<Extras, Extras::alibi>());
+    case Extras::all:
+      return f(std::integral_constant<Extras, Extras::all>());
+  }
+}
+
+/// The head's slope for products that have not been multiplied by the scale yet.
+template <Extras extras>
+__device__ inline float slope_of_products(const AttentionCall& a, const HeadPart& at) {
+  return extras == Extras::alibi ? __fdiv_rn(a.alibi_slopes[at.h], a.shape.scale) : 0.0f;
+}
+/// Adds slope * (first + column - row) to the products: whole numbers, which floats hold.
+template <int tiles, int columns>
+__device__ inline void add_alibi(Products<tiles, columns>& products, float slope, int64_t first) {
+  const float of_lane = static_cast<float>(first + column_of(0, 0) - row_of(0, 0));
+  products.for_each([&](int i, int n, int e) {
+    const float distance = of_lane + static_cast<float>(n * 8 + e % 2 - (i * 16 + e / 2 * 8));
+    products.of[i][n][e] = __fmaf_rn(slope, distance, products.of[i][n][e]);
+  });
+}
+
 /// Which queries from t0 on see which keys from j0 on, in places relative to these.
 struct Mask {
   int queries, keys;  ///< that there are

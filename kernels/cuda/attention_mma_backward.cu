@@ -19,12 +19,12 @@ __device__ inline Query query_of(const AttentionCall& a, const HeadPart& at, int
 
 /// Turns q . k of query t and key j into the weight with its dropout factor, f P, and dout . v into
 /// the gradient of the score, P (f dout . v - D_t), but for the scale.
-template <bool extras>
+template <Extras extras>
 __device__ inline void differentiate(const AttentionCall& a, const HeadPart& at, int64_t t,
                                      int64_t j, const Query& query, bool hidden, float& product,
                                      float& dproduct) {
   float weight, factor = 1.0f;
-  if constexpr (extras) {
+  if constexpr (extras == Extras::all) {
     const float score = hidden ? -INFINITY : score_of(a, at, t, j, product);
     weight = exp2_fast(__fmaf_rn(score, log2_e, -query.log_sum));
     factor = hidden ? 0.0f : dropout_factor(a.shape, at, t, j);
@@ -36,7 +36,7 @@ __device__ inline void differentiate(const AttentionCall& a, const HeadPart& at,
   dproduct = weight * (factor * dproduct - query.dot);
 }
 
-template <class T, int width, int step, bool extras>
+template <class T, int width, int step, Extras extras>
 __global__ void __launch_bounds__(mma_threads, 1) backward_keys(AttentionCall a, int64_t parts) {
   constexpr int matrix = bytes_of_rows<width>(step), own = bytes_of_rows<width>(own_rows);
   const AttentionShape& s = a.shape;
@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_keys(AttentionCall a,
   bring_rows<width, own_rows>(v, head_of<const T>(a.v, s.v, at), s.v.token, j0, s.keys, D);
   bring(first);
   commit_copies();
+  const float slope = slope_of_products<extras>(a, at);
   Products<1, width> dk = {}, dv = {};
   for (int64_t t0 = first; t0 < s.T; t0 += step) {
     if (t0 + step < s.T) bring(t0 + step);
@@ -66,6 +67,8 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_keys(AttentionCall a,
     Products<1, step> products, dproducts;
     multiply_rows<T, width>(products, k, row, q + stage * matrix);
     multiply_rows<T, width>(dproducts, v, row, dout + stage * matrix);
+    if constexpr (extras == Extras::alibi)  // rows are keys, columns queries
+      add_alibi(products, -slope, t0 + s.offset - (j0 + row));
     const Mask mask(s, t0, j0 + row);
     const bool masked = mask.hides_some(step, 16);
 #pragma unroll
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_keys(AttentionCall a,
   write_rows<width>(head_of<T>(a.dv, s.v, at), s.v.token, j0 + row, s.keys, D, dv);
 }
 
-template <class T, int width, int step, bool extras>
+template <class T, int width, int step, Extras extras>
 __global__ void __launch_bounds__(mma_threads, 1) backward_queries(AttentionCall a, int64_t parts) {
   constexpr int matrix = bytes_of_rows<width>(step), own = bytes_of_rows<width>(own_rows);
   const AttentionShape& s = a.shape;
@@ -111,6 +114,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_queries(AttentionCall
   commit_copies();
   const Query queries[2] = {query_of(a, at, t0 + row + row_of(0, 0)),
                             query_of(a, at, t0 + row + row_of(0, 2))};
+  const float slope = slope_of_products<extras>(a, at);
   Products<1, width> dq = {};
   for (int64_t j0 = 0; j0 < end; j0 += step) {
     if (j0 + step < end) bring(j0 + step);
@@ -121,6 +125,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_queries(AttentionCall
     Products<1, step> products, dproducts;
     multiply_rows<T, width>(products, q, row, k + stage * matrix);
     multiply_rows<T, width>(dproducts, dout, row, v + stage * matrix);
+    if constexpr (extras == Extras::alibi) add_alibi(products, slope, j0 - (t0 + row + s.offset));
     const Mask mask(s, t0 + row, j0);
     const bool masked = mask.hides_some(16, step);
     products.for_each([&](int i, int n, int e) {
@@ -135,7 +140,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_queries(AttentionCall
   write_rows<width>(head_of<T>(a.dq, s.q, at), s.q.token, t0 + row, s.T, D, dq);
 }
 
-template <class T, int width, bool extras>
+template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   // The queries of a step are fewer where rows are long: the sums of dk and dv take the registers.
   constexpr int queries = width == 64 ? 64 : 16, keys = 64;
@@ -153,12 +158,14 @@ void run(const AttentionCall& call, Stream& stream) {
 }  // namespace
 
 void mma_attention_backward(DType dtype, const AttentionCall& call, Stream& stream) {
-  const bool extras = call.bias || call.alibi_slopes || call.shape.dropout > 0.0f;
   const auto with = [&]<class T>(T) {
-    if (call.shape.D <= 64)
-      extras ? run<T, 64, true>(call, stream) : run<T, 64, false>(call, stream);
-    else
-      extras ? run<T, 128, true>(call, stream) : run<T, 128, false>(call, stream);
+    with_extras(call, [&](auto with) {
+      constexpr Extras extras = decltype(with)::value;
+      if (call.shape.D <= 64)
+        run<T, 64, extras>(call, stream);
+      else
+        run<T, 128, extras>(call, stream);
+    });
   };
   dtype == DType::bf16 ? with(bf16()) : with(f16());
 }

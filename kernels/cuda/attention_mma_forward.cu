@@ -5,8 +5,8 @@ namespace {
 
 constexpr int keys_of_step = 64;
 
-/// `extras` are a bias or dropout, with which scores are made before the softmax.
-template <class T, int width, int tiles, bool extras>
+/// With all extras scores are made before the softmax.
+template <class T, int width, int tiles, Extras extras>
 __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64_t parts) {
   constexpr int own_rows = mma_warps * 16 * tiles, matrix = bytes_of_rows<width>(keys_of_step);
   const AttentionShape& s = a.shape;
@@ -27,7 +27,9 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
   bring(0);
   commit_copies();
   Products<tiles, width> out = {};
-  OnlineSoftmax<tiles> softmax(extras ? log2_e : s.scale * log2_e);
+  const float slope = slope_of_products<extras>(a, at);
+  constexpr bool all = extras == Extras::all;
+  OnlineSoftmax<tiles> softmax(all ? log2_e : s.scale * log2_e);
   for (int64_t j0 = 0; j0 < end; j0 += keys_of_step) {
     if (j0 + keys_of_step < end) bring(j0 + keys_of_step);
     commit_copies();
@@ -36,19 +38,20 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
     const int stage = static_cast<int>(j0 / keys_of_step % 2);
     Products<tiles, keys_of_step> scores;
     multiply_rows<T, width>(scores, q, row, k + stage * matrix);
+    if constexpr (extras == Extras::alibi) add_alibi(scores, slope, j0 - (t0 + row + s.offset));
     const Mask mask(s, t0 + row, j0);
-    if (extras || mask.hides_some(16 * tiles, keys_of_step))
+    if (all || mask.hides_some(16 * tiles, keys_of_step))
       scores.for_each([&](int i, int n, int e) {
         float& score = scores.of[i][n][e];
         const int t = row_of(i, e), j = column_of(n, e);
         if (mask.hides(t, j))
           score = -INFINITY;
-        else if constexpr (extras)
+        else if constexpr (all)
           score = score_of(a, at, t0 + row + t, j0 + j, score);
       });
     softmax.add(scores);
     softmax.rescale(out);
-    if constexpr (extras)
+    if constexpr (all)
       scores.for_each([&](int i, int n, int e) {
         scores.of[i][n][e] *= dropout_factor(s, at, t0 + row + row_of(i, e), j0 + column_of(n, e));
       });
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
   write_rows<width>(head_of<T>(a.out, s.out, at), s.out.token, t0 + row, s.T, D, out);
 }
 
-template <class T, int width, int tiles, bool extras>
+template <class T, int width, int tiles, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   constexpr int own_rows = mma_warps * 16 * tiles;
   const int64_t parts = (call.shape.T + own_rows - 1) / own_rows;
@@ -72,12 +75,14 @@ void run(const AttentionCall& call, Stream& stream) {
 }  // namespace
 
 void mma_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
-  const bool extras = call.bias || call.alibi_slopes || call.shape.dropout > 0.0f;
   const auto with = [&]<class T>(T) {
-    if (call.shape.D <= 64)
-      extras ? run<T, 64, 1, true>(call, stream) : run<T, 64, 2, false>(call, stream);
-    else
-      extras ? run<T, 128, 1, true>(call, stream) : run<T, 128, 1, false>(call, stream);
+    with_extras(call, [&](auto with) {
+      constexpr Extras extras = decltype(with)::value;
+      if (call.shape.D <= 64)
+        run<T, 64, extras == Extras::all ? 1 : 2, extras>(call, stream);
+      else
+        run<T, 128, 1, extras>(call, stream);
+    });
   };
   dtype == DType::bf16 ? with(bf16()) : with(f16());
 }
