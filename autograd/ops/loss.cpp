@@ -1,3 +1,5 @@
+#include "autograd/ops/loss.h"
+
 #include "autograd/ops.h"
 #include "autograd/ops/broadcast.h"
 #include "autograd/ops/gradient.h"
@@ -12,31 +14,10 @@ namespace {
 
 constexpr uint32_t first_axis = 1u << 0;
 
-/// Targets of `rows` rows, flattened: i32 or i64, of x's leading shape, on its device.
-Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets) {
-  check_rank(op, name, x, 1);
-  check_index(op, "targets", targets);
-  check_device(op, {&x, &targets});
-  const Shape leading(x.shape().extents().first(static_cast<size_t>(x.shape().rank() - 1)));
-  if (targets.shape() != leading) refuse_shape(op, "targets", targets.shape(), leading.str());
-  return targets.view({targets.numel()});
-}
-
 Tensor total(const Tensor& x, Stream& stream) {
   const Tensor y = empty_like(x, {});
   kernels::reduce({ReduceOp::sum, x, y, first_axis}, stream);
   return y;
-}
-
-/// How many targets are not ignored, as a scalar on the device: no read-back.
-Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream) {
-  const Tensor ignored =
-      Tensor::full({}, static_cast<double>(ignore_index), targets.dtype(), targets.device());
-  const Tensor counts = Tensor::empty(targets.shape(), DType::boolean, targets.device());
-  kernels::binary({BinaryOp::not_equal, targets, ignored, counts}, stream);
-  const Tensor ones = Tensor::empty(targets.shape(), dtype, targets.device());
-  kernels::cast({counts, ones}, stream);
-  return total(ones, stream);
 }
 
 Tensor quotient(const Tensor& a, const Tensor& b, Stream& stream) {
@@ -76,9 +57,41 @@ void backward_of_cross_entropy(int64_t ignore_index, const BackwardPass& pass) {
   dlogits.accumulate();
 }
 
-/// dx and dweight as forward made them become those of the loss: times its gradient, over what
-/// forward's are of.
-void backward_of_projection(const BackwardPass& pass) {
+}  // namespace
+
+Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets) {
+  check_rank(op, name, x, 1);
+  check_index(op, "targets", targets);
+  check_device(op, {&x, &targets});
+  const Shape leading(x.shape().extents().first(static_cast<size_t>(x.shape().rank() - 1)));
+  if (targets.shape() != leading) refuse_shape(op, "targets", targets.shape(), leading.str());
+  return targets.view({targets.numel()});
+}
+
+Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream) {
+  const Tensor ignored =
+      Tensor::full({}, static_cast<double>(ignore_index), targets.dtype(), targets.device());
+  const Tensor counts = Tensor::empty(targets.shape(), DType::boolean, targets.device());
+  kernels::binary({BinaryOp::not_equal, targets, ignored, counts}, stream);
+  const Tensor ones = Tensor::empty(targets.shape(), dtype, targets.device());
+  kernels::cast({counts, ones}, stream);
+  return total(ones, stream);
+}
+
+Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream) {
+  return quotient(total(loss, stream), count, stream);
+}
+
+double gradient_factor(DType dtype) { return dtype == DType::f16 ? 0x1p15 : 1.0; }
+
+Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream) {
+  const Tensor one = Tensor::full({}, 1.0, count.dtype(), count.device());
+  const Tensor divisor = empty_like(count);
+  kernels::binary({BinaryOp::maximum, count, one, divisor}, stream);
+  return scaled(divisor, factor, stream);
+}
+
+void backward_of_early_gradients(const BackwardPass& pass) {
   const Tensor factor = quotient(pass.gradient_of_output(), pass.saved(2), pass.stream());
   for (const int input : {0, 1}) {
     if (!pass.needs(input)) continue;
@@ -87,21 +100,6 @@ void backward_of_projection(const BackwardPass& pass) {
     pass.accumulate(input, gradient);
   }
 }
-
-/// Of the gradient of a logit, whose absolute value is at most 1, while it is held in x's dtype. A
-/// power of two: it changes no bit but those that f16 would lose below 2^-14.
-double gradient_factor(DType dtype) { return dtype == DType::f16 ? 0x1p15 : 1.0; }
-
-/// What the gradients of factor * sum(losses) are divided by to be those of the mean. Without any
-/// target they are zeros and stay so, as in PyTorch.
-Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream) {
-  const Tensor one = Tensor::full({}, 1.0, count.dtype(), count.device());
-  const Tensor divisor = empty_like(count);
-  kernels::binary({BinaryOp::maximum, count, one, divisor}, stream);
-  return scaled(divisor, factor, stream);
-}
-
-}  // namespace
 
 Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index) {
   const char* op = "cross_entropy";
@@ -113,8 +111,7 @@ Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index
   kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index}, stream);
   const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
   return record(
-      op, {logits}, quotient(total(loss, stream), count, stream), {rows, wanted, log_sum, count},
-      ignore_index,
+      op, {logits}, mean_loss(loss, count, stream), {rows, wanted, log_sum, count}, ignore_index,
       [](int64_t ignored, const BackwardPass& pass) { backward_of_cross_entropy(ignored, pass); });
 }
 
@@ -144,9 +141,9 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
   const bool recorded = dx || dweight;
   const Tensor divisor = recorded ? gradient_divisor(count, factor, stream) : Tensor();
   struct NoNumbers {};
-  return record(op, {x, weight}, quotient(total(loss, stream), count, stream),
-                {dx, dweight, divisor}, NoNumbers{},
-                [](const NoNumbers&, const BackwardPass& pass) { backward_of_projection(pass); });
+  return record(
+      op, {x, weight}, mean_loss(loss, count, stream), {dx, dweight, divisor}, NoNumbers{},
+      [](const NoNumbers&, const BackwardPass& pass) { backward_of_early_gradients(pass); });
 }
 
 Var mse(const Var& x, const Var& target) {

@@ -1,15 +1,12 @@
 #include "autograd/collective.h"
 
 #include "tests/autograd/fake_source.h"
-#include "tests/autograd/op_check.h"
+#include "tests/autograd/on_ranks.h"
 
 using namespace zg;
 using namespace zg::testing;
 
 namespace {
-
-/// A function of replicated inputs with a replicated result.
-using OnRanks = std::function<Var(Tape&, Vars, Communicator&)>;
 
 /// Another factor on every rank: what is summed differs.
 Var scaled_by_rank(const Var& x, const Communicator& ranks) {
@@ -18,39 +15,6 @@ Var scaled_by_rank(const Var& x, const Communicator& ranks) {
 
 /// The factor of the sum over ranks.
 double sum_of_factors(int ranks) { return 0.25 * ranks + 0.125 * (ranks * (ranks - 1) / 2); }
-
-/// On 1, 2 and 4 ranks: the result is `whole`'s, and the gradient that of central differences.
-void check_on_ranks(const OnRanks& function, const std::function<Var(Vars, int)>& whole,
-                    const std::vector<Shape>& shapes) {
-  for (int count : {1, 2, 4}) {
-    CAPTURE(count);
-    std::vector<std::vector<double>> results(static_cast<size_t>(count)), expected = results;
-    std::vector<GradcheckResult> checks(static_cast<size_t>(count));
-    run_local(count, [&](Communicator& ranks, const Device& device) {
-      std::vector<Tensor> inputs;
-      std::vector<Var> constants;
-      for (const Shape& shape : shapes) {
-        inputs.push_back(random_tensor(shape, DType::f64, device, inputs.size() + 1));
-        constants.emplace_back(inputs.back());
-      }
-      const auto place = static_cast<size_t>(ranks.rank());
-      Tape tape(device);
-      results[place] = values_of(function(tape, constants, ranks));
-      expected[place] = values_of(whole(constants, count));
-      checks[place] = gradcheck([&](Tape& on, Vars x) { return function(on, x, ranks); }, inputs,
-                                {.step = 1e-6, .tolerance = 1e-6});
-    });
-    for (size_t rank = 0; rank < results.size(); ++rank) {
-      CAPTURE(rank);
-      CHECK(results[rank] == results[0]);
-      REQUIRE(results[rank].size() == expected[rank].size());
-      for (size_t i = 0; i < results[rank].size(); ++i)
-        CHECK(results[rank][i] == doctest::Approx(expected[rank][i]).epsilon(1e-14));
-      INFO(checks[rank].report);
-      CHECK(checks[rank].ok);
-    }
-  }
-}
 
 }  // namespace
 

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "autograd/tape.h"
+
+// What mean losses over targets are made of, whoever has the logits.
+namespace zg {
+
+/// Targets of rows, flattened: i32 or i64, of x's leading shape, on its device.
+Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets);
+/// The mean of the rows' losses over `count` rows, a scalar.
+Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream);
+/// How many targets are not ignored, as a scalar on the device: no read-back.
+Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream);
+
+/// Of the gradient of a logit, whose absolute value is at most 1, while it is held in x's dtype. A
+/// power of two: it changes no bit but those that f16 would lose below 2^-14.
+double gradient_factor(DType dtype);
+/// What the gradients of factor * sum(losses) are divided by to be those of the mean. Without any
+/// target they are zeros and stay so, as in PyTorch.
+Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream);
+/// Of a loss that made the gradients of inputs 0 and 1 in forward. Saved: these, and what they are
+/// divided by; times the gradient of the loss they are handed over.
+void backward_of_early_gradients(const BackwardPass& pass);
+
+}  // namespace zg

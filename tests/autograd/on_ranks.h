@@ -1,0 +1,45 @@
+#pragma once
+
+#include "runtime/comm.h"
+#include "tests/autograd/op_check.h"
+
+// What tests of ops between ranks share.
+namespace zg::testing {
+
+/// A function of replicated inputs with a replicated result.
+using OnRanks = std::function<Var(Tape&, Vars, Communicator&)>;
+
+/// On 1, 2 and 4 ranks: the result is `whole`'s, and the gradient that of central differences.
+inline void check_on_ranks(const OnRanks& function, const std::function<Var(Vars, int)>& whole,
+                           const std::vector<Shape>& shapes) {
+  for (int count : {1, 2, 4}) {
+    CAPTURE(count);
+    std::vector<std::vector<double>> results(static_cast<size_t>(count)), expected = results;
+    std::vector<GradcheckResult> checks(static_cast<size_t>(count));
+    run_local(count, [&](Communicator& ranks, const Device& device) {
+      std::vector<Tensor> inputs;
+      std::vector<Var> constants;
+      for (const Shape& shape : shapes) {
+        inputs.push_back(random_tensor(shape, DType::f64, device, inputs.size() + 1));
+        constants.emplace_back(inputs.back());
+      }
+      const auto place = static_cast<size_t>(ranks.rank());
+      Tape tape(device);
+      results[place] = values_of(function(tape, constants, ranks));
+      expected[place] = values_of(whole(constants, count));
+      checks[place] = gradcheck([&](Tape& on, Vars x) { return function(on, x, ranks); }, inputs,
+                                {.step = 1e-6, .tolerance = 1e-6});
+    });
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      CAPTURE(rank);
+      CHECK(results[rank] == results[0]);
+      REQUIRE(results[rank].size() == expected[rank].size());
+      for (size_t i = 0; i < results[rank].size(); ++i)
+        CHECK(results[rank][i] == doctest::Approx(expected[rank][i]).epsilon(1e-14));
+      INFO(checks[rank].report);
+      CHECK(checks[rank].ok);
+    }
+  }
+}
+
+}  // namespace zg::testing
