@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -67,5 +68,21 @@ ZG_API std::unique_ptr<Dataset> text_dataset(const std::string& path, const Text
 /// llm.c's token files: 256 little-endian int32 (20240520, 1, token count, zeros), then uint16.
 /// The vocabulary is the largest token plus 1. FileError for any other header or size.
 ZG_API std::unique_ptr<Dataset> token_dataset(const std::string& path, const TextOptions& options);
+
+struct DocumentOptions {
+  int64_t block_size = 128;
+  /// Weights of training, validation and test; the documents of the third are in neither.
+  std::array<double, 3> split = {969, 30, 1};
+  Order order = Order::random;  ///< of training samples; validation is sequential
+  uint64_t seed = 3407;
+  int64_t vocabulary = 0;  ///< 0: the largest token plus 1, for which every token is read
+};
+/// Megatron's PREFIX.bin and PREFIX.idx, whose samples are its GPT's: the documents of a split laid
+/// end to end and cut into block_size + 1 tokens, the last of a sample being the first of the next.
+/// In random order each pass shuffles the documents before and the samples after the cut, both by
+/// (seed, pass). FileError for files that are not what they claim, also later, where a token is
+/// not below the vocabulary; ConfigError for options out of range or a split below one sample.
+ZG_API std::unique_ptr<Dataset> indexed_dataset(const std::string& prefix,
+                                                const DocumentOptions& options);
 
 }  // namespace zg::models

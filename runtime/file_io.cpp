@@ -97,6 +97,17 @@ void File::write(std::span<const std::byte> bytes) {
   }
 }
 
+void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count =
+        ::pwrite(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes),
+                 static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path_);
+    done += static_cast<size_t>(count);
+  }
+}
+
 void File::sync() {
   // EINVAL: a device or a pipe, which keeps nothing.
   if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("fsync", path_);

@@ -28,8 +28,10 @@ class ZG_API File {
   /// nothing where the file system cannot, or what was opened is no file.
   void reserve(int64_t bytes);
   void write(std::span<const std::byte> bytes);  ///< appends
-  void sync();                                   ///< returns when the bytes are on the disk
-  void close();                                  ///< reports what the destructor could not
+  /// Over what is there, or beyond its end; what write() appends goes on where it was.
+  void write_at(int64_t offset, std::span<const std::byte> bytes);
+  void sync();   ///< returns when the bytes are on the disk
+  void close();  ///< reports what the destructor could not
 
  private:
   File(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}

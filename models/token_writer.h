@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace zg::models {
+
+/// Writes documents of tokens. Files get their names in finish(), when all is on the disk; without
+/// it nothing stays. FileError.
+class TokenWriter {
+ public:
+  virtual ~TokenWriter() = default;
+  virtual void add_document(std::span<const int32_t> tokens) = 0;
+  virtual void finish() = 0;
+};
+
+/// Megatron's PREFIX.bin and PREFIX.idx (indexed_dataset.h), a sequence for each document; uint16
+/// where the vocabulary is below 65500 and else int32, as Megatron chooses.
+std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix, int64_t vocabulary);
+
+/// llm.c's file (token_file.h), the documents end to end. ConfigError for a vocabulary above 65536.
+std::unique_ptr<TokenWriter> token_file_writer(const std::string& path, int64_t vocabulary);
+
+}  // namespace zg::models
