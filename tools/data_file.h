@@ -14,7 +14,12 @@ struct Contents {
   bool known() const { return !checksum.empty(); }
 };
 
-/// Unknown for data that is no regular file: sort, adder, a pipe. FileError.
+/// PREFIX of a dataset of Megatron's that PREFIX or PREFIX.bin names: with PREFIX.idx beside it.
+/// Empty: it names none.
+std::string indexed_prefix(const std::string& source);
+
+/// Unknown for data that is no regular file: sort, adder, a pipe. Of Megatron's dataset, which may
+/// have hundreds of GB, the size of its tokens and the index's checksum. FileError.
 Contents contents_of(const std::string& path);
 
 /// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now", or nothing where both

@@ -1,6 +1,7 @@
 #include "tools/effects.h"
 
 #include "runtime/error.h"
+#include "tools/data_file.h"
 #include "tools/setup.h"
 
 namespace zg::tools {
@@ -10,7 +11,15 @@ using models::Split;
 
 void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
                        const models::Dataset& dataset) {
-  const bool asks = dataset.question_length() > 0;
+  const bool asks = dataset.question_length() > 0, indexed = !indexed_prefix(source).empty();
+  if (given.count("--val-fraction") && given.count("--split"))
+    throw ConfigError("--split: expected one of --val-fraction and --split, got both");
+  if (given.count("--val-fraction") && indexed)
+    throw ConfigError("--val-fraction: expected data PATH.txt or PATH.bin, got the documents of " +
+                      source + "; try --split 9,1,0");
+  if (given.count("--split") && !indexed)
+    throw ConfigError("--split: expected data PREFIX with PREFIX.bin and PREFIX.idx, got " +
+                      source + (asks ? "; leave the flag out" : "; try --val-fraction"));
   if (given.count("--val-fraction") && asks)
     throw ConfigError("--val-fraction: expected data PATH.txt or PATH.bin, got " + source +
                       ", which has a validation split of its own; leave the flag out");
@@ -47,7 +56,10 @@ void check_data_flags(const TrainOptions& options, const models::Dataset& datase
   if (options.sample_interval > 0 && !dataset.is_text())
     throw ConfigError("--sample-interval: expected data PATH.txt, got " + source);
   if (options.eval_interval > 0 && dataset.epoch_samples(Split::validation) == 0)
-    throw ConfigError("--eval-interval: expected a --val-fraction above 0, got 0");
+    throw ConfigError(indexed_prefix(source).empty()
+                          ? "--eval-interval: expected a --val-fraction above 0, got 0"
+                          : "--eval-interval: expected a --split with documents to validate on, "
+                            "got none");
 }
 
 void check_data_flags(const EvalOptions& options, const std::string& source,

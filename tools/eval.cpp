@@ -15,6 +15,7 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   if (options.given.count("--data")) data.source = options.data.source;
   if (options.given.count("--val-fraction"))
     data.validation_fraction = options.data.validation_fraction;
+  if (options.given.count("--split")) data.split = options.data.split;
   if (data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: " +
                       options.checkpoint + " does not name its data");
@@ -31,7 +32,7 @@ int eval(const std::vector<std::string>& arguments) {
   const Settings& saved = trained->settings;
   const DataOptions data = data_options(saved, options);
   const uint64_t seed = options.given.count("--seed") ? options.seed : saved.seed;
-  const auto dataset = make_dataset(data, saved.model.block_size, seed);
+  const auto dataset = make_dataset(data, saved.model.block_size, seed, saved.model.vocabulary);
   check_tokens(saved, *dataset, data.source);
   check_data_flags(options, data.source, *dataset);
   if (data.source == saved.data.source)

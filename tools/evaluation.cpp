@@ -40,7 +40,8 @@ double read_back(const Tensor& value) {
 double Evaluation::loss(int64_t batch, int64_t batches) const {
   const int64_t whole = dataset.epoch_samples(Split::validation);
   if (whole == 0)
-    throw ConfigError("--val-fraction: expected a validation split, got none; try 0.1");
+    throw ConfigError(
+        "--val-fraction: expected a validation split, got none; try 0.1, or another --split");
   const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
   double sum = 0.0;
   for (int64_t first = 0; first < samples; first += batch) {

@@ -19,8 +19,8 @@ void write(const std::string& text) {
 // A weights file has no characters: the data that it was trained on has.
 Characters characters_for(const Settings& settings, const GenerateOptions& options) {
   if (options.data.source.empty()) return Characters(settings.characters);
-  const std::string characters =
-      characters_of(*make_dataset(options.data, settings.model.block_size, settings.seed));
+  const std::string characters = characters_of(*make_dataset(
+      options.data, settings.model.block_size, settings.seed, settings.model.vocabulary));
   if (!settings.characters.empty() && characters != settings.characters)
     throw ConfigError("--data: " + options.data.source + " has other characters than the model's " +
                       settings.data.source + "; leave the flag out");

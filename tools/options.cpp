@@ -4,6 +4,7 @@
 
 #include "runtime/error.h"
 #include "tools/config/load.h"
+#include "tools/data_flags.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"
@@ -15,20 +16,12 @@
 namespace zg::tools {
 namespace {
 
-Flag source_flag(DataOptions& data) {
-  return text_flag({"--data"}, "D", data.source, "sort, adder, a text PATH.txt or tokens PATH.bin");
-}
-
-Flag validation_fraction_flag(DataOptions& data) {
-  return number_flag({"--val-fraction"}, data.validation_fraction, below_one,
-                     "the end of a text or token file that is held out");
-}
-
 std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
-  return {
+  std::vector<Flag> flags = {
       source_flag(data),
-      choice_flag({"--order"}, data.order, {"random", "sequential"}, "of training samples"),
-      validation_fraction_flag(data),
+      choice_flag({"--order"}, data.order, {"random", "sequential"}, "of training samples")};
+  for (Flag& flag : held_out_flags(data)) flags.push_back(std::move(flag));
+  std::vector<Flag> model_flags = {
       model_type_flag(model),
       integer_flag({"--n-layer"}, model.layers,
                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
@@ -48,6 +41,8 @@ std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
       number_flag({"--dropout"}, model.dropout, below_one,
                   "on embeddings, attention and residuals"),
   };
+  flags.insert(flags.end(), model_flags.begin(), model_flags.end());
+  return flags;
 }
 
 std::vector<Flag> place_flags(PlaceOptions& place) {
@@ -412,14 +407,25 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
   return parse(line, arguments, options.train.given);
 }
 
+namespace {
+
+std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
+  std::vector<Flag> flags = {source_flag(options.data), model_type_flag(options.model),
+                             heads_flag(options.model)};
+  std::vector<Flag> held_out = held_out_flags(options.data);
+  flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
+  return flags;
+}
+
+}  // namespace
+
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
   const CommandLine line = {
       .usage = "zerograd eval CHECKPOINT [flags]",
       .summary = "Prints the validation loss, and for sort and adder the scores on both splits.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"data and model (the checkpoint's own unless given)",
-                  {source_flag(options.data), validation_fraction_flag(options.data),
-                   model_type_flag(options.model), heads_flag(options.model)}},
+                  data_and_heads_flags(options)},
                  {"how much",
                   {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
                                 "samples at a time", {1, nullptr}),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,9 +21,10 @@
 namespace zg::tools {
 
 struct DataOptions {
-  std::string source;  ///< sort, adder, PATH.txt or PATH.bin; empty: not given
+  std::string source;  ///< sort, adder, PATH.txt, PATH.bin or PREFIX; empty: not given
   models::Order order = models::Order::random;
   double validation_fraction = 0.1;
+  std::array<double, 3> split = {969, 30, 1};  ///< of Megatron's PREFIX, as its --split
 };
 
 /// Sizes of 0 were not given. A model is a name or (layers, heads, width).

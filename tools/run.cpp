@@ -28,8 +28,12 @@ using models::Split;
 
 // Two flags that name one file would leave one of them, or nothing of the data.
 void check_apart(const TrainOptions& options) {
+  const std::string prefix = indexed_prefix(options.data.source);
+  const std::string index = prefix.empty() ? "" : prefix + ".idx";
+  const std::string tokens = prefix.empty() ? options.data.source : prefix + ".bin";
   const std::pair<const char*, const std::string*> files[] = {
-      {"--data", &options.data.source},
+      {"--data", &tokens},
+      {"--data", &index},
       {"--config", &options.config.path},
       {"--init", &options.initial_weights},
       {"--metrics", &options.metrics},
@@ -38,7 +42,7 @@ void check_apart(const TrainOptions& options) {
       {"--memory-json", &options.memory_json}};
   for (const auto& [flag, path] : files)
     for (const auto& [other_flag, other_path] : files) {
-      if (flag == other_flag || path->empty() || other_path->empty()) continue;
+      if (path == other_path || path->empty() || other_path->empty()) continue;
       std::error_code ignored;  // two paths that cannot be compared are not one
       if (*path == *other_path || std::filesystem::equivalent(*path, *other_path, ignored))
         throw ConfigError(std::string(flag) + " and " + other_flag + ": both name " + *path +
@@ -172,7 +176,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
                       options.save + " has no checkpoint to resume");
   run.dataset = dataset ? std::move(dataset)
-                        : make_dataset(options.data, options.model.block_size, options.seed);
+                        : make_dataset(options.data, options.model.block_size, options.seed,
+                                       options.model.vocabulary);
   if (saved) check_tokens(*saved, *run.dataset, options.data.source);
   check_data_flags(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);

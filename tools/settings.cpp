@@ -23,6 +23,7 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "source", settings.data.source);
   visit("data", "order", settings.data.order);
   visit("data", "validation_fraction", settings.data.validation_fraction);
+  visit("data", "split", settings.data.split);
   visit("data", "characters", settings.characters);
   visit("data", "bytes", settings.contents.bytes);
   visit("data", "checksum", settings.contents.checksum);
@@ -139,7 +140,7 @@ void read(const Json& json, T& value) {
 }
 
 bool is_recent(const std::string& group, const std::string& name) {
-  return group == "run" || name == "bytes" || name == "checksum";
+  return group == "run" || name == "split" || name == "bytes" || name == "checksum";
 }
 
 // Whether a difference is a line of its own. Characters are checked where the data is read; what

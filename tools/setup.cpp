@@ -28,6 +28,18 @@ bool ends_with(const std::string& text, const std::string& end) {
                     std::to_string(block_size));
 }
 
+// What Megatron wrote has an index beside it; without one it is told by where it is wrong.
+std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
+                                                    const models::TextOptions& options) {
+  try {
+    return models::token_dataset(path, options);
+  } catch (const FileError& error) {
+    const std::string index = path.substr(0, path.size() - 4) + ".idx";
+    throw FileError(std::string(error.what()) + "; of Megatron's dataset it would be with " +
+                    index + ", which is not there");
+  }
+}
+
 // Sizes that a weights file shows by the shapes of minGPT's names; heads leave no trace.
 models::GPTConfig sizes_from_shapes(const std::string& path) {
   const zero::SafetensorsReader reader(path);
@@ -94,7 +106,7 @@ Settings settings_of(const std::string& path, const ModelOptions& options) {
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
-                                              uint64_t seed) {
+                                              uint64_t seed, int64_t vocabulary) {
   if (options.source == "sort") {
     if (block_size == 0) return models::sort_dataset(seed);
     if (block_size % 2 == 0) refuse_block_size("sort", "2 x length - 1, an odd number", block_size);
@@ -109,11 +121,18 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_
                                     .validation_fraction = options.validation_fraction,
                                     .order = options.order,
                                     .seed = seed};
-  if (ends_with(options.source, ".bin")) return models::token_dataset(options.source, text);
+  if (const std::string prefix = indexed_prefix(options.source); !prefix.empty())
+    return models::indexed_dataset(prefix, {.block_size = text.block_size,
+                                            .split = options.split,
+                                            .order = options.order,
+                                            .seed = seed,
+                                            .vocabulary = vocabulary});
+  if (ends_with(options.source, ".bin")) return token_file_dataset(options.source, text);
   if (ends_with(options.source, ".txt") || std::filesystem::is_regular_file(options.source))
     return models::text_dataset(options.source, text);
-  throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got '" + options.source +
-                    "'" + did_you_mean(options.source, {"sort", "adder"}));
+  throw ConfigError("--data: expected sort, adder, PATH.txt, PATH.bin or PREFIX, got '" +
+                    options.source + "', beside which there is no " + options.source + ".idx" +
+                    did_you_mean(options.source, {"sort", "adder"}));
 }
 
 std::string characters_of(const models::Dataset& dataset) {
@@ -199,6 +218,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--data", options.data.source, saved.data.source);
   fill("--order", options.data.order, saved.data.order);
   fill("--val-fraction", options.data.validation_fraction, saved.data.validation_fraction);
+  fill("--split", options.data.split, saved.data.split);
   fill("--seed", options.seed, saved.seed);
   fill("--save-top-k", options.save_top_k, saved.save_top_k);
   if (missing("--steps") && missing("--epochs") && saved.steps > 0) {

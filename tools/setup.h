@@ -11,10 +11,11 @@
 
 namespace zg::tools {
 
-/// sort, adder, PATH.txt or PATH.bin; block_size 0 takes the data's own. ConfigError for a block
-/// size that the task cannot have, or for a source that is none of these.
+/// sort, adder, PATH.txt, PATH.bin or Megatron's PREFIX; block_size 0 takes the data's own, and
+/// vocabulary 0 has all of a PREFIX read for its largest token. ConfigError for a block size that
+/// the task cannot have, or for a source that is none of these.
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
-                                              uint64_t seed);
+                                              uint64_t seed, int64_t vocabulary);
 
 /// The characters of a dataset's tokens in order of their ids; empty when tokens are numbers.
 std::string characters_of(const models::Dataset& dataset);
