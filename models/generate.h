@@ -9,8 +9,8 @@
 
 namespace zg::models {
 
-/// Room for block_size positions of every layer, [B, capacity, C] keys and values each, in the
-/// model's dtype. The memory is taken by the first next_logits().
+/// Room for block_size positions of every layer, [B, capacity, C] keys and values each, of a tensor
+/// rank those of its heads, in the model's dtype. The memory is taken by the first next_logits().
 class ZG_API KeyValueCache {
  public:
   explicit KeyValueCache(const GPTConfig& config);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/ops.h"
+#include "models/gpt_part.h"
 
 namespace zg::models {
 
@@ -52,7 +53,8 @@ struct ForwardPlace {
 /// Keys and values of every layer, for generation: one token at a time in O(length).
 class KeyValueCache;
 
-/// The same object serves every rank and mode; it holds descriptions, never bytes. Ids are
+/// The same object serves every mode and, as long as it has no part, every rank; it holds
+/// descriptions, never bytes. Ids are
 /// [B, T] i32 | i64 with T up to block_size (ShapeError). A tape of one of its passes must be
 /// walked before the model ends.
 class ZG_API GPT {
@@ -62,15 +64,18 @@ class ZG_API GPT {
   /// Weights start as N(0, 0.02), those that write into the residual stream as N(0, 0.02 / sqrt(2
   /// layers)), biases 0. Weights of linear layers decay; embeddings (a tied head with them),
   /// LayerNorm and biases do not.
-  GPT(ParameterStore& store, const GPTConfig& config);
+  /// Of a part of the model: what that part has of them. ConfigError when its tensor ranks do not
+  /// divide the heads or, sequence parallel, the block size.
+  GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part = {});
   ~GPT();
 
-  const GPTConfig& config() const;
-  /// Parameters without the head, as minGPT prints.
+  const GPTConfig& config() const;  ///< of the whole model
+  /// Parameters of the whole model without the head, as minGPT prints.
   int64_t transformer_parameters() const;
 
   /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids. Dropout is active on
-  /// a recording tape. `checkpointing` keeps only each block's input for backward.
+  /// a recording tape. `checkpointing` keeps only each block's input for backward. Tensor ranks
+  /// are given the same and get the same loss, in the same bits.
   Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
            bool checkpointing = false) const;
   /// Logits [B, T, V] of all positions; no dropout.

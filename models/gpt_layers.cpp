@@ -5,53 +5,93 @@
 namespace zg::models {
 namespace {
 
-Var project(Tape& tape, const Projection& projection, const Var& x) {
-  const Var weight = tape.parameter(*projection.weight), bias = tape.parameter(*projection.bias);
-  return linear(x, weight, bias);
+/// Learned positions of x's tokens, of which a sequence parallel rank has a part.
+Var add_positions(Tape& tape, const Parameter& parameter, const Var& x, int64_t first_position,
+                  const Pass& pass) {
+  const Var table = tape.parameter(parameter);
+  const Var rows = pass.parallel.shared({&table, 1})[0];
+  const int64_t tokens = x.shape()[1];
+  const int64_t begin =
+      first_position + (pass.parallel.sequence ? pass.parallel.rank() * tokens : 0);
+  return add(x, slice(rows, 0, begin, begin + tokens));
 }
 
-Var mlp(Tape& tape, const Block& block, const Var& x) {
-  const Projection &fc = block.mlp_in, &out = block.mlp_out;
-  const Var fc_weight = tape.parameter(*fc.weight), fc_bias = tape.parameter(*fc.bias);
-  const Var out_weight = tape.parameter(*out.weight), out_bias = tape.parameter(*out.bias);
-  return feed_forward(x, fc_weight, fc_bias, out_weight, out_bias, Activation::gelu_tanh);
-}
+/// What a block's ranks all have whole.
+struct SharedOfBlock {
+  Var gamma_1, beta_1, attention_bias, gamma_2, beta_2, mlp_bias;
+
+  SharedOfBlock(Tape& tape, const Block& block, const TensorParallel& parallel) {
+    const Var parameters[] = {
+        tape.parameter(*block.ln_1.weight),        tape.parameter(*block.ln_1.bias),
+        tape.parameter(*block.attention_out.bias), tape.parameter(*block.ln_2.weight),
+        tape.parameter(*block.ln_2.bias),          tape.parameter(*block.mlp_out.bias)};
+    const std::vector<Var> shared = parallel.shared(parameters);
+    gamma_1 = shared[0], beta_1 = shared[1], attention_bias = shared[2];
+    gamma_2 = shared[3], beta_2 = shared[4], mlp_bias = shared[5];
+  }
+};
 
 }  // namespace
 
-Var norm(Tape& tape, const Norm& norm, const Var& x) {
-  const Var weight = tape.parameter(*norm.weight), bias = tape.parameter(*norm.bias);
-  return layer_norm(x, weight, bias);
+Var norm(Tape& tape, const Norm& norm, const Var& x, const Pass& pass) {
+  const Var parameters[] = {tape.parameter(*norm.weight), tape.parameter(*norm.bias)};
+  const std::vector<Var> shared = pass.parallel.shared(parameters);
+  return layer_norm(x, shared[0], shared[1]);
 }
 
-Var alibi_slopes(const GPTConfig& config, const Var& like) {
+Var alibi_slopes(const GPTConfig& config, const TensorParallel& parallel, const Var& like) {
   if (config.position != Position::alibi) return {};
-  const std::vector<float> slopes = zg::alibi_slopes(config.heads);
+  const std::vector<float> all = zg::alibi_slopes(config.heads);
+  const auto [begin, heads] = rows_of_rank(config.heads, parallel);
+  const std::vector<float> slopes(all.begin() + begin, all.begin() + begin + heads);
   if (accumulator(like.dtype()) == DType::f32)
-    return Var(Tensor::from(slopes, {config.heads}, like.device()));
+    return Var(Tensor::from(slopes, {heads}, like.device()));
   const std::vector<double> wide(slopes.begin(), slopes.end());
-  return Var(Tensor::from(wide, {config.heads}, like.device()));
+  return Var(Tensor::from(wide, {heads}, like.device()));
 }
 
 Var embed(Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position,
-          const Dropouts& dropouts) {
+          const Pass& pass) {
   Tape::Use use(tape, *layers.embedding);
   const Var tokens = tape.parameter(*layers.wte);
-  const Var positions = layers.wpe ? tape.parameter(*layers.wpe) : Var();
-  Var x = embedding(ids, tokens, positions, first_position);
-  if (layers.embedding_norm) x = norm(tape, *layers.embedding_norm, x);
-  return dropouts(x, layers.embedding_site);
+  Var x;
+  if (pass.parallel.size() == 1) {
+    const Var positions = layers.wpe ? tape.parameter(*layers.wpe) : Var();
+    x = embedding(ids, tokens, positions, first_position);
+  } else {
+    x = parallel_embedding(ids, tokens, layers.config.vocabulary, pass.parallel);
+    if (layers.wpe) x = add_positions(tape, *layers.wpe, x, first_position, pass);
+  }
+  if (layers.embedding_norm) x = norm(tape, *layers.embedding_norm, x, pass);
+  return pass.drop(x, layers.embedding_site);
 }
 
-Var run_block(Tape& tape, const Block& block, const Var& x, const Dropouts& dropouts,
+Var head(Tape& tape, const GPTLayers& layers, const Var& x, const Pass& pass) {
+  const Var weight = tape.parameter(*layers.lm_head);
+  const Var own = column_parallel_linear(x, weight, /*bias=*/{}, pass.parallel);
+  return join_vocabulary(own, layers.config.vocabulary, pass.parallel);
+}
+
+Var run_block(Tape& tape, const Block& block, const Var& x, const Pass& pass,
               const Attend& attend) {
   Tape::Use use(tape, *block.unit);
-  Var mixed = attend(project(tape, block.qkv, norm(tape, block.ln_1, x)));
-  mixed = dropouts(project(tape, block.attention_out, mixed), block.attention_out_site);
+  const TensorParallel& parallel = pass.parallel;
+  const SharedOfBlock shared(tape, block, parallel);
+  const Var qkv_weight = tape.parameter(*block.qkv.weight);
+  const Var qkv_bias = tape.parameter(*block.qkv.bias);
+  const Var attention_weight = tape.parameter(*block.attention_out.weight);
+  const Var before = layer_norm(x, shared.gamma_1, shared.beta_1);
+  Var mixed = attend(column_parallel_linear(before, qkv_weight, qkv_bias, parallel));
+  mixed = row_parallel_linear(mixed, attention_weight, shared.attention_bias, parallel);
+  mixed = pass.drop(mixed, block.attention_out_site);
 
-  const Var gamma = tape.parameter(*block.ln_2.weight), beta = tape.parameter(*block.ln_2.bias);
-  const auto [sum, normed] = add_layer_norm(x, mixed, gamma, beta);
-  return add(sum, dropouts(mlp(tape, block, normed), block.mlp_out_site));
+  const auto [sum, normed] = add_layer_norm(x, mixed, shared.gamma_2, shared.beta_2);
+  const Var in_weight = tape.parameter(*block.mlp_in.weight);
+  const Var in_bias = tape.parameter(*block.mlp_in.bias);
+  const Var out_weight = tape.parameter(*block.mlp_out.weight);
+  const Var fed =
+      parallel_feed_forward(normed, in_weight, in_bias, out_weight, shared.mlp_bias, parallel);
+  return add(sum, pass.drop(fed, block.mlp_out_site));
 }
 
 }  // namespace zg::models

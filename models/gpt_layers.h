@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "models/gpt.h"
+#include "models/tensor_parallel.h"
 
 namespace zg::models {
 
@@ -25,6 +26,7 @@ struct Block {
 /// What a GPT is made of, as places in a ParameterStore.
 struct GPTLayers {
   GPTConfig config;
+  TensorParallel parallel;  // of a loss; other passes have all tokens on every rank
   const Unit *embedding, *head;
   const Parameter* wte;
   const Parameter* wpe;  // null without learned positions
@@ -35,18 +37,31 @@ struct GPTLayers {
   const Parameter* lm_head;  // wte when tied
 };
 
-/// The dropouts of one forward pass: a probability (0 outside training) and a place.
-struct Dropouts {
-  float probability = 0.0f;
+/// How one forward pass runs.
+struct Pass {
+  TensorParallel parallel;
+  float dropout = 0.0f;  ///< a probability, 0 outside training
   ForwardPlace place;
 
+  /// A pass without dropout that has all tokens on every rank.
+  static Pass of_all_tokens(const GPTLayers& layers) {
+    return {.parallel = {layers.parallel.ranks}};
+  }
+  /// Of what every rank has whole.
   DropoutKey key(uint32_t site) const {
     return {.seed = place.seed,
             .step = static_cast<uint32_t>(place.step),
             .sample = static_cast<uint32_t>(place.first_sample),
             .site = site};
   }
-  Var operator()(const Var& x, uint32_t site) const { return dropout(x, probability, key(site)); }
+  /// Of what each rank has a part of.
+  DropoutKey key_of_rank(uint32_t site) const {
+    return key(site + static_cast<uint32_t>(parallel.rank()));
+  }
+  /// Between the split layers.
+  Var drop(const Var& x, uint32_t site) const {
+    return zg::dropout(x, dropout, parallel.sequence ? key_of_rank(site) : key(site));
+  }
 };
 
 /// How the family fuses queries, keys and values.
@@ -54,18 +69,20 @@ inline QKVOrder qkv_order(const GPTConfig& config) {
   return config.family == Family::bloom ? QKVOrder::by_head : QKVOrder::by_part;
 }
 
-/// ALiBi's slopes [H] beside activations of `like`'s dtype and device; absent where positions are
-/// learned.
-Var alibi_slopes(const GPTConfig& config, const Var& like);
+/// ALiBi's slopes of this rank's heads beside activations of `like`'s dtype and device; absent
+/// where positions are learned.
+Var alibi_slopes(const GPTConfig& config, const TensorParallel& parallel, const Var& like);
 
-/// Fused projections qkv [B, T, 3C] to the mixed values [B, T, C].
+/// Fused projections qkv [B, T, 3C] to the mixed values [B, T, C], of this rank's heads.
 using Attend = std::function<Var(const Var& qkv)>;
 
 Var embed(Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position,
-          const Dropouts& dropouts);
-Var run_block(Tape& tape, const Block& block, const Var& x, const Dropouts& dropouts,
-              const Attend& attend);
-Var norm(Tape& tape, const Norm& norm, const Var& x);
+          const Pass& pass);
+Var run_block(Tape& tape, const Block& block, const Var& x, const Pass& pass, const Attend& attend);
+Var norm(Tape& tape, const Norm& norm, const Var& x, const Pass& pass);
+
+/// Logits [B, T, V] of normed x, inside a HeadUse.
+Var head(Tape& tape, const GPTLayers& layers, const Var& x, const Pass& pass);
 
 /// Opens what the head reads: its own unit and, when tied, the embedding's once more.
 class HeadUse {

@@ -39,7 +39,9 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
     throw TapeError("next_logits: expected a tape in inference mode; a cache has no gradients");
   if (ids.shape().rank() != 2 || ids.numel() == 0)
     throw ShapeError("next_logits: expected ids [B, T], got " + ids.shape().str());
-  const int64_t B = ids.extent(0), T = ids.extent(1), C = config().width, H = config().heads;
+  const Pass pass = Pass::of_all_tokens(*layers_);
+  const int64_t B = ids.extent(0), T = ids.extent(1), ranks = pass.parallel.size();
+  const int64_t C = config().width / ranks, H = config().heads / ranks;
   if (cache.length() + T > cache.capacity())
     throw ConfigError("next_logits: the cache holds " + std::to_string(cache.length()) + " of " +
                       std::to_string(cache.capacity()) + " positions, got " + std::to_string(T) +
@@ -48,8 +50,8 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
     throw ShapeError("next_logits: expected " + std::to_string(keys.extent(0)) +
                      " rows as in the cache, got " + std::to_string(B));
 
-  Var x = embed(tape, *layers_, ids, cache.length(), {});
-  const Var slopes = alibi_slopes(config(), x);
+  Var x = embed(tape, *layers_, ids, cache.length(), pass);
+  const Var slopes = alibi_slopes(config(), pass.parallel, x);
   const HeadLayout in_cache{.batch = cache.capacity() * C, .head = C / H, .token = C};
   const QKVOrder order = qkv_order(config());
   AttentionShape shape = {.B = B,
@@ -63,7 +65,7 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
                           .out = {.batch = T * C, .head = C / H, .token = C}};
   shape.q = qkv_layout(shape, order, 0);
   for (size_t layer = 0; layer < layers_->blocks.size(); ++layer)
-    x = run_block(tape, layers_->blocks[layer], x, {}, [&](const Var& projected) {
+    x = run_block(tape, layers_->blocks[layer], x, pass, [&](const Var& projected) {
       const Tensor qkv = projected.value();
       cache.write(layer, qkv, shape, order, tape.stream());
       const Tensor out = Tensor::empty({B, T, C}, qkv.dtype(), qkv.device());
@@ -79,8 +81,8 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
   cache.length_ += T;
 
   HeadUse use(tape, *layers_);
-  const Var last = norm(tape, layers_->ln_f, slice(x, 1, T - 1, T));
-  return linear(last, tape.parameter(*layers_->lm_head)).value().view({B, config().vocabulary});
+  const Var last = norm(tape, layers_->ln_f, slice(x, 1, T - 1, T), pass);
+  return head(tape, *layers_, last, pass).value().view({B, config().vocabulary});
 }
 
 }  // namespace zg::models

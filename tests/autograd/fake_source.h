@@ -19,7 +19,7 @@ class FakeSource final : public ParameterSource {
       : device_(device) {
     for (const auto& parameter : store.parameters()) {
       std::vector<float> start(static_cast<size_t>(parameter->shape.numel()));
-      initialise(parameter->init, 1, parameter->name, 0, start);
+      initialise(*parameter, 1, 0, start);
       rest_[parameter.get()] = std::vector<double>(start.begin(), start.end());
       dtype_ = dtype;
     }
