@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 
 #include "runtime/error.h"
 
@@ -10,13 +11,24 @@ namespace zg::zero {
 namespace {
 
 constexpr const char* names[] = {"none",   "WarmupLR",    "WarmupDecayLR", "WarmupCosineLR",
-                                 "cosine", "LRRangeTest", "OneCycle"};
+                                 "cosine", "LRRangeTest", "OneCycle",      "AnnealingLR"};
+constexpr const char* styles[] = {"linear", "cosine", "constant"};
 constexpr double one_cycle_beta2 = 0.99;  // as DeepSpeed has it
 
 void check(bool within, const char* field, double value, const char* expected) {
   if (!within)
     throw ConfigError(std::string("schedule: ") + field + " is " + std::to_string(value) +
                       "; expected " + expected);
+}
+
+/// The enumerator of a name, which stands at its place among `known`.
+template <class E>
+E one_of(std::span<const char* const> known, const char* what, const std::string& name) {
+  const auto found = std::find(known.begin(), known.end(), name);
+  if (found != known.end()) return static_cast<E>(found - known.begin());
+  std::string list;
+  for (const char* candidate : known) list += (list.empty() ? "" : ", ") + std::string(candidate);
+  throw ConfigError(std::string(what) + ": no '" + name + "'; expected one of " + list);
 }
 
 /// 1 falling to 0 as progress goes from 0 to 1, and 0 from there on.
@@ -50,6 +62,15 @@ void check(const OneCycleOptions& o) {
     check(momentum >= 0.0 && momentum < 1.0, "one_cycle momentum", momentum, "a number in [0, 1)");
 }
 
+void check(const AnnealingOptions& o, double rate, double min_rate) {
+  check(min_rate <= rate, "min_rate", min_rate, "at most the rate");
+  check(o.lr_warmup_samples >= 0, "annealing.lr_warmup_samples",
+        static_cast<double>(o.lr_warmup_samples), "0 or more");
+  check(o.lr_decay_style == DecayStyle::constant || o.lr_decay_samples > o.lr_warmup_samples,
+        "annealing.lr_decay_samples", static_cast<double>(o.lr_decay_samples),
+        "more than lr_warmup_samples");
+}
+
 double range_test_rate(const RangeTestOptions& o, double rate, int64_t k) {
   const double passed = ratio(k, o.step_size);
   return rate * (1.0 + o.step_rate * (o.staircase ? std::floor(passed) : passed));
@@ -77,18 +98,32 @@ double one_cycle_rate(const OneCycleOptions& o, double highest, int64_t k) {
   return lowest + (highest - o.cycle_min_lr) * height(o, k);
 }
 
+// Megatron's get_lr(), in its order of operations.
+double annealed_rate(const AnnealingOptions& o, double rate, double min_rate, int64_t samples) {
+  const int64_t warm = o.lr_warmup_samples;
+  if (warm > 0 && samples <= warm)
+    return rate * static_cast<double>(samples) / static_cast<double>(warm);
+  if (o.lr_decay_style == DecayStyle::constant) return rate;
+  if (samples > o.lr_decay_samples) return min_rate;
+  const double progress = ratio(samples - warm, o.lr_decay_samples - warm);
+  const double share = o.lr_decay_style == DecayStyle::linear
+                           ? 1.0 - progress
+                           : 0.5 * (std::cos(std::numbers::pi * progress) + 1.0);
+  return min_rate + share * (rate - min_rate);
+}
+
 }  // namespace
 
 const char* name_of(ScheduleKind kind) { return names[static_cast<size_t>(kind)]; }
 
 ScheduleKind schedule_kind(const std::string& name) {
-  const auto found = std::find(std::begin(names), std::end(names), name);
-  if (found == std::end(names)) {
-    std::string list;
-    for (const char* known : names) list += (list.empty() ? "" : ", ") + std::string(known);
-    throw ConfigError("schedule: no '" + name + "'; expected one of " + list);
-  }
-  return static_cast<ScheduleKind>(found - std::begin(names));
+  return one_of<ScheduleKind>(names, "schedule", name);
+}
+
+const char* name_of(DecayStyle style) { return styles[static_cast<size_t>(style)]; }
+
+DecayStyle decay_style(const std::string& name) {
+  return one_of<DecayStyle>(styles, "decay style", name);
 }
 
 bool is_deepspeed_warmup(ScheduleKind kind) {
@@ -100,6 +135,8 @@ bool decays(ScheduleKind kind) {
   return kind == ScheduleKind::warmup_decay_lr || kind == ScheduleKind::warmup_cosine_lr ||
          kind == ScheduleKind::cosine;
 }
+
+bool counts_samples(ScheduleKind kind) { return kind == ScheduleKind::annealing; }
 
 void validate(const ScheduleOptions& o) {
   const auto from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
@@ -116,6 +153,7 @@ void validate(const ScheduleOptions& o) {
         static_cast<double>(o.total_num_steps), "1 or more");
   check(o.range_test);
   check(o.one_cycle);
+  if (o.kind == ScheduleKind::annealing) check(o.annealing, o.rate, o.min_rate);
 }
 
 Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
@@ -159,6 +197,8 @@ double Schedule::rate(int64_t k) const {
       return range_test_rate(o.range_test, o.rate, k);
     case ScheduleKind::one_cycle:
       return one_cycle_rate(o.one_cycle, o.rate, k);
+    case ScheduleKind::annealing:
+      return annealed_rate(o.annealing, o.rate, o.min_rate, k);
     case ScheduleKind::cosine:
       if (k < warm) return o.rate * ratio(k + 1, warm + 1);
       return o.min_rate + (o.rate - o.min_rate) * half_cosine(ratio(k - warm, decay));

@@ -18,13 +18,17 @@ enum class ScheduleKind : uint8_t {
   warmup_cosine_lr,  ///< up from warmup_min_ratio * rate, then a cosine to cos_min_ratio * rate
   cosine,            ///< linearly up, never 0, then a cosine to min_rate, as nanoGPT
   lr_range_test,     ///< up from rate without end, to see where training breaks
-  one_cycle  ///< up from cycle_min_lr to rate and down again, betas the other way; then decay
+  one_cycle,  ///< up from cycle_min_lr to rate and down again, betas the other way; then decay
+  annealing   ///< Megatron's, by samples: linearly up from 0, then down to min_rate
 };
-/// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle".
+/// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle",
+/// "AnnealingLR".
 ZG_API const char* name_of(ScheduleKind kind);
 ZG_API ScheduleKind schedule_kind(const std::string& name);  ///< throws ConfigError: lists them
 ZG_API bool is_deepspeed_warmup(ScheduleKind kind);          ///< one of DeepSpeed's three
 ZG_API bool decays(ScheduleKind kind);                       ///< ends at total_num_steps
+/// Its places are numbers of samples: a step of more of them moves it further.
+ZG_API bool counts_samples(ScheduleKind kind);
 
 enum class WarmupType : uint8_t {
   log,    ///< ln(i + 1) / ln(warmup_num_steps)
@@ -50,6 +54,17 @@ struct OneCycleOptions {
   double decay_mom_rate = 0.0;
 };
 
+enum class DecayStyle : uint8_t { linear, cosine, constant };
+ZG_API const char* name_of(DecayStyle style);
+ZG_API DecayStyle decay_style(const std::string& name);  ///< throws ConfigError: lists them
+
+/// Of AnnealingLR, with the names of Megatron's arguments.
+struct AnnealingOptions {
+  int64_t lr_warmup_samples = 0;
+  int64_t lr_decay_samples = 0;  ///< where min_rate is reached, the warm-up included
+  DecayStyle lr_decay_style = DecayStyle::linear;
+};
+
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::none;
   /// The highest: DeepSpeed's warmup_max_lr, cycle_max_lr; of LRRangeTest the lowest, its min_lr.
@@ -60,9 +75,10 @@ struct ScheduleOptions {
   double warmup_min_lr = 0.0;                ///< WarmupLR, WarmupDecayLR
   double warmup_min_ratio = 0.0;             ///< WarmupCosineLR
   double cos_min_ratio = 0.0001;             ///< WarmupCosineLR
-  double min_rate = 0.0;                     ///< cosine
+  double min_rate = 0.0;                     ///< cosine, AnnealingLR
   RangeTestOptions range_test;
   OneCycleOptions one_cycle;
+  AnnealingOptions annealing;
 };
 /// Throws ConfigError. DeepSpeed only warns when total_num_steps < warmup_num_steps; so it passes.
 ZG_API void validate(const ScheduleOptions& options);
@@ -74,7 +90,9 @@ class ZG_API Schedule {
 
   /// Of the k-th optimizer step that is taken, k from 0: skipped steps do not count. DeepSpeed
   /// moves a schedule after a step and starts it at iteration -1, so its warm-ups use iteration
-  /// k - 1: step 0 runs at the lowest rate, and so does step 1, where ln(1) = 0.
+  /// k - 1: step 0 runs at the lowest rate, and so does step 1, where ln(1) = 0. Where it counts
+  /// samples, k is those of the steps taken before: Megatron's scheduler too moves by a step's
+  /// samples after the step, unless that was skipped, so its first step runs at rate 0.
   double rate(int64_t k) const;
   /// Of the same step, where the schedule has them instead of the optimizer.
   std::optional<Betas> betas(int64_t k) const;

@@ -8,6 +8,8 @@
 #include "runtime/error.h"
 
 using namespace zg;
+using zero::AnnealingOptions;
+using zero::DecayStyle;
 using zero::Schedule;
 using zero::ScheduleKind;
 using zero::ScheduleOptions;
@@ -166,17 +168,77 @@ TEST_CASE("OneCycle rises to the rate, falls and decays, and its momentum goes t
   CHECK(Schedule(fixed).rate(100) == 1e-3);
 }
 
+// Megatron-DeepSpeed, optimizer_param_scheduler.py: get_lr() of num_steps, which are samples.
+TEST_CASE("AnnealingLR goes by samples: linearly up from 0, then down in its style") {
+  ScheduleOptions options{
+      .kind = ScheduleKind::annealing,
+      .rate = 1e-3,
+      .min_rate = 1e-4,
+      .annealing = {
+          .lr_warmup_samples = 5, .lr_decay_samples = 20, .lr_decay_style = DecayStyle::cosine}};
+  CHECK(zero::counts_samples(options.kind));
+  CHECK_FALSE(zero::counts_samples(ScheduleKind::cosine));
+  check_rates(options, [](int samples) {
+    if (samples <= 5) return 1e-3 * samples / 5.0;
+    if (samples > 20) return 1e-4;
+    return 1e-4 + 0.5 * (1e-3 - 1e-4) * (1 + std::cos(pi * (samples - 5) / 15.0));
+  });
+  CHECK(Schedule(options).rate(0) == 0.0);
+  CHECK(Schedule(options).rate(5) == 1e-3);
+  CHECK(Schedule(options).rate(20) == 1e-4);
+  options.annealing.lr_decay_style = DecayStyle::linear;
+  check_rates(options, [](int samples) {
+    if (samples <= 5) return 1e-3 * samples / 5.0;
+    return samples > 20 ? 1e-4 : 1e-4 + (1e-3 - 1e-4) * (1 - (samples - 5) / 15.0);
+  });
+  options.annealing.lr_decay_style = DecayStyle::constant;
+  check_rates(options, [](int samples) { return samples <= 5 ? 1e-3 * samples / 5.0 : 1e-3; });
+  options.annealing = {.lr_decay_samples = 20};
+  CHECK(Schedule(options).rate(0) == 1e-3);  // no warm-up
+}
+
+TEST_CASE("AnnealingLR has the rates of the 13B run of the tutorial") {
+  const Schedule schedule({.kind = ScheduleKind::annealing,
+                           .rate = 1e-4,
+                           .min_rate = 1e-5,
+                           .annealing = {.lr_warmup_samples = 216320,
+                                         .lr_decay_samples = 126953125,
+                                         .lr_decay_style = DecayStyle::cosine}});
+  CHECK(schedule.rate(16) == doctest::Approx(1e-4 * 16 / 216320).epsilon(1e-15));
+  CHECK(schedule.rate(216320) == 1e-4);
+  // Half of what lies between the warm-up and the end.
+  CHECK(schedule.rate(216320 + (126953125 - 216320) / 2) == doctest::Approx(5.5e-5).epsilon(1e-7));
+  CHECK(schedule.rate(300000000) == 1e-5);
+}
+
+TEST_CASE("AnnealingLR refuses a warm-up that its decay ends in, and a minimum above its rate") {
+  const auto with = [](AnnealingOptions annealing, double min_rate = 0.0) {
+    return ScheduleOptions{.kind = ScheduleKind::annealing,
+                           .rate = 1e-3,
+                           .min_rate = min_rate,
+                           .annealing = annealing};
+  };
+  CHECK_THROWS_WITH_AS(Schedule(with({.lr_warmup_samples = 7, .lr_decay_samples = 7})),
+                       "schedule: annealing.lr_decay_samples is 7.000000; expected more than "
+                       "lr_warmup_samples",
+                       ConfigError);
+  CHECK_THROWS_AS(Schedule(with({})), ConfigError);
+  CHECK_THROWS_AS(Schedule(with({.lr_warmup_samples = -1, .lr_decay_samples = 7})), ConfigError);
+  CHECK_THROWS_AS(Schedule(with({.lr_decay_samples = 7}, 2e-3)), ConfigError);
+  CHECK_NOTHROW(Schedule(with({.lr_decay_style = DecayStyle::constant})));
+}
+
 TEST_CASE("none is the rate itself") {
   check_rates({.rate = 0.125}, [](int) { return 0.125; });
 }
 
 TEST_CASE("schedules have names, and options out of range are refused by name") {
-  for (const char* name :
-       {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle", "cosine"})
+  for (const char* name : {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest",
+                           "OneCycle", "cosine", "AnnealingLR"})
     CHECK(std::string(name_of(zero::schedule_kind(name))) == name);
   CHECK_THROWS_WITH_AS(zero::schedule_kind("Cyclic"),
                        "schedule: no 'Cyclic'; expected one of none, WarmupLR, WarmupDecayLR, "
-                       "WarmupCosineLR, cosine, LRRangeTest, OneCycle",
+                       "WarmupCosineLR, cosine, LRRangeTest, OneCycle, AnnealingLR",
                        ConfigError);
   CHECK_THROWS_WITH_AS(Schedule({.kind = ScheduleKind::warmup_lr}),
                        "schedule: warmup_num_steps is 0.000000; expected 1 or more", ConfigError);
