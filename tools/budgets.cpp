@@ -24,13 +24,10 @@ int64_t threads_of(const Run& run) {
 // From below, for no run that fits shall be refused, and at once, however long a step is: what
 // comes again takes nothing more.
 Needs needs_of_rank(const Run& run) {
-  Run candidate = run;
-  candidate.trace = nullptr;
-  candidate.settings.accumulation = std::min<int64_t>(run.settings.accumulation, 3);
+  Run candidate = largest_steps(run);
   candidate.options.eval_interval = candidate.options.sample_interval = 0;
   candidate.options.save_interval = 0;
   candidate.options.dump_gradients_step.reset();
-  candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   return needs_of(walk(candidate, 0));
 }
 

@@ -17,9 +17,18 @@ using Known = std::map<std::string, const Flag*>;
 Known known_flags(const CommandLine& line) {
   Known known;
   for (const FlagGroup& group : line.groups)
-    for (const Flag& flag : group.flags)
+    for (const Flag& flag : group.flags) {
       for (const std::string& name : flag.names) known[name] = &flag;
+      for (const auto& [name, value] : flag.with_value) known[name] = &flag;
+    }
   return known;
+}
+
+// None: it is a name of the flag's own.
+const std::string* value_of(const std::string& name, const Flag& flag) {
+  for (const auto& [own, value] : flag.with_value)
+    if (own == name) return &value;
+  return nullptr;
 }
 
 [[noreturn]] void refuse_missing(const std::string& name, const Flag& flag) {
@@ -32,15 +41,30 @@ Known known_flags(const CommandLine& line) {
 std::vector<std::string> normalised(const std::vector<std::string>& arguments, const Known& known) {
   std::vector<std::string> result;
   const Flag* waiting = nullptr;  // for its value
+  int words_left = 0;             // that may belong to the value before
   for (const std::string& argument : arguments) {
+    if (words_left > 0 && !argument.starts_with("-")) {
+      --words_left;
+      result.back() += "," + argument;
+      continue;
+    }
+    words_left = 0;
     const size_t equals = argument.find('=');
     std::string name = argument.substr(0, equals);
     if (name.starts_with("--")) std::replace(name.begin(), name.end(), '_', '-');
     const auto found = known.find(name);
     if (waiting && found != known.end()) refuse_missing(result.back(), *waiting);
     const bool takes_value = found != known.end() && !found->second->value.empty();
-    if (std::exchange(waiting, nullptr) || !name.starts_with("-")) {
+    if (const Flag* const flag = std::exchange(waiting, nullptr); flag || !name.starts_with("-")) {
       result.push_back(argument);
+      if (flag && argument.find(',') == std::string::npos) words_left = flag->words - 1;
+    } else if (const std::string* const value =
+                   takes_value ? value_of(name, *found->second) : nullptr) {
+      if (equals != std::string::npos)
+        throw ConfigError(name + ": expected no value, got '" + argument.substr(equals + 1) +
+                          "'; it is " + found->second->names.front() + " " + *value);
+      result.push_back(found->second->names.front());
+      result.push_back(*value);
     } else if (equals == std::string::npos) {
       result.push_back(name);
       if (takes_value) waiting = found->second;

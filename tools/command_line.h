@@ -3,6 +3,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zg::tools {
@@ -15,6 +16,10 @@ struct Flag {
   std::string help;   ///< empty: a flag that help does not list
   /// Called once with the spelling that errors should name and the value; "true" for a bare switch.
   std::function<void(const std::string& name, const std::string& value)> set;
+  /// Words that the value may come in, joined by commas: "16 16 5000000" is 16,16,5000000 too.
+  int words = 1;
+  /// Names that stand for the flag with a value: {"--bf16", "bf16"} of --precision.
+  std::vector<std::pair<std::string, std::string>> with_value;
 };
 
 struct FlagGroup {

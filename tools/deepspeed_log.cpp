@@ -55,7 +55,10 @@ DeepSpeedLog::DeepSpeedLog(int64_t interval, int64_t first, const zero::Schedule
 
 std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   const int64_t timed = step.steps - first_ - untimed_steps;
-  if (timed > 0) seconds_ += step.seconds;
+  if (timed > 0) {
+    seconds_ += step.seconds;
+    samples_ += step.samples;
+  }
   peak_bytes_ = std::max(peak_bytes_, step.peak_bytes);
   if (interval_ <= 0 || step.steps % interval_ != 0) return {};
   const int64_t taken = step.steps - step.skipped;
@@ -65,16 +68,15 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   std::vector<std::string> lines = {
       stamp("logging.py:96:log_dist") +
       text("[Rank 0] step=%lld, skipped=%lld, lr=[%s], mom=[[%s, %s]]", (long long)step.steps,
-           (long long)step.skipped, python_number(schedule_.rate(taken)).c_str(),
+           (long long)step.skipped, python_number(step.next_rate).c_str(),
            beta(betas.beta1).c_str(), beta(betas.beta2).c_str())};
   if (timed <= 0) return lines;
-  const double samples = static_cast<double>(step.samples);
   lines.push_back(stamp("timer.py:260:stop") +
                   text("epoch=0/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=%s, "
                        "CurrSamplesPerSec=%s, MemAllocated=%sGB, MaxMemAllocated=%sGB",
                        (long long)step.micro_steps, (long long)step.steps,
-                       python_number(samples * static_cast<double>(timed) / seconds_).c_str(),
-                       python_number(samples / step.seconds).c_str(),
+                       python_number(static_cast<double>(samples_) / seconds_).c_str(),
+                       python_number(static_cast<double>(step.samples) / step.seconds).c_str(),
                        gigabytes(step.live_bytes).c_str(), gigabytes(peak_bytes_).c_str()));
   return lines;
 }

@@ -17,6 +17,7 @@ class DeepSpeedLog {
   struct Step {
     int64_t steps, skipped, micro_steps;  ///< since step 0, this one included
     int64_t samples;                      ///< of all ranks, of this step
+    double next_rate;                     ///< of the step that follows
     double seconds;
     int64_t live_bytes, peak_bytes;  ///< of the device, after and during the step
   };
@@ -31,6 +32,7 @@ class DeepSpeedLog {
   zero::Schedule schedule_;
   zero::AdamOptions adam_;
   double seconds_ = 0.0;  // of the timed steps
+  int64_t samples_ = 0;   // of the same
   int64_t peak_bytes_ = 0;
 };
 

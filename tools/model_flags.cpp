@@ -22,7 +22,8 @@ Flag model_type_flag(ModelOptions& model) {
 }
 
 Flag heads_flag(ModelOptions& model) {
-  return integer_flag({"--n-head"}, model.heads, "attention heads", {1, ""});
+  return integer_flag({"--n-head", "--num-attention-heads"}, model.heads, "attention heads",
+                      {1, ""});
 }
 
 Flag checkpoint_positional(std::string& target) {

@@ -2,6 +2,7 @@
 
 #include "runtime/error.h"
 #include "tools/flags.h"
+#include "tools/text.h"
 #include "zero/precision.h"
 
 namespace zg::tools {
@@ -22,8 +23,15 @@ Flag betas_flag(zero::AdamOptions& adam) {
           }};
 }
 
+// Megatron's, one for each.
+Flag beta_flag(const char* name, float& beta) {
+  return {{name}, "X", "", [&beta](const std::string& given, const std::string& value) {
+            beta = static_cast<float>(parse_number(given, value, below_one));
+          }};
+}
+
 Flag precision_flag(OptimisationOptions& optimisation) {
-  return {
+  Flag flag = {
       {"--precision"},
       "P",
       "of values, activations and gradients: f32 or 32; bf16, or f16 or 16\n"
@@ -38,6 +46,8 @@ Flag precision_flag(OptimisationOptions& optimisation) {
         optimisation.preset = preset ? value : "";
         if (!preset) optimisation.engine.compute = computes[choice];
       }};
+  flag.with_value = {{"--bf16", "bf16"}, {"--fp16", "f16"}};
+  return flag;
 }
 
 Flag initial_scale_flag(zero::LossScaleOptions& scaling) {
@@ -74,14 +84,30 @@ std::vector<Flag> optimisation_flags(TrainOptions& options) {
       schedule_flag(schedule),
       integer_flag({"--warmup-steps", "--num-warmup-steps"}, schedule.warmup_num_steps,
                    "until the highest rate", {0, "DeepSpeed's 1000, cosine 0"}),
+      choice_flag({"--lr-decay-style"}, schedule.annealing.lr_decay_style,
+                  {"linear", "cosine", "constant"},
+                  "the rate by samples, as Megatron: linearly up from 0 in\n"
+                  "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
+      integer_flag({"--lr-warmup-samples"}, schedule.annealing.lr_warmup_samples,
+                   "until the highest rate"),
+      integer_flag({"--lr-decay-samples"}, schedule.annealing.lr_decay_samples,
+                   "until the lowest, counted from the first", {1, "--train-samples"}),
+      number_flag({"--min-lr"}, schedule.min_rate, not_negative,
+                  "the lowest rate, of --lr-decay-style and of --schedule cosine"),
       number_flag({"--weight-decay"}, engine.adam.weight_decay, not_negative,
                   "AdamW's, on matrices of linear layers"),
       betas_flag(engine.adam),
-      number_flag({"--clip"}, engine.clip_norm, not_negative,
+      beta_flag("--adam-beta1", engine.adam.beta1),
+      beta_flag("--adam-beta2", engine.adam.beta2),
+      number_flag({"--adam-eps"}, engine.adam.epsilon, positive,
+                  "what AdamW adds to the root of its second moment"),
+      number_flag({"--clip", "--clip-grad"}, engine.clip_norm, not_negative,
                   "largest gradient norm; 0: no clipping"),
       precision_flag(options.optimisation),
       initial_scale_flag(engine.loss_scaling),
-      switch_flag({"--activation-checkpoint"}, options.activation_checkpoint,
+      switch_flag({"--activation-checkpoint", "--checkpoint-activations",
+                   "--deepspeed-activation-checkpointing"},
+                  options.activation_checkpoint,
                   "keep each block's input only and compute the rest again"),
       text_flag({"--init"}, "F", options.initial_weights,
                 "weights from a safetensors file or a checkpoint"),
@@ -105,7 +131,55 @@ void settle_precision(TrainOptions& options) {
   if (options.given.count("--grad-accum-dtype")) engine.grad_accum = sums;
 }
 
+namespace {
+
+// The flags of AnnealingLR choose it; none of them says anything of another schedule.
+void settle_annealing(TrainOptions& options) {
+  const Given& given = options.given;
+  zero::ScheduleOptions& schedule = options.optimisation.schedule;
+  for (const char* flag : annealing_flags) {
+    if (!given.count(flag)) continue;
+    if (given.count("--schedule"))
+      throw ConfigError(std::string(flag) + ": expected one of --schedule and " + flag +
+                        ", got both");
+    schedule.kind = zero::ScheduleKind::annealing;
+  }
+  const bool anneals = schedule.kind == zero::ScheduleKind::annealing;
+  if (given.count("--min-lr") && !anneals && schedule.kind != zero::ScheduleKind::cosine)
+    throw ConfigError("--min-lr: expected a schedule that comes down to it, got --schedule " +
+                      std::string(zero::name_of(schedule.kind)) +
+                      "; try --lr-decay-style cosine, or --schedule cosine");
+  if (!anneals) return;
+  if (given.count("--warmup-steps"))
+    throw ConfigError(
+        "--warmup-steps: expected --lr-warmup-samples with a rate that goes by samples, got steps");
+  if (schedule.min_rate > schedule.rate)
+    throw ConfigError(
+        text("--min-lr: expected at most --lr %g, got %g", schedule.rate, schedule.min_rate));
+  zero::AnnealingOptions& annealing = schedule.annealing;
+  if (annealing.lr_decay_style == zero::DecayStyle::constant) {
+    for (const char* flag : {"--lr-decay-samples", "--min-lr"})
+      if (given.count(flag))
+        throw ConfigError(std::string(flag) +
+                          ": expected --lr-decay-style linear or cosine with it, got constant");
+    return;
+  }
+  if (annealing.lr_decay_samples == 0) annealing.lr_decay_samples = options.train_samples;
+  if (annealing.lr_decay_samples == 0)
+    throw ConfigError(
+        "--lr-decay-samples: expected where the rate is lowest, or --train-samples where the run "
+        "ends, got neither; try --lr-decay-style constant");
+  if (annealing.lr_warmup_samples >= annealing.lr_decay_samples)
+    throw ConfigError(
+        text("--lr-warmup-samples: expected less than the %lld samples of "
+             "--lr-decay-samples or --train-samples, got %lld",
+             (long long)annealing.lr_decay_samples, (long long)annealing.lr_warmup_samples));
+}
+
+}  // namespace
+
 void settle_schedule(TrainOptions& options) {
+  settle_annealing(options);
   const Given& given = options.given;
   const OptimisationOptions& optimisation = options.optimisation;
   zero::ScheduleOptions& schedule = options.optimisation.schedule;

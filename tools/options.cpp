@@ -1,13 +1,12 @@
 #include "tools/options.h"
 
-#include <limits>
-
 #include "runtime/error.h"
 #include "tools/config/load.h"
 #include "tools/data_flags.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"
+#include "tools/length_flags.h"
 #include "tools/model_flags.h"
 #include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
@@ -23,12 +22,13 @@ std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
   for (Flag& flag : held_out_flags(data)) flags.push_back(std::move(flag));
   std::vector<Flag> model_flags = {
       model_type_flag(model),
-      integer_flag({"--n-layer"}, model.layers,
+      integer_flag({"--n-layer", "--num-layers"}, model.layers,
                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
       heads_flag(model),
-      integer_flag({"--n-embd"}, model.width, "width", {1, ""}),
-      integer_flag({"--block-size"}, model.block_size, "longest sequence",
+      integer_flag({"--n-embd", "--hidden-size"}, model.width, "width", {1, ""}),
+      integer_flag({"--block-size", "--seq-length"}, model.block_size, "longest sequence",
                    {1, "sort 11, adder 6, text 128"}),
+      integer_flag({"--max-position-embeddings"}, model.max_positions, "", {1, ""}),
       integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
                    {1, "from the data"}),
       switch_flag({"--tied"}, model.tied, "the head shares the token embedding's weights"),
@@ -59,41 +59,6 @@ std::vector<Flag> place_flags(PlaceOptions& place) {
                 "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
       size_flag({"--host-memory"}, place.device.host_limit,
                 "cap on each rank's pinned and host bytes together"),
-  };
-}
-
-// Lightning's: 120 batches, or 0.25 of them. Listed in help as a spelling only.
-Flag epoch_limit_flag(EpochLimit& limit) {
-  return {{"--limit-train-batches"},
-          "N",
-          "",
-          [&limit](const std::string& name, const std::string& value) {
-            limit = {};
-            if (value.find('.') == std::string::npos)
-              limit.batches = parse_integer(name, value, 1, std::numeric_limits<int32_t>::max());
-            else
-              limit.share = parse_number(
-                  name, value, {0.0, 1.0, true, false, "a share above 0 and at most 1.0"});
-          }};
-}
-
-std::vector<Flag> size_flags(TrainOptions& options) {
-  return {
-      integer_flag({"--batch-size", "--per-device-train-batch-size", "-b"}, options.batch.micro,
-                   "samples in a micro-batch", {1, "64"}),
-      integer_flag({"--grad-accum", "--gradient-accumulation-steps"}, options.batch.accumulation,
-                   "micro-batches in a step", {1, "1"}),
-      // 0 passes: the solver explains it with the other two.
-      integer_flag({"--train-batch-size"}, options.batch.train,
-                   "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
-      integer_flag({"--steps"}, options.steps,
-                   "optimizer steps, counted from step 0 also when resuming", {0, nullptr}),
-      number_flag({"--epochs", "--num-train-epochs"}, options.epochs,
-                  {0.0, 1e6, true, false, "a number above 0 and at most 1e6"},
-                  "passes over the training data, instead of --steps; at the end their average "
-                  "time and peak",
-                  ""),
-      epoch_limit_flag(options.epoch_limit),
   };
 }
 
@@ -189,7 +154,7 @@ std::vector<Flag> output_flags(TrainOptions& options) {
                    "steps between loss lines; 0: none"),
       integer_flag({"--eval-interval"}, options.eval_interval, "steps between validations",
                    {0, "none"}),
-      integer_flag({"--eval-batches"}, options.eval_batches,
+      integer_flag({"--eval-batches", "--eval-iters"}, options.eval_batches,
                    "micro-batches of a validation; 0: the whole split"),
       integer_flag({"--sample-interval"}, options.sample_interval,
                    "steps between samples of text from the model", {0, "none"}),
@@ -220,10 +185,15 @@ std::vector<Flag> checkpoint_flags(TrainOptions& options) {
       switch_flag({"--async-save"}, options.async_save,
                   "write those of --save-interval while training goes on; a step waits\n"
                   "for what it is about to overwrite"),
-      text_flag({"--resume"}, "DIR|auto", options.resume,
+      text_flag({"--resume", "--load"}, "DIR|auto", options.resume,
                 "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
                 "or checkpoints when it has one. What no flag says of model, data and training "
                 "is\nthe checkpoint's"),
+      integer_flag({"--exit-interval"}, options.exit_interval,
+                   "save and end after each N steps, for jobs in a row; 0: never"),
+      text_flag({"--kill-switch-path"}, "F", options.kill_switch,
+                "save and end after the step in which a file of this name comes"),
+      switch_flag({"--universal-checkpoint"}, options.universal_checkpoint, ""),
       integer_flag({"--max-restarts"}, options.max_restarts,
                    "after a failure go on from --save's newest checkpoint, at most so\n"
                    "often; not after signals and what would fail again the same way"),
@@ -257,7 +227,7 @@ std::vector<Flag> config_flags(ConfigOptions& config) {
 std::vector<FlagGroup> train_groups(TrainOptions& options) {
   return {{"config", config_flags(options.config)},
           {"data and model", data_and_model_flags(options.data, options.model)},
-          {"batch and length", size_flags(options)},
+          {"batch and length", length_flags(options)},
           {"optimisation", optimisation_flags(options)},
           {"ranks", rank_flags(options)},
           {"offload", offload_flags(options.offload, options.optimisation.engine.offload)},
@@ -281,12 +251,7 @@ void check_train(const TrainOptions& options) {
                       ", got " + std::to_string(options.drill.rank));
   if (options.drill.fault == Drill::Fault::mismatch && options.ranks == 1)
     throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
-  if (given.count("--steps") && given.count("--epochs"))
-    throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
-  if (given.count("--steps") && given.count("--limit-train-batches"))
-    throw ConfigError(
-        "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
-        "--steps");
+  check_length(options);
   // A config's checkpoint.writer.decoupled is also of runs that save once.
   if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
     throw ConfigError(
@@ -326,7 +291,9 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
           "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
           "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
-          "--precision 16, --strategy ddp|deepspeed_stage_N[_offload],\n"
+          "--precision 16, --bf16, --strategy ddp|deepspeed_stage_N[_offload],\n"
+          "--micro-batch-size, --global-batch-size, --num-layers, --hidden-size,\n"
+          "--num-attention-heads, --seq-length, --clip-grad, --adam-beta1, --load,\n"
           "--deepspeed_config F,\n"
           "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
@@ -429,7 +396,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                  {"how much",
                   {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
                                 "samples at a time", {1, nullptr}),
-                   integer_flag({"--eval-batches"}, options.batches,
+                   integer_flag({"--eval-batches", "--eval-iters"}, options.batches,
                                 "batches of the validation split; 0: all of it"),
                    integer_flag({"--score-samples"}, options.score_samples,
                                 "problems per split of sort's and adder's scores"),

@@ -11,6 +11,7 @@
 #include "models/generate.h"
 #include "runtime/device.h"
 #include "runtime/processes.h"
+#include "tools/batch_rampup.h"
 #include "tools/batch_size.h"
 #include "tools/command_line.h"
 #include "tools/config/schema.h"
@@ -31,8 +32,9 @@ struct DataOptions {
 struct ModelOptions {
   std::string model_type = "gpt-nano";
   int64_t layers = 0, heads = 0, width = 0;
-  int64_t block_size = 0;  ///< 0: the data's own
-  int64_t vocabulary = 0;  ///< 0: the data's own
+  int64_t block_size = 0;     ///< 0: the data's own
+  int64_t max_positions = 0;  ///< Megatron's, which block_size has to be; 0: not given
+  int64_t vocabulary = 0;     ///< 0: the data's own
   bool tied = false;
   double dropout = 0.1;
 };
@@ -40,6 +42,7 @@ struct ModelOptions {
 /// How many samples a step takes, as far as it was given.
 struct BatchOptions {
   std::optional<int64_t> micro, accumulation, train;
+  BatchRampup rampup;
   /// Where a config says it, "ds.json:2:3: train_batch_size: "; empty: flags do.
   std::string place;
 };
@@ -97,7 +100,8 @@ struct TrainOptions {
   BucketsByWidth buckets;
   BatchOptions batch;
   int64_t steps = 2000;
-  double epochs = 0.0;  ///< 0: not given
+  double epochs = 0.0;        ///< 0: not given
+  int64_t train_samples = 0;  ///< that the run ends before it would exceed; 0: not given
   EpochLimit epoch_limit;
   OptimisationOptions optimisation;
   OffloadFlags offload;
@@ -122,6 +126,9 @@ struct TrainOptions {
   std::string save;
   int64_t save_interval = 0, save_top_k = 1;  ///< -1: keep every checkpoint
   bool async_save = false;
+  int64_t exit_interval = 0;          ///< steps after which the run saves and ends; 0: never
+  std::string kill_switch;            ///< a file whose coming ends the run; empty: none
+  bool universal_checkpoint = false;  ///< every one is
   int64_t max_restarts = 0;
   int64_t restarted = 0;  ///< so often, by then; given: by the process that restarts this one
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: start afresh

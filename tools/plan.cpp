@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "runtime/device_names.h"
 #include "tools/budgets.h"
+#include "tools/described.h"
 #include "tools/explain.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
@@ -15,7 +17,8 @@ namespace {
 void silence(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
-  for (const char* flag : {"--save", "--metrics", "--trace", "--max-restarts", "--autotuning"})
+  for (const char* flag : {"--save", "--metrics", "--trace", "--max-restarts", "--autotuning",
+                           "--exit-interval", "--kill-switch-path", "--universal-checkpoint"})
     if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
   if (!without_effect.empty())
@@ -74,6 +77,16 @@ void print_summary(const Run& run, const RankMemory& memory) {
                mib(memory.io.written).c_str()));
 }
 
+// A batch that grows takes more than the steps that were walked.
+std::optional<RankMemory> largest_memory(const Run& run) {
+  if (run.settings.rampup.start == 0) return std::nullopt;
+  const Run largest = largest_steps(run);
+  const RankMemory memory = walk(largest, 0);
+  print(described(run.settings.rampup, run.settings.samples_per_step()) +
+        text("; peak %s in its largest steps", mib(needs_of(memory).device).c_str()));
+  return memory;
+}
+
 // The exit status.
 int print_drive(const Run& run, const RankMemory& memory) {
   const DriveBudget budget = drive_budget(run, needs_of(memory));
@@ -83,10 +96,10 @@ int print_drive(const Run& run, const RankMemory& memory) {
   return budget.suffices() ? 0 : 5;
 }
 
-int print_caps(const Run& run, const RankMemory& memory) {
+int print_caps(const Run& run, const RankMemory& memory, const RankMemory* largest) {
   const DeviceOptions& limits = run.options.place.device;
   if (!limits.memory_limit && !limits.host_limit) return 0;
-  const bool yes = fits(run, memory);
+  const bool yes = fits(run, memory) && (!largest || fits(run, *largest));
   const std::optional<std::string> smallest = smallest_fitting(run);
   std::string caps = limits.memory_limit ? size(limits.memory_limit) : "";
   if (limits.host_limit)
@@ -116,7 +129,9 @@ int plan(const std::vector<std::string>& arguments) {
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
   if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, to_json(record));
-  const int drive = print_drive(run, first), caps = print_caps(run, first);
+  const std::optional<RankMemory> largest = largest_memory(run);
+  const int drive = print_drive(run, first);
+  const int caps = print_caps(run, first, largest ? &*largest : nullptr);
   return caps ? caps : drive;
 }
 

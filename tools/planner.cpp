@@ -1,6 +1,7 @@
 #include "tools/planner.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "tools/checkpoint_directory.h"
 #include "tools/setup.h"
@@ -27,6 +28,23 @@ RankMemory walk(const Run& run, int rank) {
     stepper.agreed(0);
   }
   return stepper.rank_memory();
+}
+
+// Every later step is like the third, and every later micro-batch of one.
+Run largest_steps(const Run& run) {
+  Run largest = run;
+  largest.trace = nullptr;
+  Settings& settings = largest.settings;
+  // Where plan chose how many steps to walk, the run goes on.
+  const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  const Progress last = advanced(settings.rampup, settings.samples_per_step(),
+                                 {.steps = run.steps_done, .samples = settings.samples},
+                                 {.steps = ends ? run.steps - 1 : never, .samples = never / 2});
+  settings.accumulation = std::min<int64_t>(settings.accumulation_after(last.samples), 3);
+  settings.rampup = {};
+  largest.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
+  return largest;
 }
 
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
@@ -79,10 +97,7 @@ void set_offload(zero::Config& engine) {
 }  // namespace
 
 std::optional<std::string> smallest_fitting(const Run& run) {
-  Run candidate = run;
-  candidate.trace = nullptr;
-  // Every later step is like the third.
-  candidate.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
+  Run candidate = largest_steps(run);
   const bool always = run.options.activation_checkpoint;
   zero::Config& engine = candidate.settings.optimisation.engine;
   const zero::OffloadOptions places = engine.offload;

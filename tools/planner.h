@@ -12,6 +12,10 @@ namespace zg::tools {
 /// bytes as a real run's. Limits are not applied.
 RankMemory walk(const Run& run, int rank);
 
+/// Three steps like the run's largest, which a batch that grows may come to after all that a walk
+/// takes: what they need, the run needs.
+Run largest_steps(const Run& run);
+
 /// What --memory-json says of a run beside its ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 

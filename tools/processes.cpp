@@ -38,13 +38,13 @@ std::string offload_of(const zero::OffloadOptions& offload) {
 std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
   const zero::Config& engine = run.settings.optimisation.engine;
-  return text("%lld %lld %lld %lld %d %d %lld %lld %lld %lld %lld %d %d %lld",
+  return text("%lld %lld %lld %lld %d %d %lld %lld %lld %lld %lld %lld %d %d %lld",
               (long long)engine.reduce_bucket_size, (long long)engine.allgather_bucket_size,
               (long long)engine.prefetch_bucket_size, (long long)engine.param_persistence_threshold,
               engine.overlap_comm, options.activation_checkpoint, (long long)options.eval_interval,
               (long long)options.eval_batches, (long long)options.sample_interval,
-              (long long)options.save_interval, (long long)options.score_samples,
-              options.save.empty(), options.memory_json.empty(),
+              (long long)options.save_interval, (long long)options.exit_interval,
+              (long long)options.score_samples, options.save.empty(), options.memory_json.empty(),
               (long long)options.dump_gradients_step.value_or(-1)) +
          offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf + " " +
          run.resumed;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "runtime/error.h"
@@ -13,12 +14,14 @@
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
+#include "tools/early_end.h"
 #include "tools/effects.h"
 #include "tools/hugging_face.h"
 #include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
 #include "tools/setup.h"
+#include "tools/text.h"
 #include "zero/checkpoint_file.h"
 
 namespace zg::tools {
@@ -76,7 +79,9 @@ void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
-  if (options.save.empty() || options.only_planned) return;
+  if (options.only_planned) return;
+  refuse_kill_switch(options.kill_switch);
+  if (options.save.empty()) return;
   check_own_directory(options.save, resumed);
   make_directories(options.save);
 }
@@ -98,6 +103,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                                            .train = options.batch.train,
                                            .ranks = options.ranks,
                                            .place = options.batch.place});
+  check_rampup(options.batch.rampup, size);
   Settings settings = {.model = model_config(options.model, dataset),
                        .data = options.data,
                        .characters = characters_of(dataset),
@@ -105,19 +111,17 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                        .micro_batch = size.micro,
                        .accumulation = size.accumulation,
                        .ranks = options.ranks,
+                       .rampup = options.batch.rampup,
                        .optimisation = options.optimisation,
                        .seed = options.seed,
                        .epochs = options.epochs,
+                       .train_samples = options.train_samples,
                        .save_top_k = options.save_top_k};
   settings.optimisation.engine.seed = options.seed;
   fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
   zero::validate(settings.optimisation.engine);
   return settings;
 }
-
-struct Position {
-  int64_t steps = 0, samples = 0;
-};
 
 // Epochs count samples: what is left of them goes in steps of today's size.
 // An epoch of fewer batches is a share of one. The samples of an epoch; 0: the run counts none.
@@ -135,14 +139,23 @@ double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Setti
 }
 
 int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
-                    const Settings& settings, const Position& done) {
-  if (options.epochs <= 0.0) return options.steps;
-  const double samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train)) -
-                         static_cast<double>(done.samples);
+                    const Settings& settings, const Progress& done) {
+  const int64_t whole = settings.samples_per_step();
+  double samples = static_cast<double>(options.train_samples);
   constexpr double rounding = 1e-9;  // of a share of an epoch that is a whole number of steps
-  const auto left =
-      static_cast<int64_t>(samples / static_cast<double>(settings.samples_per_step()) + rounding);
-  return std::max<int64_t>(1, done.steps + std::max<int64_t>(0, left));
+  if (options.epochs > 0.0)
+    samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train)) +
+              rounding * static_cast<double>(whole);
+  if (samples <= 0.0) return options.steps;
+  const Progress end = advanced(
+      settings.rampup, whole, done,
+      {.steps = std::numeric_limits<int64_t>::max(), .samples = static_cast<int64_t>(samples)});
+  if (options.train_samples > 0 && end.steps == 0)
+    throw ConfigError(
+        text("--train-samples: expected at least the %lld samples of the first step, "
+             "got %lld",
+             (long long)settings.rampup.batch_at(0, whole), (long long)options.train_samples));
+  return std::max<int64_t>(1, end.steps);
 }
 
 }  // namespace
@@ -154,7 +167,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
   settle_precision(options);
   std::optional<Settings> saved;
-  Position done;
+  Progress done;
   if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
   if (!run.resumed.empty()) {
     const zero::CheckpointInfo info = zero::read_checkpoint_info(run.resumed);
@@ -204,6 +217,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);
     run.settings.samples = saved->samples;
+    run.settings.skipped_samples = saved->skipped_samples;
     run.settings.loss = saved->loss;
   }
   return run;

@@ -30,6 +30,9 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "micro_batch", settings.micro_batch);
   visit("run", "accumulation", settings.accumulation);
   visit("run", "ranks", settings.ranks);
+  visit("run", "rampup_start", settings.rampup.start);
+  visit("run", "rampup_increment", settings.rampup.increment);
+  visit("run", "rampup_samples", settings.rampup.samples);
   visit("run", "dropout", settings.model.dropout);
   visit("run", "rate", settings.optimisation.schedule.rate);
   visit("run", "schedule", settings.optimisation.schedule.kind);
@@ -39,6 +42,11 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "warmup_min_rate", settings.optimisation.schedule.warmup_min_lr);
   visit("run", "warmup_min_ratio", settings.optimisation.schedule.warmup_min_ratio);
   visit("run", "cosine_min_ratio", settings.optimisation.schedule.cos_min_ratio);
+  visit("run", "min_rate", settings.optimisation.schedule.min_rate);
+  auto& annealing = settings.optimisation.schedule.annealing;
+  visit("run", "warmup_samples", annealing.lr_warmup_samples);
+  visit("run", "decay_samples", annealing.lr_decay_samples);
+  visit("run", "decay_style", annealing.lr_decay_style);
   auto& range_test = settings.optimisation.schedule.range_test;
   visit("run", "range_test_step_size", range_test.step_size);
   visit("run", "range_test_step_rate", range_test.step_rate);
@@ -83,8 +91,10 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "seed", settings.seed);
   visit("run", "steps", settings.steps);
   visit("run", "epochs", settings.epochs);
+  visit("run", "train_samples", settings.train_samples);
   visit("run", "save_top_k", settings.save_top_k);
   visit("position", "samples", settings.samples);
+  visit("position", "skipped_samples", settings.skipped_samples);
   visit("position", "loss", settings.loss);
 }
 
@@ -97,6 +107,7 @@ Json value_of(Space space) { return zg::name_of(space); }
 Json value_of(DType dtype) { return name_of(dtype); }
 Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
 Json value_of(zero::WarmupType type) { return type == zero::WarmupType::linear ? "linear" : "log"; }
+Json value_of(zero::DecayStyle style) { return zero::name_of(style); }
 Json value_of(double number) {
   // JSON has no infinities: a diverged run still saves.
   return std::isfinite(number) ? Json(number)
@@ -131,6 +142,9 @@ void read(const Json& json, zero::ScheduleKind& kind) {
 void read(const Json& json, zero::WarmupType& type) {
   type = json.get<std::string>() == "linear" ? zero::WarmupType::linear : zero::WarmupType::log;
 }
+void read(const Json& json, zero::DecayStyle& style) {
+  style = zero::decay_style(json.get<std::string>());
+}
 void read(const Json& json, double& number) {
   number = json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
 }
@@ -140,7 +154,8 @@ void read(const Json& json, T& value) {
 }
 
 bool is_recent(const std::string& group, const std::string& name) {
-  return group == "run" || name == "split" || name == "bytes" || name == "checksum";
+  return group == "run" || name == "split" || name == "bytes" || name == "checksum" ||
+         name == "skipped_samples";
 }
 
 // Whether a difference is a line of its own. Characters are checked where the data is read; what

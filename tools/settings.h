@@ -18,18 +18,29 @@ struct Settings {
   DataOptions data;
   std::string characters;  ///< of the data, in order of token ids; empty when tokens are numbers
   Contents contents;       ///< of the data file, as the run read it
-  int64_t micro_batch = 0, accumulation = 1, ranks = 1;
+  int64_t micro_batch = 0;
+  int64_t accumulation = 1;  ///< of the whole batch
+  int64_t ranks = 1;
+  BatchRampup rampup;  ///< how a step comes to the whole batch
   OptimisationOptions optimisation;
   uint64_t seed = 3407;
-  int64_t steps = 0;        ///< where the run ends; 0: an older checkpoint, which does not say
-  double epochs = 0.0;      ///< what that followed from; 0: from a number of steps
-  int64_t save_top_k = -1;  ///< -1: every checkpoint is kept, as older versions did
-  int64_t samples = 0;      ///< consumed so far: where the data goes on
+  int64_t steps = 0;            ///< where the run ends; 0: an older checkpoint, which does not say
+  double epochs = 0.0;          ///< what that followed from; 0: from a number of steps
+  int64_t train_samples = 0;    ///< or from that; 0: it did not
+  int64_t save_top_k = -1;      ///< -1: every checkpoint is kept, as older versions did
+  int64_t samples = 0;          ///< consumed so far: where the data goes on
+  int64_t skipped_samples = 0;  ///< of them, by steps that were not taken
   /// What --save-top-k compares: the last validation's loss when there are any, else the last
   /// step's. NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
 
-  int64_t samples_per_step() const { return micro_batch * accumulation * ranks; }
+  int64_t samples_per_step() const { return micro_batch * accumulation * ranks; }  ///< the whole
+  /// Of the step that comes next, which may still be on its way to the whole batch.
+  int64_t step_samples() const { return rampup.batch_at(samples, samples_per_step()); }
+  int64_t step_accumulation() const { return accumulation_after(samples); }
+  int64_t accumulation_after(int64_t consumed) const {
+    return rampup.batch_at(consumed, samples_per_step()) / (samples_per_step() / accumulation);
+  }
 };
 
 std::string to_json(const Settings& settings);

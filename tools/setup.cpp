@@ -174,6 +174,10 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
                       std::to_string(dataset.vocabulary()) + " tokens of the data, got " +
                       std::to_string(config.vocabulary));
   config.block_size = dataset.block_size();
+  if (options.max_positions > 0 && options.max_positions != config.block_size)
+    throw ConfigError("--max-position-embeddings: expected the longest sequence, --block-size " +
+                      std::to_string(config.block_size) + ", got " +
+                      std::to_string(options.max_positions));
   config.tied = options.tied;
   config.dropout = static_cast<float>(options.dropout);
   models::validate(config);
@@ -221,9 +225,10 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--split", options.data.split, saved.data.split);
   fill("--seed", options.seed, saved.seed);
   fill("--save-top-k", options.save_top_k, saved.save_top_k);
-  if (missing("--steps") && missing("--epochs") && saved.steps > 0) {
+  if (missing("--steps") && missing("--epochs") && missing("--train-samples") && saved.steps > 0) {
     options.steps = saved.steps;
     options.epochs = saved.epochs;
+    options.train_samples = saved.train_samples;
   }
   OptimisationOptions& optimisation = options.optimisation;
   zero::Config& engine = optimisation.engine;
@@ -234,6 +239,13 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--schedule", schedule.kind, saved_schedule.kind);
   if (schedule.kind == saved_schedule.kind)
     fill("--warmup-steps", schedule.warmup_num_steps, saved_schedule.warmup_num_steps);
+  fill("--min-lr", schedule.min_rate, saved_schedule.min_rate);
+  const zero::AnnealingOptions& annealing = saved_schedule.annealing;
+  fill("--lr-decay-style", schedule.annealing.lr_decay_style, annealing.lr_decay_style);
+  fill("--lr-warmup-samples", schedule.annealing.lr_warmup_samples, annealing.lr_warmup_samples);
+  // A decay that ended with the run's samples does so again.
+  if (options.train_samples == 0 || annealing.lr_decay_samples != saved.train_samples)
+    fill("--lr-decay-samples", schedule.annealing.lr_decay_samples, annealing.lr_decay_samples);
   // What no flag sets, a config does, and all of it.
   if (missing("--config") && schedule.kind == saved_schedule.kind) {
     schedule.warmup_type = saved_schedule.warmup_type;
@@ -248,7 +260,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
       schedule.total_num_steps = saved_schedule.total_num_steps;
   }
   if (missing("--config")) {
-    engine.adam.epsilon = saved_engine.adam.epsilon;
+    fill("--adam-eps", engine.adam.epsilon, saved_engine.adam.epsilon);
     engine.adam.decoupled = saved_engine.adam.decoupled;
     engine.adam.stochastic_rounding = saved_engine.adam.stochastic_rounding;
     const int power = engine.loss_scaling.initial_scale_power;
@@ -256,8 +268,10 @@ void adopt(const Settings& saved, TrainOptions& options) {
     engine.loss_scaling.initial_scale_power = power;
   }
   fill("--weight-decay", engine.adam.weight_decay, saved_engine.adam.weight_decay);
-  fill("--betas", engine.adam.beta1, saved_engine.adam.beta1);
-  fill("--betas", engine.adam.beta2, saved_engine.adam.beta2);
+  if (missing("--betas")) {
+    fill("--adam-beta1", engine.adam.beta1, saved_engine.adam.beta1);
+    fill("--adam-beta2", engine.adam.beta2, saved_engine.adam.beta2);
+  }
   fill("--clip", engine.clip_norm, saved_engine.clip_norm);
   fill("--precision", optimisation.preset, saved.optimisation.preset);
   fill("--precision", engine.compute, saved_engine.compute);
@@ -281,11 +295,13 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--nccl-reduce", engine.nccl_reduce, saved_engine.nccl_reduce);
   // Another number of ranks takes the same batch in other turns.
   BatchOptions& batch = options.batch;
+  fill("--rampup-batch-size", batch.rampup, saved.rampup);
   if (!batch.micro && !batch.accumulation) {
     if (!batch.train) batch.train = saved.samples_per_step();
     batch.micro = saved.micro_batch;
-    // As it was, or the largest that this number of ranks can share the step in.
-    if (const int64_t share = *batch.train / options.ranks; *batch.train % options.ranks == 0)
+    // As it was, or the largest that this number of ranks can share every step in.
+    const int64_t common = batch.rampup.common(*batch.train);
+    if (const int64_t share = common / options.ranks; common % options.ranks == 0)
       while (share % *batch.micro != 0) --*batch.micro;
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;

@@ -8,6 +8,7 @@
 #include "autograd/ops.h"
 #include "models/generate.h"
 #include "runtime/trace.h"
+#include "tools/early_end.h"
 #include "tools/hugging_face.h"
 #include "zero/checkpoint_file.h"
 
@@ -34,6 +35,12 @@ int64_t Stepper::load() {
   return 0;
 }
 
+double Stepper::rate() const {
+  return schedule_.rate(zero::counts_samples(settings_.optimisation.schedule.kind)
+                            ? settings_.samples - settings_.skipped_samples
+                            : engine_->steps() - engine_->skipped());
+}
+
 void Stepper::pass(Drill::Phase phase, int64_t step) {
   strike(run_.options.drill, phase, step, ranks_, device_);
 }
@@ -42,12 +49,15 @@ Stepper::Step Stepper::step() {
   const TraceSpan span(device_.compute(), "step");
   ranks_.set_step(engine_->steps());
   memory_.begin_step(engine_->steps());
-  std::vector<double> losses;
-  for (int64_t j = 0; j < settings_.accumulation; ++j) losses.push_back(micro_batch(j));
-  settings_.samples += settings_.samples_per_step();
-  Step done{.loss = engine_->mean_loss(losses),
-            .rate = schedule_.rate(engine_->steps() - engine_->skipped())};
+  Step done{.micro_batches = settings_.step_accumulation(),
+            .samples = settings_.step_samples(),
+            .rate = rate()};
   const auto betas = schedule_.betas(engine_->steps() - engine_->skipped());
+  std::vector<double> losses;
+  for (int64_t j = 0; j < done.micro_batches; ++j)
+    losses.push_back(micro_batch(j, done.micro_batches));
+  settings_.samples += done.samples;
+  done.loss = engine_->mean_loss(losses);
   if (run_.options.dump_gradients_step == engine_->steps())
     zero::dump_gradients(run_.options.dump_gradients, *engine_);
   memory_.note(Cell::before_step);
@@ -58,14 +68,15 @@ Stepper::Step Stepper::step() {
     done.result = engine_->step(static_cast<float>(done.rate), betas);
     device_.compute().synchronize();  // the step's time and its faults are its own
   }
+  if (done.result.skipped) settings_.skipped_samples += done.samples;
   memory_.note(Cell::after_step);
   return done;
 }
 
 // Of the micro-batches of a step, the ranks take turns. A step with several of them has one row per
 // cell: the first is the first's, the others are the last's, and no peak between them is lost.
-double Stepper::micro_batch(int64_t index) {
-  const bool last = index + 1 == settings_.accumulation;
+double Stepper::micro_batch(int64_t index, int64_t count) {
+  const bool last = index + 1 == count;
   const int64_t first_sample =
       settings_.samples + (index * ranks_.size() + ranks_.rank()) * settings_.micro_batch;
   const models::Batch batch =
@@ -124,19 +135,19 @@ std::vector<int32_t> Stepper::sample() {
       .front();
 }
 
-int Stepper::agreed(int signal) {
-  // Sums of digits: how many ranks have each.
-  constexpr int signals[] = {SIGTERM, SIGINT, SIGPIPE};
+int Stepper::agreed(int reason) {
+  // Sums of digits: how many ranks have each. Of the last, whose digit has three bits, one has.
+  constexpr int reasons[] = {SIGTERM, SIGINT, SIGPIPE, kill_switch};
   constexpr int digit_bits = 20;
   int64_t own = 0;
-  for (size_t i = 0; i < std::size(signals); ++i)
-    if (signal == signals[i]) own = int64_t{1} << (digit_bits * i);
+  for (size_t i = 0; i < std::size(reasons); ++i)
+    if (reason == reasons[i]) own = int64_t{1} << (digit_bits * i);
   const PurposeScope purpose(device_, Purpose::comm);
   const Tensor sum = Tensor::full({1}, static_cast<double>(own), DType::i64, device_);
   ranks_.wait(ranks_.all_reduce(sum, "signal"));
   const auto all = static_cast<int64_t>(read_back(sum));
-  for (size_t i = 0; i < std::size(signals); ++i)
-    if ((all >> (digit_bits * i)) % (int64_t{1} << digit_bits) != 0) return signals[i];
+  for (size_t i = 0; i < std::size(reasons); ++i)
+    if ((all >> (digit_bits * i)) % (int64_t{1} << digit_bits) != 0) return reasons[i];
   return 0;
 }
 

@@ -27,18 +27,22 @@ class Stepper {
   int64_t load();
 
   struct Step {
-    double loss;  ///< mean over all micro-batches of all ranks
+    int64_t micro_batches;  ///< of each rank
+    int64_t samples;        ///< of all ranks
+    double loss;            ///< mean over all micro-batches of all ranks
     double rate;
     zero::StepResult result;
   };
-  /// One optimizer step on the next samples, at the schedule's rate for the steps taken so far.
+  /// One optimizer step on the next samples, at the schedule's rate for what was taken so far.
   Step step();
+  double rate() const;  ///< of the next step
   Evaluation evaluation();
   double validation_loss();
   std::vector<int32_t> sample();  ///< the tokens of a short text
   /// A signal finds the ranks at different places and, where they are processes, not all of them:
-  /// whoever has one speaks for all, after a step. SIGTERM, SIGINT, SIGPIPE or 0.
-  int agreed(int signal);
+  /// whoever has one speaks for all, after a step. SIGTERM, SIGINT, SIGPIPE, kill_switch, which one
+  /// rank looks for, or 0.
+  int agreed(int reason);
 
   /// Here a drill may strike.
   void pass(Drill::Phase phase, int64_t step);
@@ -51,7 +55,7 @@ class Stepper {
   RankMemory rank_memory() const;  ///< so far
 
  private:
-  double micro_batch(int64_t index);
+  double micro_batch(int64_t index, int64_t count);
 
   const Run& run_;
   Communicator& ranks_;

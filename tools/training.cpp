@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <utility>
 
 #include "models/generate.h"
 #include "runtime/error.h"
 #include "runtime/swap.h"
+#include "tools/described.h"
+#include "tools/early_end.h"
 #include "tools/machine.h"
 #include "tools/speed.h"
 #include "tools/text.h"
@@ -30,45 +31,6 @@ double seconds_since(Clock::time_point start) {
 
 // printf writes a NaN with its sign, which means nothing.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
-
-// DeepSpeed's first two steps have rate 0, which surprises in a short run, and its warmup goes on
-// beyond a run that is shorter.
-std::string described(const zero::ScheduleOptions& schedule) {
-  const char* name = zero::name_of(schedule.kind);
-  if (schedule.kind == zero::ScheduleKind::lr_range_test)
-    return text("learning rate: %s, from %g up by %g in %lld steps", name, schedule.rate,
-                schedule.rate * schedule.range_test.step_rate,
-                (long long)schedule.range_test.step_size);
-  if (schedule.kind == zero::ScheduleKind::one_cycle)
-    return text("learning rate: %s, from %g to %g in %lld steps and back in %lld", name,
-                schedule.one_cycle.cycle_min_lr, schedule.rate,
-                (long long)schedule.one_cycle.cycle_first_step_size,
-                (long long)schedule.one_cycle.cycle_second_step_size);
-  std::string line = text("learning rate: %s, %g after %lld steps of warmup", name, schedule.rate,
-                          (long long)schedule.warmup_num_steps);
-  if (zero::decays(schedule.kind))
-    line += text(", decaying until step %lld", (long long)schedule.total_num_steps);
-  if (zero::is_deepspeed_warmup(schedule.kind)) {
-    const zero::Schedule rates(schedule);
-    line += rates.rate(0) == rates.rate(1)
-                ? text("; %g in the first two", rates.rate(0))
-                : text("; %g in the first, %g in the second", rates.rate(0), rates.rate(1));
-  }
-  if (zero::decays(schedule.kind) && schedule.total_num_steps < schedule.warmup_num_steps)
-    line += text("; total_num_steps %lld is less than warmup_num_steps %lld",
-                 (long long)schedule.total_num_steps, (long long)schedule.warmup_num_steps);
-  return line;
-}
-
-std::string described(const zero::OffloadOptions& offload) {
-  std::string line;
-  for (const auto& [kind, space] :
-       {std::pair("parameters", offload.parameter), std::pair("gradients", offload.gradient),
-        std::pair("optimizer", offload.optimizer), std::pair("activations", offload.activation)})
-    if (space != Space::device)
-      line += text(", %s on the %s", kind, space == Space::host ? "host" : "drive");
-  return line;
-}
 
 }  // namespace
 
@@ -141,8 +103,15 @@ void Training::announce() {
                      (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
                      ranks_.size() == 1 ? "" : text(" x %d ranks", ranks_.size()).c_str(),
                      (long long)engine_.steps(), (long long)run_.steps));
+  if (settings_.rampup.start > 0)
+    console_->log(described(settings_.rampup, settings_.samples_per_step()) +
+                  text("; %lld now", (long long)settings_.step_samples()));
   if (settings_.optimisation.schedule.kind != zero::ScheduleKind::none)
     console_->log(described(settings_.optimisation.schedule));
+  if (options_.universal_checkpoint)
+    console_->log(
+        "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
+        "and any stage");
   if (!run_.resumed.empty())
     console_->log(
         text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
@@ -179,7 +148,13 @@ int Training::run_steps(const InterruptScope& interrupt) {
     report(train_step(engine_.steps()));
     if (checkpoints_) checkpoints_->look();
     report_periodic(engine_.steps());
-    if (const int number = stepper_.agreed(interrupt.signal())) return interrupted(number);
+    if (const int reason = stepper_.agreed(reason_to_end(interrupt)))
+      return reason == kill_switch
+                 ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
+                 : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
+    if (is_due(engine_.steps(), options_.exit_interval) && engine_.steps() < run_.steps)
+      return end_early(text("--exit-interval %lld ends the run", (long long)options_.exit_interval),
+                       0);
   }
   memory_ = stepper_.rank_memory();  // without what scores and the hash take
   const int status = finish(interrupt);
@@ -189,8 +164,8 @@ int Training::run_steps(const InterruptScope& interrupt) {
 
 StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
-  const auto [loss, rate, result] = stepper_.step();
-  micro_batches_ += settings_.accumulation * ranks_.size();
+  const auto [micro_batches, samples, loss, rate, result] = stepper_.step();
+  micro_batches_ += micro_batches * ranks_.size();
   note_divergence(step, loss);
   if (options_.eval_interval == 0) settings_.loss = loss;
   if (!result.scaler_line.empty()) console_->log(result.scaler_line);
@@ -198,12 +173,11 @@ StepRecord Training::train_step(int64_t step) {
     console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step,
                        result.bad_tensor.c_str()));
 
-  const int64_t samples = settings_.samples_per_step();
   const double seconds = seconds_since(start);
   seconds_ += seconds;
   peak_bytes_ = std::max(peak_bytes_, stepper_.memory().step_peak());
   return {.step = step,
-          .micro_steps = settings_.accumulation,
+          .micro_steps = micro_batches,
           .samples = samples,
           .loss = loss,
           .grad_norm = result.gradient_norm,
@@ -224,6 +198,16 @@ void Training::note_divergence(int64_t step, double loss) {
     diverged_at_ = step;
     console_->log(text("warning: the loss of step %lld is not finite", (long long)step));
   }
+}
+
+// Of a batch that --rampup-batch-size lets grow.
+void Training::note_growth(int64_t samples) {
+  const int64_t next = settings_.step_samples();
+  if (next != samples && engine_.steps() < run_.steps)
+    console_->log(text("batch %lld = %lld x %lld from step %lld on, after %lld samples",
+                       (long long)next, (long long)settings_.micro_batch * ranks_.size(),
+                       (long long)settings_.step_accumulation(), (long long)engine_.steps(),
+                       (long long)settings_.samples));
 }
 
 // A disk that is full costs what it was to keep, and not the run.
@@ -253,6 +237,7 @@ void Training::report(const StepRecord& record) {
     console_->result(line);
   }
   report_as_deepspeed(record);
+  note_growth(record.samples);
   console_->progress({record.step + 1, record.loss, record.tokens_per_second});
 }
 
@@ -260,8 +245,9 @@ void Training::report_as_deepspeed(const StepRecord& record) {
   const int64_t steps = engine_.steps();
   for (const std::string& line : deepspeed_log_->lines({.steps = steps,
                                  .skipped = engine_.skipped(),
-                                 .micro_steps = steps * settings_.accumulation,
+                                 .micro_steps = micro_batches_ / ranks_.size(),
                                  .samples = record.samples,
+                                 .next_rate = stepper_.rate(),
                                  .seconds = record.seconds,
                                  .live_bytes = stepper_.memory().rows().back().live,
                                  .peak_bytes = record.peak_bytes}))
@@ -337,18 +323,21 @@ void Training::report_save(const std::string& step_n, const zero::CheckpointSave
                step_n.c_str(), ranks_.rank(), harmless(result.reason).c_str());
 }
 
-int Training::interrupted(int signal) {
+// One rank looks for the file: on two hosts it may come at different times.
+int Training::reason_to_end(const InterruptScope& interrupt) const {
+  const int signal = interrupt.signal();
+  return signal == 0 && is_first() && has_come(options_.kill_switch) ? kill_switch : signal;
+}
+
+int Training::end_early(const std::string& why, int status) {
   print_memory_table();
-  const char* name = signal == SIGINT    ? "SIGINT"
-                     : signal == SIGTERM ? "SIGTERM"
-                                         : "SIGPIPE (nobody reads the output)";
-  console_->log(text("interrupted by %s after %lld steps%s", name, (long long)engine_.steps(),
+  console_->log(text("%s after %lld steps%s", why.c_str(), (long long)engine_.steps(),
                      options_.save.empty() ? "" : "; saving, a second signal ends that too"));
   if (!save_last()) return file_error;
   if (checkpoints_)
     console_->log(
         text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
-  return 128 + signal;
+  return status;
 }
 
 int Training::finish(const InterruptScope& interrupt) {

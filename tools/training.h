@@ -33,6 +33,7 @@ class Training {
   int run_steps(const InterruptScope& interrupt);
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
+  void note_growth(int64_t samples);
   template <class Record>
   void write_metrics(const Record& record);
   void report(const StepRecord& record);
@@ -45,7 +46,8 @@ class Training {
   void save();
   bool save_last();
   void report_save(const std::string& step_n, const zero::CheckpointSave::Result& result);
-  int interrupted(int signal);
+  int reason_to_end(const InterruptScope& interrupt) const;
+  int end_early(const std::string& why, int status);
   int finish(const InterruptScope& interrupt);
 
   bool is_first() const { return ranks_.rank() == 0; }

@@ -20,13 +20,36 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Of train's: they write, last or say how a run ends, and trials do that in their own way.
-const std::set<std::string> without_effect = {
-    "--autotuning",   "--steps",         "--epochs",         "--limit-train-batches",
-    "--log-interval", "--eval-interval", "--eval-batches",   "--sample-interval",
-    "--metrics",      "--trace",         "--score-samples",  "--dump-memory",
-    "--memory-json",  "--progress",      "--dump-gradients", "--save",
-    "--save-top-k",   "--save-interval", "--max-restarts",   "--inject",
-    "--async-save"};
+const std::set<std::string> without_effect = {"--autotuning",
+                                              "--steps",
+                                              "--epochs",
+                                              "--limit-train-batches",
+                                              "--log-interval",
+                                              "--eval-interval",
+                                              "--eval-batches",
+                                              "--sample-interval",
+                                              "--metrics",
+                                              "--trace",
+                                              "--score-samples",
+                                              "--dump-memory",
+                                              "--memory-json",
+                                              "--progress",
+                                              "--dump-gradients",
+                                              "--save",
+                                              "--save-top-k",
+                                              "--save-interval",
+                                              "--max-restarts",
+                                              "--inject",
+                                              "--async-save",
+                                              "--train-samples",
+                                              "--rampup-batch-size",
+                                              "--lr-decay-style",
+                                              "--lr-warmup-samples",
+                                              "--lr-decay-samples",
+                                              "--min-lr",
+                                              "--exit-interval",
+                                              "--kill-switch-path",
+                                              "--universal-checkpoint"};
 
 Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
   Words words;

@@ -25,8 +25,21 @@ bool read_double(const std::string& value, double& number, std::string& rest) {
   return true;
 }
 
-// 5e8 and 1e3 count as whole numbers wherever a double holds them exactly.
-bool read_integer(const std::string& value, int64_t& number) {
+// 5_000_000 without what separates its digits; any other word as it is.
+std::string without_separators(const std::string& value) {
+  std::string digits;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const bool between = i > 0 && i + 1 < value.size() && value[i - 1] != '_';
+    if (value[i] == '_' && between) continue;
+    if (!std::isdigit(static_cast<unsigned char>(value[i]))) return value;
+    digits += value[i];
+  }
+  return digits;
+}
+
+// 5e8 and 1e3 count as whole numbers wherever a double holds them exactly, and Python's 5_000_000.
+bool read_integer(const std::string& given, int64_t& number) {
+  const std::string value = without_separators(given);
   const char* last = value.data() + value.size();
   const auto [end, error] = std::from_chars(value.data(), last, number);
   if (error == std::errc() && end == last) return true;

@@ -13,10 +13,7 @@ using tools::DeepSpeedLog;
 constexpr int64_t GiB = int64_t{1} << 30;
 
 DeepSpeedLog log_from(int64_t first, int64_t interval = 2) {
-  zero::ScheduleOptions schedule{.kind = zero::ScheduleKind::warmup_lr, .rate = 1e-3};
-  schedule.warmup_num_steps = 4;
-  schedule.warmup_type = zero::WarmupType::linear;
-  return {interval, first, schedule, {.beta1 = 0.8f, .beta2 = 0.999f}};
+  return {interval, first, {}, {.beta1 = 0.8f, .beta2 = 0.999f}};
 }
 
 // Without "[2023-09-15 00:09:45,317] ".
@@ -28,7 +25,7 @@ std::vector<std::string> lines(DeepSpeedLog& log, const DeepSpeedLog::Step& step
 
 }  // namespace
 
-TEST_CASE("DeepSpeed's lines: rate of the steps taken, samples per second, peak of all steps") {
+TEST_CASE("DeepSpeed's lines: the next rate, samples per second, peak of all steps") {
   DeepSpeedLog log = log_from(0);
   using Lines = std::vector<std::string>;
   const auto at = [&](int64_t steps, int64_t skipped, double seconds, int64_t peak) {
@@ -36,6 +33,7 @@ TEST_CASE("DeepSpeed's lines: rate of the steps taken, samples per second, peak 
                        .skipped = skipped,
                        .micro_steps = 2 * steps,
                        .samples = 8,
+                       .next_rate = static_cast<double>(steps - skipped) * 1.25e-4,
                        .seconds = seconds,
                        .live_bytes = GiB,
                        .peak_bytes = peak});
@@ -45,9 +43,9 @@ TEST_CASE("DeepSpeed's lines: rate of the steps taken, samples per second, peak 
   // The first two steps are not timed: there is no second line.
   CHECK(at(2, 0, 100.0, GiB) == Lines{step + "2, skipped=0, lr=[0.00025], mom=[[0.8, 0.999]]"});
   CHECK(at(3, 0, 0.5, GiB).empty());
-  // Four steps, three taken: DeepSpeed's iteration 2 of 4. Samples: 2 * 8 in 0.75 s, 8 in 0.25 s.
+  // Samples: 2 * 8 in 0.75 s, 8 in 0.25 s.
   CHECK(at(4, 1, 0.25, 2 * GiB) ==
-        Lines{step + "4, skipped=1, lr=[0.0005], mom=[[0.8, 0.999]]",
+        Lines{step + "4, skipped=1, lr=[0.000375], mom=[[0.8, 0.999]]",
               "[INFO] [timer.py:260:stop] epoch=0/micro_step=8/global_step=4, "
               "RunningAvgSamplesPerSec=21.333333333333332, CurrSamplesPerSec=32.0, "
               "MemAllocated=1.0GB, MaxMemAllocated=3.0GB"});
@@ -65,6 +63,15 @@ TEST_CASE("DeepSpeed's lines: a resumed process times from its own third step on
   REQUIRE(third.size() == 2);
   CHECK(third[1].find("RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=8.0, ") != std::string::npos);
   CHECK(none.lines(step(4, 1.0)).empty());
+}
+
+TEST_CASE("DeepSpeed's lines: a batch that grows counts as it is") {
+  DeepSpeedLog log = log_from(0, 1);
+  for (int64_t steps = 1; steps < 4; ++steps)
+    log.lines({.steps = steps, .samples = 4, .seconds = 1.0});
+  const std::vector<std::string> last = log.lines({.steps = 4, .samples = 12, .seconds = 1.0});
+  REQUIRE(last.size() == 2);
+  CHECK(last[1].find("RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=12.0, ") != std::string::npos);
 }
 
 TEST_CASE("DeepSpeed's lines: memory is rounded as Python's round(x, 2), a tie to even") {

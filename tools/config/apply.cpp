@@ -2,6 +2,7 @@
 
 #include "runtime/error.h"
 #include "tools/config/load.h"
+#include "tools/optimisation_flags.h"
 #include "tools/values.h"
 #include "zero/schedule.h"
 
@@ -43,7 +44,9 @@ class Mapping {
     if (!setting || setting->null || setting->automatic) return;
     for (const std::string& flag : flags)
       if (options_.given.count(flag)) {
-        if (setting->given) overridden_.push_back(path_of(*setting->row) + " (" + flag + ")");
+        const std::string line = path_of(*setting->row) + " (" + flag + ")";
+        if (setting->given && (overridden_.empty() || overridden_.back() != line))
+          overridden_.push_back(line);
         return;
       }
     set(*setting);
@@ -83,11 +86,11 @@ class Mapping {
       return [&target](const Setting& s) { target = static_cast<float>(s.number); };
     };
     take("adam", "lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
-    take("adam", "betas", {"--betas"}, [&](const Setting& s) {
-      adam.beta1 = static_cast<float>(s.numbers[0]);
-      adam.beta2 = static_cast<float>(s.numbers[1]);
-    });
-    take("adam", "eps", {}, set(adam.epsilon));
+    take("adam", "betas", {"--betas", "--adam-beta1"},
+         [&](const Setting& s) { adam.beta1 = static_cast<float>(s.numbers[0]); });
+    take("adam", "betas", {"--betas", "--adam-beta2"},
+         [&](const Setting& s) { adam.beta2 = static_cast<float>(s.numbers[1]); });
+    take("adam", "eps", {"--adam-eps"}, set(adam.epsilon));
     take("adam", "weight_decay", {"--weight-decay"}, set(adam.weight_decay));
     // DeepSpeed runs AdamW for either type unless Adam is told not to.
     const Setting* type = config_.find("optimizer", "type");
@@ -98,10 +101,13 @@ class Mapping {
   void apply_scheduler() {
     const Setting* type = config_.find("scheduler", "type");
     if (!type) return;
-    if (has_flag("--schedule")) {
-      overridden_.push_back("scheduler (--schedule)");
-      return;
-    }
+    std::vector<const char*> flags = {"--schedule"};
+    flags.insert(flags.end(), std::begin(annealing_flags), std::end(annealing_flags));
+    for (const char* flag : flags)
+      if (has_flag(flag)) {
+        overridden_.push_back(std::string("scheduler (") + flag + ")");
+        return;
+      }
     const std::string& kind = type->text;
     schedule_.kind = zero::schedule_kind(kind);
     from_config_.insert("--schedule");

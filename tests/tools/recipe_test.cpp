@@ -1,0 +1,346 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+// Megatron-DeepSpeed's recipe: a batch that grows, a rate by samples, and how runs end early.
+namespace zg::testing {
+namespace {
+
+const std::string small =
+    "train --data sort --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 --n-head 1 "
+    "--n-embd 16 ";
+
+// Batches of 4, 8, 12 and then 16, from 12 samples to 12: 4 4 4, 8 8, 12, 16 ...
+const std::string growing =
+    small + "--micro-batch-size 2 --global-batch-size 16 --rampup-batch-size 4 4 36 ";
+const std::vector<int64_t> batches = {4, 4, 4, 8, 8, 12, 16, 16, 16};
+
+std::string hash_of(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  return line_after(outcome.out, "param_hash ");
+}
+
+// Of a step's lines.
+template <class T>
+std::vector<T> values(const std::string& metrics, const char* key) {
+  std::vector<T> found;
+  for (const nlohmann::json& line : json_lines(metrics))
+    if (line.contains(key)) found.push_back(line.at(key).get<T>());
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("recipe: a batch grows over the run, and every sample is taken once") {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      zerograd(growing + "--ranks 2 --train-samples 100 --metrics " + (folder / "m"));
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  CHECK(values<int64_t>(folder / "m", "samples") == batches);
+  CHECK(values<int64_t>(folder / "m", "micro_steps") ==
+        std::vector<int64_t>{1, 1, 1, 2, 2, 3, 4, 4, 4});
+  for (const char* line : {"batch 16 = 2 x 4 micro-batches x 2 ranks; steps 0 to 9\n",
+                           "the batch grows from 4 by 4 to 16 over 36 samples; 4 now\n",
+                           "\nbatch 8 = 4 x 2 from step 3 on, after 12 samples\n",
+                           "\nbatch 12 = 4 x 3 from step 5 on, after 28 samples\n",
+                           "\nbatch 16 = 4 x 4 from step 6 on, after 40 samples\n"}) {
+    CAPTURE(line);
+    CHECK(contains(outcome.error, line));
+  }
+  // The tenth step would be of samples 88 to 104.
+  CHECK(contains(zerograd(growing + "--train-samples 88").error, "; steps 0 to 9\n"));
+  CHECK(contains(zerograd(growing + "--train-samples 87").error, "; steps 0 to 8\n"));
+}
+
+TEST_CASE("recipe: a run resumed in the middle of a ramp-up has the bits of the whole one") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved";
+  const std::string rates = "--lr-decay-style cosine --lr-warmup-samples 30 --min-lr 1e-5 ";
+  const std::string whole =
+      hash_of(growing + rates + "--train-samples 100 --save-interval 1 --save-top-k -1 --save " +
+              save + " --metrics " + (folder / "whole"));
+  const std::string resume = "train --threads 1 --log-interval 0 --resume ";
+  for (const char* step : {"/step_2", "/step_3", "/step_4", "/step_7"})
+    for (const char* flags :
+         {" --ranks 1", " --ranks 2 --zero-stage 2", " --batch-size 1 --ranks 4"}) {
+      CAPTURE(step);
+      CAPTURE(flags);
+      const bool smaller = std::string(flags).find("--batch-size") != std::string::npos;
+      const std::string hash = hash_of(resume + save + step + flags);
+      // Micro-batches of another size add in another order.
+      CHECK((hash == whole) != smaller);
+    }
+  const Outcome rest = zerograd(resume + save + "/step_4 --metrics " + (folder / "rest"));
+  CHECK(contains(rest.error, "the batch grows from 4 by 4 to 16 over 36 samples; 8 now\n"));
+  CHECK(contains(rest.error, "; steps 4 to 9\n"));
+  CHECK(!contains(rest.error, "changed: "));
+  const auto before = json_lines(folder / "whole"), after = json_lines(folder / "rest");
+  REQUIRE(after.size() == 6);
+  for (size_t i = 0; i < 5; ++i)
+    for (const char* key : {"step", "samples", "loss", "grad_norm", "lr"})
+      CHECK(after[i].at(key) == before[4 + i].at(key));
+  // What 3 ranks cannot share is refused; another ramp is another course.
+  const Outcome three = zerograd(resume + save + "/step_4 --ranks 3");
+  CHECK(three.status == 2);
+  const Outcome level = zerograd(resume + save + "/step_4 --rampup-batch-size 16,4,1 --metrics " +
+                                 (folder / "level"));
+  CHECK(level.status == 0);
+  CHECK(values<int64_t>(folder / "level", "samples") == std::vector<int64_t>{16, 16, 16, 16, 16});
+  CHECK(contains(level.error, "changed: run.rampup_start: 4 in the checkpoint, 16 now"));
+}
+
+TEST_CASE("recipe: the rate goes by the samples of the steps taken before") {
+  const TemporaryFolder folder;
+  const auto rates = [&](const std::string& flags) {
+    const Outcome outcome = zerograd(growing + flags + " --metrics " + (folder / "m"));
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    return values<double>(folder / "m", "lr");
+  };
+  const auto check = [&](const std::string& flags, const auto& expected) {
+    CAPTURE(flags);
+    const std::vector<double> found = rates(flags);
+    REQUIRE(found.size() == batches.size());
+    double samples = 0.0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      CAPTURE(i);
+      CHECK(found[i] == doctest::Approx(expected(samples)).epsilon(1e-14));
+      samples += static_cast<double>(batches[i]);
+    }
+  };
+  const double pi = std::acos(-1.0);
+  const auto cosine = [&](double end) {
+    return [=](double samples) {
+      if (samples <= 20) return 1e-3 * samples / 20;
+      return samples > end ? 1e-4
+                           : 1e-4 + 0.5 * 9e-4 * (1 + std::cos(pi * (samples - 20) / (end - 20)));
+    };
+  };
+  const std::string to_end = "--lr 1e-3 --min-lr 1e-4 --lr-warmup-samples 20 --train-samples 100 ";
+  check(to_end + "--lr-decay-style cosine", cosine(100.0));
+  check(to_end + "--lr-decay-style cosine --lr-decay-samples 60", cosine(60.0));
+  check("--lr 1e-3 --lr-decay-samples 40 --steps 9",  // linear, as Megatron's default
+        [](double samples) { return samples > 40 ? 0.0 : 1e-3 * (1 - samples / 40); });
+  check("--lr 1e-3 --lr-decay-style constant --lr-warmup-samples 20 --steps 9",
+        [](double samples) { return samples <= 20 ? 1e-3 * samples / 20 : 1e-3; });
+  // A step that is skipped moves the data and the batch, but not the rate.
+  const std::vector<double> skipped = rates(
+      "--lr 1e-3 --lr-decay-style constant --lr-warmup-samples 20 --steps 6 --precision f16 "
+      "--inject rank=0,step=1,fault=inf");
+  REQUIRE(skipped.size() == 6);
+  CHECK(skipped[1] == doctest::Approx(1e-3 * 4 / 20));
+  CHECK(skipped[2] == skipped[1]);
+  CHECK(skipped[3] == doctest::Approx(1e-3 * 8 / 20));
+  CHECK(values<int64_t>(folder / "m", "samples") == std::vector<int64_t>{4, 4, 4, 8, 8, 12});
+  const Outcome outcome = zerograd(growing + to_end + "--lr-decay-style cosine");
+  CHECK(contains(outcome.error,
+                 "learning rate: AnnealingLR, 0.001 after 20 samples of warmup, then cosine to "
+                 "0.0001 at 100\n"));
+}
+
+TEST_CASE("recipe: a skipped step is not forgotten by a checkpoint") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved";
+  const std::string run = growing +
+                          "--lr 1e-3 --lr-decay-style linear --lr-decay-samples 60 --precision f16 "
+                          "--steps 7 --inject rank=0,step=1,fault=inf --metrics ";
+  const std::string whole = hash_of(run + (folder / "whole") +
+                                    " --save-interval 1 --save-top-k "
+                                    "-1 --save " +
+                                    save);
+  CHECK(hash_of("train --threads 1 --log-interval 0 --resume " + save + "/step_4 --metrics " +
+                (folder / "rest")) == whole);
+  const auto all = values<double>(folder / "whole", "lr"),
+             rest = values<double>(folder / "rest", "lr");
+  CHECK(rest == std::vector<double>(all.begin() + 4, all.end()));
+}
+
+TEST_CASE("recipe: where a run of samples ends comes from its checkpoint, and so does its decay") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved";
+  REQUIRE(zerograd(growing + "--train-samples 60 --lr-decay-style linear --save " + save).status ==
+          0);
+  const std::string resume = "train --threads 1 --log-interval 0 --resume " + save;
+  CHECK(contains(zerograd(resume).error, "nothing is left to train: the run ends at step 7"));
+  const auto ends = [&](const std::string& flags, const char* steps, const char* decay) {
+    const Outcome outcome = zerograd(resume + flags);
+    CAPTURE(flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.error, steps));
+    CHECK(contains(outcome.error, std::string("then linear to 0 at ") + decay + "\n"));
+  };
+  ends(" --train-samples 100", "; steps 7 to 9\n", "100");
+  ends(" --steps 8", "; steps 7 to 8\n", "60");
+  ends(" --train-samples 100 --lr-decay-samples 90", "; steps 7 to 9\n", "90");
+}
+
+TEST_CASE("recipe: plan takes the same bytes, and those of the whole batch to come") {
+  const TemporaryFolder folder;
+  const std::string run = growing + "--ranks 2 --zero-stage 1 --steps 3 --memory-json ";
+  const Outcome planned = zerograd("plan" + run.substr(5) + (folder / "plan"));
+  CAPTURE(planned.error);
+  REQUIRE(planned.status == 0);
+  REQUIRE(zerograd(run + (folder / "run")).status == 0);
+  CHECK(read_file(folder / "plan") == read_file(folder / "run"));
+  // Three steps of one micro-batch keep no sum of gradients while they compute the next.
+  const std::string flags = growing.substr(5) + "--ranks 2 --zero-stage 1 --train-samples 300000 ";
+  const Outcome capped = zerograd("plan" + flags + "--device-memory 1GiB");
+  CHECK(capped.status == 0);
+  const std::string grown =
+      line_after(capped.out, "the batch grows from 4 by 4 to 16 over 36 samples; peak ");
+  CHECK(!grown.empty());
+  CHECK(contains(capped.out, "fits 1GiB: yes"));
+  const std::string whole =
+      "plan" + small.substr(5) + "--batch-size 2 --train-batch-size 16 --ranks 2 --zero-stage 1 ";
+  const std::string peak = line_after(zerograd(whole).out, "peak ");
+  CHECK(peak.substr(0, peak.find(" (")) == grown.substr(0, grown.find(" in its")));
+}
+
+TEST_CASE("recipe: --exit-interval saves and ends with success, and jobs in a row make one run") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved";
+  const std::string whole = hash_of(growing + "--steps 7");
+  const std::string run = growing + "--steps 7 --exit-interval 3 --resume auto --save " + save;
+  for (const char* step : {"step_3", "step_6"}) {
+    const Outcome part = zerograd(run);
+    CAPTURE(part.error);
+    CHECK(part.status == 0);
+    CHECK(contains(part.error, "--exit-interval 3 ends the run after " +
+                                   std::string(step).substr(5) + " steps"));
+    CHECK(contains(part.out, "saved " + save + "/" + step + "\n"));
+    CHECK(!contains(part.out, "param_hash"));
+  }
+  CHECK(hash_of(run) == whole);
+  // A run that ends there anyway ends as runs do.
+  CHECK(hash_of(growing + "--steps 7 --exit-interval 7") == whole);
+  CHECK(contains(zerograd(growing + "--steps 7 --exit-interval 2").error, "after 2 steps\n"));
+}
+
+TEST_CASE("recipe: a kill switch ends all ranks after the step in which it comes") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved";
+  // The checkpoint's own folder comes after step 2, and is the file that is waited for.
+  const std::string run = growing + "--steps 7 --save-interval 2 --save " + save +
+                          " --kill-switch-path " + save + "/step_2 ";
+  const auto check = [&](const Outcome& outcome) {
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(
+        contains(outcome.error, "the kill switch " + save + "/step_2 ends the run after 2 steps"));
+    CHECK(!contains(outcome.out, "param_hash"));
+    CHECK(std::filesystem::exists(save + "/step_2"));
+    CHECK(!std::filesystem::exists(save + "/step_4"));
+  };
+  check(zerograd(run + "--ranks 2"));
+  // It is still there.
+  const Outcome again = zerograd(run + "--resume auto");
+  CHECK(again.status == 2);
+  CHECK(contains(again.error,
+                 "error: ConfigError: --kill-switch-path: expected no file of this "
+                 "name before the run, got " +
+                     save + "/step_2; try removing it"));
+  CHECK(zerograd("plan" + run.substr(5)).status == 0);
+  if (missing_mpi().empty()) {
+    std::filesystem::remove_all(save);
+    check(mpirun("-np 2 zerograd " + run));
+  }
+}
+
+TEST_CASE("recipe: Megatron's spellings are the flags that they stand for") {
+  const std::string base = "train --data sort --score-samples 0 --log-interval 0 --threads 1 ";
+  const std::string model = "--n-layer 1 --n-head 2 --n-embd 32 --batch-size 4 --steps 3 ";
+  const std::string plain = hash_of(base + model);
+  const std::pair<const char*, const char*> same[] = {
+      {"--adam-beta1 0.7 --adam-beta2 0.8", "--betas 0.7,0.8"},
+      {"--betas 0.7,0.95 --adam-beta2 0.8", "--betas 0.7,0.8"},
+      {"--clip-grad 0.01", "--clip 0.01"},
+      {"--bf16", "--precision bf16"},
+      {"--fp16", "--precision f16"},
+      {"--fp16 --precision f32 --bf16", "--precision bf16"},
+      {"--micro-batch-size 2 --global-batch-size 6", "--batch-size 2 --train-batch-size 6"},
+      {"--train-iters 2", "--steps 2"}};
+  for (const auto& [theirs, ours] : same) {
+    CAPTURE(theirs);
+    const std::string hash = hash_of(base + model + theirs);
+    CHECK(hash == hash_of(base + model + ours));
+    CHECK(hash != plain);
+  }
+  CHECK(hash_of(base + model + "--adam-eps 1e-3") != plain);
+  CHECK(hash_of(base + model + "--adam-eps 1e-8") == plain);
+  CHECK(hash_of(base +
+                "--num-layers 1 --num-attention-heads 2 --hidden-size 32 --micro-batch-size 4 "
+                "--train-iters 3 --seq-length 11 --max-position-embeddings 11") == plain);
+  const Outcome positions = zerograd(base + model + "--max-position-embeddings 12");
+  CHECK(positions.status == 2);
+  CHECK(contains(positions.error,
+                 "--max-position-embeddings: expected the longest sequence, --block-size 11, got "
+                 "12"));
+  // Less memory, the same bits.
+  const auto peak = [&](const std::string& flags) {
+    return line_after(zerograd("plan" + base.substr(5) + model +
+                               "--n-layer 6 --n-embd 256 --batch-size 32 " + flags)
+                          .out,
+                      "peak ");
+  };
+  CHECK(peak("--checkpoint-activations --deepspeed-activation-checkpointing") ==
+        peak("--activation-checkpoint"));
+  CHECK(peak("") != peak("--activation-checkpoint"));
+}
+
+TEST_CASE("recipe: --load, --eval-iters and what needs no flag") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved";
+  const Outcome first = zerograd(small +
+                                 "--steps 2 --eval-interval 1 --eval-iters 1 "
+                                 "--universal-checkpoint --save " +
+                                 save);
+  CAPTURE(first.error);
+  CHECK(first.status == 0);
+  CHECK(contains(first.error, "--universal-checkpoint is without effect: every checkpoint loads"));
+  CHECK(line_after(first.out, "val loss ") ==
+        line_after(zerograd(small + "--steps 2 --eval-interval 1 --eval-batches 1").out,
+                   "val loss "));
+  CHECK(contains(zerograd("train --score-samples 0 --steps 3 --load " + save).error,
+                 "resumed " + save));
+  const Outcome plan = zerograd("plan" + small.substr(5) +
+                                "--exit-interval 1 --kill-switch-path here --universal-checkpoint");
+  CHECK(plan.status == 0);
+  CHECK(contains(plan.error,
+                 "without effect: --exit-interval, --kill-switch-path, "
+                 "--universal-checkpoint\n"));
+}
+
+TEST_CASE("recipe: Adam's numbers of Megatron are kept by a checkpoint and override a config") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "saved", config = folder / "ds.json";
+  const std::string adam = "--adam-beta1 0.7 --adam-beta2 0.8 --adam-eps 1e-4 ";
+  const std::string whole = hash_of(small + adam +
+                                    "--steps 4 --save-interval 2 --save-top-k -1 "
+                                    "--save " +
+                                    save);
+  CHECK(hash_of("train --threads 1 --score-samples 0 --resume " + save + "/step_2") == whole);
+  CHECK(hash_of("train --threads 1 --score-samples 0 --adam-beta2 0.8 --resume " + save +
+                "/step_2") == whole);
+  write_file(config,
+             "{\"train_micro_batch_size_per_gpu\": 64, \"gradient_clipping\": 1.0, \"optimizer\": "
+             "{\"type\": \"AdamW\", \"params\": {\"lr\": 5e-4, \"betas\": [0.7, 0.9], \"eps\": "
+             "1e-6, \"weight_decay\": 0.1}}}");
+  const Outcome outcome =
+      zerograd(small + "--steps 4 --adam-beta2 0.8 --adam-eps 1e-4 --config " + config);
+  CAPTURE(outcome.error);
+  CHECK(line_after(outcome.out, "param_hash ") == whole);
+  CHECK(contains(outcome.error,
+                 "overridden by flags: optimizer.params.betas (--adam-beta2), "
+                 "optimizer.params.eps (--adam-eps)"));
+}
+
+}  // namespace zg::testing

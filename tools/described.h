@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "tools/batch_rampup.h"
+#include "zero/config.h"
+#include "zero/schedule.h"
+
+// Lines that a run begins with.
+namespace zg::tools {
+
+std::string described(const zero::ScheduleOptions& schedule);
+/// ", optimizer on the host"; nothing where all is on the device.
+std::string described(const zero::OffloadOptions& offload);
+std::string described(const BatchRampup& rampup, int64_t whole);
+
+}  // namespace zg::tools
