@@ -140,6 +140,7 @@ void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
 
 void TapeState::walk() {
   walked = true;
+  gathered.clear();
   try {
     while (!entries.empty()) {
       const Entry entry = entries.back();

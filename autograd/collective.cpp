@@ -106,16 +106,6 @@ struct Parts {
   }
 };
 
-Tensor gathered(const char* name, const Tensor& part, int axis, Communicator& comm) {
-  const Tensor whole = empty_like(part, part.shape().with(axis, part.extent(axis) * comm.size()));
-  if (whole.numel() == 0) return whole;
-  const Parts parts(whole.shape(), axis, comm.size());
-  const Tensor pile = parts.whole_is_pile() ? whole : empty_like(whole);
-  comm.wait(comm.all_gather(part, pile, name));
-  if (!parts.whole_is_pile()) parts.from_pile(pile, whole, part.device().compute());
-  return whole;
-}
-
 Tensor scattered(const char* name, const Tensor& x, int axis, Communicator& comm) {
   const Shape shape = x.shape().with(axis, x.extent(axis) / comm.size());
   if (x.numel() == 0) return empty_like(x, shape);
@@ -171,6 +161,16 @@ void backward_of_several(const Several& n, const BackwardPass& pass) {
 
 }  // namespace
 
+Tensor gathered(const char* name, const Tensor& part, int axis, Communicator& comm) {
+  const Tensor whole = empty_like(part, part.shape().with(axis, part.extent(axis) * comm.size()));
+  if (whole.numel() == 0) return whole;
+  const Parts parts(whole.shape(), axis, comm.size());
+  const Tensor pile = parts.whole_is_pile() ? whole : empty_like(whole);
+  comm.wait(comm.all_gather(part, pile, name));
+  if (!parts.whole_is_pile()) parts.from_pile(pile, whole, part.device().compute());
+  return whole;
+}
+
 Var copy_to_ranks(const Var& x, Communicator& ranks) {
   const Tensor values = floating_operand("copy_to_ranks", "x", x);
   if (ranks.size() == 1 || !x.needs_gradient()) return x;
@@ -222,11 +222,14 @@ Var all_gather(const Var& x, int axis, Communicator& ranks) {
   const Tensor values = floating_operand("all_gather", "x", x);
   axis = axis_of("all_gather", values.shape(), axis);
   if (ranks.size() == 1) return x;
-  return record("all_gather", {x}, gathered("all_gather", values, axis, ranks), {},
-                Along{&ranks, axis}, [](const Along& n, const BackwardPass& pass) {
-                  pass.accumulate(0, scattered("all_gather gradient", pass.gradient_of_output(),
-                                               n.axis, *n.comm));
-                });
+  const Tensor whole = gathered("all_gather", values, axis, ranks);
+  const Var y = record("all_gather", {x}, whole, {}, Along{&ranks, axis},
+                       [](const Along& n, const BackwardPass& pass) {
+                         pass.accumulate(0, scattered("all_gather gradient",
+                                                      pass.gradient_of_output(), n.axis, *n.comm));
+                       });
+  TapeState::note_gathered(y, {whole.buffer(), values, &ranks, axis});
+  return y;
 }
 
 Var reduce_scatter(const Var& x, int axis, Communicator& ranks) {

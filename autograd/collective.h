@@ -28,7 +28,8 @@ ZG_API std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communica
 /// The sum of every rank's x, replicated. The paper's g.
 ZG_API Var all_reduce(const Var& x, Communicator& ranks);
 /// Every rank's x side by side along an axis, for work that differs by rank: backward is
-/// reduce_scatter.
+/// reduce_scatter. Where an op saves the result for backward, x is kept in its stead and gathered
+/// again: Korthikanti et al., section 4.2.2.
 ZG_API Var all_gather(const Var& x, int axis, Communicator& ranks);
 /// This rank's part, along an axis, of the sum of every rank's x: backward is all_gather.
 /// ShapeError unless the ranks divide the axis.
@@ -38,5 +39,8 @@ ZG_API Var reduce_scatter(const Var& x, int axis, Communicator& ranks);
 ZG_API Var part_of_rank(const Var& x, int axis, Communicator& ranks);
 /// Every rank's x side by side along an axis, replicated: backward takes this rank's part.
 ZG_API Var join_parts(const Var& x, int axis, Communicator& ranks);
+
+/// The parts of ranks side by side along an axis, recorded nowhere.
+ZG_API Tensor gathered(const char* name, const Tensor& part, int axis, Communicator& ranks);
 
 }  // namespace zg

@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 
+#include "autograd/collective.h"
 #include "autograd/tape_state.h"
 #include "runtime/error.h"
 
@@ -110,9 +111,32 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
               .dtype = tensor.dtype()};
     }
   }
+  const Gathered* made = find_gathered(tensor);
+  if (!made) return keep_in_store(tensor);
+  Saved saved = keep_in_store(made->part);
+  saved.ranks = made->ranks;
+  saved.axis = made->axis;
+  saved.shape = tensor.shape();
+  return saved;
+}
+
+TapeState::Saved TapeState::keep_in_store(const Tensor& tensor) const {
   // A parameter's gradient that forward made stays where it is wanted.
   if (!activations || tensor.buffer()->purpose() == Purpose::gradient) return {.tensor = tensor};
   return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
+}
+
+const TapeState::Gathered* TapeState::find_gathered(const Tensor& tensor) {
+  std::erase_if(gathered, [](const Gathered& made) { return made.whole.expired(); });
+  for (const Gathered& made : gathered)
+    if (made.whole.lock() == tensor.buffer() &&
+        tensor.numel() == made.part.numel() * made.ranks->size())
+      return &made;
+  return nullptr;
+}
+
+void TapeState::note_gathered(const Var& whole, const Gathered& gathered) {
+  if (whole.slot_ >= 0) whole.tape_->gathered.push_back(gathered);
 }
 
 Tensor TapeState::fetch(const Saved& saved) const {
@@ -120,7 +144,10 @@ Tensor TapeState::fetch(const Saved& saved) const {
     const Tensor whole = source->value(*saved.parameter);
     return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
   }
-  return saved.stored ? activations->fetch(saved.tensor, device.compute()) : saved.tensor;
+  const Tensor kept =
+      saved.stored ? activations->fetch(saved.tensor, device.compute()) : saved.tensor;
+  if (!saved.ranks) return kept;
+  return zg::gathered("all_gather again", kept, saved.axis, *saved.ranks).view(saved.shape);
 }
 
 TapeState::Entry& TapeState::push(Kind kind, const char* op) {

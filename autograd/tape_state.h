@@ -6,6 +6,7 @@
 
 namespace zg {
 
+class Communicator;
 using Segment = std::function<Var(Tape&, std::span<const Var>)>;
 
 /// The record itself. Entries refer to ranges at the end of shared pools, so recording an op costs
@@ -33,10 +34,22 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     DType gradient_dtype() const { return parameter || wide ? accumulator(dtype) : dtype; }
   };
 
-  /// A tensor for backward; a view of a parameter is kept as its place in the parameter.
+  /// What all_gather made along an axis of this rank's part. While anybody has it, so has the tape
+  /// the part, which is kept in its stead where an op saves it.
+  struct Gathered {
+    std::weak_ptr<Buffer> whole;
+    Tensor part;
+    Communicator* ranks;
+    int axis;
+  };
+
+  /// A tensor for backward; a view of a parameter is kept as its place in the parameter, what was
+  /// gathered as this rank's part.
   struct Saved {
     Tensor tensor;
     bool stored = false;  // in `activations`
+    Communicator* ranks = nullptr;
+    int axis = 0;  // along which the ranks' parts are gathered again
     const Parameter* parameter = nullptr;
     int64_t byte_offset = 0;
     Shape shape;
@@ -62,6 +75,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
 
   Var parameter(const Parameter& parameter);
   Saved keep(const Tensor& tensor);
+  Saved keep_in_store(const Tensor& tensor) const;
+  const Gathered* find_gathered(const Tensor& tensor);
   Tensor fetch(const Saved& saved) const;
   std::vector<Var> record(const char* op, std::span<const Var> inputs,
                           std::span<const Tensor> outputs, std::span<const Tensor> saved,
@@ -72,6 +87,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
                                             std::span<const Tensor> outputs,
                                             std::span<const Tensor> saved, const void* numbers,
                                             size_t numbers_bytes, detail::BackwardThunk backward);
+  /// `whole` was made by gathering along the axis.
+  static void note_gathered(const Var& whole, const Gathered& gathered);
   /// The gradient of `output`, which stands for a parameter, is collected as a parameter's is.
   static void collect_wide(const Var& output);
   Entry& push(Kind kind, const char* op);
@@ -104,6 +121,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   std::vector<UseRecord> uses;
   std::vector<size_t> open;  // uses whose scope is open (forward) or being walked (backward)
   std::vector<Segment> segments;
+  std::vector<Gathered> gathered;
   std::vector<Tensor> output_gradients;  // of the entry being walked
   std::unordered_map<const Parameter*, int> parameter_slots;
 

@@ -6,7 +6,6 @@
 #include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
 #include "zero/checksum.h"
-#include "zero/piece_checksum.h"
 #include "zero/unfinished_folder.h"
 
 namespace zg::zero {
@@ -64,17 +63,15 @@ void write_shard(const SafetensorsReader& reader, const std::string& folder, int
     entries.push_back({piece.name(), DType::f32, piece.shape});
   SafetensorsWriter writer(folder + "/" + shard_name(rank), entries);
   for (Manifest::Piece& piece : pieces) {
-    PieceChecksum sum;
+    Checksum sum;
     const auto visit = [&](std::span<const float> values) {
-      sum.update(values);
-      writer.write_part(std::as_bytes(values));
+      write(writer, DType::f32, values, sum);
     };
     if (piece.state == "master")
       reader.for_floats(piece.parameter, piece.offset, piece.shape.numel(), visit);
     else
       for_zeros(piece.shape.numel(), visit);
     piece.checksum = sum.hex();
-    piece.blocks = sum.blocks();
     manifest.pieces.push_back(piece);
   }
   writer.finish();

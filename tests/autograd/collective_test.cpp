@@ -158,6 +158,72 @@ TEST_CASE("collectives on a meta device take the memory and the wire of real one
   }
 }
 
+namespace {
+
+/// Keeps a copy of each tensor, and counts their bytes.
+class CopyingStore final : public ActivationStore {
+ public:
+  Tensor keep(const Tensor& tensor, Stream& stream) override {
+    bytes += tensor.bytes();
+    return copied(tensor, stream);
+  }
+  Tensor fetch(const Tensor& kept, Stream& stream) override { return copied(kept, stream); }
+  int64_t bytes = 0;
+
+ private:
+  static Tensor copied(const Tensor& tensor, Stream& stream) {
+    const Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device());
+    zg::copy(tensor, copy, stream);
+    return copy;
+  }
+};
+
+struct Gathering {
+  int64_t live, calls;
+  std::vector<double> gradient;  // of the weight
+  bool operator==(const Gathering&) const = default;
+};
+
+/// What a linear on gathered x leaves for backward, which reads all of x.
+Gathering gathering(Communicator& ranks, const Device& device, ActivationStore* store) {
+  const Tensor x = random_tensor({2, 128, 8}, DType::f32, device, 3);
+  const Tensor matrix = random_tensor({4, 8}, DType::f32, device, 4);
+  Tape tape(device, nullptr, TapeMode::record, store);
+  const Var weight = tape.variable(matrix);
+  const Var y = linear(all_gather(tape.variable(x), 1, ranks), weight);
+  Gathering result{.live = device.memory().live()};
+  for (const Tensor& held : {x, matrix, y.value()}) result.live -= arena_bytes(held.bytes());
+  tape.backward(sum(mul(y, 0.5)));
+  result.calls = ranks.wire()[static_cast<size_t>(Collective::all_gather)].calls;
+  result.gradient = tape.gradient(weight).to_doubles();
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("what was gathered is kept for backward as the rank's part, and gathered again") {
+  std::vector<Gathering> kept(2), stored(2), expected(2);
+  std::vector<int64_t> stored_bytes(2);
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    kept[rank] = gathering(ranks, device, nullptr);
+    CopyingStore store;
+    stored[rank] = gathering(ranks, device, &store);
+    stored_bytes[rank] = store.bytes;
+
+    Tape plain(device);
+    const Var weight = plain.variable(random_tensor({4, 8}, DType::f32, device, 4));
+    const Tensor x = random_tensor({2, 128, 8}, DType::f32, device, 3);
+    plain.backward(sum(mul(linear(Var(gathered("x", x, 1, ranks)), weight), 0.5)));
+    expected[rank] = {0, 2, plain.gradient(weight).to_doubles()};
+  });
+  CHECK(kept == expected);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(stored[rank].gradient == expected[rank].gradient);
+    CHECK(stored_bytes[rank] == 2 * 128 * 8 * 4 + 4 * 8 * 4);  // the part of x, and the weight
+  }
+}
+
 TEST_CASE("one rank records and sends nothing") {
   const auto ranks = counting_communicator(0, 1);
   Tape tape(shared_device());

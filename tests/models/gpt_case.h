@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,22 @@ struct GPTCase {
   models::GPT gpt;
   FakeSource source;
   Device device;
+};
+
+/// Parameters in bf16 that are always there; zeros on the CPU.
+class EmptySource final : public ParameterSource {
+ public:
+  EmptySource(const ParameterStore& store, const Device& device) {
+    for (const auto& parameter : store.parameters())
+      values_[parameter.get()] = Tensor::zeros(parameter->shape, DType::bf16, device);
+  }
+  void acquire(const Unit&, Stream&) override {}
+  void release(const Unit&, Stream&) noexcept override {}
+  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
+  void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
+
+ private:
+  std::map<const Parameter*, Tensor> values_;
 };
 
 /// Ids [B, T] below `vocabulary`, from a seed.

@@ -341,17 +341,7 @@ Account account_of_a_step(Communicator& world, const Device& device, bool sequen
   const Mesh mesh(world, {.tensor = world.size()});
   ParameterStore store;
   const GPT gpt(store, shared_bloom(), {&mesh, sequence});
-  std::map<const Parameter*, Tensor> values;
-  for (const auto& parameter : store.parameters())
-    values[parameter.get()] = Tensor::zeros(parameter->shape, DType::bf16, device);
-  struct Source final : ParameterSource {
-    explicit Source(const std::map<const Parameter*, Tensor>& values) : values(values) {}
-    void acquire(const Unit&, Stream&) override {}
-    void release(const Unit&, Stream&) noexcept override {}
-    Tensor value(const Parameter& parameter) const override { return values.at(&parameter); }
-    void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
-    const std::map<const Parameter*, Tensor>& values;
-  } source(values);
+  EmptySource source(store, device);
   const Tensor ids = Tensor::full({3, 8}, 12, DType::i32, device);
   Tape tape(device, &source);
   tape.backward(gpt.loss(tape, ids, ids, {}, checkpointing));
@@ -384,6 +374,42 @@ TEST_CASE("a step of tensor ranks on a meta device takes the memory and the wire
                                   checkpointing) == real[static_cast<size_t>(rank)]);
         }
       }
+}
+
+namespace {
+
+/// Bytes that a loss leaves for backward on one of `count` ranks.
+int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
+  GPTConfig config = shared_bloom();
+  config.layers = layers;
+  config.heads = 4;
+  config.width = 64;
+  config.block_size = 256;
+  const Device device = Device::meta(0, {.threads = 1});
+  const auto world = counting_communicator(0, count);
+  const Mesh mesh(*world, {.tensor = count});
+  ParameterStore store;
+  const GPT gpt(store, config, {&mesh, sequence});
+  EmptySource source(store, device);
+  const Tensor ids = Tensor::full({2, 256}, 1, DType::i32, device);
+  Tape tape(device, &source);
+  const int64_t before = device.memory().live();
+  const Var loss = gpt.loss(tape, ids, ids, {});
+  return device.memory().live() - before;
+}
+
+}  // namespace
+
+TEST_CASE("sequence parallel ranks divide all that a layer keeps for backward") {
+  const auto of_a_layer = [](int count, bool sequence) {
+    return kept_for_backward(3, count, sequence) - kept_for_backward(2, count, sequence);
+  };
+  const int64_t whole = of_a_layer(1, false);
+  for (int count : {2, 4}) {
+    CAPTURE(count);
+    CHECK(of_a_layer(count, true) * count == whole);
+    CHECK(of_a_layer(count, false) * count > whole);
+  }
 }
 
 TEST_CASE("tensor ranks that cannot share a model out are told which can") {

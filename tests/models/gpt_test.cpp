@@ -43,22 +43,6 @@ bool same_bits(const Step& a, const Step& b) {
   return std::memcmp(&a.loss, &b.loss, sizeof(double)) == 0 && a.gradients == b.gradients;
 }
 
-/// Parameters in bf16 that are always there; zeros on the CPU.
-class EmptySource final : public ParameterSource {
- public:
-  EmptySource(const ParameterStore& store, const Device& device) {
-    for (const auto& parameter : store.parameters())
-      values_[parameter.get()] = Tensor::zeros(parameter->shape, DType::bf16, device);
-  }
-  void acquire(const Unit&, Stream&) override {}
-  void release(const Unit&, Stream&) noexcept override {}
-  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
-  void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
-
- private:
-  std::map<const Parameter*, Tensor> values_;
-};
-
 int count(const std::vector<std::string>& log, const std::string& line) {
   return static_cast<int>(std::count(log.begin(), log.end(), line));
 }
