@@ -102,7 +102,8 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                                             .index = static_cast<int>(parameters_.size()),
                                             .whole = whole,
                                             .slice = slice,
-                                            .copy = options.copy}));
+                                            .copy = options.copy,
+                                            .has_mirror = options.has_mirror}));
   const Parameter* parameter = parameters_.back().get();
   units_[index]->parameters.push_back(parameter);
   by_name_.emplace(name, parameter);

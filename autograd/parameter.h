@@ -74,6 +74,7 @@ struct Parameter {
   Shape whole;    ///< of the whole model's; `shape` is this rank's part of it
   Slice slice;    ///< which part
   Copy copy = Copy::own;
+  bool has_mirror = false;  ///< on a pipeline's first stage: its last one has the mirror
 };
 
 /// What is gathered and released together: one transformer block, the embeddings.
@@ -96,6 +97,7 @@ class ZG_API ParameterStore {
     Shape whole = {};                 ///< with slice: the parameter is a part of one of this shape
     std::optional<Slice> slice = {};  ///< absent: the whole
     Copy copy = Copy::own;
+    bool has_mirror = false;
   };
 
   ParameterStore() = default;

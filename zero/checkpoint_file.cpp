@@ -10,7 +10,10 @@
 #include "runtime/file_io.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
+#include "zero/mesh_sums.h"
+#include "zero/slices.h"
 #include "zero/transfer.h"
+#include "zero/whole_model.h"
 
 namespace zg::zero {
 namespace {
@@ -52,16 +55,41 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
     const auto found = there.find(parameter->name);
     if (found == there.end())
       throw FileError("load: " + path + ": has no '" + parameter->name + "' " +
-                      parameter->shape.str() + "; of " + std::to_string(there.size()) +
+                      parameter->whole.str() + "; of " + std::to_string(there.size()) +
                       " tensors the model has no use for " +
-                      suggestions(there, parameter->shape, store));
-    if (found->second != parameter->shape)
+                      suggestions(there, parameter->whole, store));
+    if (found->second != parameter->whole)
       throw FileError("load: " + path + ": '" + parameter->name + "' has shape " +
-                      found->second.str() + "; expected " + parameter->shape.str());
+                      found->second.str() + "; expected " + parameter->whole.str());
   }
 }
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
+
+/// That some rank has each of them.
+void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
+                        const Engine& engine) {
+  std::vector<int64_t> ranks;
+  for (const auto& parameter : there)
+    ranks.push_back(engine.store().find(parameter.first) || on_meta(engine) ? 1 : 0);
+  if (const Mesh* mesh = engine.mesh(); mesh && !ranks.empty())
+    ranks = sum_over_parts(ranks, *mesh, engine.device(), "parameters of a checkpoint");
+  if (on_meta(engine) && engine.mesh()) return;
+  auto has = ranks.begin();
+  for (const auto& [name, shape] : there)
+    if (*has++ == 0)
+      throw FileError("load: " + path + ": has '" + name + "' " + shape.str() +
+                      ", which the model has not; load_weights takes what the model has");
+}
+
+std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
+  std::vector<float> part(static_cast<size_t>(slice.numel()));
+  for_each_common(slice, 0, slice.numel(), whole_slice(slice.whole_numel()),
+                  [&](int64_t i, int64_t j, int64_t count) {
+                    std::copy_n(whole.begin() + j, count, part.begin() + i);
+                  });
+  return part;
+}
 
 }  // namespace
 
@@ -122,16 +150,14 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   const CheckpointReader reader(find_checkpoint(path));
   const ParameterStore& store = engine.store();
   check_parameters(reader.path(), reader.manifest().parameters, store);
-  for (const auto& [name, shape] : reader.manifest().parameters)
-    if (!store.find(name))
-      throw FileError("load: " + reader.path() + ": has '" + name + "' " + shape.str() +
-                      ", which the model has not; load_weights takes what the model has");
+  check_nothing_else(reader.path(), reader.manifest().parameters, engine);
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter)) reader.check_tiles(name, saved.name);
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter))
-      engine.write(*parameter, saved.state,
-                   on_meta(engine) ? std::vector<float>() : reader.read(name, saved.name));
+      engine.write(
+          *parameter, saved.state,
+          on_meta(engine) ? std::vector<float>() : reader.read(name, saved.name, parameter->slice));
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(reader.manifest().loss_scaler);
@@ -144,14 +170,29 @@ WeightSource weights_of(const std::string& path) {
     const auto reader = std::make_shared<CheckpointReader>(find_checkpoint(path));
     const auto& shapes = reader->manifest().parameters;
     for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
-    return {.path = reader->path(), .shapes = shapes, .read = [reader](const std::string& name) {
-              return reader->read(name, "master");
-            }};
+    return {
+        .path = reader->path(),
+        .shapes = shapes,
+        .read = [reader](const std::string& name) { return reader->read(name, "master"); },
+        .read_part = [reader](const std::string& name,
+                              const Slice& part) { return reader->read(name, "master", part); }};
   }
   const auto reader = std::make_shared<SafetensorsReader>(path);
-  WeightSource weights = {.path = path, .read = [reader](const std::string& name) {
-                            return reader->read_floats(name);
-                          }};
+  WeightSource weights = {
+      .path = path,
+      .read = [reader](const std::string& name) { return reader->read_floats(name); },
+      .read_part =
+          [reader](const std::string& name, const Slice& part) {
+            std::vector<float> values(static_cast<size_t>(part.numel()));
+            const Slice whole = whole_slice(part.whole_numel());
+            for_each_common(part, 0, part.numel(), whole, [&](int64_t i, int64_t j, int64_t count) {
+              reader->for_floats(name, j, count, [&](std::span<const float> chunk) {
+                std::copy(chunk.begin(), chunk.end(), values.begin() + i);
+                i += static_cast<int64_t>(chunk.size());
+              });
+            });
+            return values;
+          }};
   for (const auto& [name, entry] : reader->entries())
     if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
   return weights;
@@ -161,7 +202,10 @@ void load_weights(const WeightSource& weights, Engine& engine) {
   check_parameters(weights.path, weights.shapes, engine.store());
   for (const auto& [name, parameter] : engine.store().by_name()) {
     std::vector<float> values;
-    if (!on_meta(engine)) values = weights.read(name);
+    if (!on_meta(engine))
+      values = parameter->slice.is_whole() ? weights.read(name)
+               : weights.read_part         ? weights.read_part(name, parameter->slice)
+                                           : part_of(weights.read(name), parameter->slice);
     if (engine.config().load == DType::bf16) round_to_bf16(values);
     engine.write(*parameter, State::master, values);
   }
@@ -176,19 +220,20 @@ void dump_gradients(const std::string& path, const Engine& engine) {
     throw ConfigError("dump_gradients: no micro-batch since the last step; call backward first");
   const double divisor = static_cast<double>(engine.micro_batches() * engine.ranks().size()) *
                          engine.loss_scaler().scale();
-  std::vector<const Parameter*> trainable;
+  if (on_meta(engine)) throw Unsupported("dump_gradients: meta devices store no values");
+  WholeModel model(engine);
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const auto& [name, parameter] : engine.store().by_name()) {
-    if (!parameter->trainable) continue;
-    trainable.push_back(parameter);
-    entries.push_back({name, DType::f32, parameter->shape});
-  }
+  for (const auto& [name, entry] : model.entries())
+    if (entry.is_updated) entries.push_back({name, DType::f32, entry.shape});
   std::optional<SafetensorsWriter> writer;
-  if (engine.ranks().rank() == 0 && !on_meta(engine)) writer.emplace(path, entries);
-  for (const Parameter* parameter : trainable) {
-    std::vector<float> values = engine.read(*parameter, State::gradient);
-    for (float& value : values) value = static_cast<float>(value / divisor);
-    if (writer) writer->write_floats(values);
+  if (engine.world().rank() == 0) writer.emplace(path, entries);
+  for (const SafetensorsWriter::Entry& entry : entries) {
+    model.visit(entry.name, State::gradient, [&](std::span<const float> values) {
+      if (!writer) return;
+      std::vector<float> means(values.begin(), values.end());
+      for (float& value : means) value = static_cast<float>(value / divisor);
+      writer->write_part(std::as_bytes(std::span(means)));
+    });
   }
   if (writer) writer->finish();
 }

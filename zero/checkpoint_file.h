@@ -16,9 +16,14 @@ namespace zg::zero {
 //                             is master, moment1 or moment2 (a frozen parameter has its value as
 //                             master) and OFFSET the parameter's element that it begins with. One
 //                             that holds the whole parameter has its shape, a part has one axis.
+//                             A tensor rank's part that is no range of elements is named
+//                             PARAMETER:STATE@OFFSET/OUTERxEXTENTxINNER/BEGIN+ROWS: of each of
+//                             OUTER blocks of EXTENT rows of INNER elements it has ROWS rows from
+//                             BEGIN on, and OFFSET counts its own elements.
 //   manifest.json             format, version, the counters and config of CheckpointInfo,
 //                             parameters (name to shape), tensors (name, dtype, shape, file and
-//                             XXH3-128 of the bytes), headers (file to XXH3-128 of its bytes
+//                             XXH3-128 of the bytes, and of long ones that of each block of 2^20
+//                             elements), headers (file to XXH3-128 of its bytes
 //                             before the tensors), the state of a dynamic loss scale, and a
 //                             checksum of the manifest itself
 // Beside the step_N, DIR/latest is the name of the one saved last. Nothing here reads it.
@@ -64,8 +69,8 @@ ZG_API std::vector<std::string> damages_of(const std::string& step_folder);
 /// The first of them as a FileError.
 ZG_API void verify_checkpoint(const std::string& path);
 
-/// Restores masters, moments, counters and a dynamic loss scale (without one in the checkpoint: as
-/// a new run starts). The parameters must be the engine's, by name and shape,
+/// Collective in a mesh. Restores masters, moments, counters and a dynamic loss scale (without one
+/// in the checkpoint: as a new run starts). The parameters must be the engine's, by name and shape,
 /// which is checked first; bytes are checked as they come, so after a FileError about a damaged
 /// tensor the engine holds a mixture: make another. For an engine on meta the manifest is read and
 /// no values, here and in load_weights.
@@ -77,6 +82,8 @@ struct WeightSource {
   std::map<std::string, Shape> shapes;
   /// Of one that is in `shapes`, when it is asked for.
   std::function<std::vector<float>(const std::string& name)> read;
+  /// A part of it, where that can be read without the whole; else absent.
+  std::function<std::vector<float>(const std::string& name, const Slice& part)> read_part = {};
 };
 /// A plain safetensors file's floating tensors or a checkpoint's masters. FileError.
 ZG_API WeightSource weights_of(const std::string& path);
@@ -87,8 +94,8 @@ ZG_API void load_weights(const WeightSource& weights, Engine& engine);
 ZG_API void load_weights(const std::string& path, Engine& engine);  ///< weights_of()
 
 /// The gradients accumulated since the last step, divided by the number of all ranks' micro-batches
-/// and the loss scale, by parameter name, in f32, as safetensors. ConfigError when there were no
-/// micro-batches. Collective; rank 0 writes, on meta nobody.
+/// and the loss scale, by parameter name, in f32, as safetensors: of the whole model, which rank 0
+/// writes. ConfigError when there were no micro-batches. Collective; not on meta.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "runtime/error.h"
+#include "zero/partition.h"
 
 namespace zg::zero {
 namespace {
@@ -25,7 +26,7 @@ bool is_file_name(const std::string& name) {
 }
 
 std::span<const NamedState> states_of(const Parameter& parameter) {
-  return std::span(saved_states).first(parameter.trainable ? 3 : 1);
+  return std::span(saved_states).first(is_updated(parameter) ? 3 : 1);
 }
 
 void check(const std::error_code& error, const char* operation, const std::string& path) {

@@ -5,6 +5,9 @@
 
 #include "runtime/error.h"
 #include "zero/checksum.h"
+#include "zero/piece_checksum.h"
+#include "zero/piece_sequence.h"
+#include "zero/slices.h"
 
 namespace zg::zero {
 
@@ -15,13 +18,16 @@ CheckpointReader::CheckpointReader(const std::string& path, Manifest manifest)
     : path_(path), manifest_(std::move(manifest)) {
   for (const Manifest::Piece& piece : manifest_.pieces)
     pieces_[{piece.parameter, piece.state}].push_back(&piece);
+  const auto place = [](const Manifest::Piece* piece) {
+    return std::pair(piece->slice ? piece->slice->begin : 0, piece->offset);
+  };
   for (auto& [key, pieces] : pieces_)
     std::sort(pieces.begin(), pieces.end(),
-              [](const auto* a, const auto* b) { return a->offset < b->offset; });
+              [&](const auto* a, const auto* b) { return place(a) < place(b); });
 }
 
-const std::vector<const Manifest::Piece*>& CheckpointReader::pieces(
-    const std::string& parameter, const std::string& state) const {
+const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& parameter,
+                                                         const std::string& state) const {
   const auto found = pieces_.find({parameter, state});
   if (found == pieces_.end())
     throw FileError("checkpoint: " + path_ + ": has no " + state + " of '" + parameter + "'");
@@ -29,9 +35,39 @@ const std::vector<const Manifest::Piece*>& CheckpointReader::pieces(
 }
 
 void CheckpointReader::check_tiles(const std::string& parameter, const std::string& state) const {
+  const Pieces& all = pieces(parameter, state);
   const int64_t numel = manifest_.parameters.at(parameter).numel();
+  const std::string what = "the " + state + " of '" + parameter + "'";
+  if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
+    return check_tiles(all, numel, what);
+  // Slices of one cut, one after the other, and each of them tiled.
+  const Slice cut = all.front()->slice.value_or(Slice());
+  int64_t rows = 0;
+  for (auto first = all.begin(); first != all.end();) {
+    const Slice slice = (*first)->slice.value_or(Slice{.extent = 0, .rows = 0});
+    const auto is_of_slice = [&](const auto* piece) {
+      return piece->slice && piece->slice->begin == slice.begin && piece->slice->rows == slice.rows;
+    };
+    if (slice.outer != cut.outer || slice.extent != cut.extent || slice.inner != cut.inner ||
+        slice.begin != rows || slice.rows == 0)
+      throw FileError("checkpoint: " + path_ + ": '" + (*first)->name() +
+                      "' does not begin at row " + std::to_string(rows) + " of " +
+                      std::to_string(cut.extent) + " of " + what +
+                      " as the one before it ends there");
+    const auto last = std::find_if_not(first, all.end(), is_of_slice);
+    check_tiles({first, last}, slice.numel(), "a slice of " + what);
+    rows += slice.rows;
+    first = last;
+  }
+  if (rows != cut.extent)
+    throw FileError("checkpoint: " + path_ + ": " + what + " has rows up to " +
+                    std::to_string(rows) + "; expected " + std::to_string(cut.extent));
+}
+
+void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
+                                   const std::string& what) const {
   int64_t end = 0;
-  for (const Manifest::Piece* piece : pieces(parameter, state)) {
+  for (const Manifest::Piece* piece : pieces) {
     if (piece->offset != end)
       throw FileError("checkpoint: " + path_ + ": '" + piece->name() + "' begins at element " +
                       std::to_string(piece->offset) + "; expected " + std::to_string(end));
@@ -39,8 +75,8 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
     if (end > numel) break;
   }
   if (end != numel)
-    throw FileError("checkpoint: " + path_ + ": the " + state + " of '" + parameter + "' has " +
-                    std::to_string(end) + " elements; expected " + std::to_string(numel));
+    throw FileError("checkpoint: " + path_ + ": " + what + " has " + std::to_string(end) +
+                    " elements; expected " + std::to_string(numel));
 }
 
 const SafetensorsReader& CheckpointReader::file(const std::string& name) const {
@@ -54,37 +90,123 @@ const SafetensorsReader& CheckpointReader::file(const std::string& name) const {
   return files_.emplace(name, std::move(reader)).first->second;
 }
 
+const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) const {
+  const SafetensorsReader& reader = file(piece.file);
+  const std::string name = piece.name();
+  // A file that is not of this checkpoint may hold fewer elements than are asked for.
+  if (reader.contains(name) && reader.entries().at(name).shape.numel() == piece.shape.numel())
+    return reader;
+  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": has no tensor '" + name + "' of " +
+                  std::to_string(piece.shape.numel()) + " elements");
+}
+
+void CheckpointReader::refuse(const Manifest::Piece& piece, int64_t begin, int64_t end) const {
+  const std::string name = piece.name();
+  const SafetensorsReader::Entry& entry = file(piece.file).entries().at(name);
+  const int64_t size = size_of(entry.dtype);
+  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": tensor '" + name +
+                  "' is damaged, bytes " + std::to_string(entry.begin + begin * size) + " to " +
+                  std::to_string(entry.begin + end * size) +
+                  " of the file: its checksum differs from the manifest's");
+}
+
 void CheckpointReader::for_floats(const Manifest::Piece& piece,
                                   const SafetensorsReader::Visit& visit) const {
-  const std::string name = piece.name();
-  const SafetensorsReader& reader = file(piece.file);
   Checksum checksum;
-  int64_t numel = 0;
-  reader.for_floats(name, [&](std::span<const float> values) {
+  open(piece).for_floats(piece.name(), [&](std::span<const float> values) {
     checksum.update(std::as_bytes(values));
-    numel += static_cast<int64_t>(values.size());
     visit(values);
   });
-  if (numel == piece.shape.numel() && checksum.hex() == piece.checksum) return;
-  const SafetensorsReader::Entry& entry = reader.entries().at(name);
-  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": tensor '" + name +
-                  "' is damaged, bytes " + std::to_string(entry.begin) + " to " +
-                  std::to_string(entry.end) +
-                  " of the file: its checksum differs from the manifest's");
+  if (checksum.hex() != piece.checksum) refuse(piece, 0, piece.shape.numel());
+}
+
+void CheckpointReader::for_floats(const Manifest::Piece& piece, size_t block,
+                                  const SafetensorsReader::Visit& visit) const {
+  const int64_t begin = static_cast<int64_t>(block) * block_elements;
+  const int64_t end = std::min(begin + block_elements, piece.shape.numel());
+  Checksum checksum;
+  open(piece).for_floats(piece.name(), begin, end - begin, [&](std::span<const float> values) {
+    checksum.update(std::as_bytes(values));
+    visit(values);
+  });
+  if (checksum.hex() != piece.blocks[block]) refuse(piece, begin, end);
 }
 
 void CheckpointReader::for_floats(const std::string& parameter, const std::string& state,
                                   const SafetensorsReader::Visit& visit) const {
-  for (const Manifest::Piece* piece : pieces(parameter, state)) for_floats(*piece, visit);
+  const Pieces& all = pieces(parameter, state);
+  if (!all.front()->slice)
+    for (const Manifest::Piece* piece : all) for_floats(*piece, visit);
+  else
+    merge(all, visit);
+}
+
+void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& visit) const {
+  struct Part {
+    int64_t run;
+    PieceSequence elements;
+  };
+  const auto check = [&](const Manifest::Piece& piece, const std::string& checksum) {
+    if (checksum != piece.checksum) refuse(piece, 0, piece.shape.numel());
+  };
+  std::vector<Part> parts;
+  for (auto first = all.begin(); first != all.end();) {
+    const Slice& slice = *(*first)->slice;
+    const auto last = std::find_if(
+        first, all.end(), [&](const auto* piece) { return piece->slice->begin != slice.begin; });
+    parts.push_back({slice.rows * slice.inner,
+                     {{first, last}, [&](const auto& piece) -> auto& { return open(piece);
+  }
+  , check
+}
+}  // namespace zg::zero
+);
+first = last;
+}
+for (int64_t block = 0; block < all.front()->slice->outer; ++block)
+  for (Part& part : parts)
+    for (int64_t left = part.run; left > 0;) {
+      const std::span<const float> values = part.elements.next(left);
+      visit(values);
+      left -= static_cast<int64_t>(values.size());
+    }
+}
+
+std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
+                                          const Slice& part) const {
+  std::vector<float> wanted(static_cast<size_t>(part.numel()));
+  const int64_t whole = manifest_.parameters.at(parameter).numel();
+  for (const Manifest::Piece* piece : pieces(parameter, state)) {
+    const Slice slice = piece->slice.value_or(whole_slice(whole));
+    // Elements of the slice, as they come from `begin` on.
+    const auto copy_from = [&](int64_t begin) {
+      return [&, begin](std::span<const float> values) mutable {
+        const auto end = begin + static_cast<int64_t>(values.size());
+        for_each_common(slice, begin, end, part, [&](int64_t i, int64_t j, int64_t count) {
+          std::copy_n(values.begin() + (i - begin), count, wanted.begin() + j);
+        });
+        begin = end;
+      };
+    };
+    const int64_t numel = piece->shape.numel();
+    if (piece->blocks.empty()) {
+      if (numel == 0 || meet(slice, piece->offset, piece->offset + numel, part))
+        for_floats(*piece, copy_from(piece->offset));
+      continue;
+    }
+    for (size_t block = 0; block < piece->blocks.size(); ++block) {
+      const int64_t begin = static_cast<int64_t>(block) * block_elements;
+      const int64_t end = std::min(begin + block_elements, numel);
+      if (meet(slice, piece->offset + begin, piece->offset + end, part))
+        for_floats(*piece, block, copy_from(piece->offset + begin));
+    }
+  }
+  return wanted;
 }
 
 std::vector<float> CheckpointReader::read(const std::string& parameter,
                                           const std::string& state) const {
-  std::vector<float> values;
-  for_floats(parameter, state, [&](std::span<const float> part) {
-    values.insert(values.end(), part.begin(), part.end());
-  });
-  return values;
+  return read(parameter, state, whole_slice(manifest_.parameters.at(parameter).numel()));
 }
 
 void CheckpointReader::check_bytes() const {

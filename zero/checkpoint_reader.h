@@ -22,8 +22,12 @@ class CheckpointReader {
 
   /// That the pieces of a state tile the parameter, whose shape the caller has checked.
   void check_tiles(const std::string& parameter, const std::string& state) const;
+  /// A part of it, of which these pieces, and of long ones these blocks, are read and verified that
+  /// have some of it.
+  std::vector<float> read(const std::string& parameter, const std::string& state,
+                          const Slice& part) const;
   std::vector<float> read(const std::string& parameter, const std::string& state) const;
-  /// The same a few MiB at a time, in order; what was visited before an error may be damaged.
+  /// All of it a few MiB at a time, in order; what was visited before an error may be damaged.
   void for_floats(const std::string& parameter, const std::string& state,
                   const SafetensorsReader::Visit& visit) const;
 
@@ -34,15 +38,22 @@ class CheckpointReader {
   std::vector<std::string> damages() const;
 
  private:
+  using Pieces = std::vector<const Manifest::Piece*>;
   void for_floats(const Manifest::Piece& piece, const SafetensorsReader::Visit& visit) const;
+  void for_floats(const Manifest::Piece& piece, size_t block,
+                  const SafetensorsReader::Visit& visit) const;
+  /// In the whole's order, of pieces of slices.
+  void merge(const Pieces& pieces, const SafetensorsReader::Visit& visit) const;
+  void check_tiles(const Pieces& pieces, int64_t numel, const std::string& what) const;
+  [[noreturn]] void refuse(const Manifest::Piece& piece, int64_t begin, int64_t end) const;
+  const SafetensorsReader& open(const Manifest::Piece& piece) const;
   const SafetensorsReader& file(const std::string& name) const;
-  const std::vector<const Manifest::Piece*>& pieces(const std::string& parameter,
-                                                    const std::string& state) const;
+  const Pieces& pieces(const std::string& parameter, const std::string& state) const;
 
   std::string path_;
   Manifest manifest_;
-  std::map<std::pair<std::string, std::string>, std::vector<const Manifest::Piece*>> pieces_;
-  mutable std::map<std::string, SafetensorsReader> files_;  // opened when first read
+  std::map<std::pair<std::string, std::string>, Pieces> pieces_;  // in order
+  mutable std::map<std::string, SafetensorsReader> files_;        // opened when first read
 };
 
 }  // namespace zg::zero

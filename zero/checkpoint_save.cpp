@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -12,8 +13,9 @@
 #include "runtime/file_io.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
-#include "zero/checksum.h"
 #include "zero/manifest.h"
+#include "zero/mesh_sums.h"
+#include "zero/piece_checksum.h"
 #include "zero/safetensors.h"
 #include "zero/snapshot.h"
 #include "zero/unfinished_folder.h"
@@ -35,16 +37,20 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
 
 Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file) {
   const Parameter& parameter = *piece.parameter;
-  const bool whole = piece.numel == parameter.shape.numel();
+  const Slice& slice = parameter.slice;
+  const bool whole = piece.numel == parameter.whole.numel();
+  // Rows of the whole parameter are a range of its elements.
+  const bool is_range = slice.outer == 1 || slice.is_whole();
   const auto states = states_of(parameter);
   const auto saved = std::find_if(states.begin(), states.end(),
                                   [&](const NamedState& s) { return s.state == piece.state; });
   return {.parameter = parameter.name,
           .state = saved->name,
-          .offset = piece.offset,
-          .shape = whole ? parameter.shape : Shape{piece.numel},
+          .offset = piece.offset + (is_range ? slice.begin * slice.inner : 0),
+          .shape = whole ? parameter.whole : Shape{piece.numel},
           .file = file,
-          .checksum = {}};
+          .checksum = {},
+          .slice = is_range ? std::nullopt : std::optional(slice)};
 }
 
 /// Thrown in the writer's thread when the save is given up.
@@ -62,13 +68,14 @@ Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
   }
   SafetensorsWriter writer(folder + "/" + file, entries);
   for (size_t i = 0; i < written.size(); ++i) {
-    Checksum sum;
+    PieceChecksum sum;
     snapshot.read(i, [&](std::span<const float> values) {
       if (cancelled) throw Cancelled();
-      sum.update(std::as_bytes(values));
+      sum.update(values);
       writer.write_part(std::as_bytes(values));
     });
     written[i].checksum = sum.hex();
+    written[i].blocks = sum.blocks();
   }
   writer.finish();
   return {.pieces = std::move(written), .headers = {{file, writer.header_checksum()}}};
@@ -98,13 +105,24 @@ void collect_accounts(const std::string& folder, int world, Manifest& manifest) 
   }
 }
 
-/// Of the tensors; what names and checksums take beside them is little.
-int64_t bytes_of(const ParameterStore& store) {
+/// Of the whole model's tensors; what names and checksums take beside them is little. Collective.
+int64_t bytes_of(const Engine& engine) {
   int64_t bytes = 0;
-  for (const auto& parameter : store.parameters())
-    bytes += parameter->shape.numel() * size_of(DType::f32) *
-             static_cast<int64_t>(states_of(*parameter).size());
+  for (const auto& parameter : engine.store().parameters())
+    if (parameter->copy == Copy::own)
+      bytes += parameter->shape.numel() * size_of(DType::f32) *
+               static_cast<int64_t>(states_of(*parameter).size());
+  if (const Mesh* mesh = engine.mesh())
+    return sum_over_parts({&bytes, 1}, *mesh, engine.device(), "checkpoint bytes")[0];
   return bytes;
+}
+
+/// Name to shape in the whole model, of what this rank answers for.
+std::map<std::string, Shape> shapes_of(const ParameterStore& store) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, parameter] : store.by_name())
+    if (parameter->copy == Copy::own) shapes.emplace(name, parameter->whole);
+  return shapes;
 }
 
 std::string room(const std::string& directory, int64_t needed) {
@@ -120,10 +138,10 @@ struct CheckpointSaveState {
       : directory(directory),
         path(directory + "/" + step_prefix + std::to_string(engine.steps())),
         unfinished(UnfinishedFolder::path_of(directory, engine.steps())),
-        needed_bytes(bytes_of(engine.store())),
+        needed_bytes(bytes_of(engine)),
         read_back(read_back),
         device(engine.device()),
-        ranks(engine.ranks()) {}
+        ranks(engine.world()) {}
   ~CheckpointSaveState() {
     cancelled = true;
     if (writer.joinable()) writer.join();
@@ -161,7 +179,8 @@ struct CheckpointSaveState {
 
   void write() {
     attempt([&] {
-      const Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
+      Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
+      shard.parameters = manifest.parameters;
       if (read_back) CheckpointReader(unfinished, shard).check_bytes();
       write_account(account_name(unfinished, ranks.rank()), account_text(shard));
     });
@@ -212,8 +231,7 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   CheckpointSaveState& s = *state_;
   s.manifest.info = info;
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
-  for (const auto& [name, parameter] : engine.store().by_name())
-    s.manifest.parameters.emplace(name, parameter->shape);
+  s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // refuses a config_json that is none, before anything is written
   try {
     s.snapshot.emplace(engine);

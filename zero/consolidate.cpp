@@ -6,6 +6,7 @@
 #include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
 #include "zero/checksum.h"
+#include "zero/piece_checksum.h"
 #include "zero/unfinished_folder.h"
 
 namespace zg::zero {
@@ -63,15 +64,17 @@ void write_shard(const SafetensorsReader& reader, const std::string& folder, int
     entries.push_back({piece.name(), DType::f32, piece.shape});
   SafetensorsWriter writer(folder + "/" + shard_name(rank), entries);
   for (Manifest::Piece& piece : pieces) {
-    Checksum sum;
+    PieceChecksum sum;
     const auto visit = [&](std::span<const float> values) {
-      write(writer, DType::f32, values, sum);
+      sum.update(values);
+      writer.write_part(std::as_bytes(values));
     };
     if (piece.state == "master")
       reader.for_floats(piece.parameter, piece.offset, piece.shape.numel(), visit);
     else
       for_zeros(piece.shape.numel(), visit);
     piece.checksum = sum.hex();
+    piece.blocks = sum.blocks();
     manifest.pieces.push_back(piece);
   }
   writer.finish();

@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "zero/engine_state.h"
+#include "zero/mesh_sums.h"
 #include "zero/optimizer.h"
 #include "zero/places.h"
 
@@ -19,31 +20,41 @@ LossScaler scaler_of(const Config& config) {
 }
 
 // Whoever reads that the scale is at its minimum needs to know what overflowed.
-std::string update_scale(LossScaler& scaler, const Parameter* non_finite) {
+std::string update_scale(LossScaler& scaler, const std::optional<std::string>& non_finite) {
   try {
-    return scaler.update(non_finite != nullptr);
+    return scaler.update(non_finite.has_value());
   } catch (const Error& error) {
-    throw Error(std::string(error.what()) + " The gradient of " + non_finite->name +
+    throw Error(std::string(error.what()) + " The gradient of " + *non_finite +
                 " is not finite; try bf16, which has the range of f32.");
   }
+}
+
+// A mesh of one part is a data axis.
+const Mesh* in_parts(const Mesh* mesh) {
+  return mesh && mesh->shape.pipeline * mesh->shape.tensor > 1 ? mesh : nullptr;
 }
 
 }  // namespace
 
 // --- who holds what ---
 
-EngineState::EngineState(const ParameterStore& store, std::unique_ptr<Communicator> alone,
-                         Communicator* ranks, const Device& device, const Config& config)
+EngineState::EngineState(const ParameterStore& store, Ranks given, const Device& device,
+                         const Config& config)
     : store(store),
       device(device),
       config(config),
-      alone(std::move(alone)),
-      comm(ranks ? *ranks : *this->alone),
+      ranks(std::move(given)),
+      comm(ranks.mesh   ? *ranks.mesh->data
+           : ranks.data ? *ranks.data
+                        : *ranks.alone),
+      world(ranks.mesh ? ranks.mesh->world : comm),
+      mesh(in_parts(ranks.mesh)),
       places(store.parameters().size()),
       begins(store.parameters().size()),
       users(store.units().size()),
       residency(storages, comm, this->config),
       reducer(comm, device, this->config),
+      mirrors(store, mesh, device),
       activations(config.offload.activation == Space::device
                       ? nullptr
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
@@ -124,14 +135,20 @@ void EngineState::clear_gradients() {
 
 Engine::Engine(const ParameterStore& store, const Device& device, const Config& config) {
   validate(config);
-  state_ =
-      std::make_unique<EngineState>(store, counting_communicator(0, 1), nullptr, device, config);
+  state_ = std::make_unique<EngineState>(
+      store, EngineState::Ranks{.alone = counting_communicator(0, 1)}, device, config);
 }
 
 Engine::Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
                const Config& config) {
   validate(config);
-  state_ = std::make_unique<EngineState>(store, nullptr, &ranks, device, config);
+  state_ = std::make_unique<EngineState>(store, EngineState::Ranks{.data = &ranks}, device, config);
+}
+
+Engine::Engine(const ParameterStore& store, const Mesh& mesh, const Device& device,
+               const Config& config) {
+  validate(config);
+  state_ = std::make_unique<EngineState>(store, EngineState::Ranks{.mesh = &mesh}, device, config);
 }
 
 Engine::~Engine() = default;
@@ -153,9 +170,21 @@ Tape Engine::inference_tape() {
 void Engine::backward(Tape& tape, const Var& loss) {
   const PhaseScope phase(state_->device, "backward");
   tape.backward(loss, state_->scaler.scale());
-  state_->residency.finish();
-  state_->reducer.finish();
-  ++state_->micro_batches;
+  state_->finish_micro_batch();
+}
+
+void Engine::backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients) {
+  const PhaseScope phase(state_->device, "backward");
+  tape.backward(outputs, gradients);
+  state_->finish_micro_batch();
+}
+
+void EngineState::finish_micro_batch() {
+  residency.finish();
+  for (Mirrors::Gradient& gradient : mirrors.exchange())
+    reduce({&gradient.parameter, 1}, {&gradient.sum, 1}, storage_of(*gradient.parameter));
+  reducer.finish();
+  ++micro_batches;
 }
 
 StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
@@ -167,17 +196,19 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     throw ConfigError("step: rate is " + std::to_string(rate) + "; expected a finite number");
   const PhaseScope phase(s.device, "step");
   s.residency.finish();
+  s.mirrors.finish();
   if (s.config.reduce_at_boundary)
     for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
-  const GradientSummary gradients = summarise(s.storages, s.store, s.config, s.device, s.comm);
+  const GradientSummary gradients =
+      summarise(s.storages, s.store, s.config, s.device, s.comm, s.mesh);
   const int64_t micro_batches = s.micro_batches * s.comm.size();
-  StepResult result{.skipped = gradients.non_finite != nullptr, .loss_scale = loss_scale()};
+  StepResult result{.skipped = gradients.non_finite.has_value(), .loss_scale = loss_scale()};
   const double scale = s.scaler.scale();
   result.scaler_line = update_scale(s.scaler, gradients.non_finite);
   if (result.skipped) {
     ++s.skipped;
     result.gradient_norm = std::numeric_limits<double>::infinity();
-    result.bad_tensor = gradients.non_finite->name;
+    result.bad_tensor = *gradients.non_finite;
   } else {
     ++s.taken;
     result.gradient_norm =
@@ -191,25 +222,39 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
           .step = s.taken,
           .skipped = result.skipped},
          s.config, s.device, s.comm, s.snapshot);
+  s.refresh_mirrors();
   s.clear_gradients();
   return result;
 }
 
 double Engine::mean_loss(std::span<const double> own) {
+  return mean_loss(own, static_cast<int64_t>(own.size()));
+}
+
+double Engine::mean_loss(std::span<const double> own, int64_t count) {
+  const Mesh* mesh = state_->mesh;
+  const bool has_losses = !mesh || mesh->is_last_stage();
+  if (has_losses && static_cast<int64_t>(own.size()) != count)
+    throw ConfigError("mean_loss: " + std::to_string(own.size()) + " losses; expected those of " +
+                      std::to_string(count) + " micro-batches");
   Communicator& comm = state_->comm;
-  const int64_t count = static_cast<int64_t>(own.size()), ranks = comm.size();
+  const int64_t ranks = comm.size();
   std::vector<double> all(own.begin(), own.end());
-  if (ranks > 1) {
+  if (ranks > 1 || mesh) {
     // Scalars go as sums of integers, so gathers carry values only: each loss's bits are added to
     // the zeros of the other ranks.
     const PurposeScope purpose(state_->device, Purpose::comm);
     std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
-    std::transform(own.begin(), own.end(), bits.begin() + comm.rank() * count,
-                   [](double loss) { return std::bit_cast<int64_t>(loss); });
-    const Tensor sum = Tensor::from(bits, {count * ranks}, state_->device);
-    comm.wait(comm.all_reduce(sum, "losses"));
-    if (state_->device.type() == Device::Type::meta) return 0.0;
-    bits = sum.to_host<int64_t>();
+    if (has_losses && (!mesh || mesh->tensor_rank == 0))
+      std::transform(own.begin(), own.end(), bits.begin() + comm.rank() * count,
+                     [](double loss) { return std::bit_cast<int64_t>(loss); });
+    if (ranks > 1) {
+      const Tensor sum = Tensor::from(bits, {count * ranks}, state_->device);
+      comm.wait(comm.all_reduce(sum, "losses"));
+      if (!state_->on_meta()) bits = sum.to_host<int64_t>();
+    }
+    if (mesh) bits = sum_over_parts(bits, *mesh, state_->device, "losses");
+    if (state_->on_meta()) return 0.0;
     all.resize(bits.size());
     std::transform(bits.begin(), bits.end(), all.begin(),
                    [](int64_t word) { return std::bit_cast<double>(word); });
@@ -228,6 +273,8 @@ const Config& Engine::config() const { return state_->config; }
 const ParameterStore& Engine::store() const { return state_->store; }
 const Device& Engine::device() const { return state_->device; }
 Communicator& Engine::ranks() const { return state_->comm; }
+Communicator& Engine::world() const { return state_->world; }
+const Mesh* Engine::mesh() const { return state_->mesh; }
 
 double Engine::loss_scale() const {
   return state_->config.compute == DType::bf16 ? 0.0 : state_->scaler.scale();
@@ -268,13 +315,13 @@ Tensor Engine::value(const Parameter& parameter) const {
     throw NotResident("value: '" + parameter.name + "' is read outside its unit; expected unit '" +
                       parameter.unit->name +
                       "' to be open; open it with Tape::Use use(tape, unit)");
-  const Tensor& whole = parameter.trainable ? storage.trainable.whole : storage.frozen.whole;
+  const Tensor& whole = is_updated(parameter) ? storage.trainable.whole : storage.frozen.whole;
   return whole.alias(state_->begin_of(parameter) * size_of(storage.compute), parameter.shape,
                      storage.compute);
 }
 
 Tensor Engine::gradient_place(const Parameter& parameter) {
-  if (state_->config.reduce_at_boundary) return {};
+  if (state_->config.reduce_at_boundary || !is_updated(parameter)) return {};
   Storage& storage = state_->storage_of(parameter);
   if (state_->comm.size() > 1) return state_->reducer.place_of(storage, parameter);
   const auto piece =
@@ -286,15 +333,32 @@ Tensor Engine::gradient_place(const Parameter& parameter) {
 
 void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {
   EngineState& s = *state_;
+  std::vector<const Parameter*> parameters;
+  std::vector<Tensor> leaves;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = *unit.parameters[i];
+    Tensor gradient = std::exchange(gradients[i], Tensor());
+    if (s.mirrors.has(parameter)) {
+      s.mirrors.keep(parameter, std::move(gradient));
+      continue;
+    }
+    parameters.push_back(&parameter);
+    leaves.push_back(std::move(gradient));
+  }
+  s.reduce(parameters, leaves, s.storages[s.index_of(unit)]);
+}
+
+void EngineState::reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
+                         Storage& storage) {
   std::vector<const Parameter*> own, small;
   std::vector<Tensor> own_gradients, small_gradients;
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const bool persistent = s.is_persistent(*unit.parameters[i]);
-    (persistent ? small : own).push_back(unit.parameters[i]);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool persistent = is_persistent(*parameters[i]);
+    (persistent ? small : own).push_back(parameters[i]);
     (persistent ? small_gradients : own_gradients).push_back(std::exchange(gradients[i], Tensor()));
   }
-  s.reducer.reduce(s.storages[s.index_of(unit)], own, own_gradients);
-  if (!small.empty()) s.reducer.reduce(s.storages.back(), small, small_gradients);
+  if (!own.empty()) reducer.reduce(storage, own, own_gradients);
+  if (!small.empty()) reducer.reduce(storages.back(), small, small_gradients);
 }
 
 }  // namespace zg::zero

@@ -10,6 +10,7 @@
 #include "autograd/parameter.h"
 #include "autograd/tape.h"
 #include "runtime/comm.h"
+#include "runtime/mesh.h"
 #include "zero/config.h"
 #include "zero/model_states.h"
 
@@ -44,12 +45,19 @@ class ZG_API Engine final : public ParameterSource {
   Engine(const ParameterStore& store, const Device& device, const Config& config = {});
   Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
          const Config& config = {});
+  /// One of the ranks of a mesh, which must outlive the engine: `store` describes this rank's part
+  /// of the model, and ZeRO shares it out over the data axis. Collective.
+  Engine(const ParameterStore& store, const Mesh& mesh, const Device& device,
+         const Config& config = {});
   ~Engine() override;
 
   Tape tape();            ///< records, wired to this engine
   Tape inference_tape();  ///< records nothing
 
   void backward(Tape& tape, const Var& loss);  ///< one micro-batch into the sums; collective
+  /// The same on a stage that is not the last: from the gradients that the next one gave, which
+  /// have the loss scale.
+  void backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients);
   /// One AdamW update with the mean over the micro-batches since the last step; ConfigError when
   /// there were none. Skipped on all ranks when any has a gradient that is infinite or NaN: its
   /// exchanges are made as ever, so that memory and wire follow from sizes alone. Error when in f16
@@ -69,22 +77,27 @@ class ZG_API Engine final : public ParameterSource {
   const Config& config() const;
   const ParameterStore& store() const;
   const Device& device() const;
-  Communicator& ranks() const;
+  Communicator& ranks() const;  ///< the data axis, which share the states out
+  Communicator& world() const;  ///< all that train the model
+  const Mesh* mesh() const;     ///< null: every rank has the whole model
 
   RestingBytes resting_bytes() const;  ///< of what this rank keeps from step to step
 
   /// The mean over all ranks' micro-batches of a step from each rank's own losses, in f64 and in
   /// rising g: the same for every world size. Collective.
   double mean_loss(std::span<const double> own);
+  /// In a pipeline the last stage has losses, `micro_batches` of them, and every rank gets their
+  /// mean; those of tensor rank 0 count. ConfigError when there are more or fewer.
+  double mean_loss(std::span<const double> own, int64_t micro_batches);
 
   /// XXH3-128 in hex over the little-endian f32 bytes of all master parameters, in byte order of
-  /// their names. Collective.
+  /// their names: of the whole model, however ranks share it out. Collective.
   std::string parameter_hash() const;
 
-  /// The f32 bytes of one parameter: master, first and second moment, or the sum (not the mean;
-  /// in f16 with the loss scale) of the gradients since the last step. A frozen parameter has its
-  /// value for a master, and empty moments and gradient. On a meta device nothing comes back, after
-  /// the same collectives. Collective.
+  /// The f32 bytes of this rank's part of one parameter: master, first and second moment, or the
+  /// sum (not the mean; in f16 with the loss scale) of the gradients since the last step. A frozen
+  /// parameter has its value for a master, and empty moments and gradient. On a meta device nothing
+  /// comes back, after the same collectives. Collective.
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
   /// Writes what this rank holds of it (not gradient); the compute copy follows. Given whole on
@@ -103,7 +116,8 @@ class ZG_API Engine final : public ParameterSource {
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) override;
 
  private:
-  friend class Snapshot;  // zero/snapshot.h: what a checkpoint takes from this rank
+  friend class Snapshot;    // zero/snapshot.h: what a checkpoint takes from this rank
+  friend class WholeModel;  // zero/whole_model.h: all ranks' parameters together
   std::unique_ptr<struct EngineState> state_;
 };
 

@@ -7,6 +7,7 @@
 #include "zero/engine_state.h"
 #include "zero/snapshot.h"
 #include "zero/transfer.h"
+#include "zero/whole_model.h"
 
 namespace zg::zero {
 namespace {
@@ -44,17 +45,49 @@ Local local_state(EngineState& s, Storage& storage, bool trainable, State state)
   return {};
 }
 
-/// The whole flat array of the state.
-Tensor whole_state(EngineState& s, Storage& storage, bool trainable, State state) {
-  const Local local = local_state(s, storage, trainable, state);
+}  // namespace
+
+Tensor EngineState::whole_state(Storage& storage, bool trainable, State state) {
+  const Local local = local_state(*this, storage, trainable, state);
   if (!local.tensor || local.tensor.numel() == local.flat->padded) return in_memory(local.tensor);
-  const PurposeScope purpose(s.device, Purpose::workspace);
-  const Tensor whole = Tensor::empty({local.flat->padded}, local.tensor.dtype(), s.device);
-  s.comm.wait(s.comm.all_gather(in_memory(local.tensor), whole, storage.name + " state"));
+  const PurposeScope purpose(device, Purpose::workspace);
+  const Tensor whole = Tensor::empty({local.flat->padded}, local.tensor.dtype(), device);
+  comm.wait(comm.all_gather(in_memory(local.tensor), whole, storage.name + " state"));
   return whole;
 }
 
-}  // namespace
+void EngineState::refresh_mirrors() {
+  for (const auto& [name, parameter] : mirrors.parameters()) {
+    Storage& storage = storage_of(*parameter);
+    const Values& values = mirrors.is_owner() ? storage.trainable : storage.frozen;
+    const int64_t begin = begin_of(*parameter), numel = parameter->shape.numel();
+    if (storage.stays_whole) {
+      mirrors.copy_value(*parameter, values.whole.flat(begin, numel));
+      continue;
+    }
+    const PurposeScope purpose(device, Purpose::comm);
+    if (mirrors.is_owner()) {
+      const Tensor whole = Tensor::empty({values.flat.padded}, storage.compute, device);
+      std::vector<Communicator::Ticket> tickets;
+      if (comm.size() == 1)
+        copy(values.shard, whole, device.compute());
+      else
+        gather_in_buckets(in_memory(values.shard), whole, storage.name + " values",
+                          config.allgather_bucket_size, comm, tickets);
+      if (!tickets.empty()) comm.wait(tickets.back());
+      mirrors.copy_value(*parameter, whole.flat(begin, numel));
+      continue;
+    }
+    const Tensor whole = Tensor::empty({numel}, storage.compute, device);
+    mirrors.copy_value(*parameter, whole);
+    const int64_t shard = values.flat.shard_begin(comm.rank());
+    const int64_t first = std::max(begin, shard);
+    const int64_t last = std::min(begin + numel, shard + values.flat.shard_numel());
+    if (first < last)
+      copy(whole.flat(first - begin, last - first), values.shard.flat(first - shard, last - first),
+           device.compute());
+  }
+}
 
 RestingBytes Engine::resting_bytes() const {
   RestingBytes rest;
@@ -92,31 +125,17 @@ std::string Engine::parameter_hash() const {
   static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
   if (state_->on_meta()) throw Unsupported("parameter_hash: meta devices store no values");
   Checksum hash;
-  // Names in order stay mostly within a unit and among the small parameters: the array of either is
-  // gathered once.
-  struct {
-    const Storage* storage = nullptr;
-    bool trainable = false;
-    Tensor whole;
-  } gathered[2];
-  for (const auto& [name, parameter] : state_->store.by_name()) {
-    Storage& storage = state_->storage_of(*parameter);
-    auto& last = gathered[state_->is_persistent(*parameter)];
-    if (last.storage != &storage || last.trainable != parameter->trainable) {
-      last = {};  // before the next one is there
-      last = {&storage, parameter->trainable,
-              whole_state(*state_, storage, parameter->trainable, State::master)};
-    }
-    read_floats(last.whole.flat(state_->begin_of(*parameter), parameter->shape.numel()),
+  WholeModel model(*this);
+  for (const auto& [name, entry] : model.entries())
+    model.visit(name, State::master,
                 [&](std::span<const float> values) { hash.update(std::as_bytes(values)); });
-  }
   return hash.hex();
 }
 
 std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   std::vector<float> values;
   Storage& storage = state_->storage_of(parameter);
-  const Tensor whole = whole_state(*state_, storage, parameter.trainable, state);
+  const Tensor whole = state_->whole_state(storage, is_updated(parameter), state);
   if (whole) {
     if (!state_->on_meta()) values.reserve(static_cast<size_t>(parameter.shape.numel()));
     read_floats(whole.flat(state_->begin_of(parameter), parameter.shape.numel()),
@@ -131,7 +150,7 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
   if (state == State::gradient)
     throw ConfigError("write: gradients of '" + parameter.name +
                       "' come from backward; expected master, moment1 or moment2");
-  const bool exists = parameter.trainable || state == State::master;
+  const bool exists = is_updated(parameter) || state == State::master;
   const size_t numel = exists ? static_cast<size_t>(parameter.shape.numel()) : 0;
   if (values.size() != numel && !state_->on_meta())
     throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
@@ -150,10 +169,10 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
       std::copy(from, from + static_cast<int64_t>(chunk.size()), chunk.begin());
     });
   };
-  const Local local = local_state(*state_, storage, parameter.trainable, state);
+  const Local local = local_state(*state_, storage, is_updated(parameter), state);
   store(local.tensor, local.begin);
   if (state != State::master) return;
-  const Values& own = parameter.trainable ? storage.trainable : storage.frozen;
+  const Values& own = is_updated(parameter) ? storage.trainable : storage.frozen;
   if (storage.stays_whole)
     store(own.whole, 0);
   else

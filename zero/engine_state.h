@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "zero/activations.h"
 #include "zero/engine.h"
+#include "zero/mirrors.h"
 #include "zero/reducer.h"
 #include "zero/residency.h"
 #include "zero/storage.h"
@@ -13,8 +15,13 @@ namespace zg::zero {
 
 /// What engine.cpp (steps) and engine_access.cpp (reading and writing parameters) share.
 struct EngineState {
-  EngineState(const ParameterStore& store, std::unique_ptr<Communicator> alone, Communicator* ranks,
-              const Device& device, const Config& config);
+  /// Where the ranks are: alone, on a data axis, or in a mesh; the other two are null.
+  struct Ranks {
+    std::unique_ptr<Communicator> alone;
+    Communicator* data = nullptr;
+    const Mesh* mesh = nullptr;
+  };
+  EngineState(const ParameterStore& store, Ranks ranks, const Device& device, const Config& config);
 
   /// Throws ConfigError for a unit or parameter of another store.
   size_t index_of(const Unit& unit) const;
@@ -29,12 +36,21 @@ struct EngineState {
   }
   bool on_meta() const { return device.type() == Device::Type::meta; }
   void clear_gradients();
+  /// Whole gradients of one micro-batch, of parameters of any units.
+  void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
+              Storage& own);
+  void finish_micro_batch();
+  void refresh_mirrors();
+  /// Of what has states, or of what has none: the whole flat array. Collective on the data axis.
+  Tensor whole_state(Storage& storage, bool is_updated, Engine::State state);
 
   const ParameterStore& store;
   const Device device;
   const Config config;
-  const std::unique_ptr<Communicator> alone;  // of an engine that was given no ranks
-  Communicator& comm;
+  const Ranks ranks;
+  Communicator& comm;           // the data axis
+  Communicator& world;          // the same, or all ranks of the mesh
+  const Mesh* const mesh;       // null where every rank has the whole model
   std::vector<size_t> places;   // of each parameter: its storage
   std::vector<int64_t> begins;  // and its first element in the storage's flat array
   std::vector<int> users;       // of each unit: acquire minus release
@@ -42,6 +58,7 @@ struct EngineState {
   std::vector<Storage> storages;
   Residency residency;
   Reducer reducer;
+  Mirrors mirrors;
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
   class Snapshot* snapshot = nullptr;  // what reads the states, which wait to be overwritten

@@ -1,13 +1,16 @@
 #include "zero/manifest.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checksum.h"
+#include "zero/piece_checksum.h"
 #include "zero/safetensors_format.h"
 
 namespace zg::zero {
@@ -16,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* format = "zerograd checkpoint";
-constexpr int version = 1;
+constexpr int version = 1, version_with_slices = 2;
 constexpr int deepest = 64;  // of a caller's config; what writes JSON follows its depth
 constexpr int64_t most_bytes = int64_t{1} << 30;
 
@@ -59,41 +62,101 @@ json config_of(const CheckpointInfo& info) {
                     "'; expected a JSON object");
 }
 
+/// What lies between the marks, a count each: "12x3+4" with "x+" is 12, 3 and 4. Empty: it is not
+/// so.
+std::vector<int64_t> counts_of(std::string_view text, std::string_view marks) {
+  std::vector<int64_t> counts;
+  for (size_t i = 0; i <= marks.size(); ++i) {
+    int64_t count = -1;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (error != std::errc() || count < 0 || text.front() == '-') return {};
+    counts.push_back(count);
+    text.remove_prefix(static_cast<size_t>(rest - text.data()));
+    if (i == marks.size()) break;
+    if (!text.starts_with(marks[i])) return {};
+    text.remove_prefix(1);
+  }
+  return text.empty() ? counts : std::vector<int64_t>();
+}
+
 // The parameter's own name may hold any character: what follows is read from the right.
 Manifest::Piece piece_of(const json& tensor) {
   const std::string name = tensor.at("name");
   const size_t at = name.rfind('@'), colon = name.rfind(':', at);
-  int64_t offset = -1;
-  const char* end = name.data() + name.size();
-  bool whole = false;
-  if (at != std::string::npos && colon != std::string::npos)
-    whole = std::from_chars(name.data() + at + 1, end, offset).ptr == end;
+  std::vector<int64_t> place;
+  if (at != std::string::npos && colon != std::string::npos) {
+    const std::string_view text = std::string_view(name).substr(at + 1);
+    place = counts_of(text, text.find('/') == std::string::npos ? "" : "/xx/+");
+  }
   const std::string file = tensor.at("file");
-  if (!whole || offset < 0)
-    throw FileError("tensor name '" + name + "'; expected PARAMETER:STATE@OFFSET");
+  if (place.empty())
+    throw FileError("tensor name '" + name +
+                    "'; expected PARAMETER:STATE@OFFSET, or that and "
+                    "/OUTERxEXTENTxINNER/BEGIN+ROWS");
   if (!is_file_name(file))
     throw FileError("tensor '" + name + "' is in '" + file + "'; expected a file beside it");
-  return {.parameter = name.substr(0, colon),
-          .state = name.substr(colon + 1, at - colon - 1),
-          .offset = offset,
-          .shape = shape_of(tensor.at("shape")),
-          .file = file,
-          .checksum = tensor.at("xxh3_128")};
+  Manifest::Piece piece{.parameter = name.substr(0, colon),
+                        .state = name.substr(colon + 1, at - colon - 1),
+                        .offset = place[0],
+                        .shape = shape_of(tensor.at("shape")),
+                        .file = file,
+                        .checksum = tensor.at("xxh3_128")};
+  if (place.size() > 1)
+    piece.slice = Slice{.outer = place[1],
+                        .extent = place[2],
+                        .begin = place[4],
+                        .rows = place[5],
+                        .inner = place[3]};
+  const int64_t numel = piece.shape.numel();
+  if (const auto blocks = tensor.find("blocks"); blocks != tensor.end()) {
+    blocks->get_to(piece.blocks);
+    if (static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / block_elements + 1)
+      throw FileError("tensor '" + name + "' has checksums of " +
+                      std::to_string(piece.blocks.size()) + " blocks; expected one for every " +
+                      std::to_string(block_elements) + " of its " + std::to_string(numel) +
+                      " elements");
+  }
+  return piece;
+}
+
+/// A slice of the parameter that has the piece's elements: else indices would leave it.
+void check_slice(const Manifest::Piece& piece, const Shape& parameter) {
+  if (!piece.slice) return;
+  const Slice& slice = *piece.slice;
+  const int64_t extents[] = {slice.outer, slice.extent, slice.inner};
+  if (!is_addressable(extents) || slice.whole_numel() != parameter.numel() ||
+      slice.begin > slice.extent || slice.rows > slice.extent - slice.begin ||
+      piece.offset > slice.numel() || piece.shape.numel() > slice.numel() - piece.offset)
+    throw FileError("tensor '" + piece.name() + "' " + piece.shape.str() +
+                    " is no part of its parameter " + parameter.str());
 }
 
 json tensors_of(const std::vector<Manifest::Piece>& pieces) {
   json tensors = json::array();
-  for (const Manifest::Piece& piece : pieces)
+  for (const Manifest::Piece& piece : pieces) {
     tensors.push_back({{"name", piece.name()},
                        {"dtype", "F32"},
                        {"shape", extents_of(piece.shape)},
                        {"file", piece.file},
                        {"xxh3_128", piece.checksum}});
+    if (!piece.blocks.empty()) tensors.back()["blocks"] = piece.blocks;
+  }
   return tensors;
 }
 
 void add_pieces(const json& tensors, Manifest& manifest) {
   for (const json& tensor : tensors) manifest.pieces.push_back(piece_of(tensor));
+}
+
+json json_of(const std::map<std::string, Shape>& parameters) {
+  json shapes = json::object();
+  for (const auto& [name, shape] : parameters) shapes[name] = extents_of(shape);
+  return shapes;
+}
+
+void add_parameters(const json& shapes, Manifest& manifest) {
+  for (const auto& [name, extents] : shapes.items())
+    manifest.parameters.emplace(name, shape_of(extents));
 }
 
 json json_of(const LossScaler::State& state) {
@@ -123,9 +186,9 @@ Manifest parse(const std::string& text) {
   json object = parse_json(text);
   if (object.value("format", "") != format)
     throw FileError(std::string("expected format '") + format + "'");
-  if (object.at("version") != version)
+  if (object.at("version") != version && object.at("version") != version_with_slices)
     throw FileError("is of version " + object.at("version").dump() + "; expected " +
-                    std::to_string(version));
+                    std::to_string(version) + " or " + std::to_string(version_with_slices));
   const std::string written = object.at("checksum");
   object.erase("checksum");
   if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
@@ -140,12 +203,14 @@ Manifest parse(const std::string& text) {
                    .config_json = object.at("config").dump()};
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
-  for (const auto& [name, extents] : object.at("parameters").items())
-    manifest.parameters.emplace(name, shape_of(extents));
+  add_parameters(object.at("parameters"), manifest);
   add_pieces(object.at("tensors"), manifest);
-  for (const Manifest::Piece& piece : manifest.pieces)
-    if (!manifest.parameters.contains(piece.parameter))
+  for (const Manifest::Piece& piece : manifest.pieces) {
+    const auto parameter = manifest.parameters.find(piece.parameter);
+    if (parameter == manifest.parameters.end())
       throw FileError("tensor '" + piece.name() + "' is of none of its parameters");
+    check_slice(piece, parameter->second);
+  }
   if (const auto headers = object.find("headers"); headers != object.end())
     headers->get_to(manifest.headers);
   return manifest;
@@ -154,30 +219,39 @@ Manifest parse(const std::string& text) {
 }  // namespace
 
 std::string Manifest::Piece::name() const {
-  return parameter + ":" + state + "@" + std::to_string(offset);
+  std::string text = parameter + ":" + state + "@" + std::to_string(offset);
+  if (slice)
+    text += "/" + std::to_string(slice->outer) + "x" + std::to_string(slice->extent) + "x" +
+            std::to_string(slice->inner) + "/" + std::to_string(slice->begin) + "+" +
+            std::to_string(slice->rows);
+  return text;
 }
 
 std::string account_text(const Manifest& shard) {
-  return json{{"headers", shard.headers}, {"tensors", tensors_of(shard.pieces)}}.dump();
+  return json{{"headers", shard.headers},
+              {"parameters", json_of(shard.parameters)},
+              {"tensors", tensors_of(shard.pieces)}}
+      .dump();
 }
 
 void add_account(const std::string& text, Manifest& manifest) {
   const json account = json::parse(text);
+  add_parameters(account.at("parameters"), manifest);
   add_pieces(account.at("tensors"), manifest);
   for (const auto& [file, checksum] : account.at("headers").items())
     manifest.headers.emplace(file, checksum);
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  json parameters = json::object();
-  for (const auto& [name, shape] : manifest.parameters) parameters[name] = extents_of(shape);
+  const bool has_slices = std::any_of(manifest.pieces.begin(), manifest.pieces.end(),
+                                      [](const auto& piece) { return piece.slice.has_value(); });
   json object = {{"format", format},
-                 {"version", version},
+                 {"version", has_slices ? version_with_slices : version},
                  {"steps", manifest.info.steps},
                  {"skipped", manifest.info.skipped},
                  {"micro_batches", manifest.info.micro_batches},
                  {"config", config_of(manifest.info)},
-                 {"parameters", parameters},
+                 {"parameters", json_of(manifest.parameters)},
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/parameter.h"
 #include "runtime/shape.h"
 #include "zero/checkpoint_file.h"
 
@@ -15,11 +16,16 @@ namespace zg::zero {
 struct Manifest {
   struct Piece {
     std::string parameter, state;
-    int64_t offset = 0;  ///< of its first element in the parameter
+    int64_t offset = 0;  ///< of its first element in the parameter, or in the slice of it
     Shape shape;
     std::string file, checksum;
+    std::vector<std::string> blocks = {};  ///< checksums of block_elements each, where it has more
+    /// Of which part of the parameter it is, where that is no range of elements: columns of a
+    /// matrix, whose rows several tensor ranks share.
+    std::optional<Slice> slice = {};
 
-    std::string name() const;  ///< PARAMETER:STATE@OFFSET
+    /// PARAMETER:STATE@OFFSET, of a slice with /OUTERxEXTENTxINNER/BEGIN+ROWS behind it.
+    std::string name() const;
   };
 
   CheckpointInfo info;
@@ -32,7 +38,7 @@ struct Manifest {
 
 /// ConfigError when info.config_json is not a JSON object.
 std::string manifest_text(const Manifest& manifest);
-/// What one rank tells another about its shard: its pieces and its header.
+/// What one rank tells another about its shard: its parameters, pieces and header.
 std::string account_text(const Manifest& shard);
 void add_account(const std::string& text, Manifest& manifest);
 /// Of `path`/manifest.json. FileError when it is missing, damaged or of another format; what it

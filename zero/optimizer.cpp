@@ -9,6 +9,7 @@
 #include "kernels/adam.h"
 #include "kernels/elementwise.h"
 #include "runtime/host_stream.h"
+#include "zero/mesh_sums.h"
 #include "zero/residency.h"
 #include "zero/snapshot.h"
 #include "zero/streaming.h"
@@ -63,10 +64,17 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
       append_part(range.begin, range.numel(), range.decay);
     return;
   }
+  // The random bits are those of an element of the whole model's parameter.
   for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
-    append_part(piece.begin, piece.numel(), piece.parameter->decay);
-    to.back().name = hash_name(piece.parameter->name.c_str());
-    to.back().first = piece.offset;
+    const Slice& slice = piece.parameter->slice;
+    for (int64_t done = 0; done < piece.numel();) {
+      const int64_t element = piece.offset + done, left = piece.numel() - done;
+      const int64_t run = slice.is_whole() ? left : std::min(left, slice.run_left(element));
+      append_part(piece.begin + done, run, piece.parameter->decay);
+      to.back().name = hash_name(piece.parameter->name.c_str());
+      to.back().first = slice.whole_index(element);
+      done += run;
+    }
   }
 }
 
@@ -149,11 +157,18 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
 }  // namespace
 
 GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
-                          const Config& config, const Device& device, Communicator& comm) {
+                          const Config& config, const Device& device, Communicator& comm,
+                          const Mesh* mesh) {
   const PurposeScope purpose(device, Purpose::workspace);
   const int64_t parameters = static_cast<int64_t>(store.parameters().size());
   constexpr int64_t limb_count = SumOfSquares::limb_count;
   const Tensor sums = Tensor::zeros({limb_count + parameters}, DType::i64, device);
+  // Another tensor rank counts what is a replica here; an overflow is one wherever it is seen.
+  const bool has_replicas =
+      std::any_of(store.parameters().begin(), store.parameters().end(),
+                  [](const auto& parameter) { return parameter->copy == Copy::replica; });
+  const Tensor uncounted =
+      has_replicas ? Tensor::zeros({limb_count}, DType::i64, device) : Tensor();
   std::vector<Streaming::Part> parts;
   std::vector<const Parameter*> parameter_of;  // each part
   for (const Storage& storage : storages)
@@ -171,19 +186,28 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
     }
   Streaming streaming(std::move(parts), device);
   for (const Parameter* parameter : parameter_of) {
-    kernels::sum_of_squares({.x = streaming.next()[0],
-                             .limbs = sums.flat(0, limb_count),
-                             .non_finite = sums.flat(limb_count + parameter->index, 1)},
-                            device.compute());
+    kernels::sum_of_squares(
+        {.x = streaming.next()[0],
+         .limbs = parameter->copy == Copy::replica ? uncounted : sums.flat(0, limb_count),
+         .non_finite = sums.flat(limb_count + parameter->index, 1)},
+        device.compute());
     streaming.keep();
   }
   if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
   const std::vector<int64_t> values = read_back(sums);
-  GradientSummary summary{.sum_of_squares = value_of_limbs(values.data())};
   const auto counts = values.begin() + limb_count;
   const auto bad = std::find_if(counts, values.end(), [](int64_t n) { return n > 0; });
-  if (bad != values.end())
-    summary.non_finite = store.parameters()[static_cast<size_t>(bad - counts)].get();
+  PartSums part{.limbs = {values.begin(), counts}};
+  if (bad != values.end()) {
+    part.index = static_cast<int>(bad - counts);
+    part.name = store.parameters()[static_cast<size_t>(part.index)]->name;
+  }
+  if (mesh) {
+    const MeshSums all = sum_over_parts(part, *mesh, device);
+    return {.sum_of_squares = value_of_limbs(all.limbs.data()), .non_finite = all.non_finite};
+  }
+  GradientSummary summary{.sum_of_squares = value_of_limbs(part.limbs.data())};
+  if (part.index >= 0) summary.non_finite = part.name;
   return summary;
 }
 

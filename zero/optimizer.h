@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "runtime/comm.h"
+#include "runtime/mesh.h"
 #include "zero/config.h"
 #include "zero/storage.h"
 
@@ -14,11 +17,15 @@ class Snapshot;
 /// Of all gradients folded since the last step, over all ranks, as they were added up: not the
 /// mean.
 struct GradientSummary {
-  double sum_of_squares = 0.0;            ///< of the finite ones; exact, so order cannot matter
-  const Parameter* non_finite = nullptr;  ///< the first in store order with an infinity or NaN
+  double sum_of_squares = 0.0;  ///< of the finite ones; exact, so order cannot matter
+  /// The first parameter in store order with an infinity or NaN.
+  std::optional<std::string> non_finite;
 };
+/// `mesh` is null when the data axis is all there is. Over a mesh the whole model's: what several
+/// tensor ranks have is counted once, and the first stage with such a parameter names it.
 GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
-                          const Config& config, const Device& device, Communicator& comm);
+                          const Config& config, const Device& device, Communicator& comm,
+                          const Mesh* mesh);
 
 /// The one factor that gradients are multiplied by: 1 / (micro_batches * loss_scale), and for a
 /// norm above clip_norm > 0 also clip_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has

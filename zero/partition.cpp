@@ -11,7 +11,8 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
   for (bool decay : {true, false})
     for (size_t position = 0; position < parameters.size(); ++position) {
       const Parameter* parameter = parameters[position];
-      if (parameter->decay != decay || parameter->trainable != (part == Part::trainable)) continue;
+      if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable))
+        continue;
       const int64_t numel = parameter->shape.numel();
       flat.pieces.push_back(
           {.parameter = parameter, .position = position, .begin = end, .end = end + numel});

@@ -8,6 +8,12 @@
 
 namespace zg::zero {
 
+/// Whether it has gradient sums and optimizer states here: a mirror's value rests as a frozen one's
+/// does, though the tape gives it gradients.
+inline bool is_updated(const Parameter& parameter) {
+  return parameter.trainable && parameter.copy != Copy::mirror;
+}
+
 /// The trainable or the frozen ones of some parameters laid end to end in one flat array, cut into
 /// equal shards. Pure arithmetic. Each parameter starts on a multiple of `alignment` elements, and
 /// shard borders lie on multiples of it too, so that where a parameter starts does not depend on

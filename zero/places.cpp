@@ -1,12 +1,14 @@
 #include "zero/places.h"
 
+#include "zero/partition.h"
+
 namespace zg::zero {
 
 Places::Places(const OffloadOptions& offload, const ParameterStore& store, int world)
     : offload_(offload), world_(world), host_left_(offload.parameters_on_host) {
   int64_t trainable = 0;
   for (const auto& parameter : store.parameters())
-    if (parameter->trainable) trainable += parameter->shape.numel();
+    if (is_updated(*parameter)) trainable += parameter->shape.numel();
   states_left_ = offload.optimizer_ratio * static_cast<double>(trainable);
 }
 
@@ -15,7 +17,7 @@ Places::Place Places::next(std::span<const Parameter* const> parameters, bool st
   int64_t all = 0, trainable = 0;
   for (const Parameter* parameter : parameters) {
     all += parameter->shape.numel();
-    if (parameter->trainable) trainable += parameter->shape.numel();
+    if (is_updated(*parameter)) trainable += parameter->shape.numel();
   }
   if (states_left_ <= 0.0) place.optimizer = Space::device;
   states_left_ -= static_cast<double>(trainable);

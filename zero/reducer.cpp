@@ -41,7 +41,7 @@ void Reducer::reduce(Storage& storage, std::span<const Parameter* const> paramet
     return fold_here(storage, parameters, gradients);
   Leaf& leaf = leaf_of(storage);
   for (size_t i = 0; i < parameters.size(); ++i)
-    if (parameters[i]->trainable)
+    if (is_updated(*parameters[i]))
       leaf.gradients.fill(*parameters[i], std::exchange(gradients[i], Tensor()));
   if (leaf.gradients.is_full()) send(leaf);
 }

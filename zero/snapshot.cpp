@@ -47,6 +47,7 @@ Snapshot::Snapshot(const Engine& engine)
   for (const Storage& storage : s.storages) {
     const int64_t shard = storage.trainable.flat.shard_begin(rank);
     for (const FlatUnit::Piece& piece : storage.trainable.flat.shard(rank)) {
+      if (piece.parameter->copy != Copy::own) continue;
       const int64_t begin = shard + piece.begin;
       for (const auto& [state, tensor] : {std::pair(Engine::State::master, &storage.masters),
                                           std::pair(Engine::State::moment1, &storage.moment1),
@@ -57,12 +58,13 @@ Snapshot::Snapshot(const Engine& engine)
              .begin = begin});
     }
     for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
-      add({piece.parameter, Engine::State::master, piece.offset, piece.numel()},
-          {.values = storage.frozen.shard.flat(piece.begin, piece.numel())});
+      if (piece.parameter->copy == Copy::own)
+        add({piece.parameter, Engine::State::master, piece.offset, piece.numel()},
+            {.values = storage.frozen.shard.flat(piece.begin, piece.numel())});
   }
   if (rank == 0)
     for (const auto& parameter : s.store.parameters())
-      if (parameter->shape.numel() == 0)
+      if (parameter->whole.numel() == 0 && parameter->copy == Copy::own)
         for (const NamedState& saved : states_of(*parameter))
           add({parameter.get(), saved.state, 0, 0}, {});
   take_bucket(engine);

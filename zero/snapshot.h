@@ -26,11 +26,11 @@ class ZG_API Snapshot {
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
 
-  /// All ranks' pieces tile every parameter's states.
+  /// All ranks' pieces tile every parameter's states: of replicas and mirrors there are none.
   struct Piece {
     const Parameter* parameter;
     Engine::State state;
-    int64_t offset, numel;  ///< elements of the parameter
+    int64_t offset, numel;  ///< elements of this rank's part of it
   };
   /// In the order in which a step overwrites them. An empty parameter lies in no shard: rank 0 has
   /// its pieces, at the end.

@@ -6,6 +6,7 @@
 #include "tests/fuzz/bounded.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checksum.h"
+#include "zero/piece_checksum.h"
 #include "zero/safetensors_format.h"
 
 // A checkpoint's manifest, as it comes and with the checksum that its content has: whoever wants to
@@ -32,14 +33,26 @@ void read(const std::string& text) {
     addressable(piece.shape);
     if (piece.offset < 0 || !manifest.parameters.contains(piece.parameter))
       report("a piece of nothing", piece.name());
+    const int64_t numel = piece.shape.numel();
+    if (const auto& slice = piece.slice) {
+      const int64_t whole = manifest.parameters.at(piece.parameter).numel();
+      if (slice->whole_numel() != whole || slice->numel() < piece.offset + numel ||
+          (numel > 0 && slice->whole_index(piece.offset + numel - 1) >= whole))
+        report("a piece outside its parameter", piece.name());
+    }
+    if (!piece.blocks.empty() &&
+        static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / zero::block_elements + 1)
+      report("checksums of other blocks", piece.name());
     if (!zero::is_file_name(piece.file)) report("outside the folder", piece.file);
   }
   if (manifest.info.steps < 0 || manifest.info.skipped < 0 || manifest.info.micro_batches < 0)
     report("a negative count", text);
   // What was read is what would be written.
-  if (zero::manifest_from(zero::manifest_text(manifest), "again").pieces.size() !=
-      manifest.pieces.size())
-    report("not what is written of it", text);
+  const zero::Manifest again = zero::manifest_from(zero::manifest_text(manifest), "again");
+  bool alike = again.pieces.size() == manifest.pieces.size();
+  for (size_t i = 0; alike && i < again.pieces.size(); ++i)
+    alike = again.pieces[i].name() == manifest.pieces[i].name();
+  if (!alike) report("not what is written of it", text);
 }
 
 std::string with_checksum(const std::string& text) {
