@@ -44,7 +44,7 @@ struct ProcessOptions {
 /// Runs f(communicator, device) as this process's rank of a group of processes that MPI started,
 /// device cpu:rank or the GPU of its rank on this host, and returns when the f of every rank has.
 /// Everything a Communicator promises holds: same bits and errors as with run_local. MPI is called
-/// from one thread of its own and nothing spins while it waits. A peer of this host that is killed
+/// from threads of its own, one at a time, and nothing spins while they wait. A peer of this host that is killed
 /// is noticed at once. ConfigError: `same` differs. Unsupported: this build has no MPI. Once a
 /// process, for MPI starts only once. After an error MPI is not finalised: the process shall end.
 ZG_API void run_processes(const std::function<void(Communicator&, const Device&)>& f,

@@ -12,7 +12,7 @@ struct Doing {
   std::vector<int> awaits = {};  ///< ranks, by their numbers among all; empty: its own code
   const char* verb = "arrive";   ///< what they are to do
   std::string place = {};        ///< where it waits for them
-  std::chrono::steady_clock::time_point alive{};  ///< when its own thread last went on
+  std::chrono::steady_clock::time_point alive{};  ///< when it last went on
 };
 
 /// Who keeps a rank waiting: whoever waits for somebody in another group is not to blame, but the

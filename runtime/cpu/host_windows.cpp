@@ -11,7 +11,13 @@ constexpr int64_t window_bytes = int64_t{1} << 20;       // where pieces from al
 }  // namespace
 
 HostWindows::HostWindows(int rank, int size, bool on_host)
-    : rank_(rank), size_(size), window_(window_bytes), outgoing_(on_host ? 0 : window_bytes) {}
+    : rank_(rank), size_(size), on_host_(on_host) {}
+
+// At first use: many groups pass nothing this way.
+void HostWindows::take_windows() {
+  window_.resize(window_bytes);
+  outgoing_.resize(on_host_ ? 0 : window_bytes);
+}
 
 void HostWindows::run(const Job& job, Stream& stream, const Exchange& exchange) {
   switch (job.call.op) {
@@ -52,6 +58,8 @@ void HostWindows::gather(const Job& job, Stream& stream, const Exchange& exchang
 /// Peers' pieces of `bytes` each, by way of the window: take(peer, begin, from, bytes).
 void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
                        const Exchange& exchange) {
+  if (size_ == 1) return;
+  take_windows();
   const int64_t share = window_bytes / (size_ - 1) / 64 * 64;
   const auto slot = [&](std::vector<std::byte>& window, int peer) {
     return window.data() + (peer - (peer > rank_)) * share;
@@ -92,6 +100,7 @@ void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchan
 void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exchange) {
   const bool sends = rank_ == job.root;
   const bool direct = host_reaches(job.output);
+  if (!direct) take_windows();
   const int64_t longest = direct ? largest_message : window_bytes, bytes = job.output.bytes();
   for (int64_t begin = 0; begin < bytes; begin += longest) {
     const int64_t length = std::min(longest, bytes - begin);

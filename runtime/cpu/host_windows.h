@@ -29,7 +29,10 @@ class HostWindows {
   void pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
             const Exchange& exchange);
 
+  void take_windows();
+
   const int rank_, size_;
+  const bool on_host_;
   std::vector<std::byte> window_;    // for what comes,
   std::vector<std::byte> outgoing_;  // and on the way from an accelerator's memory for what goes
 };

@@ -19,14 +19,17 @@ LocalGroup::LocalGroup(LocalWorld& world, Members members, std::shared_ptr<const
         std::make_shared<CollectiveLog>(members_[member], world_.size(), members_.group);
 }
 
-void LocalGroup::join(int rank) {
-  for (int member = 0; member < members_.size(); ++member) {
-    if (members_[member] != rank) continue;
-    if (at(member).joined)
-      throw ConfigError("group '" + members_.group + "': rank " + std::to_string(rank) +
-                        " is in it already; expected a new name");
-    at(member).joined = true;
-  }
+int LocalGroup::member_of(int rank) const {
+  const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
+  return static_cast<int>(place - members_.ranks.begin());
+}
+
+bool LocalGroup::join(int rank) {
+  Member& self = at(member_of(rank));
+  if (self.joined && !self.left)
+    throw ConfigError("group '" + members_.group + "': rank " + std::to_string(rank) +
+                      " is in it already; expected a new name");
+  return !std::exchange(self.joined, true);
 }
 
 bool LocalGroup::leave(int member, bool fails) {
@@ -48,15 +51,15 @@ std::vector<int> LocalGroup::late(int64_t Member::*progress, int64_t sequence) c
 }
 
 Doing LocalGroup::doing(int rank) const {
-  const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
-  const auto member = static_cast<int>(place - members_.ranks.begin());
+  const int member = member_of(rank);
   const int64_t sequence = at(member).arrived;
-  if (at(member).done >= sequence) return {};
-  Doing doing{.awaits = late(&Member::arrived, sequence), .place = place_of(member)};
-  if (!doing.awaits.empty()) return doing;
-  doing.awaits = late(&Member::done, sequence);
-  std::erase(doing.awaits, rank);
-  doing.verb = "finish";
+  Doing doing{.awaits = late(&Member::arrived, sequence),
+              .place = place_of(member),
+              .alive = at(member).alive};
+  if (doing.awaits.empty() && at(member).done == sequence) {
+    doing.awaits = late(&Member::done, sequence);
+    doing.verb = "finish";
+  }
   return doing;
 }
 
@@ -112,10 +115,7 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
       // Those that nobody has seen waiting of late, if any: the others wait for them.
       std::vector<int> ranks = late(&Member::done, sequence);
       const auto recently = self.looked - std::chrono::milliseconds(500);
-      const auto silent = [&](int rank) {
-        const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
-        return each_[static_cast<size_t>(place - members_.ranks.begin())].looked < recently;
-      };
+      const auto silent = [&](int rank) { return at(member_of(rank)).looked < recently; };
       if (std::any_of(ranks.begin(), ranks.end(), silent))
         std::erase_if(ranks, [&](int rank) { return !silent(rank); });
       const std::string place = place_of(member);
@@ -142,12 +142,14 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
     world_.fail(disagreement(sequence, members_, *rank.step, calls), place_of(member));
     throw CommError(world_.failure_);
   }
+  self.alive = Clock::now();
   lock.unlock();
   action();
   lock.lock();
   self.done = sequence;
   changed_.notify_all();
   await(lock, member, sequence, &Member::done);
+  self.alive = Clock::now();
   self.call.input = {};
 }
 

@@ -48,6 +48,7 @@ class LocalGroup {
     Call call;
     bool joined = false;
     bool left = false, fails = false;
+    Clock::time_point alive{};   // when it last waited for others
     Clock::time_point looked{};  // when it was last seen to wait for its device
     std::shared_ptr<CollectiveLog> log;
   };
@@ -56,7 +57,8 @@ class LocalGroup {
   Member& at(int member) { return each_[static_cast<size_t>(member)]; }
 
   // Under the world's mutex.
-  void join(int rank);
+  int member_of(int rank) const;
+  bool join(int rank);                 ///< false: it has been in it, and left
   bool leave(int member, bool fails);  ///< true: it was the last
   Doing doing(int rank) const;
   void await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress);

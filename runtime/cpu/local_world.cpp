@@ -14,12 +14,10 @@ LocalWorld::~LocalWorld() = default;
 std::shared_ptr<LocalGroup> LocalWorld::join(int rank, const Members& members,
                                              const MakeCarriers& make) {
   const Lock lock(mutex_);
-  const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const auto& group) {
-    return group->members().group == members.group && group->members().ranks == members.ranks;
-  });
-  if (found != groups_.end()) {
-    (*found)->join(rank);
-    return *found;
+  for (const auto& group : groups_) {
+    const Members& others = group->members();
+    if (others.group == members.group && others.ranks == members.ranks && group->join(rank))
+      return group;
   }
   groups_.push_back(std::make_shared<LocalGroup>(*this, members, make(members)));
   groups_.back()->join(rank);
@@ -84,10 +82,9 @@ void LocalWorld::dump_logs() const {
 }
 
 Doing LocalWorld::doing(int rank) const {
-  Doing doing{.alive = at(rank).alive};
-  if (!at(rank).waits_in) return doing;
-  doing = at(rank).waits_in->doing(rank);
-  doing.alive = Clock::now();  // where it waits for nobody any more it is about to go on
+  const Rank& own = at(rank);
+  Doing doing = own.waits_in ? own.waits_in->doing(rank) : Doing{};
+  doing.alive = std::max(doing.alive, own.alive);
   return doing;
 }
 

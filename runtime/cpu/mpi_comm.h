@@ -1,26 +1,69 @@
 #pragma once
 
-#include <memory>
+#include <thread>
 
+#include "runtime/cpu/host_windows.h"
+#include "runtime/cpu/mpi_world.h"
 #include "runtime/cpu/queued_comm.h"
-#include "runtime/processes.h"
 
 namespace zg::cpu {
 
-/// One rank as a process.
-class ProcessCommunicator : public QueuedCommunicator {
+/// A group of ranks that are processes, on one of them.
+class MpiCommunicator : public QueuedCommunicator {
  public:
-  /// All collectives are done; returns when every rank is here. Throws CommError.
-  virtual void finish() = 0;
-  /// After a failure, if that was asked for.
-  virtual void dump() = 0;
+  /// Once all members have met. Takes what carries their data, if something does.
+  MpiCommunicator(std::shared_ptr<MpiWorld> world, std::shared_ptr<MpiGroup> group,
+                  const Device& device, std::chrono::milliseconds watch_every);
+
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override;
+  void abort(const std::string& cause) noexcept override;
 
  protected:
-  using QueuedCommunicator::QueuedCommunicator;
+  void choose_carrier(const std::vector<CarrierPlace>& places);
+
+  const std::shared_ptr<MpiWorld> world_;
+  const std::shared_ptr<MpiGroup> group_;
+
+ private:
+  void run(const Job& job, Ticket ticket) override;
+  void carry(const Job& job, Meeting& meeting);
+  void failed(const std::exception_ptr& error) override { world_->failed(error); }
+  void owner_waits(bool waits) override { world_->owner_waits(waits ? group_.get() : nullptr); }
+  void owner_told() override { world_->told(); }
+
+  HostWindows windows_;
 };
 
-std::unique_ptr<ProcessCommunicator> make_mpi_communicator(const ProcessPlace& place,
-                                                           const ProcessOptions& options,
-                                                           const Device& device);
+/// All ranks, with the thread that starts and ends MPI.
+class MpiRanks final : public MpiCommunicator {
+ public:
+  MpiRanks(const ProcessPlace& place, const ProcessOptions& options, const Device& device);
+  ~MpiRanks() override;
+
+  /// All collectives are done; returns when every rank is here. Throws CommError.
+  void finish();
+  /// After a failure, if that was asked for.
+  void dump();
+  void abort(const std::string& cause) noexcept override;
+
+ private:
+  MpiRanks(std::shared_ptr<MpiWorld> world, const ProcessOptions& options, const Device& device);
+  void serve();
+  void connect();
+  bool failed_here();
+  void watch() override { world_->watch(); }
+  void await_owner();
+  [[noreturn]] void end_process(const std::string& text);
+  template <class Done>
+  void await_end_or(const Done& done, double timeouts, const char* what);
+
+  const bool dumps_;
+  const std::function<bool()> told_to_end_;
+  const double timeout_s_;
+  const std::vector<std::pair<std::string, std::string>> same_;
+  bool connected_ = false, ended_ = false;  // by mutex_
+  std::thread worker_;
+};
 
 }  // namespace zg::cpu

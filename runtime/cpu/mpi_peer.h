@@ -6,10 +6,14 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/carrier.h"
+#include "runtime/cpu/blame.h"
 #include "runtime/cpu/call.h"
+#include "runtime/cpu/collective_log.h"
 #include "runtime/cpu/mpi_wire.h"
 #include "runtime/cpu/pace.h"
 #include "runtime/cpu/process_id.h"
@@ -25,7 +29,10 @@ inline constexpr auto grace =
 
 inline constexpr auto pause = 500ms;  // between two looks, that no scheduler makes
 
-inline constexpr int hello_tag = 1, notice_tag = 2, data_tag = 3;
+inline constexpr auto answered_within = 700ms;  // by whoever is not stopped
+
+inline constexpr int hello_tag = 1, notice_tag = 2,
+                     data_tag = 3;  // the latter and a group's number
 
 /// Who a rank is and what must be equal on all. Sent as it lies in memory.
 struct Hello {
@@ -36,14 +43,17 @@ struct Hello {
 
 /// What ranks tell each other besides data. Sent as it lies in memory, up to the text's end.
 struct Notice {
-  enum class Kind : int64_t { arrived, failed, aborted, left, waits };
+  enum class Kind : int64_t { founds, arrived, waits, left, ended, failed, aborted, asks, does };
   Kind kind{};
-  int64_t sequence = 0;  ///< where it arrived, or the last that it finished
-  int64_t step = 0, count = 0;
-  int root = -1;  ///< of a broadcast
+  int64_t group = 0;  ///< its number; of one that is made: a hash of what it is
+  /// Where it arrived, waits or failed, or the last that it finished; the number of a question.
+  int64_t sequence = 0;
+  int64_t step = 0;
+  int64_t count = 0;  ///< elements; of a new group: the number that is free; of an answer: ms
+  int root = -1;      ///< of a broadcast
   Collective op{};
   DType dtype{};
-  char text[1000] = {};  ///< the tensor's name, or what failed
+  char text[1000] = {};  ///< the tensor's or group's name, what failed, or what a rank does
 
   void set_text(const std::string& value) { std::snprintf(text, sizeof text, "%s", value.c_str()); }
   int64_t bytes() const {
@@ -59,11 +69,34 @@ struct Peer {
   bool visible = false;  ///< on this host, and seen alive at the start
   int misses = 0;        ///< times that it was not seen since
   Notice incoming;
-  wire::Message receiving, sending;
-  std::deque<Notice> arrivals;  ///< not yet met; a peer is at most one collective ahead
+  wire::Message receiving;
   int64_t step = 0;
-  int64_t waits_in = -1;  ///< the last collective that it said to wait in
   bool left = false;
+  int64_t answered = 0;  ///< the last question that it answered,
+  Doing doing;           ///< and how
+};
+
+/// Processes that meet, as one of them knows them. By the mutex of MpiWorld.
+struct MpiGroup {
+  struct Member {
+    std::deque<Notice> arrivals;  ///< not yet met; a peer is at most one collective ahead
+    int64_t waits_in = -1;        ///< the last collective that it said to wait in
+    int64_t ended_after = -1;     ///< once it failed: the last collective that it finished
+    bool left = false;
+  };
+  int64_t number = 0;
+  Members members;
+  int own = 0;  ///< this rank, in the group
+  std::vector<Member> each;
+  std::vector<int> others;  ///< every member but this one
+  std::shared_ptr<CollectiveLog> log;
+  int64_t finished = -1;                          ///< the last collective that is done here
+  int64_t said_to_wait = -1;                      ///< the last that this rank said to wait in
+  std::chrono::steady_clock::time_point alive{};  ///< when its worker last waited for others
+  bool fails = false;                             ///< its owner throws
+
+  MpiGroup(int64_t number, Members all, int rank, int ranks);
+  Member& at(int member) { return each[static_cast<size_t>(member)]; }
 };
 
 inline std::string difference(const std::string& what, int rank, const Hello& other,

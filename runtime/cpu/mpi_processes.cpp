@@ -1,7 +1,6 @@
 #include <iterator>
 
 #include "runtime/cpu/mpi_comm.h"
-#include "runtime/cpu/mpi_peer.h"
 #include "runtime/error.h"
 
 namespace zg {
@@ -22,13 +21,13 @@ void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                       .device = device_options,
                       .type = options.type,
                       .dump_collectives = options.dump_collectives});
-  const auto communicator = cpu::make_mpi_communicator(place, options, device);
+  cpu::MpiRanks communicator(place, options, device);
   try {
-    f(*communicator, device);
-    communicator->finish();
+    f(communicator, device);
+    communicator.finish();
   } catch (...) {
-    communicator->abort(cpu::describe(std::current_exception()));
-    communicator->dump();
+    communicator.abort(cpu::describe(std::current_exception()));
+    communicator.dump();
     throw;
   }
 }

@@ -50,16 +50,17 @@ MPI_Request request_of(const Message& message) {
 
 }  // namespace
 
-void start(int size) {
+bool start(int size) {
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // within MPI_Init and MPI_Finalize
   int provided = 0, seen = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_size(MPI_COMM_WORLD, &seen), "MPI_Comm_size");
   if (seen != size)
     throw ConfigError("ranks: " + mpi_version() + " sees " + std::to_string(seen) +
                       " processes; expected the " + std::to_string(size) +
                       " of the launcher's environment; start with the mpirun of this MPI");
+  return provided >= MPI_THREAD_SERIALIZED;
 }
 
 void stop() { check(MPI_Finalize(), "MPI_Finalize"); }

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-// The little of MPI that is used here: messages that nobody blocks on. All of it is called from one
-// thread, the one that called start(). Errors are CommError.
+// The little of MPI that is used here: messages that nobody blocks on. One thread calls at a time;
+// the one that called start() calls stop(). Errors are CommError.
 namespace zg::cpu::wire {
 
 /// A message on its way; a default one has arrived.
@@ -13,8 +13,9 @@ struct Message {
   bool pending = false;
 };
 
-/// `size`: what the launcher says; ConfigError when MPI sees another number of processes.
-void start(int size);
+/// `size`: what the launcher says; ConfigError when MPI sees another number of processes. Whether
+/// other threads may call, too.
+bool start(int size);
 void stop();
 /// At most 2^31 - 1 bytes, which stay as they are until complete(); in order for each peer and tag.
 Message send(int peer, int tag, const void* data, int64_t bytes);

@@ -139,7 +139,7 @@ void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
 }
 
 void QueuedCommunicator::tell() {
-  told_ = true;
+  owner_told();
   changed_.notify_all();
   std::rethrow_exception(failure_);
 }

@@ -59,6 +59,7 @@ class QueuedCommunicator : public Communicator {
   virtual void failed(const std::exception_ptr&) {}
   /// The rank's own thread waits for this group, or goes on. Nothing is locked.
   virtual void owner_waits(bool waits) = 0;
+  virtual void owner_told() {}  ///< it has seen the failure
 
   /// What lies on another device than the ranks', as texts do, run() moves itself.
   bool is_carried(const Job& job) const {
@@ -80,7 +81,6 @@ class QueuedCommunicator : public Communicator {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;
-  bool told_ = false;  ///< the owner has seen the failure
   std::exception_ptr failure_;
 
  private:

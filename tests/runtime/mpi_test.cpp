@@ -1,10 +1,8 @@
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,50 +10,12 @@
 #include "runtime/error.h"
 #include "runtime/processes.h"
 #include "tests/error_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/runtime/mpirun.h"
 
 using namespace zg;
-using zg::testing::contains;
+using namespace zg::testing;
 
-// Processes of this binary under mpirun: each runs one of the cases that are skipped otherwise.
 namespace {
-
-struct Ended {
-  int status;
-  std::string text;  // of all processes, stdout and stderr
-};
-
-Ended mpirun(int processes, const std::string& test, const std::string& environment = "") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const testing::TemporaryFolder
-      session;  // two that begin at once may both try to make the usual one
-  // Leaks of the MPI and threads that its own code makes are not this project's.
-  const std::string command = environment +
-                              " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\""
-                              " TSAN_OPTIONS=\"$TSAN_OPTIONS:ignore_noninstrumented_modules=1\""
-                              " mpirun --allow-run-as-root --oversubscribe"
-                              " --mca orte_tmpdir_base " +
-                              session.path() + " -np " + std::to_string(processes) + " '" + self +
-                              "' --no-skip -tc='" + test + "' 2>&1";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe);
-  Ended ended{};
-  char bytes[4096];
-  while (const size_t count = std::fread(bytes, 1, sizeof bytes, pipe))
-    ended.text.append(bytes, count);
-  const int status = pclose(pipe);
-  ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ended;
-}
-
-// doctest cannot skip at run time; ctest reads the line.
-bool skips(const char* what) {
-  const char* why = mpi_version().empty() ? "this build links no MPI"
-                    : std::system("mpirun --version >/dev/null 2>&1") != 0 ? "there is no mpirun"
-                                                                           : nullptr;
-  if (why) std::printf("SKIPPED: mpi: %s (%s)\n", what, why);
-  return why != nullptr;
-}
 
 void require(bool holds, const char* what) {
   if (!holds) throw ShapeError(what);
@@ -110,12 +70,23 @@ void check_sum(Communicator& comm, const Device& device, int64_t numel) {
 // More than the window through which pieces pass, with a rest.
 constexpr int64_t large = 700001;
 
+void check_broadcast(Communicator& comm, const Device& device, int64_t numel) {
+  for (int root = 0; root < comm.size(); ++root) {
+    const Tensor x = Tensor::empty({numel}, DType::f32, device);
+    for (int64_t i = 0; i < numel; ++i) x.data<float>()[i] = value_of(comm.rank(), i);
+    comm.wait(comm.broadcast(x, root, "h"));
+    for (int64_t i = 0; i < numel; ++i)
+      require(x.data<float>()[i] == value_of(root, i), "sent values");
+  }
+}
+
 void check_collectives(Communicator& comm, const Device& device) {
   for (const int64_t numel : {int64_t{1}, int64_t{1023}, large}) {
     check_gather(comm, device, numel, {});
     check_fold(comm, device, numel, true);
     check_fold(comm, device, numel, false);
     check_sum(comm, device, numel);
+    check_broadcast(comm, device, numel);
   }
   check_gather(comm, device, 1023, {.begin = 5, .count = 17});
   std::vector<Communicator::Ticket> tickets;
@@ -156,7 +127,7 @@ TEST_CASE("mpi child: one calls something else" * doctest::skip()) {
 }
 
 TEST_CASE("mpi: collectives between processes give what they give between threads") {
-  if (skips("collectives")) return;
+  if (skips_mpi("collectives")) return;
   for (const int ranks : {2, 3, 8}) {
     run_local(ranks, check_collectives);  // the same checks
     const Ended ended = mpirun(ranks, "mpi child: collectives");
@@ -167,7 +138,7 @@ TEST_CASE("mpi: collectives between processes give what they give between thread
 }
 
 TEST_CASE("mpi: a process that calls something else ends all, which say who") {
-  if (skips("mismatches")) return;
+  if (skips_mpi("mismatches")) return;
   const std::pair<const char*, const char*> kinds[] = {
       {"op", "barrier of 'limbs' (u8, 0 elements)"},
       {"count", "all_reduce of 'limbs' (i64, 4 elements)"},
