@@ -161,6 +161,8 @@ std::vector<Flag> output_flags(TrainOptions& options) {
       integer_flag({"--score-samples"}, options.score_samples,
                    "problems per split of sort's and adder's final scores"),
       text_flag({"--metrics"}, "F", options.metrics, "a JSON line per step"),
+      text_flag({"--tensorboard-dir"}, "DIR", options.tensorboard,
+                "a file of events for TensorBoard, under Megatron's tags"),
       text_flag({"--trace"}, "F", options.trace,
                 "a Chrome trace (Perfetto opens it) of kernels and memory"),
       switch_flag({"--dump-memory"}, options.dump_memory,

@@ -119,6 +119,7 @@ struct TrainOptions {
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, trace;
+  std::string tensorboard;  ///< a folder of event files; empty: none
   bool dump_memory = false;
   std::string memory_json;
   std::string dump_gradients;                  ///< a path; empty: no

@@ -66,6 +66,7 @@ void Training::prepare_engine() {
   }
   if (is_first() && !options_.metrics.empty())
     metrics_.emplace(options_.metrics, !run_.resumed.empty(), engine_.steps());
+  if (is_first() && !options_.tensorboard.empty()) tensorboard_.emplace(options_.tensorboard);
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
                          settings_.optimisation.engine.adam);
@@ -211,21 +212,22 @@ void Training::note_growth(int64_t samples) {
 }
 
 // A disk that is full costs what it was to keep, and not the run.
-template <class Record>
-void Training::write_metrics(const Record& record) {
-  if (!metrics_) return;
+template <class File, class... What>
+void Training::write(std::optional<File>& file, const What&... what) {
+  if (!file) return;
   try {
-    metrics_->write(record);
+    file->write(what...);
   } catch (const FileError& error) {
     console_->log(std::string("error: FileError: ") + error.what() +
                   "; no more of it is written, and training goes on");
-    metrics_.reset();
-    metrics_lost_ = true;
+    file.reset();
+    results_lost_ = true;
   }
 }
 
 void Training::report(const StepRecord& record) {
-  write_metrics(record);
+  write(metrics_, record);
+  write(tensorboard_, record, place());
   if (is_due(record.step, options_.log_interval)) {
     std::string line =
         text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
@@ -279,11 +281,16 @@ void Training::report_epochs() {
     console_->result(line);
 }
 
+TensorBoardFile::Place Training::place() const {
+  return {.steps = engine_.steps(), .samples = settings_.samples};
+}
+
 void Training::validate() {
   if (validated_at_ == engine_.steps()) return;
   validated_at_ = engine_.steps();
   const double loss = stepper_.validation_loss();
   if (options_.eval_interval > 0) settings_.loss = loss;
+  write(tensorboard_, TensorBoardFile::Validation{loss}, place());
   console_->result(text("val loss %.4f", shown(loss)));
 }
 
@@ -373,8 +380,8 @@ int Training::finish(const InterruptScope& interrupt) {
     record.train_score = scores->train;
     record.test_score = scores->test;
   }
-  write_metrics(record);
-  return status == 0 && metrics_lost_ ? file_error : status;
+  write(metrics_, record);
+  return status == 0 && results_lost_ ? file_error : status;
 }
 
 }  // namespace zg::tools

@@ -12,6 +12,7 @@
 #include "tools/interrupt.h"
 #include "tools/metrics.h"
 #include "tools/stepper.h"
+#include "tools/tensorboard.h"
 
 namespace zg::tools {
 
@@ -34,12 +35,14 @@ class Training {
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
   void note_growth(int64_t samples);
-  template <class Record>
-  void write_metrics(const Record& record);
+  /// Where the file is kept. What cannot be written costs it.
+  template <class File, class... What>
+  void write(std::optional<File>& file, const What&... what);
   void report(const StepRecord& record);
   void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
   void report_epochs();
+  TensorBoardFile::Place place() const;
   void validate();
   void print_sample();
   void print_memory_table();
@@ -64,7 +67,8 @@ class Training {
   std::optional<DirectoryLock> lock_;               ///< of --save
   std::optional<CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
-  bool metrics_lost_ = false;
+  std::optional<TensorBoardFile> tensorboard_;
+  bool results_lost_ = false;  ///< of one of them
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0

@@ -49,6 +49,7 @@ const std::set<std::string> without_effect = {"--autotuning",
                                               "--min-lr",
                                               "--exit-interval",
                                               "--kill-switch-path",
+                                              "--tensorboard-dir",
                                               "--universal-checkpoint"};
 
 Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
