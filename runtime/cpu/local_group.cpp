@@ -55,7 +55,7 @@ Doing LocalGroup::doing(int rank) const {
   const int64_t sequence = at(member).arrived;
   Doing doing{.awaits = late(&Member::arrived, sequence),
               .place = place_of(member),
-              .alive = at(member).alive};
+              .alive = std::max(at(member).alive, at(member).looked)};
   if (doing.awaits.empty() && at(member).done == sequence) {
     doing.awaits = late(&Member::done, sequence);
     doing.verb = "finish";
@@ -122,6 +122,7 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
       world_.fail(absence(ranks, "finish", world_.timeout_.count(), place), place);
     }
     if (!world_.failure_.empty()) throw CommError(failure_for(member));
+    if (self.fails) throw CommError(place_of(member) + ": this rank has failed");
   }
 }
 

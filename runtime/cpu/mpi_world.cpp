@@ -373,7 +373,9 @@ Doing MpiWorld::doing() {
   const std::lock_guard lock(owner_mutex_);
   if (!owner_waits_in_) return {.alive = owner_alive_};
   for (const Meeting* meeting : waiting_)
-    if (meeting->group == owner_waits_in_)
+    if (meeting->carried && meeting->group == owner_waits_in_)
+      return {.alive = Clock::now()};  // its group finds out by itself who is missing
+    else if (meeting->group == owner_waits_in_)
       return {.awaits = ranks_of(*meeting->group, meeting->missing),
               .verb = verb_of(*meeting),
               .place = place_of(*meeting),

@@ -12,6 +12,7 @@
 #include "kernels/fold_gradient.h"
 #include "runtime/error.h"
 #include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/channels.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
 
@@ -24,18 +25,6 @@ using Body = std::function<void(Communicator&, const Device&)>;
 
 void on_devices(int ranks, const Body& body, Device::Type type = accelerator) {
   run_local(ranks, body, {.type = type});
-}
-
-void expect(bool holds, const std::string& what) {
-  if (!holds) throw ShapeError(what);
-}
-
-/// x * 2, of which nobody waits for the end.
-Tensor doubled(const Tensor& x) {
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  const Tensor two = Tensor::full({}, 2.0, x.dtype(), x.device());
-  kernels::binary({BinaryOp::multiply, x, two, y}, x.device().compute());
-  return y;
 }
 
 void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
@@ -89,6 +78,54 @@ TEST_CASE("ranks on accelerators gather what kernels have still to write" *
       }
     });
   }
+}
+
+TEST_CASE("ranks on accelerators send what kernels have still to write, in groups beside others" *
+          doctest::test_suite("every device")) {
+  on_devices(4, check_channels);
+}
+
+TEST_CASE("a group folds to the bits of as many ranks, each group in a window of its own" *
+          doctest::test_suite("every device")) {
+  const auto folds = [](Communicator& comm, const Device& device, int seed) {
+    const Tensor full = random_tensor({comm.size() * 37}, DType::bf16, device,
+                                      static_cast<uint64_t>(10 * seed + comm.rank()), -1e3, 1e3);
+    const Tensor shard = Tensor::zeros({37}, DType::f32, device);
+    comm.wait(comm.reduce_scatter(full, shard, false, fold, "g"));
+    return shard.to_host<float>();
+  };
+  std::vector<std::vector<float>> world(4), groups(4);
+  for (const int seed : {0, 1})
+    on_devices(2, [&](Communicator& comm, const Device& device) {
+      world[static_cast<size_t>(2 * seed + comm.rank())] = folds(comm, device, seed);
+    });
+  on_devices(4, [&](Communicator& comm, const Device& device) {
+    const int seed = comm.rank() % 2, members[] = {seed, seed + 2};
+    const auto data = comm.group(members, "data");
+    groups[static_cast<size_t>(2 * seed + data->rank())] = folds(*data, device, seed);
+  });
+  CHECK(groups == world);
+}
+
+TEST_CASE("what a broadcast takes of an accelerator is planned" *
+          doctest::test_suite("every device")) {
+  const auto live_after = [](Communicator& comm, const Device& device) {
+    const int members[] = {1, 0};
+    const auto group = comm.group(members, "both");
+    std::vector<int64_t> live;
+    for (const Space space : {Space::device, Space::pinned}) {
+      const Tensor x = Tensor::empty({5000}, DType::f32, device, space);
+      fill_zero(x, device.compute());
+      group->wait(group->broadcast(x, 0, "x"));
+      live.push_back(device.memory().live());
+    }
+    return live;
+  };
+  on_devices(2, [&](Communicator& comm, const Device& device) {
+    const auto counting = counting_communicator(comm.rank(), 2);
+    const Device meta = Device::meta(comm.rank(), {}, accelerator);
+    expect(live_after(comm, device) == live_after(*counting, meta), "live bytes");
+  });
 }
 
 TEST_CASE("pieces on accelerators are folded in rising rank, to the cpu's bits" *

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,79 @@ TEST_CASE("pieces that NCCL brings are folded in rising rank, and integers summe
     }
 }
 
+TEST_CASE("NCCL sends what peers' memory gives: from any root, on the device and on the host" *
+          doctest::test_suite("every device")) {
+  for (const int ranks : {2, 4})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
+      const auto sends = [&](Communicator& comm, const Device& device) {
+        std::vector<double> all;
+        for (int root = 0; root < ranks; ++root)
+          for (const Space space : {Space::device, Space::pinned}) {
+            const Tensor x = Tensor::empty({3, 37}, dtype, device, space);
+            copy(Tensor::full({3, 37}, comm.rank() + 0.0, dtype, device), x, device.compute());
+            comm.wait(comm.broadcast(x, root, "x"));
+            append(all, x);
+            const Tensor text = Tensor::full({3}, comm.rank(), DType::u8, Device::cpu());
+            comm.wait(comm.broadcast(text, root, "text"));
+            append(all, text);
+          }
+        return all;
+      };
+      CHECK(values_of(ranks, by_nccl, sends) == values_of(ranks, direct, sends));
+    }
+}
+
+TEST_CASE("groups have an NCCL of their own, beside each other" *
+          doctest::test_suite("every device")) {
+  const auto values = [](const Way& way) {
+    return values_of(4, way, [&](Communicator& comm, const Device& device) {
+      const int rank = comm.rank();
+      const int row[] = {rank / 2 * 2, rank / 2 * 2 + 1}, column[] = {rank % 2, rank % 2 + 2};
+      const auto rows = comm.group(row, "row"), columns = comm.group(column, "column");
+      if (rows->transport() != way.transport) throw ConfigError(rows->transport());
+      std::vector<double> all;
+      const Tensor full = numbers(comm, 2 * 37, DType::bf16, device);
+      const Tensor sums = Tensor::zeros({37}, DType::f32, device);
+      const Tensor x = numbers(comm, 41, DType::f32, device);
+      const Tensor gathered = Tensor::zeros({82}, DType::f32, device);
+      // Some of the ranks come to the one first, some to the other.
+      Communicator::Ticket sent = -1;
+      if (rank < 2) sent = columns->broadcast(x, 1, "x");
+      const auto folded = rows->reduce_scatter(full, sums, true, fold, "g");
+      if (rank >= 2) sent = columns->broadcast(x, 1, "x");
+      columns->wait(sent);
+      append(all, x);
+      columns->wait(columns->all_gather(x, gathered, "x"));
+      append(all, gathered);
+      rows->wait(folded);
+      append(all, sums);
+      comm.wait(comm.barrier("end"));
+      return all;
+    });
+  };
+  CHECK(values(by_nccl) == values(direct));
+}
+
+TEST_CASE("a group whose ranks share no GPU has NCCL where all ranks do without" *
+          doctest::test_suite("every device")) {
+  const Wish wish("ZG_CUDA_COMM", "");
+  const int ranks = Device::count(Device::Type::cuda) + 1;
+  run_local(ranks,
+            [&](Communicator& comm, const Device& device) {
+              const int apart[] = {0, 1}, shared[] = {0, ranks - 1};
+              const Tensor x = Tensor::full({5}, comm.rank() + 1.0, DType::f32, device);
+              const auto sends = [&](std::span<const int> members, const std::string& transport) {
+                const auto group = comm.group(members, "two");
+                if (!contains(group->transport(), transport)) throw ConfigError(group->transport());
+                group->wait(group->broadcast(x, 0, "x"));
+                if (x.to_doubles() != std::vector<double>(5, 1.0)) throw ShapeError("sent");
+              };
+              if (comm.rank() < 2) sends(apart, by_nccl.transport);
+              if (comm.rank() % (ranks - 1) == 0) sends(shared, "not by NCCL: ranks 0 and 1 share");
+            },
+            {.type = Device::Type::cuda});
+}
+
 TEST_CASE("what is larger than the window is brought in rounds" *
           doctest::test_suite("every device")) {
   const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // a slot of two ranks is 16 MiB
@@ -142,6 +216,22 @@ TEST_CASE("what is larger than the window is brought in rounds" *
     return std::vector<double>{values.back()};
   };
   CHECK(values_of(2, by_nccl, rounds) == Values{{2.0}, {2.0}});
+}
+
+TEST_CASE("what is sent from the host is brought in rounds of the window" *
+          doctest::test_suite("every device")) {
+  const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // the window is 16 MiB
+  const auto rounds = [&](Communicator& comm, const Device& device) {
+    const Tensor x = Tensor::full({numel}, comm.rank() + 0.5, DType::f32, device);
+    const Tensor host = Tensor::empty({numel}, DType::f32, device, Space::pinned);
+    copy(x, host, device.compute());
+    comm.wait(comm.broadcast(host, 1, "h"));
+    const std::vector<float> values = host.to_host<float>();
+    for (size_t i = 0; i < values.size(); ++i)
+      if (values[i] != 1.5f) throw ShapeError("element " + std::to_string(i));
+    return std::vector<double>{values.back()};
+  };
+  CHECK(values_of(2, by_nccl, rounds) == Values{{1.5}, {1.5}});
 }
 
 TEST_CASE("sums by NCCL are named inexact: close, in another order" *
@@ -240,6 +330,53 @@ TEST_CASE("a rank that fails or stalls within NCCL ends all, which say who and w
       CHECK(contains(text, part));
     }
   }
+}
+
+TEST_CASE("a group that stalls within NCCL ends all ranks, which say where they are" *
+          doctest::test_suite("every device")) {
+  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");  // the second of a group, its first call
+  std::vector<std::string> said(4);
+  const auto body = [&](Communicator& comm, const Device& device) {
+    comm.set_step(7);
+    const Tensor x = Tensor::zeros({5}, DType::f32, device);
+    said[static_cast<size_t>(comm.rank())] = message_of<CommError>([&] {
+      if (comm.rank() < 2) {
+        const int pair[] = {0, 1};
+        const auto group = comm.group(pair, "pair");
+        group->wait(group->broadcast(x, 0, "activations"));
+      }
+      comm.wait(comm.barrier("end"));
+    });
+  };
+  run_local(4, body, {.timeout_s = 1, .type = Device::Type::cuda});
+  for (const std::string& text : said) {
+    CAPTURE(text);
+    CHECK(contains(text,
+                   " did not finish within 1 s: collective #0, broadcast of 'activations' (f32, 5 "
+                   "elements, from rank 0) in group 'pair', in step 7"));
+  }
+  CHECK(contains(said[3], "; rank 3 waits in collective #0, barrier of 'end'"));
+}
+
+TEST_CASE("a rank that throws while its group is under way in NCCL is named by all" *
+          doctest::test_suite("every device")) {
+  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");
+  std::vector<std::string> said(1);
+  const auto body = [&](Communicator& comm, const Device& device) {
+    const int pair[] = {0, 1};
+    const auto group = comm.group(pair, "pair");
+    const Tensor x = Tensor::zeros({5}, DType::f32, device);
+    const auto sent = group->broadcast(x, 0, "activations");
+    comm.wait(comm.barrier("both are there"));
+    if (comm.rank() == 1) throw ShapeError("a shape");
+    said[0] = message_of<CommError>([&] { group->wait(sent); });
+  };
+  CHECK_THROWS_WITH_AS(run_local(2, body, {.timeout_s = 30, .type = Device::Type::cuda}),
+                       "a shape", ShapeError);
+  CHECK(contains(said[0], "rank 1 failed in step 0, after collective #0, "));
+  CHECK(contains(said[0], ": ShapeError: a shape; rank 0 waits in collective #0, broadcast of "));
 }
 
 TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL" *
