@@ -15,13 +15,15 @@ constexpr float weight_stddev = 0.02f;
 struct Describe {
   ParallelStore store;
   const GPTConfig& config;
+  const GPTPart& part;
   const DecoderNames& names;
 
   const Unit& unit(const std::string& name) const { return store.store.unit(name); }
   /// Rows of tokens, with which ranks share out the vocabulary.
-  const Parameter* vocabulary(const Unit& unit, const std::string& name, bool decay) const {
+  const Parameter* vocabulary(const Unit& unit, const std::string& name,
+                              const ParallelStore::Options& options) const {
     return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
-                       Init::normal(weight_stddev), {.decay = decay});
+                       Init::normal(weight_stddev), options);
   }
   Norm norm(const Unit& unit, const std::string& name) const {
     const Shape shape{config.width};
@@ -64,22 +66,37 @@ struct Describe {
     return block;
   }
 
-  GPTLayers layers() const {
-    GPTLayers layers{.config = config, .parallel = store.parallel};
+  void describe_embedding(GPTLayers& layers) const {
+    // The last stage of several has a tied head's weight too, and nothing else of the unit.
+    if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
     const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
-    layers.wte = vocabulary(embedding, names.tokens, /*decay=*/false);
-    layers.wpe = config.position == Position::learned
-                     ? &store.whole(embedding, std::string(names.positions) + ".weight",
-                                    {config.block_size, config.width}, Init::normal(weight_stddev))
-                     : nullptr;
+    layers.wte = vocabulary(embedding, names.tokens,
+                            {.copy = layers.is_first() ? Copy::own : Copy::mirror,
+                             .has_mirror = layers.is_first() && config.tied && !layers.is_last()});
+    if (!layers.is_first()) return;
+    if (config.position == Position::learned)
+      layers.wpe = &store.whole(embedding, std::string(names.positions) + ".weight",
+                                {config.block_size, config.width}, Init::normal(weight_stddev));
     if (config.embedding_norm) layers.embedding_norm = norm(embedding, names.embedding_norm);
     layers.embedding_site = static_cast<uint32_t>(hash_name("transformer.drop"));
-    for (int64_t layer = 0; layer < config.layers; ++layer) layers.blocks.push_back(block(layer));
+  }
+
+  void describe_head(GPTLayers& layers) const {
+    if (!layers.is_last()) return;
     const Unit& head = unit("head");
     layers.head = &head;
     layers.ln_f = norm(head, names.norm_f);
-    layers.lm_head = config.tied ? layers.wte : vocabulary(head, "lm_head", /*decay=*/true);
+    layers.lm_head = config.tied ? layers.wte : vocabulary(head, "lm_head", {.decay = true});
+  }
+
+  GPTLayers layers() const {
+    GPTLayers layers{.config = config, .part = part, .parallel = store.parallel};
+    if (part.end_layer < 0) layers.part.end_layer = config.layers;
+    describe_embedding(layers);
+    for (int64_t layer = layers.part.first_layer; layer < layers.part.end_layer; ++layer)
+      layers.blocks.push_back(block(layer));
+    describe_head(layers);
     return layers;
   }
 };
@@ -94,7 +111,7 @@ std::string divisors_of(int64_t n) {
 
 TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   if (!part.mesh) return {};
-  const TensorParallel parallel{part.mesh->tensor.get(), part.sequence_parallel};
+  const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel};
   if (config.heads % parallel.size() != 0)
     throw ConfigError("gpt: tensor ranks: expected a divisor of the " +
                       std::to_string(config.heads) + " heads (" + divisors_of(config.heads) +
@@ -111,14 +128,15 @@ const GPTConfig& validated(const GPTConfig& config) {
   return config;
 }
 
-/// [B, T, C] after the last block.
-Var trunk(Tape& tape, const GPTLayers& layers, const Tensor& ids, const Pass& pass,
-          bool checkpointing) {
-  if (ids.shape().rank() != 2 || ids.extent(1) > layers.config.block_size)
+void check_ids(const GPTConfig& config, const Tensor& ids) {
+  if (ids.shape().rank() != 2 || ids.extent(1) > config.block_size)
     throw ShapeError("gpt: ids " + ids.shape().str() +
                      " do not fit; expected [B, T] with T up to " + "the block size " +
-                     std::to_string(layers.config.block_size));
-  Var x = embed(tape, layers, ids, /*first_position=*/0, pass);
+                     std::to_string(config.block_size));
+}
+
+/// [B, T, C] after this part's last block.
+Var trunk(Tape& tape, const GPTLayers& layers, Var x, const Pass& pass, bool checkpointing) {
   // Made once for all blocks; checkpointed ones get it as an input.
   const Var slopes = alibi_slopes(layers.config, pass.parallel, x);
   const int heads = static_cast<int>(layers.config.heads) / pass.parallel.size();
@@ -139,17 +157,30 @@ Var trunk(Tape& tape, const GPTLayers& layers, const Tensor& ids, const Pass& pa
   return x;
 }
 
+Var head_loss(Tape& tape, const GPTLayers& layers, const Var& x, const Tensor& targets,
+              const Pass& pass) {
+  HeadUse use(tape, layers);
+  const Var normed = norm(tape, layers.ln_f, x, pass);
+  return parallel_projection_cross_entropy(normed, tape.parameter(*layers.lm_head), targets,
+                                           layers.config.vocabulary, pass.parallel);
+}
+
 }  // namespace
 
 GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part)
     : layers_(std::make_unique<GPTLayers>(
-          Describe{{store, checked(validated(config), part)}, config, names_of(config.family)}
+          Describe{{store, checked(validated(config), part)}, config, part, names_of(config.family)}
               .layers())) {}
 GPT::~GPT() = default;
 
 const GPTConfig& GPT::config() const { return layers_->config; }
+const GPTPart& GPT::part() const { return layers_->part; }
 
 int64_t GPT::transformer_parameters() const {
+  if (!layers_->is_whole()) {
+    ParameterStore store;
+    return GPT(store, config()).transformer_parameters();
+  }
   const auto numel = [](const Unit* unit) {
     int64_t sum = 0;
     for (const Parameter* parameter : unit->parameters) sum += parameter->whole.numel();
@@ -161,23 +192,52 @@ int64_t GPT::transformer_parameters() const {
   return sum;
 }
 
-Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
-              bool checkpointing) const {
+StageOutput GPT::between(int64_t samples) const {
+  const TensorParallel& parallel = layers_->parallel;
+  const int64_t tokens = config().block_size / (parallel.sequence ? parallel.size() : 1);
+  return {{samples, tokens, config().width}, layers_->part.activations};
+}
+
+Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
+               const ForwardPlace& place, bool checkpointing) const {
+  check_ids(config(), ids);
   const float dropout = tape.mode() == TapeMode::record ? config().dropout : 0.0f;
   const Pass pass{layers_->parallel, dropout, place};
-  const Var x = trunk(tape, *layers_, ids, pass, checkpointing);
-  HeadUse use(tape, *layers_);
-  const Var normed = norm(tape, layers_->ln_f, x, pass);
-  return parallel_projection_cross_entropy(normed, tape.parameter(*layers_->lm_head), targets,
-                                           config().vocabulary, pass.parallel);
+  const Var first = layers_->is_first() ? embed(tape, *layers_, ids, 0, pass) : input;
+  const Var x = trunk(tape, *layers_, first, pass, checkpointing);
+  return layers_->is_last() ? head_loss(tape, *layers_, x, targets, pass) : x;
+}
+
+Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
+              bool checkpointing) const {
+  if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing);
+  if (tape.mode() == TapeMode::record)
+    throw TapeError("loss: this rank has layers " + std::to_string(part().first_layer) + " to " +
+                    std::to_string(part().end_layer) + " of " + std::to_string(config().layers) +
+                    "; expected a tape in inference mode; try stage() in run_pipeline()");
+  check_ids(config(), ids);
+  const Pass pass = Pass::of_all_tokens(*layers_);
+  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);
+  const Var x = trunk(tape, *layers_, first, pass, /*checkpointing=*/false);
+  return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {
+    return head_loss(tape, *layers_, end, targets, pass).value();
+  }));
 }
 
 Var GPT::logits(Tape& tape, const Tensor& ids) const {
+  check_ids(config(), ids);
   const Pass pass = Pass::of_all_tokens(*layers_);
-  const Var x = trunk(tape, *layers_, ids, pass, /*checkpointing=*/false);
-  HeadUse use(tape, *layers_);
-  const Var normed = norm(tape, layers_->ln_f, x, pass);
-  return head(tape, *layers_, normed, pass);
+  const auto finish = [&](const Var& x) {
+    HeadUse use(tape, *layers_);
+    const Var normed = norm(tape, layers_->ln_f, x, pass);
+    return head(tape, *layers_, normed, pass);
+  };
+  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);
+  const Var x = trunk(tape, *layers_, first, pass, /*checkpointing=*/false);
+  if (layers_->is_whole()) return finish(x);
+  const Shape shape{ids.extent(0), ids.extent(1), config().vocabulary};
+  return Var(end_stage(tape, *layers_, x, shape, part().activations,
+                       [&](const Var& end) { return finish(end).value(); }));
 }
 
 }  // namespace zg::models

@@ -70,6 +70,7 @@ class ZG_API GPT {
   ~GPT();
 
   const GPTConfig& config() const;  ///< of the whole model
+  const GPTPart& part() const;      ///< of a whole model: all layers
   /// Parameters of the whole model without the head, as minGPT prints.
   int64_t transformer_parameters() const;
 
@@ -78,6 +79,13 @@ class ZG_API GPT {
   /// are given the same and get the same loss, in the same bits.
   Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
            bool checkpointing = false) const;
+  /// What this part's stage makes of `input`, absent on the first stage, which begins with ids:
+  /// what goes to the next one or, on the last, the loss. loss() is this of all layers; of a part
+  /// of them it needs a tape in inference mode (TapeError) and is every stage's.
+  Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
+            const ForwardPlace& place, bool checkpointing = false) const;
+  /// What goes from stage to stage of stage() for so many samples.
+  StageOutput between(int64_t samples) const;
   /// Logits [B, T, V] of all positions; no dropout.
   Var logits(Tape& tape, const Tensor& ids) const;
   /// Logits [B, V] of the last of `ids`, which continue what the cache holds; extends it. The tape

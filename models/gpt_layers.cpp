@@ -72,6 +72,24 @@ Var head(Tape& tape, const GPTLayers& layers, const Var& x, const Pass& pass) {
   return join_vocabulary(own, layers.config.vocabulary, pass.parallel);
 }
 
+Var begin_stage(Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position,
+                const Pass& pass) {
+  if (layers.is_first()) return embed(tape, layers, ids, first_position, pass);
+  const StageOutput between{{ids.extent(0), ids.extent(1), layers.config.width},
+                            layers.part.activations};
+  return Var(receive_activation(*layers.part.mesh, between, tape.device()));
+}
+
+Tensor end_stage(Tape& tape, const GPTLayers& layers, const Var& x, const Shape& shape, DType dtype,
+                 const std::function<Tensor(const Var& x)>& finish) {
+  if (layers.is_whole()) return finish(x);
+  if (!layers.is_last()) send_activation(*layers.part.mesh, x.value());
+  const Tensor end = layers.is_last() ? finish(x) : Tensor::empty(shape, dtype, tape.device());
+  Communicator& stages = *layers.part.mesh->pipeline;
+  stages.wait(stages.broadcast(end, stages.size() - 1, "what the last stage made"));
+  return end;
+}
+
 Var run_block(Tape& tape, const Block& block, const Var& x, const Pass& pass,
               const Attend& attend) {
   Tape::Use use(tape, *block.unit);

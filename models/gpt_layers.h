@@ -23,18 +23,23 @@ struct Block {
   uint32_t attention_site, attention_out_site, mlp_out_site;  // of dropout
 };
 
-/// What a GPT is made of, as places in a ParameterStore.
+/// What a part of a GPT is made of, as places in a ParameterStore; null where another stage has it.
 struct GPTLayers {
   GPTConfig config;
+  GPTPart part;             // its end_layer is resolved
   TensorParallel parallel;  // of a loss; other passes have all tokens on every rank
-  const Unit *embedding, *head;
-  const Parameter* wte;
-  const Parameter* wpe;  // null without learned positions
+  const Unit *embedding = nullptr, *head = nullptr;
+  const Parameter* wte = nullptr;
+  const Parameter* wpe = nullptr;  // and without learned positions
   std::optional<Norm> embedding_norm;
-  uint32_t embedding_site;
+  uint32_t embedding_site = 0;
   std::vector<Block> blocks;
-  Norm ln_f;
-  const Parameter* lm_head;  // wte when tied
+  Norm ln_f = {};
+  const Parameter* lm_head = nullptr;  // wte when tied
+
+  bool is_first() const { return part.first_layer == 0; }
+  bool is_last() const { return part.end_layer == config.layers; }
+  bool is_whole() const { return is_first() && is_last(); }
 };
 
 /// How one forward pass runs.
@@ -83,6 +88,13 @@ Var norm(Tape& tape, const Norm& norm, const Var& x, const Pass& pass);
 
 /// Logits [B, T, V] of normed x, inside a HeadUse.
 Var head(Tape& tape, const GPTLayers& layers, const Var& x, const Pass& pass);
+
+/// Of a pass that records nothing: what a stage begins with, embedded ids on the first one.
+Var begin_stage(Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position,
+                const Pass& pass);
+/// And what the last stage makes of its end, of this shape and dtype, on all stages.
+Tensor end_stage(Tape& tape, const GPTLayers& layers, const Var& x, const Shape& shape, DType dtype,
+                 const std::function<Tensor(const Var& x)>& finish);
 
 /// Opens what the head reads: its own unit and, when tied, the embedding's once more.
 class HeadUse {

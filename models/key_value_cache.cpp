@@ -50,7 +50,7 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
     throw ShapeError("next_logits: expected " + std::to_string(keys.extent(0)) +
                      " rows as in the cache, got " + std::to_string(B));
 
-  Var x = embed(tape, *layers_, ids, cache.length(), pass);
+  Var x = begin_stage(tape, *layers_, ids, cache.length(), pass);
   const Var slopes = alibi_slopes(config(), pass.parallel, x);
   const HeadLayout in_cache{.batch = cache.capacity() * C, .head = C / H, .token = C};
   const QKVOrder order = qkv_order(config());
@@ -80,9 +80,12 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
     });
   cache.length_ += T;
 
-  HeadUse use(tape, *layers_);
-  const Var last = norm(tape, layers_->ln_f, slice(x, 1, T - 1, T), pass);
-  return head(tape, *layers_, last, pass).value().view({B, config().vocabulary});
+  const Shape logits{B, config().vocabulary};
+  return end_stage(tape, *layers_, x, logits, layers_->part.activations, [&](const Var& end) {
+    HeadUse use(tape, *layers_);
+    const Var last = norm(tape, layers_->ln_f, slice(end, 1, T - 1, T), pass);
+    return head(tape, *layers_, last, pass).value().view(logits);
+  });
 }
 
 }  // namespace zg::models

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "runtime/comm.h"
 
@@ -19,7 +20,8 @@ struct MeshShape {
 };
 
 /// The ranks arranged as data x pipeline x tensor, seen from one of them; each axis is a
-/// Communicator of the ranks that differ in nothing else. Axes of one rank send nothing.
+/// Communicator of the ranks that differ in nothing else: `world` itself where that is all, and
+/// nobody's where it is one rank, which sends nothing.
 struct ZG_API Mesh {
   /// Collective. ConfigError unless the axes multiply to the number of ranks.
   Mesh(Communicator& world, const MeshShape& shape);
@@ -27,8 +29,8 @@ struct ZG_API Mesh {
   Communicator& world;
   MeshShape shape;
   int data_rank, stage, tensor_rank;
-  std::unique_ptr<Communicator> data, tensor;
-  std::unique_ptr<Communicator> pipeline;  ///< all stages, in their order
+  Communicator *data = nullptr, *tensor = nullptr;
+  Communicator* pipeline = nullptr;  ///< all stages, in their order
 
   /// Channels of two: the lower stage is rank 0 of each. Absent at the ends. What goes forward and
   /// what comes back run beside each other.
@@ -41,6 +43,9 @@ struct ZG_API Mesh {
 
   bool is_first_stage() const { return stage == 0; }
   bool is_last_stage() const { return stage + 1 == shape.pipeline; }
+
+ private:
+  std::vector<std::unique_ptr<Communicator>> axes_;
 };
 
 }  // namespace zg

@@ -1,0 +1,127 @@
+#include "models/pipeline.h"
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace zg::models {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = PipelineAction::Kind;
+
+constexpr int lower = 0, upper = 1;  // ranks in a channel
+
+/// A micro-batch between its forward and its backward.
+struct Flight {
+  Tape tape;
+  Var input, output;
+  Communicator::Ticket sent = -1;
+};
+
+/// A tensor that is on its way here.
+struct Arrival {
+  Tensor tensor;
+  Communicator::Ticket ticket;
+};
+
+class Runner {
+ public:
+  Runner(const Mesh& mesh, const StageOutput& between, const Device& device, PipelineStage& stage)
+      : mesh_(mesh), between_(between), device_(device), stage_(stage) {}
+
+  PipelineTimes run(const std::vector<PipelineAction>& order) {
+    const Clock::time_point start = Clock::now();
+    for (size_t i = 0; i < order.size(); ++i) {
+      const std::optional<Arrival> now =
+          next_ ? std::exchange(next_, std::nullopt) : ask_for(order[i]);
+      if (i + 1 < order.size()) next_ = ask_for(order[i + 1]);
+      const Tensor arrived = now ? await(*now, order[i].kind) : Tensor();
+      if (order[i].kind == Kind::forward)
+        go_forward(arrived, order[i].micro_batch);
+      else
+        go_back(arrived, order[i].micro_batch);
+    }
+    if (back_.ticket >= 0) mesh_.previous.backward->wait(back_.ticket);
+    times_.total = seconds_since(start);
+    return times_;
+  }
+
+ private:
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  /// What an action needs of another stage.
+  std::optional<Arrival> ask_for(const PipelineAction& action) {
+    const bool forward = action.kind == Kind::forward;
+    if (forward ? mesh_.is_first_stage() : mesh_.is_last_stage()) return std::nullopt;
+    const PurposeScope purpose(device_, Purpose::activation);
+    const NameScope name(
+        device_, forward ? "activation of the stage before" : "gradient of the stage after");
+    Arrival arrival{Tensor::empty(between_.shape, between_.dtype, device_), -1};
+    arrival.ticket = forward
+                         ? mesh_.previous.forward->broadcast(arrival.tensor, lower, "activation")
+                         : mesh_.next.backward->broadcast(arrival.tensor, upper, "gradient");
+    return arrival;
+  }
+
+  Tensor await(const Arrival& arrival, Kind kind) {
+    const Clock::time_point start = Clock::now();
+    (kind == Kind::forward ? mesh_.previous.forward : mesh_.next.backward)->wait(arrival.ticket);
+    times_.idle += seconds_since(start);
+    return arrival.tensor;
+  }
+
+  void go_forward(const Tensor& arrived, int64_t micro_batch) {
+    Flight flight{stage_.tape(), {}, {}};
+    if (arrived) flight.input = flight.tape.variable(arrived);
+    flight.output = stage_.forward(flight.tape, flight.input, micro_batch);
+    if (!mesh_.is_last_stage())
+      flight.sent = mesh_.next.forward->broadcast(flight.output.value(), lower, "activation");
+    flights_.push_back(std::move(flight));
+  }
+
+  void go_back(const Tensor& arrived, int64_t micro_batch) {
+    Flight& flight = flights_.front();
+    // Its gradient is here, so it was received long ago.
+    if (flight.sent >= 0) mesh_.next.forward->wait(flight.sent);
+    stage_.backward(flight.tape, flight.output, arrived, micro_batch);
+    if (!mesh_.is_first_stage()) {
+      if (back_.ticket >= 0) mesh_.previous.backward->wait(back_.ticket);
+      back_.tensor = flight.tape.gradient(flight.input);
+      back_.ticket = mesh_.previous.backward->broadcast(back_.tensor, upper, "gradient");
+    }
+    flights_.pop_front();
+  }
+
+  const Mesh& mesh_;
+  const StageOutput& between_;
+  const Device device_;
+  PipelineStage& stage_;
+  std::deque<Flight> flights_;
+  std::optional<Arrival> next_;
+  Arrival back_{{}, -1};  // the gradient that was sent last
+  PipelineTimes times_;
+};
+
+}  // namespace
+
+PipelineTimes run_pipeline(const Mesh& mesh, PipelineSchedule schedule, int64_t micro_batches,
+                           const StageOutput& between, const Device& device, PipelineStage& stage) {
+  return Runner(mesh, between, device, stage)
+      .run(actions(schedule, mesh.shape.pipeline, mesh.stage, micro_batches));
+}
+
+Tensor receive_activation(const Mesh& mesh, const StageOutput& between, const Device& device) {
+  const Tensor arrived = Tensor::empty(between.shape, between.dtype, device);
+  mesh.previous.forward->wait(mesh.previous.forward->broadcast(arrived, lower, "activation"));
+  return arrived;
+}
+
+void send_activation(const Mesh& mesh, const Tensor& output) {
+  mesh.next.forward->wait(mesh.next.forward->broadcast(output, lower, "activation"));
+}
+
+}  // namespace zg::models
