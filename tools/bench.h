@@ -14,6 +14,7 @@ namespace zg::tools {
 int bench_kernels(const std::vector<std::string>& arguments);
 int bench_step(const std::vector<std::string>& arguments);
 int bench_generate(const std::vector<std::string>& arguments);
+int bench_pipeline(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
 
 /// What every record says of the machine, and of a model.

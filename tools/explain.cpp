@@ -59,7 +59,7 @@ std::string explain_formulas() {
 }
 
 std::string explain_run(const Run& run, int64_t parameters, const RankMemory& memory) {
-  const int ranks = static_cast<int>(run.options.ranks);
+  const int ranks = static_cast<int>(run.options.data_ranks());
   const zero::Config& config = run.settings.optimisation.engine;
   const zero::RestingBytes& rest = memory.rest;
   zero::Config stages = config;

@@ -59,8 +59,6 @@ FlagGroup refusing(std::vector<Later> rows) {
   return group;
 }
 
-constexpr const char* data_only = "this version's ranks share the data, not the model";
-
 std::vector<Later> place_rows() {
   return {
       {{"--local-rank"}, "N", {"0", "-1"}, {}, "a process learns its rank from mpirun"},
@@ -76,14 +74,7 @@ FlagGroup later_place_flags() {
 }
 
 FlagGroup later_train_flags() {
-  std::vector<Later> rows = place_rows();
-  const std::vector<Later> more = {
-      {{"--tensor-parallel"}, "N", {"1"}, {}, data_only},
-      {{"--pipeline-parallel"}, "N", {"1"}, {}, data_only},
-      {{"--schedule-pipeline"}, "S", {"1f1b"}, {"gpipe"}, data_only},
-  };
-  rows.insert(rows.end(), more.begin(), more.end());
-  FlagGroup group = refusing(std::move(rows));
+  FlagGroup group = refusing(place_rows());
   // A switch of the systems that need it to turn DeepSpeed on; here there is nothing to turn on.
   group.flags.push_back(
       {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {

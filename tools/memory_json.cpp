@@ -44,6 +44,7 @@ Json json_of(const WireCounts& wire) {
   for (Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce,
                        Collective::broadcast}) {
     const WireCount& count = wire[static_cast<size_t>(c)];
+    if (c == Collective::broadcast && count.calls == 0) continue;  // of a pipeline
     json[zg::name_of(c)] = {{"calls", count.calls}, {"bytes", count.bytes}};
   }
   return json;
@@ -52,16 +53,23 @@ Json json_of(const WireCounts& wire) {
 Json json_of(const RankMemory& rank) {
   Json rows = Json::array();
   for (const MemoryRow& row : rank.rows) rows.push_back(json_of(row));
-  return {{"rank", rank.rank},
-          {"rest",
-           {{"parameter", rank.rest.parameter},
-            {"gradient", rank.rest.gradient},
-            {"optimizer", rank.rest.optimizer},
-            {"padding", rank.rest.padding}}},
-          {"peak", peak_json(rank.rows)},
-          {"rows", rows},
-          {"wire", json_of(rank.wire)},
-          {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
+  Json json = {{"rank", rank.rank},
+               {"rest",
+                {{"parameter", rank.rest.parameter},
+                 {"gradient", rank.rest.gradient},
+                 {"optimizer", rank.rest.optimizer},
+                 {"padding", rank.rest.padding}}},
+               {"peak", peak_json(rank.rows)},
+               {"rows", rows},
+               {"wire", json_of(rank.wire)},
+               {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
+  if (rank.axes.empty()) return json;
+  json["place"] = {{"stage", rank.place.stage},
+                   {"tensor_rank", rank.place.tensor_rank},
+                   {"layers", {rank.place.first_layer, rank.place.end_layer}},
+                   {"parameters", rank.place.parameters}};
+  for (const AxisWire& axis : rank.axes) json["axes"][axis.axis] = json_of(axis.wire);
+  return json;
 }
 
 }  // namespace

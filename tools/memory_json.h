@@ -11,13 +11,28 @@
 
 namespace zg::tools {
 
+/// What a rank received along one axis of a mesh.
+struct AxisWire {
+  const char* axis;
+  WireCounts wire{};
+};
+
+/// Which part of the model a rank of a mesh has.
+struct ModelPlace {
+  int stage = 0, tensor_rank = 0;
+  int64_t first_layer = 0, end_layer = 0;
+  int64_t parameters = 0;  ///< elements, replicas too
+};
+
 /// What one rank's memory did in a run, or will do.
 struct RankMemory {
   int rank = 0;
   zero::RestingBytes rest;
   std::vector<MemoryRow> rows;
-  WireCounts wire{};  ///< received in the steps of the rows
-  SwapCount io{};     ///< of the drive, initialisation included
+  WireCounts wire{};           ///< received in the steps of the rows
+  std::vector<AxisWire> axes;  ///< the same by axis; empty of ranks that share the data only
+  ModelPlace place;
+  SwapCount io{};  ///< of the drive, initialisation included
 };
 
 /// A run's or a plan's memory: the same bytes of JSON when they are the same.

@@ -37,7 +37,15 @@ void MemoryRows::note(Cell cell) {
       .reserved = memory.peak_reserved(),
       .host_max = memory.peak_reserved(Space::pinned) + memory.peak_reserved(Space::host),
       .file_max = memory.peak_reserved(Space::file),
-      .phase = memory.peak_phase()};
+      .phase = memory.peak_phase(),
+      .at_max = memory.live_by_purpose(),
+      .spaces = {}};
+  int64_t most = row.live;
+  for (const MemoryTracker::Row& phase : memory.rows())
+    if (phase.space == Space::device && phase.peak > most) {
+      most = phase.peak;
+      row.at_max = phase.live;
+    }
   for (size_t space = 0; space < row.spaces.size(); ++space)
     row.spaces[space] = memory.live_by_purpose(static_cast<Space>(space));
   memory.reset_peaks();

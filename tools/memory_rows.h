@@ -31,6 +31,7 @@ struct MemoryRow {
   int64_t host_max;                                ///< as reserved, of pinned and host together
   int64_t file_max;                                ///< as reserved, of the file on the drive
   std::string phase;                               ///< that first reserved so much
+  BytesByPurpose at_max;                           ///< what was live when `max` was
   std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
 };
 

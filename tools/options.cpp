@@ -1,6 +1,7 @@
 #include "tools/options.h"
 
 #include "runtime/error.h"
+#include "tools/axes_flags.h"
 #include "tools/config/load.h"
 #include "tools/data_flags.h"
 #include "tools/device_flag.h"
@@ -92,7 +93,7 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
   zero::Config& engine = options.optimisation.engine;
   return {
       integer_flag({"--ranks", "--gpus", "--num-gpus"}, options.ranks,
-                   "data-parallel ranks: threads of this process, or processes where\n"
+                   "ranks of all axes: threads of this process, or processes where\n"
                    "mpirun -np N starts them; then it may be left out",
                    {1, nullptr}),
       stage_flag(engine),
@@ -232,6 +233,7 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
           {"batch and length", length_flags(options)},
           {"optimisation", optimisation_flags(options)},
           {"ranks", rank_flags(options)},
+          {"axes", axes_flags(options.axes)},
           {"offload", offload_flags(options.offload, options.optimisation.engine.offload)},
           {"place", place_flags(options.place)},
           {"output", output_flags(options)},
@@ -244,6 +246,7 @@ void check_train(const TrainOptions& options) {
   const Given& given = options.given;
   check_model(options.model, given);
   check_device(given);
+  check_axes(options);
   if (given.count("--tied") && given.count("--untied"))
     throw ConfigError("--tied: expected one of --tied and --untied, got both");
   if (given.count("--zero-stage") && given.count("--strategy"))

@@ -9,6 +9,7 @@
 
 #include "models/data.h"
 #include "models/generate.h"
+#include "models/pipeline_schedule.h"
 #include "runtime/device.h"
 #include "runtime/processes.h"
 #include "tools/batch_rampup.h"
@@ -60,6 +61,15 @@ struct BucketsByWidth {
   double persistence_per_width = 0.0;
 };
 
+/// How many ranks share the model; the data is shared by what remains.
+struct Axes {
+  int64_t tensor = 1, pipeline = 1;
+  models::PipelineSchedule schedule = models::PipelineSchedule::one_f_one_b;
+  bool sequence_parallel = false;
+
+  int64_t model_ranks() const { return tensor * pipeline; }
+};
+
 struct PlaceOptions {
   Device::Type type = Device::Type::cpu;  ///< not meta
   Device::Options device;
@@ -108,7 +118,8 @@ struct TrainOptions {
   bool activation_checkpoint = false;
   uint64_t seed = 3407;
   PlaceOptions place;
-  int64_t ranks = 1;
+  int64_t ranks = 1;  ///< of all axes
+  Axes axes;
   std::optional<ProcessPlace>
       process;  ///< the rank that this process is; absent: ranks are threads
   double comm_timeout_s = 60.0;
@@ -136,6 +147,8 @@ struct TrainOptions {
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
   std::string autotuning;     ///< run or tune; empty: no
   bool only_planned = false;  ///< nothing but --memory-json is written; --steps are walked anew
+
+  int64_t data_ranks() const { return ranks / axes.model_ranks(); }
 };
 
 /// `plan` takes train's flags; what they write is not written.

@@ -3,9 +3,11 @@
 #include <optional>
 
 #include "runtime/device_names.h"
+#include "tools/blank_data.h"
 #include "tools/budgets.h"
 #include "tools/described.h"
 #include "tools/explain.h"
+#include "tools/plan_mesh.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 
@@ -78,11 +80,18 @@ void print_summary(const Run& run, const RankMemory& memory) {
                mib(memory.io.written).c_str()));
 }
 
+const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
+  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+    return needs_of(a).device < needs_of(b).device;
+  });
+}
+
 // A batch that grows takes more than the steps that were walked.
 std::optional<RankMemory> largest_memory(const Run& run) {
   if (run.settings.rampup.start == 0) return std::nullopt;
   const Run largest = largest_steps(run);
-  const RankMemory memory = walk(largest, 0);
+  const std::vector<RankMemory> stages = walk_stages(largest);
+  const RankMemory& memory = neediest(stages);
   print(described(run.settings.rampup, run.settings.samples_per_step()) +
         text("; peak %s in its largest steps", mib(needs_of(memory).device).c_str()));
   return memory;
@@ -118,10 +127,18 @@ int plan(const std::vector<std::string>& arguments) {
   PlanOptions options;
   if (!parse(arguments, options)) return 0;
   if (options.explain) print(explain_formulas() + "\n");
-  if (options.train.data.source.empty() && options.train.resume.empty()) return 0;
+  const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
+  if (!has_data && options.explain) return 0;
   silence(options.train);
-  const Run run = prepare_run(options.train);
-  std::vector<RankMemory> ranks = {walk(run, 0)};
+  std::shared_ptr<const models::Dataset> blank;
+  if (!has_data) {
+    blank = blank_dataset(options.train.model);
+    options.train.data.source = "blank";
+  }
+  const Run run = prepare_run(options.train, blank);
+  const bool meshed = run.settings.axes.model_ranks() > 1;
+  const std::vector<RankMemory> stages = walk_stages(run);
+  std::vector<RankMemory> ranks = {stages.front()};
   if (!run.options.memory_json.empty())
     for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(walk(run, rank));
   const MemoryRecord record = memory_record(run, std::move(ranks));
@@ -129,10 +146,12 @@ int plan(const std::vector<std::string>& arguments) {
   print(text("number of parameters: %lld", (long long)record.parameters));
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
+  if (meshed) print("\n" + mesh_summary(run, stages));
   if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, to_json(record));
   const std::optional<RankMemory> largest = largest_memory(run);
-  const int drive = print_drive(run, first);
-  const int caps = print_caps(run, first, largest ? &*largest : nullptr);
+  const RankMemory& dearest = neediest(stages);
+  const int drive = print_drive(run, dearest);
+  const int caps = print_caps(run, dearest, largest ? &*largest : nullptr);
   return caps ? caps : drive;
 }
 

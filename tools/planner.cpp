@@ -1,7 +1,10 @@
 #include "tools/planner.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <limits>
+#include <thread>
 
 #include "tools/checkpoint_directory.h"
 #include "tools/setup.h"
@@ -41,10 +44,36 @@ Run largest_steps(const Run& run) {
   const Progress last = advanced(settings.rampup, settings.samples_per_step(),
                                  {.steps = run.steps_done, .samples = settings.samples},
                                  {.steps = ends ? run.steps - 1 : never, .samples = never / 2});
-  settings.accumulation = std::min<int64_t>(settings.accumulation_after(last.samples), 3);
+  const int64_t whole = settings.accumulation_after(last.samples);
+  const bool goes_back_early = run.options.axes.schedule == models::PipelineSchedule::one_f_one_b;
+  settings.accumulation = goes_back_early ? std::min(whole, settings.axes.pipeline + 2) : whole;
   settings.rampup = {};
   largest.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   return largest;
+}
+
+std::vector<RankMemory> walk_stages(const Run& run) {
+  const auto stages = static_cast<size_t>(run.settings.axes.pipeline);
+  const auto stride = static_cast<size_t>(run.settings.ranks * run.settings.axes.tensor);
+  std::vector<RankMemory> walked(stages);
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::atomic<bool> failed = false;
+  const auto work = [&] {
+    try {
+      for (size_t stage = next++; stage < stages && !failed; stage = next++)
+        walked[stage] = walk(run, static_cast<int>(stage * stride));
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  const auto threads = std::min(stages, static_cast<size_t>(available_cores()));
+  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (failure) std::rethrow_exception(failure);
+  return walked;
 }
 
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
@@ -107,13 +136,15 @@ std::optional<std::string> smallest_fitting(const Run& run) {
     candidate.options.activation_checkpoint = checkpointing;
     for (int stage = 0; stage <= 3; ++stage) {
       const bool moves = offload || places.parameter != Space::device;
-      const bool shares = run.options.ranks > 1 || (moves && stage == 3);
+      const bool shares = run.settings.ranks > 1 || (moves && stage == 3);
       if ((stage > 0 && !shares) || (stage > 1 && engine.reduce_at_boundary)) continue;
       if (stage < 3 && places.parameter != Space::device) continue;
       engine.stage = stage;
       engine.offload = places;
       if (offload) set_offload(engine);
-      if (fits(candidate, walk(candidate, 0)))
+      const std::vector<RankMemory> stages = walk_stages(candidate);
+      if (std::all_of(stages.begin(), stages.end(),
+                      [&](const RankMemory& stage) { return fits(candidate, stage); }))
         return text("--zero-stage %d%s%s", stage, offload ? " --cpu-offload" : "",
                     checkpointing && !always ? " --activation-checkpoint" : "");
     }

@@ -16,6 +16,10 @@ RankMemory walk(const Run& run, int rank);
 /// takes: what they need, the run needs.
 Run largest_steps(const Run& run);
 
+/// One rank of each stage of the run's pipeline, in their order: data and tensor rank 0, which no
+/// other rank of the stage exceeds.
+std::vector<RankMemory> walk_stages(const Run& run);
+
 /// What --memory-json says of a run beside its ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 

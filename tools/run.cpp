@@ -101,7 +101,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
   const BatchSize size = solve_batch_size({.micro = options.batch.micro,
                                            .accumulation = options.batch.accumulation,
                                            .train = options.batch.train,
-                                           .ranks = options.ranks,
+                                           .ranks = options.data_ranks(),
                                            .place = options.batch.place});
   check_rampup(options.batch.rampup, size);
   Settings settings = {.model = model_config(options.model, dataset),
@@ -110,7 +110,8 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                        .contents = contents_of(options.data.source),
                        .micro_batch = size.micro,
                        .accumulation = size.accumulation,
-                       .ranks = options.ranks,
+                       .ranks = options.data_ranks(),
+                       .axes = options.axes,
                        .rampup = options.batch.rampup,
                        .optimisation = options.optimisation,
                        .seed = options.seed,

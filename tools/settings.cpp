@@ -30,6 +30,9 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("run", "micro_batch", settings.micro_batch);
   visit("run", "accumulation", settings.accumulation);
   visit("run", "ranks", settings.ranks);
+  visit("run", "tensor_parallel", settings.axes.tensor);
+  visit("run", "pipeline_parallel", settings.axes.pipeline);
+  visit("run", "sequence_parallel", settings.axes.sequence_parallel);
   visit("run", "rampup_start", settings.rampup.start);
   visit("run", "rampup_increment", settings.rampup.increment);
   visit("run", "rampup_samples", settings.rampup.samples);

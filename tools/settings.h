@@ -20,8 +20,9 @@ struct Settings {
   Contents contents;       ///< of the data file, as the run read it
   int64_t micro_batch = 0;
   int64_t accumulation = 1;  ///< of the whole batch
-  int64_t ranks = 1;
-  BatchRampup rampup;  ///< how a step comes to the whole batch
+  int64_t ranks = 1;         ///< that share the data
+  Axes axes;                 ///< of those that share the model
+  BatchRampup rampup;        ///< how a step comes to the whole batch
   OptimisationOptions optimisation;
   uint64_t seed = 3407;
   int64_t steps = 0;            ///< where the run ends; 0: an older checkpoint, which does not say

@@ -301,7 +301,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
     batch.micro = saved.micro_batch;
     // As it was, or the largest that this number of ranks can share every step in.
     const int64_t common = batch.rampup.common(*batch.train);
-    if (const int64_t share = common / options.ranks; common % options.ranks == 0)
+    if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
       while (share % *batch.micro != 0) --*batch.micro;
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;

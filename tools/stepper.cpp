@@ -13,18 +13,114 @@
 #include "zero/checkpoint_file.h"
 
 namespace zg::tools {
+namespace {
+
+MeshShape shape_of(const Settings& settings) {
+  return {.data = static_cast<int>(settings.ranks),
+          .pipeline = static_cast<int>(settings.axes.pipeline),
+          .tensor = static_cast<int>(settings.axes.tensor)};
+}
+
+WireCounts sum(WireCounts a, const WireCounts& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i].calls += b[i].calls;
+    a[i].bytes += b[i].bytes;
+  }
+  return a;
+}
+
+// An axis that is the whole mesh counts with what concerns all ranks.
+std::vector<AxisWire> axes_of(const Mesh& mesh) {
+  const auto of = [&](const Communicator* ranks) {
+    return ranks && ranks != &mesh.world ? ranks->wire() : WireCounts{};
+  };
+  WireCounts stages = of(mesh.pipeline);
+  for (const std::unique_ptr<Communicator>* channel :
+       {&mesh.previous.forward, &mesh.previous.backward, &mesh.next.forward, &mesh.next.backward,
+        &mesh.ends})
+    stages = sum(stages, of(channel->get()));
+  return {{"data", of(mesh.data)}, {"tensor", of(mesh.tensor)}, {"pipeline", stages}};
+}
+
+}  // namespace
+
+/// What this rank does with the micro-batches of a step, of which the data ranks take turns. A step
+/// with several of them has one row per cell: the first is the first's, the others are the last's,
+/// and no peak between them is lost.
+class TrainingStage final : public models::PipelineStage {
+ public:
+  TrainingStage(Stepper& stepper, int64_t micro_batches) : s_(stepper), last_(micro_batches - 1) {}
+
+  Tape tape() override { return s_.engine_->tape(); }
+
+  Var forward(Tape& tape, const Var& input, int64_t index) override {
+    const Settings& settings = s_.settings_;
+    const bool last = index == last_;
+    const int64_t turn = index * s_.mesh_.shape.data + s_.mesh_.data_rank;
+    const int64_t first_sample = settings.samples + turn * settings.micro_batch;
+    const models::Batch batch = s_.run_.dataset->batch(models::Split::train, first_sample,
+                                                       settings.micro_batch, s_.device_);
+    if (index == 0) s_.memory_.note(Cell::before_forward);
+    Var output;
+    {
+      const PhaseScope phase(s_.device_, "forward");
+      const TraceSpan span(s_.device_.compute(), "forward");
+      if (last) s_.pass(Drill::Phase::forward);
+      output = s_.model_->stage(
+          tape, input, batch.ids, batch.targets,
+          {.seed = settings.seed, .step = s_.engine_->steps(), .first_sample = first_sample},
+          s_.run_.options.activation_checkpoint);
+    }
+    if (s_.mesh_.is_last_stage()) {
+      losses.push_back(read_back(output.value()));
+      const Drill& drill = s_.run_.options.drill;
+      if (index == 0 && drill.fault == Drill::Fault::infinity &&
+          drill.strikes(s_.ranks_.rank(), s_.engine_->steps(), Drill::Phase::begin))
+        output = mul(output, std::numeric_limits<double>::infinity());
+    }
+    if (last) s_.memory_.note(Cell::after_forward);
+    return output;
+  }
+
+  void backward(Tape& tape, const Var& output, const Tensor& gradient, int64_t index) override {
+    const bool last = index == last_;
+    if (last) s_.memory_.note(Cell::before_backward);
+    {
+      const TraceSpan span(s_.device_.compute(), "backward");
+      if (last) s_.pass(Drill::Phase::backward);
+      if (gradient)
+        s_.engine_->backward(tape, {&output, 1}, {&gradient, 1});
+      else
+        s_.engine_->backward(tape, output);
+    }
+    if (last) s_.memory_.note(Cell::after_backward);
+  }
+
+  std::vector<double> losses;  ///< on the last stage, by micro-batch
+
+ private:
+  Stepper& s_;
+  const int64_t last_;
+};
+
 Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep)
     : run_(run),
       ranks_(ranks),
       device_(device),
+      mesh_(ranks, shape_of(run.settings)),
       settings_(run.settings),
-      model_(std::make_unique<models::GPT>(store_, settings_.model)),
+      model_(std::make_unique<models::GPT>(
+          store_, settings_.model,
+          models::part_of(mesh_, settings_.model, settings_.optimisation.engine.compute,
+                          settings_.axes.sequence_parallel))),
       schedule_(settings_.optimisation.schedule),
       memory_(device_, keep) {
   device_.set_trace(run.trace);
   const PhaseScope phase(device_, "initialise");
-  engine_ = std::make_unique<zero::Engine>(store_, ranks_, device_, settings_.optimisation.engine);
+  engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings_.optimisation.engine);
 }
+
+Stepper::~Stepper() = default;
 
 int64_t Stepper::load() {
   if (!run_.resumed.empty()) return zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
@@ -53,11 +149,11 @@ Stepper::Step Stepper::step() {
             .samples = settings_.step_samples(),
             .rate = rate()};
   const auto betas = schedule_.betas(engine_->steps() - engine_->skipped());
-  std::vector<double> losses;
-  for (int64_t j = 0; j < done.micro_batches; ++j)
-    losses.push_back(micro_batch(j, done.micro_batches));
+  TrainingStage stage(*this, done.micro_batches);
+  models::run_pipeline(mesh_, run_.options.axes.schedule, done.micro_batches,
+                       model_->between(settings_.micro_batch), device_, stage);
   settings_.samples += done.samples;
-  done.loss = engine_->mean_loss(losses);
+  done.loss = engine_->mean_loss(stage.losses, done.micro_batches);
   if (run_.options.dump_gradients_step == engine_->steps())
     zero::dump_gradients(run_.options.dump_gradients, *engine_);
   memory_.note(Cell::before_step);
@@ -71,42 +167,6 @@ Stepper::Step Stepper::step() {
   if (done.result.skipped) settings_.skipped_samples += done.samples;
   memory_.note(Cell::after_step);
   return done;
-}
-
-// Of the micro-batches of a step, the ranks take turns. A step with several of them has one row per
-// cell: the first is the first's, the others are the last's, and no peak between them is lost.
-double Stepper::micro_batch(int64_t index, int64_t count) {
-  const bool last = index + 1 == count;
-  const int64_t first_sample =
-      settings_.samples + (index * ranks_.size() + ranks_.rank()) * settings_.micro_batch;
-  const models::Batch batch =
-      run_.dataset->batch(models::Split::train, first_sample, settings_.micro_batch, device_);
-  if (index == 0) memory_.note(Cell::before_forward);
-  Tape tape = engine_->tape();
-  Var loss;
-  {
-    const PhaseScope phase(device_, "forward");
-    const TraceSpan span(device_.compute(), "forward");
-    if (last) pass(Drill::Phase::forward);
-    loss = model_->loss(
-        tape, batch.ids, batch.targets,
-        {.seed = settings_.seed, .step = engine_->steps(), .first_sample = first_sample},
-        run_.options.activation_checkpoint);
-  }
-  const double value = read_back(loss.value());
-  const Drill& drill = run_.options.drill;
-  if (index == 0 && drill.fault == Drill::Fault::infinity &&
-      drill.strikes(ranks_.rank(), engine_->steps(), Drill::Phase::begin))
-    loss = mul(loss, std::numeric_limits<double>::infinity());
-  if (last) memory_.note(Cell::after_forward);
-  if (last) memory_.note(Cell::before_backward);
-  {
-    const TraceSpan span(device_.compute(), "backward");
-    if (last) pass(Drill::Phase::backward);
-    engine_->backward(tape, loss);
-  }
-  if (last) memory_.note(Cell::after_backward);
-  return value;
 }
 
 Evaluation Stepper::evaluation() {
@@ -152,11 +212,22 @@ int Stepper::agreed(int reason) {
 }
 
 RankMemory Stepper::rank_memory() const {
-  return {.rank = ranks_.rank(),
-          .rest = engine_->resting_bytes(),
-          .rows = memory_.rows(),
-          .wire = ranks_.wire(),
-          .io = swapped(device_)};
+  RankMemory memory = {.rank = ranks_.rank(),
+                       .rest = engine_->resting_bytes(),
+                       .rows = memory_.rows(),
+                       .wire = ranks_.wire(),
+                       .axes = {},
+                       .place = {},
+                       .io = swapped(device_)};
+  if (settings_.axes.model_ranks() == 1) return memory;
+  memory.axes = axes_of(mesh_);
+  for (const AxisWire& axis : memory.axes) memory.wire = sum(memory.wire, axis.wire);
+  memory.place = {.stage = mesh_.stage,
+                  .tensor_rank = mesh_.tensor_rank,
+                  .first_layer = model_->part().first_layer,
+                  .end_layer = model_->part().end_layer,
+                  .parameters = store_.numel()};
+  return memory;
 }
 
 }  // namespace zg::tools

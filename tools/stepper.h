@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "models/gpt.h"
+#include "models/pipeline.h"
+#include "runtime/mesh.h"
 #include "tools/evaluation.h"
 #include "tools/memory_json.h"
 #include "tools/run.h"
@@ -15,13 +17,14 @@ namespace zg::tools {
 /// Every `interval` steps; never when that is 0.
 inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-/// One rank's model and engine, and all that a run does with them before its last step is taken:
-/// what `train` runs on a device and `plan` walks on one without memory, where losses and norms are
-/// 0, no weights are read and no gradients written. Every call is collective.
+/// One rank's part of the model and its engine, and all that a run does with them before its last
+/// step is taken: what `train` runs on a device and `plan` walks on one without memory, where
+/// losses and norms are 0, no weights are read and no gradients written. Every call is collective.
 class Stepper {
  public:
   /// Run and communicator must outlive it. Initial values are from the run's seed.
   Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep);
+  ~Stepper();
 
   /// Loads what the run resumes or starts from. The micro-batches consumed so far, of all ranks.
   int64_t load();
@@ -49,17 +52,19 @@ class Stepper {
   void pass(Drill::Phase phase) { pass(phase, engine_->steps()); }
 
   zero::Engine& engine() { return *engine_; }
+  const Mesh& mesh() const { return mesh_; }
   const models::GPT& model() const { return *model_; }
   Settings& settings() { return settings_; }  ///< its samples move on
   const MemoryRows& memory() const { return memory_; }
   RankMemory rank_memory() const;  ///< so far
 
  private:
-  double micro_batch(int64_t index, int64_t count);
+  friend class TrainingStage;
 
   const Run& run_;
   Communicator& ranks_;
   Device device_;
+  Mesh mesh_;
   Settings settings_;
   ParameterStore store_;
   std::unique_ptr<models::GPT> model_;

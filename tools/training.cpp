@@ -93,17 +93,24 @@ void Training::announce() {
     console_->log(
         "ranks are connected by " + ranks_.transport() +
         (settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
+  if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
+    console_->log(text(
+        "mesh: data %lld x pipeline %lld x tensor %lld%s; idle by formula %.1f %%",
+        (long long)settings_.ranks, (long long)axes.pipeline, (long long)axes.tensor,
+        axes.sequence_parallel ? ", which share the tokens too" : "",
+        100.0 * models::pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
   if (const std::string drive = swap_description(device_); !drive.empty())
     console_->log(text("drive %s: %s", options_.offload.nvme_path.c_str(), drive.c_str()));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
                      settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
                      (long long)dataset_.epoch_samples(Split::validation),
                      (long long)dataset_.block_size()));
-  console_->log(text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
-                     (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
-                     (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
-                     ranks_.size() == 1 ? "" : text(" x %d ranks", ranks_.size()).c_str(),
-                     (long long)engine_.steps(), (long long)run_.steps));
+  console_->log(
+      text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
+           (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
+           (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
+           settings_.ranks == 1 ? "" : text(" x %lld ranks", (long long)settings_.ranks).c_str(),
+           (long long)engine_.steps(), (long long)run_.steps));
   if (settings_.rampup.start > 0)
     console_->log(described(settings_.rampup, settings_.samples_per_step()) +
                   text("; %lld now", (long long)settings_.step_samples()));
@@ -166,7 +173,7 @@ int Training::run_steps(const InterruptScope& interrupt) {
 StepRecord Training::train_step(int64_t step) {
   const Clock::time_point start = Clock::now();
   const auto [micro_batches, samples, loss, rate, result] = stepper_.step();
-  micro_batches_ += micro_batches * ranks_.size();
+  micro_batches_ += micro_batches * settings_.ranks;
   note_divergence(step, loss);
   if (options_.eval_interval == 0) settings_.loss = loss;
   if (!result.scaler_line.empty()) console_->log(result.scaler_line);
@@ -206,7 +213,7 @@ void Training::note_growth(int64_t samples) {
   const int64_t next = settings_.step_samples();
   if (next != samples && engine_.steps() < run_.steps)
     console_->log(text("batch %lld = %lld x %lld from step %lld on, after %lld samples",
-                       (long long)next, (long long)settings_.micro_batch * ranks_.size(),
+                       (long long)next, (long long)settings_.micro_batch * settings_.ranks,
                        (long long)settings_.step_accumulation(), (long long)engine_.steps(),
                        (long long)settings_.samples));
 }
@@ -247,7 +254,7 @@ void Training::report_as_deepspeed(const StepRecord& record) {
   const int64_t steps = engine_.steps();
   for (const std::string& line : deepspeed_log_->lines({.steps = steps,
                                  .skipped = engine_.skipped(),
-                                 .micro_steps = micro_batches_ / ranks_.size(),
+                                 .micro_steps = micro_batches_ / settings_.ranks,
                                  .samples = record.samples,
                                  .next_rate = stepper_.rate(),
                                  .seconds = record.seconds,

@@ -1,0 +1,178 @@
+#include <doctest/doctest.h>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+struct Curve {
+  std::string hash;
+  std::vector<nlohmann::json> losses, norms;
+
+  bool operator==(const Curve&) const = default;
+};
+
+Curve curve_of(const std::string& line) {
+  const TemporaryFolder folder;
+  const std::string metrics = folder / "metrics";
+  const Outcome outcome = zerograd(line + " --metrics " + metrics);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  Curve curve{.hash = line_after(outcome.out, "param_hash "), .losses = {}, .norms = {}};
+  for (const nlohmann::json& record : json_lines(metrics)) {
+    if (record.contains("final")) continue;
+    curve.losses.push_back(record.at("loss"));
+    curve.norms.push_back(record.at("grad_norm"));
+  }
+  return curve;
+}
+
+// A step is 8 micro-batches of 2, whoever takes them, of a model of four layers.
+const std::string run =
+    "train --data sort --steps 4 --train-batch-size 16 --batch-size 2 --score-samples 0 "
+    "--log-interval 0 --threads 1 --lr 3e-3 --n-layer 4 --n-head 4 --n-embd 16 ";
+
+struct Share {
+  int data, pipeline, tensor;
+  const char* flags;
+
+  std::string str() const {
+    return "--ranks " + std::to_string(data * pipeline * tensor) + " --pipeline-parallel " +
+           std::to_string(pipeline) + " --tensor-parallel " + std::to_string(tensor) + " " + flags;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("data and pipeline axes, schedules and stages change no bit") {
+  const std::vector<Share> shares = {
+      {1, 2, 1, ""},
+      {1, 4, 1, "--schedule-pipeline gpipe"},
+      {2, 2, 1, "--zero-stage 1"},
+      {4, 2, 1, "--schedule-pipeline gpipe --zero-stage 1"},
+      {2, 4, 1, "--zero-stage 2"},
+      {2, 2, 1, "--zero-stage 3 --param-persistence-threshold 0"},
+      {1, 2, 1, "--activation-checkpoint"},
+      {2, 2, 1, "--zero-stage 3 --cpu-offload --schedule-pipeline gpipe"},
+  };
+  for (const char* model : {"--untied ", "--tied ", "--tied --precision bf16 ",
+                            "--tied --precision 16 --initial-scale-power 30 "}) {
+    CAPTURE(model);
+    const Curve one = curve_of(run + model);
+    REQUIRE(one.losses.size() == 4);
+    for (const Share& share : shares) {
+      CAPTURE(share.str());
+      CHECK(curve_of(run + model + share.str()) == one);
+    }
+  }
+}
+
+TEST_CASE("tensor ranks, with sequences shared or not, lose what one rank does") {
+  const auto check = [](const std::string& flags, double most) {
+    const Curve one = curve_of(run + "--steps 20 " + flags);
+    std::string hash;
+    for (const char* share :
+         {"--ranks 2 --tensor-parallel 2", "--ranks 4 --tensor-parallel 4",
+          "--ranks 4 --tensor-parallel 2 --pipeline-parallel 2 --sequence-parallel"}) {
+      const Curve shared = curve_of(run + "--steps 20 " + flags + share);
+      CAPTURE(share);
+      REQUIRE(shared.losses.size() == 20);
+      for (size_t step = 0; step < 20; ++step) {
+        CHECK(shared.losses[step].get<double>() ==
+              doctest::Approx(one.losses[step].get<double>()).epsilon(most));
+        CHECK(shared.norms[step].get<double>() ==
+              doctest::Approx(one.norms[step].get<double>()).epsilon(10 * most));
+      }
+    }
+  };
+  check("--untied --dropout 0 ", 1e-5);
+  check("--tied --dropout 0 ", 1e-5);
+  check("--tied --dropout 0 --precision bf16 ", 2e-2);
+}
+
+TEST_CASE("at an equal number of tensor ranks the other axes change no bit") {
+  const Curve one = curve_of(run + "--tied --ranks 2 --tensor-parallel 2");
+  for (const Share& share : std::vector<Share>{{2, 1, 2, "--zero-stage 1"},
+                                               {1, 2, 2, "--schedule-pipeline gpipe"},
+                                               {2, 2, 2, "--zero-stage 3"}}) {
+    CAPTURE(share.str());
+    CHECK(curve_of(run + "--tied " + share.str()) == one);
+  }
+}
+
+TEST_CASE("a plan of a mesh is what its ranks take, to the byte") {
+  const TemporaryFolder folder;
+  for (const Share& share : std::vector<Share>{
+           {1, 2, 1, "--tied"},
+           {2, 2, 2, "--tied --zero-stage 1 --precision bf16"},
+           {1, 4, 2, "--untied --schedule-pipeline gpipe --activation-checkpoint"},
+           {1, 2, 2, "--tied --sequence-parallel --zero-stage 3 --precision bf16"}}) {
+    CAPTURE(share.str());
+    const std::string line = run + share.str() + " --steps 2 --memory-json ";
+    const Outcome trained = zerograd(line + (folder / "real"));
+    CAPTURE(trained.error);
+    REQUIRE(trained.status == 0);
+    const Outcome planned = zerograd("plan" + line.substr(5) + (folder / "plan"));
+    CAPTURE(planned.error);
+    REQUIRE(planned.status == 0);
+    CHECK(read_file(folder / "plan") == read_file(folder / "real"));
+    CHECK(contains(planned.out, "bubble "));
+  }
+}
+
+TEST_CASE("a checkpoint of one mesh goes on in any other") {
+  const TemporaryFolder folder;
+  const std::string long_run = run + "--tied --dropout 0 --steps 4 ";
+  const std::string saved = folder / "saved";
+  const std::string first = "--ranks 8 --pipeline-parallel 2 --tensor-parallel 4 ";
+  const Curve whole = curve_of(long_run + first);
+  REQUIRE(zerograd(run + "--tied --dropout 0 --steps 2 " + first + "--save " + saved).status == 0);
+  const auto resumed = [&](const std::string& share) {
+    return curve_of("train --resume " + saved + " --steps 4 --score-samples 0 --log-interval 0 " +
+                    "--threads 1 " + share);
+  };
+  const Curve same = resumed(first);
+  CHECK(same.hash == whole.hash);
+  for (const char* share : {"--ranks 8 --pipeline-parallel 4 --tensor-parallel 2",
+                            "--ranks 8 --zero-stage 3", "--ranks 1"}) {
+    CAPTURE(share);
+    const Curve rest = resumed(share);
+    REQUIRE(rest.losses.size() == 2);
+    for (size_t step = 0; step < 2; ++step)
+      CHECK(rest.losses[step].get<double>() ==
+            doctest::Approx(whole.losses[step + 2].get<double>()).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("of a mesh the stage that fails is named, and all end") {
+  const std::string mesh = run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 3 ";
+  for (const char* fault : {"throw", "return", "stall"})
+    for (const int rank : {0, 2, 3}) {
+      CAPTURE(fault);
+      CAPTURE(rank);
+      const Outcome outcome = zerograd(mesh + "--inject rank=" + std::to_string(rank) +
+                                       ",step=1,fault=" + fault + ",phase=backward");
+      CAPTURE(outcome.error);
+      CHECK(outcome.status != 0);
+      CHECK(contains(outcome.error, "rank " + std::to_string(rank)));
+    }
+}
+
+TEST_CASE("axes that do not share out the ranks or the model are refused by name") {
+  const auto refused = [](const std::string& flags, const std::string& what) {
+    const Outcome outcome =
+        zerograd("train --data sort --n-layer 2 --n-head 3 --n-embd 12 " + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 2);
+    CHECK(contains(outcome.error, what));
+  };
+  refused("--ranks 3 --tensor-parallel 2", "--ranks: expected a multiple of the 2");
+  refused("--ranks 2 --tensor-parallel 2", "expected a divisor of the 3 heads (1, 3), got 2");
+  refused("--ranks 4 --pipeline-parallel 4", "expected at most the model's 2 layers, got 4");
+  refused("--sequence-parallel", "expected --tensor-parallel 2 or more");
+  refused("--ranks 2 --pipeline-parallel 2 --schedule-pipeline zigzag", "expected one of");
+}
+
+}  // namespace zg::testing

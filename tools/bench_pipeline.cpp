@@ -1,0 +1,161 @@
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "autograd/ops.h"
+#include "models/pipeline.h"
+#include "runtime/comm.h"
+#include "runtime/error.h"
+#include "tools/bench.h"
+#include "tools/flags.h"
+#include "tools/run.h"
+#include "tools/text.h"
+
+namespace zg::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using models::PipelineSchedule;
+
+struct Options {
+  int64_t stages = 4, micro_batches = 8, steps = 5;
+  double forward_ms = 10.0;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// A stage that takes as long as it is told to, and computes next to nothing: how well the schedule
+/// does, whatever the cores do. Backward takes twice as long as forward.
+class SlowedStage final : public models::PipelineStage {
+ public:
+  SlowedStage(const Mesh& mesh, const Device& device, double forward_s)
+      : mesh_(mesh), device_(device), forward_(forward_s) {}
+
+  Tape tape() override { return Tape(device_); }
+  Var forward(Tape& tape, const Var& input, int64_t) override {
+    const Clock::time_point start = Clock::now();
+    const Var x = input ? input : tape.variable(Tensor::zeros(shape(), DType::f32, device_));
+    const Var y = mul(x, 0.5);
+    std::this_thread::sleep_until(start + forward_);
+    busy += seconds_since(start);
+    return mesh_.is_last_stage() ? sum(y) : y;
+  }
+  void backward(Tape& tape, const Var& output, const Tensor& gradient, int64_t) override {
+    const Clock::time_point start = Clock::now();
+    if (gradient)
+      tape.backward({&output, 1}, {&gradient, 1});
+    else
+      tape.backward(output);
+    std::this_thread::sleep_until(start + 2 * forward_);
+    busy += seconds_since(start);
+  }
+  static Shape shape() { return {64, 64}; }
+
+  double busy = 0.0;
+
+ private:
+  const Mesh& mesh_;
+  const Device device_;
+  const std::chrono::duration<double> forward_;
+};
+
+struct Waits {
+  PipelineSchedule schedule;
+  double predicted = 0.0, measured = 0.0, step_s = 0.0;
+
+  const char* name() const { return schedule == PipelineSchedule::gpipe ? "gpipe" : "1f1b"; }
+  double difference() const { return predicted > 0.0 ? measured / predicted - 1.0 : measured; }
+};
+
+// The share of all stages' time, from the step's beginning to its end on the last of them, in which
+// they did not work.
+Waits measure(const Options& options, PipelineSchedule schedule) {
+  const auto stages = static_cast<int>(options.stages);
+  double busy = 0.0, seconds = 0.0;
+  std::mutex mutex;
+  run_local(stages, [&](Communicator& world, const Device& device) {
+    const Mesh mesh(world, {.pipeline = stages});
+    SlowedStage stage(mesh, device, 1e-3 * options.forward_ms);
+    Clock::time_point start;
+    for (int64_t step = -1; step < options.steps; ++step) {
+      if (step == 0) {  // the first one starts threads and takes memory
+        stage.busy = 0.0;
+        start = Clock::now();
+      }
+      models::run_pipeline(mesh, schedule, options.micro_batches,
+                           {SlowedStage::shape(), DType::f32}, device, stage);
+      world.wait(world.barrier("end of step"));
+    }
+    std::lock_guard lock(mutex);
+    seconds += seconds_since(start);
+    busy += stage.busy;
+  });
+  return {.schedule = schedule,
+          .predicted = models::pipeline_bubble(stages, options.micro_batches),
+          .measured = 1.0 - busy / seconds,
+          .step_s = seconds / static_cast<double>(stages * options.steps)};
+}
+
+nlohmann::ordered_json json_of(const Options& options, const std::vector<Waits>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Waits& row : rows)
+    list.push_back({{"schedule", row.name()},
+                    {"predicted", row.predicted},
+                    {"measured", row.measured},
+                    {"step_s", row.step_s}});
+  return {{"schema", 1},
+          {"bench", "pipeline"},
+          {"machine", machine_json()},
+          {"stages", options.stages},
+          {"micro_batches", options.micro_batches},
+          {"rows", list}};
+}
+
+}  // namespace
+
+int bench_pipeline(const std::vector<std::string>& arguments) {
+  Options options;
+  std::string json;
+  const CommandLine line = {
+      .usage = "zerograd bench pipeline [flags]",
+      .summary =
+          "How long stages of a pipeline wait for each other, beside (p - 1) / (m + p - 1) "
+          "of p\nstages and m micro-batches. Stages are ranks as threads, and sleep for as "
+          "long as work\nwould take, so that what is measured is the schedule and the "
+          "messages.",
+      .groups = {
+          {"flags",
+           {integer_flag({"--stages"}, options.stages, "stages", {1, nullptr}),
+            integer_flag({"--micro-batches"}, options.micro_batches, "micro-batches of a step",
+                         {1, nullptr}),
+            number_flag({"--forward-ms"}, options.forward_ms, positive,
+                        "a stage's forward; its backward takes twice as long"),
+            integer_flag({"--steps"}, options.steps, "steps that are measured", {1, nullptr}),
+            text_flag({"--json"}, "F", json, "writes the same as JSON")}}}};
+  Given given;
+  if (!parse(line, arguments, given)) return 0;
+  check_writable("--json", json);
+  std::printf(
+      "| schedule | stages | micro-batches | idle by formula | idle measured | difference | step "
+      "ms |\n|---|---:|---:|---:|---:|---:|---:|\n");
+  std::vector<Waits> rows;
+  for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::gpipe}) {
+    const Waits row = rows.emplace_back(measure(options, schedule));
+    std::printf("| %s | %lld | %lld | %.1f %% | %.1f %% | %+.1f %% | %.1f |\n", row.name(),
+                (long long)options.stages, (long long)options.micro_batches, 100.0 * row.predicted,
+                100.0 * row.measured, 100.0 * row.difference(), 1e3 * row.step_s);
+  }
+  if (json.empty()) return 0;
+  std::ofstream file(json);
+  file << json_of(options, rows).dump(1) << "\n";
+  file.close();
+  if (!file) throw FileError("--json: " + json + " cannot be written");
+  return 0;
+}
+
+}  // namespace zg::tools

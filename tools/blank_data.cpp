@@ -1,0 +1,43 @@
+#include "tools/blank_data.h"
+
+#include <algorithm>
+
+#include "runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+class BlankDataset final : public models::Dataset {
+ public:
+  BlankDataset(int64_t vocabulary, int64_t block_size)
+      : vocabulary_(vocabulary), block_size_(block_size) {}
+
+  int64_t vocabulary() const override { return vocabulary_; }
+  int64_t block_size() const override { return block_size_; }
+  int64_t epoch_samples(models::Split) const override { return int64_t{1} << 40; }
+  void sample(models::Split, int64_t, int32_t* ids, int32_t* targets) const override {
+    std::fill(ids, ids + block_size_, 0);
+    std::fill(targets, targets + block_size_, 0);
+  }
+
+ private:
+  const int64_t vocabulary_, block_size_;
+};
+
+}  // namespace
+
+std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model) {
+  int64_t vocabulary = model.vocabulary, block_size = model.block_size;
+  if (model.layers == 0) {
+    const models::GPTConfig named = models::GPTConfig::preset(model.model_type);
+    if (vocabulary == 0) vocabulary = named.vocabulary;
+    if (block_size == 0) block_size = named.block_size;
+  }
+  if (vocabulary == 0 || block_size == 0)
+    throw ConfigError(
+        "--data: expected sort, adder, PATH.txt or PATH.bin, or for a plan without data "
+        "--vocab-size and --block-size, got neither");
+  return std::make_shared<BlankDataset>(vocabulary, block_size);
+}
+
+}  // namespace zg::tools
