@@ -128,8 +128,9 @@ void print_row(const std::string& left, const std::string& right) {
 
 void print_help(const CommandLine& line) {
   std::printf("usage: %s\n\n%s\n", line.usage.c_str(), line.summary.c_str());
-  if (!line.positionals.empty()) std::printf("\n");
+  if (!line.positionals.empty() || line.rest) std::printf("\n");
   for (const Flag& positional : line.positionals) print_row(positional.value, positional.help);
+  if (line.rest) print_row(line.rest->value, line.rest->help);
   for (const FlagGroup& group : line.groups) {
     if (std::all_of(group.flags.begin(), group.flags.end(),
                     [](const Flag& flag) { return flag.help.empty(); }))
@@ -182,9 +183,11 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
       return word.compare(0, 1, "-") == 0;
     });
     for (const auto& [known_flag, option] : options)
-      if (flag == extras.end() && !known_flag->names.empty() && option->count() > 0)
+      if (flag == extras.end() && !line.rest && !known_flag->names.empty() && option->count() > 0)
         refuse_split_value(*known_flag, option->results().back(), extras.front());
-    refuse_extra(flag != extras.end() ? *flag : extras.front(), known);
+    if (flag != extras.end() || !line.rest)
+      refuse_extra(flag != extras.end() ? *flag : extras.front(), known);
+    for (const std::string& word : extras) line.rest->set(line.rest->value, word);
   }
   for (const auto& [flag, option] : options) {
     if (option->count() == 0) {

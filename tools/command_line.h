@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct CommandLine {
   std::string usage;    ///< "zerograd eval CHECKPOINT [flags]"
   std::string summary;  ///< one or more lines
   std::vector<Flag> positionals;
+  std::optional<Flag> rest;  ///< takes the words that are left; absent: they are errors
   std::vector<FlagGroup> groups;
   std::string notes;  ///< printed below the flags
 };

@@ -38,6 +38,7 @@ constexpr Subcommand subcommands[] = {
     {"consolidate", "a checkpoint as one safetensors file, and back", consolidate},
     {"export", "a model as Hugging Face's transformers loads it", export_weights},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
+    {"tokenize", "texts as tokens for train, in Megatron's format or llm.c's", tokenize},
     {"bench", "what this machine reaches, beside its limits", bench},
     {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
     {"info", "version, instruction set, memory, devices and measured limits", info},
@@ -71,8 +72,7 @@ int run(std::string name, std::vector<std::string> arguments) {
   }
   throw ConfigError(
       "expected a subcommand (train, plan, tune, eval, generate, consolidate, export, verify, "
-      "bench, "
-      "launch or info), got '" +
+      "tokenize, bench, launch or info), got '" +
       name + "'" + did_you_mean(name, known));
 }
 

@@ -16,6 +16,7 @@ int launch(const std::vector<std::string>& arguments);
 int consolidate(const std::vector<std::string>& arguments);
 int export_weights(const std::vector<std::string>& arguments);
 int verify(const std::vector<std::string>& arguments);
+int tokenize(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
 int info(const std::vector<std::string>& arguments);
 

@@ -1,0 +1,171 @@
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "models/token_writer.h"
+#include "models/tokenizer_files.h"
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/run.h"
+#include "tools/subcommands.h"
+#include "tools/text.h"
+#include "tools/text_documents.h"
+#include "tools/tokenize_options.h"
+
+namespace zg::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<int32_t>;
+using Format = TokenizeOptions::Format;
+
+std::string tokenizer_folder(const TokenizeOptions& options) {
+  return options.prefix + ".tokenizer";
+}
+
+// What would cost an input, or be read as something else.
+void check_outputs(const TokenizeOptions& options) {
+  for (const char* end : {".bin", ".idx"})
+    for (const std::string& input : options.inputs) {
+      std::error_code ignored;  // two paths that cannot be compared are not one
+      const std::string output = options.prefix + end;
+      if (input == output || fs::equivalent(input, output, ignored))
+        throw ConfigError("--out: " + output + " is a text to read; expected another PREFIX");
+    }
+  if (options.format == Format::llmc && fs::exists(options.prefix + ".idx"))
+    throw ConfigError("--out: " + options.prefix + ".idx is there, so that " + options.prefix +
+                      ".bin would be read as Megatron's; expected another PREFIX");
+  check_writable("--out", options.prefix + ".bin");
+}
+
+models::Tokenizer trained_on(const TokenizeOptions& options) {
+  TextDocuments documents(options.inputs, options.json_key);
+  std::string all, document;
+  while (documents.next(document)) all += (all.empty() ? "" : "\n") + document;
+  const models::Tokenizer tokenizer =
+      models::train_tokenizer(all, {.vocabulary = options.train_size});
+  models::save_tokenizer(tokenizer, tokenizer_folder(options));
+  std::printf("saved %s: %lld tokens\n", tokenizer_folder(options).c_str(),
+              (long long)tokenizer.vocabulary());
+  return tokenizer;
+}
+
+models::Tokenizer tokenizer_for(const TokenizeOptions& options) {
+  if (options.train_size > 0) return trained_on(options);
+  if (!options.tokenizer.empty()) return models::load_tokenizer(options.tokenizer);
+  return models::tokenizer_from_gpt2(
+      {.vocabulary = read_text(options.vocabulary_file), .merges = read_text(options.merges_file)},
+      fs::path(options.vocabulary_file).parent_path().string());
+}
+
+// What ends a document; nothing where it was not asked for.
+Ids end_of_document(const TokenizeOptions& options, const models::Tokenizer& tokenizer) {
+  if (!options.append_eod) return {};
+  std::vector<std::string> known = {"<|endoftext|>", "</s>"};
+  if (!options.eod.empty()) known = {options.eod};
+  for (const std::string& token : known)
+    if (const std::optional<int32_t> id = tokenizer.id_of_added(token)) return {*id};
+  throw ConfigError("--append-eod: expected " + known.front() +
+                    (known.size() > 1 ? " or " + known.back() : "") +
+                    " among the tokenizer's added tokens, got neither; try --eod TOKEN");
+}
+
+/// In the order of `texts`, by so many threads.
+std::vector<Ids> encode(const models::Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                        size_t workers) {
+  std::vector<Ids> ids(texts.size());
+  std::vector<std::exception_ptr> failures(workers);
+  std::atomic<size_t> next = 0;
+  const auto work = [&](size_t worker) {
+    try {
+      for (size_t i; (i = next++) < texts.size();) ids[i] = tokenizer.encode(texts[i]);
+    } catch (...) {
+      failures[worker] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t worker = 1; worker < std::min(workers, texts.size()); ++worker)
+      threads.emplace_back(work, worker);
+    work(0);
+  }
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  return ids;
+}
+
+/// What has been done, on stderr now and then.
+class Progress {
+ public:
+  int64_t documents = 0, empty = 0, bytes = 0, tokens = 0;
+
+  void print() {
+    const auto now = Clock::now();
+    if (now - printed_ < std::chrono::seconds(5)) return;
+    printed_ = now;
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    std::fprintf(stderr, "%lld documents, %.1f MB, %.1f MB/s\n", (long long)documents,
+                 1e-6 * static_cast<double>(bytes), 1e-6 * static_cast<double>(bytes) / seconds);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin_ = Clock::now(), printed_ = begin_;
+};
+
+Progress write(const TokenizeOptions& options, const models::Tokenizer& tokenizer,
+               models::TokenWriter& writer) {
+  constexpr size_t bytes_at_once = size_t{32} << 20;
+  const Ids end = end_of_document(options, tokenizer);
+  const size_t workers = options.workers > 0 ? static_cast<size_t>(options.workers)
+                                             : std::max(1u, std::thread::hardware_concurrency());
+  TextDocuments documents(options.inputs, options.json_key);
+  Progress done;
+  std::string document;
+  for (bool more = true; more;) {
+    std::vector<std::string> texts;
+    size_t bytes = 0;
+    while (bytes < bytes_at_once && (more = documents.next(document))) {
+      bytes += document.size();
+      texts.push_back(std::move(document));
+    }
+    for (Ids& ids : encode(tokenizer, texts, workers)) {
+      // As in Megatron, a document without tokens is none, and has no end either.
+      if (ids.empty()) {
+        ++done.empty;
+        continue;
+      }
+      ids.insert(ids.end(), end.begin(), end.end());
+      writer.add_document(ids);
+      ++done.documents;
+      done.tokens += static_cast<int64_t>(ids.size());
+    }
+    done.bytes += static_cast<int64_t>(bytes);
+    done.print();
+  }
+  return done;
+}
+
+}  // namespace
+
+int tokenize(const std::vector<std::string>& arguments) {
+  TokenizeOptions options;
+  if (!parse(arguments, options)) return 0;
+  check_outputs(options);
+  const models::Tokenizer tokenizer = tokenizer_for(options);
+  const int64_t vocabulary = tokenizer.vocabulary();
+  const bool megatron = options.format == Format::megatron;
+  const auto writer = megatron ? models::indexed_dataset_writer(options.prefix, vocabulary)
+                               : models::token_file_writer(options.prefix + ".bin", vocabulary);
+  const Progress done = write(options, tokenizer, *writer);
+  writer->finish();
+  std::printf("saved %s.bin%s: %lld documents, %lld tokens, vocabulary %lld%s\n",
+              options.prefix.c_str(), megatron ? (" and " + options.prefix + ".idx").c_str() : "",
+              (long long)done.documents, (long long)done.tokens, (long long)vocabulary,
+              done.empty > 0 ? text("; %lld empty left out", (long long)done.empty).c_str() : "");
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/command_line.h"
+
+namespace zg::tools {
+
+struct TokenizeOptions {
+  enum class Format : uint8_t { megatron, llmc };
+
+  Given given;
+  std::vector<std::string> inputs;
+  std::string tokenizer;                     ///< a path, or train:SIZE
+  int64_t train_size = 0;                    ///< of train:SIZE; 0: the tokenizer is there
+  std::string vocabulary_file, merges_file;  ///< GPT-2's two, instead of a path
+  std::string prefix;                        ///< of what is written
+  Format format = Format::megatron;
+  std::string json_key = "text";
+  bool append_eod = false;
+  std::string eod;  ///< empty: the tokenizer's own
+  int64_t workers = 0;
+};
+/// False after printing help. ConfigError.
+bool parse(const std::vector<std::string>& arguments, TokenizeOptions& options);
+
+}  // namespace zg::tools
