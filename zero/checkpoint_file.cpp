@@ -154,10 +154,13 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter)) reader.check_tiles(name, saved.name);
   for (const auto& [name, parameter] : store.by_name())
-    for (const NamedState& saved : states_of(*parameter))
-      engine.write(
-          *parameter, saved.state,
-          on_meta(engine) ? std::vector<float>() : reader.read(name, saved.name, parameter->slice));
+    for (const NamedState& saved : states_of(*parameter)) {
+      const Engine::Held held = engine.held(*parameter, saved.state);
+      std::vector<float> values;
+      if (!on_meta(engine) && held.begin < held.end)
+        values = reader.read(name, saved.name, parameter->slice, held.begin, held.end);
+      engine.write_held(*parameter, saved.state, values);
+    }
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(reader.manifest().loss_scaler);

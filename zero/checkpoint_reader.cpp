@@ -173,35 +173,52 @@ for (int64_t block = 0; block < all.front()->slice->outer; ++block)
 }
 
 std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
-                                          const Slice& part) const {
-  std::vector<float> wanted(static_cast<size_t>(part.numel()));
+                                          const Slice& part, int64_t begin, int64_t end) const {
+  std::vector<float> wanted(static_cast<size_t>(end - begin));
   const int64_t whole = manifest_.parameters.at(parameter).numel();
   for (const Manifest::Piece* piece : pieces(parameter, state)) {
     const Slice slice = piece->slice.value_or(whole_slice(whole));
-    // Elements of the slice, as they come from `begin` on.
-    const auto copy_from = [&](int64_t begin) {
-      return [&, begin](std::span<const float> values) mutable {
-        const auto end = begin + static_cast<int64_t>(values.size());
-        for_each_common(slice, begin, end, part, [&](int64_t i, int64_t j, int64_t count) {
-          std::copy_n(values.begin() + (i - begin), count, wanted.begin() + j);
+    // Calls f(i, j, count): elements of the slice, from i of [first, last) on, are wanted from j
+    // on.
+    const auto for_each_wanted = [&](int64_t first, int64_t last, const auto& f) {
+      for_each_common(slice, first, last, part, [&](int64_t i, int64_t j, int64_t count) {
+        const int64_t from = std::max(j, begin), to = std::min(j + count, end);
+        if (from < to) f(i + from - j, from - begin, to - from);
+      });
+    };
+    const auto is_wanted = [&](int64_t first, int64_t last) {
+      bool any = false;
+      for_each_wanted(first, last, [&](int64_t, int64_t, int64_t) { any = true; });
+      return any;
+    };
+    const auto take_from = [&](int64_t first) {
+      return [&, first](std::span<const float> values) mutable {
+        const int64_t last = first + static_cast<int64_t>(values.size());
+        for_each_wanted(first, last, [&](int64_t i, int64_t j, int64_t count) {
+          std::copy_n(values.begin() + (i - first), count, wanted.begin() + j);
         });
-        begin = end;
+        first = last;
       };
     };
     const int64_t numel = piece->shape.numel();
     if (piece->blocks.empty()) {
-      if (numel == 0 || meet(slice, piece->offset, piece->offset + numel, part))
-        for_floats(*piece, copy_from(piece->offset));
+      if (is_wanted(piece->offset, piece->offset + numel))
+        for_floats(*piece, take_from(piece->offset));
       continue;
     }
     for (size_t block = 0; block < piece->blocks.size(); ++block) {
-      const int64_t begin = static_cast<int64_t>(block) * block_elements;
-      const int64_t end = std::min(begin + block_elements, numel);
-      if (meet(slice, piece->offset + begin, piece->offset + end, part))
-        for_floats(*piece, block, copy_from(piece->offset + begin));
+      const int64_t first = static_cast<int64_t>(block) * block_elements;
+      const int64_t last = std::min(first + block_elements, numel);
+      if (is_wanted(piece->offset + first, piece->offset + last))
+        for_floats(*piece, block, take_from(piece->offset + first));
     }
   }
   return wanted;
+}
+
+std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
+                                          const Slice& part) const {
+  return read(parameter, state, part, 0, part.numel());
 }
 
 std::vector<float> CheckpointReader::read(const std::string& parameter,

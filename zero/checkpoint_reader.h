@@ -12,7 +12,7 @@ namespace zg::zero {
 
 /// One step_N. Headers are compared with their checksums when a shard is opened, every tensor as it
 /// is read. Throws FileError.
-class CheckpointReader {
+class ZG_API CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& path);
   CheckpointReader(const std::string& path, Manifest manifest);  ///< what the folder should hold
@@ -22,8 +22,10 @@ class CheckpointReader {
 
   /// That the pieces of a state tile the parameter, whose shape the caller has checked.
   void check_tiles(const std::string& parameter, const std::string& state) const;
-  /// A part of it, of which these pieces, and of long ones these blocks, are read and verified that
-  /// have some of it.
+  /// Elements [begin, end) of a part of it: those pieces, and of long ones those blocks, are read
+  /// and verified that have some of them.
+  std::vector<float> read(const std::string& parameter, const std::string& state, const Slice& part,
+                          int64_t begin, int64_t end) const;
   std::vector<float> read(const std::string& parameter, const std::string& state,
                           const Slice& part) const;
   std::vector<float> read(const std::string& parameter, const std::string& state) const;

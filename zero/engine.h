@@ -104,6 +104,14 @@ class ZG_API Engine final : public ParameterSource {
   /// every rank; not collective. ShapeError when the size is off; a meta device takes no values.
   void write(const Parameter& parameter, State state, std::span<const float> values);
 
+  /// Elements [begin, end) of this rank's part of a parameter that it holds of a state, and its
+  /// values of the masters: what a checkpoint need not read for another rank.
+  struct Held {
+    int64_t begin = 0, end = 0;
+  };
+  Held held(const Parameter& parameter, State state) const;
+  void write_held(const Parameter& parameter, State state, std::span<const float> values);
+
   /// For resuming: sets the counters and drops the gradients accumulated so far.
   void set_steps(int64_t taken, int64_t skipped);
 

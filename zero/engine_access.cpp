@@ -22,6 +22,12 @@ struct Local {
   const FlatUnit* flat = nullptr;
 };
 
+void require_writable(const Parameter& parameter, State state) {
+  if (state == State::gradient)
+    throw ConfigError("write: gradients of '" + parameter.name +
+                      "' come from backward; expected master, moment1 or moment2");
+}
+
 Local local_state(EngineState& s, Storage& storage, bool trainable, State state) {
   const Values& values = trainable ? storage.trainable : storage.frozen;
   const FlatUnit* flat = &values.flat;
@@ -146,23 +152,48 @@ std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   return values;
 }
 
+Engine::Held Engine::held(const Parameter& parameter, State state) const {
+  Storage& storage = state_->storage_of(parameter);
+  const Local local = local_state(*state_, storage, is_updated(parameter), state);
+  if (!local.tensor) return {};
+  const bool whole = state == State::master && storage.stays_whole;
+  const int64_t start = state_->begin_of(parameter);
+  const int64_t begin = whole ? 0 : local.begin;
+  const int64_t end = whole ? local.flat->padded : local.begin + local.tensor.numel();
+  const Held held{std::max<int64_t>(begin - start, 0),
+                  std::min(end - start, parameter.shape.numel())};
+  return held.begin < held.end ? held : Held();
+}
+
 void Engine::write(const Parameter& parameter, State state, std::span<const float> values) {
-  if (state == State::gradient)
-    throw ConfigError("write: gradients of '" + parameter.name +
-                      "' come from backward; expected master, moment1 or moment2");
+  require_writable(parameter, state);
   const bool exists = is_updated(parameter) || state == State::master;
   const size_t numel = exists ? static_cast<size_t>(parameter.shape.numel()) : 0;
   if (values.size() != numel && !state_->on_meta())
     throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
                      " values, got " + std::to_string(values.size()));
+  const Held held = this->held(parameter, state);
+  if (!state_->on_meta())
+    values =
+        values.subspan(static_cast<size_t>(held.begin), static_cast<size_t>(held.end - held.begin));
+  write_held(parameter, state, values);
+}
+
+void Engine::write_held(const Parameter& parameter, State state, std::span<const float> values) {
+  require_writable(parameter, state);
+  const Held held = this->held(parameter, state);
+  if (const auto numel = static_cast<size_t>(held.end - held.begin);
+      values.size() != numel && !state_->on_meta())
+    throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
+                     " values on this rank, got " + std::to_string(values.size()));
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
-  const int64_t start = state_->begin_of(parameter);
-  // The part of the parameter that lies in elements [begin, begin + tensor.numel()) of its array.
+  const int64_t start = state_->begin_of(parameter) + held.begin;
+  // What of the values lies in elements [begin, begin + tensor.numel()) of the parameter's array.
   const auto store = [&](const Tensor& tensor, int64_t begin) {
     if (!tensor) return;
     const int64_t first = std::max(start, begin);
-    const int64_t last = std::min(start + static_cast<int64_t>(numel), begin + tensor.numel());
+    const int64_t last = std::min(start + held.end - held.begin, begin + tensor.numel());
     if (first >= last) return;
     write_floats(tensor.flat(first - begin, last - first), [&](int64_t at, std::span<float> chunk) {
       const auto from = values.begin() + (first - start + at);

@@ -25,7 +25,7 @@ struct Manifest {
     std::optional<Slice> slice = {};
 
     /// PARAMETER:STATE@OFFSET, of a slice with /OUTERxEXTENTxINNER/BEGIN+ROWS behind it.
-    std::string name() const;
+    ZG_API std::string name() const;
   };
 
   CheckpointInfo info;
@@ -37,13 +37,13 @@ struct Manifest {
 };
 
 /// ConfigError when info.config_json is not a JSON object.
-std::string manifest_text(const Manifest& manifest);
+ZG_API std::string manifest_text(const Manifest& manifest);
 /// What one rank tells another about its shard: its parameters, pieces and header.
 std::string account_text(const Manifest& shard);
 void add_account(const std::string& text, Manifest& manifest);
 /// Of `path`/manifest.json. FileError when it is missing, damaged or of another format; what it
 /// says of shapes and places is checked, not what is in the files.
-Manifest read_manifest(const std::string& path);
+ZG_API Manifest read_manifest(const std::string& path);
 Manifest manifest_from(const std::string& text, const std::string& file);  ///< file: for errors
 inline constexpr const char* manifest_name = "manifest.json";
 

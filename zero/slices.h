@@ -33,11 +33,4 @@ void for_each_common(const Slice& a, int64_t first, int64_t last, const Slice& b
   }
 }
 
-/// Whether the two have an element in common.
-inline bool meet(const Slice& a, int64_t first, int64_t last, const Slice& b) {
-  bool any = false;
-  for_each_common(a, first, last, b, [&](int64_t, int64_t, int64_t) { any = true; });
-  return any;
-}
-
 }  // namespace zg::zero

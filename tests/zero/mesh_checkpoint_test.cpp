@@ -13,6 +13,7 @@
 #include "tests/zero/mesh_toy.h"
 #include "zero/checkpoint_file.h"
 #include "zero/checkpoint_reader.h"
+#include "zero/checkpoint_save.h"
 #include "zero/consolidate.h"
 
 using namespace zg;
@@ -102,6 +103,26 @@ TEST_CASE("saved by any mesh and stage, resumed by any other: the uninterrupted 
       }
       ++stage;  // other pairs of stages with the next
     }
+  }
+}
+
+TEST_CASE("a mesh goes on training while it is saved as it was") {
+  for (const int stage : {0, 3}) {
+    const TemporaryFolder folder;
+    std::string before;
+    on_mesh({2, 2, 2}, {.stage = stage, .compute = DType::bf16}, [&](Engine& engine) {
+      train(engine, 0);
+      const std::string hash = engine.parameter_hash();
+      if (engine.world().rank() == 0) before = hash;
+      zero::CheckpointSave save(folder.path(), engine, {.steps = 1}, /*read_back=*/true);
+      train(engine, 1);
+      if (save.finish().failed_rank >= 0) throw FileError("not saved");
+      if (engine.parameter_hash() == hash) throw ShapeError("nothing was trained");
+    });
+    on_mesh({1, 1, 2}, {.compute = DType::bf16}, [&](Engine& engine) {
+      zero::load_checkpoint(folder.path(), engine);
+      require_hash(engine, before, "as saved");
+    });
   }
 }
 
@@ -240,6 +261,11 @@ TEST_CASE("a rank reads and verifies the blocks of a long piece that it needs, a
   };
   CHECK(read(0, 1));
   CHECK(read(1, 2));
+  const Slice middle{.extent = rows, .begin = 1, .rows = 4, .inner = width};
+  std::vector<float> expected = part_of(whole, middle);
+  expected.resize(static_cast<size_t>(width) + 7);
+  expected.erase(expected.begin(), expected.begin() + 5);
+  CHECK(reader.read("large", "master", middle, 5, width + 7) == expected);
   CHECK_THROWS_AS(read(4, 1), FileError);
   CHECK_THROWS_AS(read(0, 5), FileError);
   const Slice columns{.outer = rows, .extent = width, .begin = width - 3, .rows = 3, .inner = 1};
@@ -247,6 +273,33 @@ TEST_CASE("a rank reads and verifies the blocks of a long piece that it needs, a
   bytes[bytes.size() - 1] = static_cast<char>(bytes.back() ^ 1);
   write_file(shard, bytes);
   CHECK(reader.read("large", "master", columns) == part_of(whole, columns));
+}
+
+TEST_CASE("what a rank holds is what it is given, and all ranks' make up a parameter") {
+  for (const int stage : {0, 2, 3})
+    on_mesh({4, 1, 2}, {.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 0},
+            [&](Engine& engine) {
+              const Parameter& rows = *engine.store().find("unit.2.rows");
+              using State = Engine::State;
+              const auto held = engine.held(rows, State::moment2);
+              std::vector<int64_t> counts(4);
+              counts[static_cast<size_t>(engine.ranks().rank())] = held.end - held.begin;
+              const Tensor sum = Tensor::from(counts, {4}, engine.device());
+              engine.ranks().wait(engine.ranks().all_reduce(sum, "held"));
+              counts = sum.to_host<int64_t>();
+              const int64_t all = counts[0] + counts[1] + counts[2] + counts[3];
+              if (all != rows.shape.numel() * (stage == 0 ? 4 : 1)) throw ShapeError("moments");
+              const auto masters = engine.held(rows, State::master);
+              if (stage < 3 && masters.end - masters.begin != rows.shape.numel())
+                throw ShapeError("masters");
+              std::vector<float> values(static_cast<size_t>(held.end - held.begin));
+              for (size_t i = 0; i < values.size(); ++i)
+                values[i] = static_cast<float>(held.begin) + static_cast<float>(i);
+              engine.write_held(rows, State::moment2, values);
+              const std::vector<float> whole = engine.read(rows, State::moment2);
+              for (size_t i = 0; i < whole.size(); ++i)
+                if (whole[i] != static_cast<float>(i)) throw ShapeError("other values");
+            });
 }
 
 TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its name") {

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "tests/temporary_folder.h"
 #include "tests/zero/mesh_toy.h"
+#include "zero/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -162,13 +164,14 @@ TEST_CASE("the mean loss of a pipeline is of as many losses as micro-batches") {
 namespace {
 
 /// A step that is taken and one that is skipped where there are values, with the same gradients
-/// everywhere; returns the peaks, the wire of every channel and what rests.
+/// everywhere, a save and a load; returns the peaks, the wire of every channel and what rests.
 struct Walk {
   std::vector<MemoryTracker::Row> rows;
   std::vector<WireCounts> wire;
   zero::RestingBytes rest;
 };
-Walk walk(Communicator& world, const Device& device, const MeshShape& shape, const Config& config) {
+Walk walk(Communicator& world, const Device& device, const MeshShape& shape, const Config& config,
+          const std::string& directory) {
   const Mesh mesh(world, shape);
   const MeshToy toy(mesh);
   Engine engine(toy.store, mesh, device, config);
@@ -181,6 +184,8 @@ Walk walk(Communicator& world, const Device& device, const MeshShape& shape, con
     engine.mean_loss(mesh.is_last_stage() ? std::vector<double>(3) : std::vector<double>(), 3);
     engine.step(1e-3f);
   }
+  zero::save_checkpoint(directory, engine, {.steps = engine.steps(), .skipped = engine.skipped()});
+  zero::load_checkpoint(directory, engine);
   Walk walk{.rows = device.memory().rows(), .rest = engine.resting_bytes()};
   for (Communicator* channel :
        {&world, mesh.data.get(), mesh.tensor.get(), mesh.pipeline.get(), mesh.ends.get()})
@@ -194,13 +199,14 @@ TEST_CASE("a rank of a mesh on meta takes the bytes and sends what a real one do
   for (const int stage : {0, 1, 3}) {
     const MeshShape shape{2, 2, 2};
     const Config config{.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 40};
+    const TemporaryFolder folder;
     std::mutex mutex;
     run_local(8, [&](Communicator& world, const Device& device) {
-      const Walk real = walk(world, device, shape, config);
+      const Walk real = walk(world, device, shape, config, folder.path());
       const std::lock_guard lock(mutex);
       const Device meta = Device::meta(world.rank());
       const auto counting = counting_communicator(world.rank(), 8);
-      const Walk planned = walk(*counting, meta, shape, config);
+      const Walk planned = walk(*counting, meta, shape, config, folder.path());
       CAPTURE(stage);
       CAPTURE(world.rank());
       REQUIRE(real.rows.size() == planned.rows.size());
