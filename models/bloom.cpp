@@ -7,15 +7,13 @@ namespace {
 constexpr int64_t padded_gpt2_vocabulary = 50304;
 
 constexpr GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
-  return {.layers = layers,
-          .heads = heads,
-          .width = width,
-          .vocabulary = bloom_vocabulary,
-          .block_size = bloom_sequence,
-          .tied = true,
-          .family = Family::bloom,
-          .position = Position::alibi,
-          .embedding_norm = true};
+  GPTConfig config = bloom_family;
+  config.layers = layers;
+  config.heads = heads;
+  config.width = width;
+  config.vocabulary = bloom_vocabulary;
+  config.block_size = bloom_sequence;
+  return config;
 }
 
 /// tr1-13B of BigScience, whose script the tutorial runs under the name BLOOM.

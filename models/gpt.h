@@ -37,6 +37,9 @@ struct GPTConfig {
   /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or of
   /// BLOOM's, "bloom-560m" to "bloom-176b", with theirs; ConfigError lists them.
   ZG_API static GPTConfig preset(const std::string& model_type);
+  /// What a family has where only sizes are said: BLOOM ALiBi, a norm of the embedding, a tied
+  /// head.
+  ZG_API static GPTConfig of(Family family);
   ZG_API static const std::vector<std::string>& preset_names();
 };
 /// Throws ConfigError naming the field: extents positive, heads a divisor of width that leaves a

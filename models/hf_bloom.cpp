@@ -7,7 +7,7 @@ namespace zg::models {
 using nlohmann::json;
 
 HFModel hf_bloom_config(const HFReader& reader) {
-  GPTConfig config = {.family = Family::bloom, .position = Position::alibi, .embedding_norm = true};
+  GPTConfig config = bloom_family;
   // Published files have the second names; transformers writes the first.
   config.width = reader.count({"hidden_size", "n_embed"}, 64);
   config.layers = reader.count({"n_layer", "num_hidden_layers"}, 2);

@@ -13,7 +13,7 @@ struct DecoderNames {
 };
 
 /// Of block N, "transformer.h.N" in both families.
-std::string block_name(int64_t layer);
-const DecoderNames& names_of(Family family);
+ZG_API std::string block_name(int64_t layer);
+ZG_API const DecoderNames& names_of(Family family);
 
 }  // namespace zg::models

@@ -49,6 +49,10 @@ GPTConfig GPTConfig::preset(const std::string& model_type) {
   throw ConfigError("gpt: model type: expected one of " + names + ", got '" + model_type + "'");
 }
 
+GPTConfig GPTConfig::of(Family family) {
+  return family == Family::bloom ? bloom_family : GPTConfig();
+}
+
 const std::vector<std::string>& GPTConfig::preset_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;

@@ -19,10 +19,15 @@ nlohmann::ordered_json machine_json(Device::Type type) {
 }
 
 nlohmann::ordered_json model_json(const models::GPTConfig& model) {
-  return {{"layers", model.layers},         {"heads", model.heads},
-          {"width", model.width},           {"vocabulary", model.vocabulary},
-          {"block_size", model.block_size}, {"tied", model.tied},
-          {"dropout", model.dropout}};
+  return {{"layers", model.layers},
+          {"heads", model.heads},
+          {"width", model.width},
+          {"vocabulary", model.vocabulary},
+          {"block_size", model.block_size},
+          {"tied", model.tied},
+          {"dropout", model.dropout},
+          {"family", name_of(model.family)},
+          {"position", name_of(model.position)}};
 }
 
 std::regex pattern_of(const std::string& filter) {

@@ -73,7 +73,8 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
              integer_flag({"--block-size"}, model.block_size, "longest sequence", {2, nullptr}),
              integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
                           {1, nullptr}),
-             switch_flag({"--tied"}, model.tied, "the head shares the token embedding's weights"),
+             position_flag(model),
+             tied_flag(model),
              {{"--precision"},
               "P",
               "of values: f32, bf16 or f16 [f32]",
@@ -101,6 +102,8 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
   Given given;
   if (!parse(line, arguments, given)) return false;
   check_model(model, given);
+  if (const int64_t own = own_vocabulary(model); own > 0 && !given.count("--vocab-size"))
+    model.vocabulary = own;
   if (options.prompt + options.tokens > model.block_size)
     throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
                       " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
@@ -144,8 +147,8 @@ Measured measure(const Options& options) {
   zero::Engine engine(store, device, options.engine);
   const models::GPTConfig& config = measured.model;
   // Of the two embeddings a token reads one row, but for the one that is also the head.
-  const int64_t looked_up =
-      config.width * (config.block_size + (config.tied ? 0 : config.vocabulary));
+  const int64_t places = config.position == models::Position::learned ? config.block_size : 0;
+  const int64_t looked_up = config.width * (places + (config.tied ? 0 : config.vocabulary));
   measured.weight_bytes = static_cast<double>(store.numel() - looked_up) *
                           static_cast<double>(size_of(options.engine.compute));
   std::vector<std::vector<int32_t>> prompts;

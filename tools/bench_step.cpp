@@ -15,6 +15,7 @@
 #include "tools/bench.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
+#include "tools/model_flags.h"
 #include "tools/run.h"
 #include "tools/speed.h"
 #include "tools/stepper.h"
@@ -70,6 +71,9 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   }
   if (!parse(line, arguments, train.given)) return false;
   check_train(train);
+  if (const int64_t own = own_vocabulary(train.model);
+      own > 0 && !train.given.count("--vocab-size"))
+    train.model.vocabulary = own;
   return true;
 }
 

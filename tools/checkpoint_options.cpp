@@ -70,8 +70,10 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
   const CommandLine line = {
       .usage = "zerograd export CHECKPOINT --hf DIR",
       .summary =
-          "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR):\n"
-          "config.json and model.safetensors, the masters in f32. What else is in DIR stays.",
+          "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR), or\n"
+          "BloomForCausalLM: config.json and model.safetensors, the masters in f32. What else is "
+          "in\n"
+          "DIR stays.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"to", {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write")}},
                  {"model (the checkpoint's own unless given)",

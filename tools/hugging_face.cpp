@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "models/hugging_face.h"
+#include "models/names.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/text.h"
@@ -14,7 +15,6 @@ namespace zg::tools {
 namespace {
 
 constexpr const char* config_name = "config.json";
-constexpr const char* positions = "transformer.wpe.weight";
 constexpr int64_t config_bytes = 1 << 20;
 
 models::HFModel read_config(const std::string& directory) {
@@ -31,8 +31,9 @@ std::string unused_in(const zero::SafetensorsFolder& folder, const models::GPTCo
     const std::string own = models::hf_short_name(name);
     if (used.contains(own) || models::hf_ignores(own, model)) continue;
     if (own.starts_with("h."))
-      throw FileError("--from-hf: " + folder.path() + ": has '" + name + "', which a GPT-2 of " +
-                      std::to_string(model.layers) + " blocks has not, as its config.json says");
+      throw FileError("--from-hf: " + folder.path() + ": has '" + name + "', which a " +
+                      models::hf_title(model.family) + " of " + std::to_string(model.layers) +
+                      " blocks has not, as its config.json says");
     if (count++ == 0) unused = printable(name);
   }
   if (count == 0) return "";
@@ -52,8 +53,8 @@ std::map<std::string, std::string> names_of(const zero::SafetensorsFolder& folde
 std::vector<std::string> adopt_hf(TrainOptions& options) {
   const models::HFModel theirs = read_config(options.from_hf);
   const models::GPTConfig& config = theirs.config;
-  for (const char* flag :
-       {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied", "--untied"})
+  for (const char* flag : {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size",
+                           "--tied", "--untied", "--position-embedding"})
     if (options.given.count(flag))
       throw ConfigError(std::string(flag) + ": " + options.from_hf +
                         " says itself what its model is; leave the flag out");
@@ -63,6 +64,9 @@ std::vector<std::string> adopt_hf(TrainOptions& options) {
   model.width = config.width;
   model.vocabulary = config.vocabulary;
   model.tied = config.tied;
+  model.position = config.position;
+  model.embedding_norm = config.embedding_norm;
+  if (config.family == models::Family::bloom) model.model_type = name_of(config.family);
   if (!options.given.count("--dropout")) {
     if (!theirs.dropouts.empty())
       throw Unsupported(options.from_hf + "/" + config_name + ": " + theirs.dropouts +
@@ -70,6 +74,7 @@ std::vector<std::string> adopt_hf(TrainOptions& options) {
     model.dropout = static_cast<double>(config.dropout);
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
+  if (config.position != models::Position::learned) return {};  // which takes any length
   if (model.block_size > config.block_size)
     throw ConfigError("--block-size: expected at most the " + std::to_string(config.block_size) +
                       " positions of " + options.from_hf + ", got " +
@@ -83,6 +88,7 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
                               std::string* note) {
   models::GPTConfig whole = model;
   whole.block_size = read_config(directory).config.block_size;
+  const std::string positions = std::string(models::names_of(model.family).positions) + ".weight";
   const auto folder = std::make_shared<zero::SafetensorsFolder>(directory);
   const std::map<std::string, std::string> theirs = names_of(*folder);
   std::map<std::string, std::string> used;
@@ -104,7 +110,7 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
                                             : tensor.shape);
   }
   if (note) *note = unused_in(*folder, model, used);
-  weights.read = [folder, used, tensors, model](const std::string& name) {
+  weights.read = [folder, used, tensors, model, positions](const std::string& name) {
     const models::HFTensor& tensor = tensors.at(name);
     std::vector<float> values = folder->read_floats(used.at(models::hf_short_name(name)));
     if (tensor.conv1d) return models::transposed(values, tensor.shape[1], tensor.shape[0]);

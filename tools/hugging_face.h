@@ -6,13 +6,14 @@
 #include "tools/options.h"
 #include "zero/checkpoint_file.h"
 
-// GPT-2 in Hugging Face's folders: models/hf_gpt2.h says what is in them, here they are read and
-// written.
+// GPT-2 and BLOOM in Hugging Face's folders: models/hugging_face.h says what is in them, here they
+// are read and written.
 namespace zg::tools {
 
 /// Fills the model's options from DIR/config.json: all of --from-hf's model but its --block-size,
-/// which may be smaller (the first positions are taken), and --dropout. ConfigError for flags that
-/// size it otherwise; FileError, Unsupported. Returns what a user should know, a line each.
+/// which may be smaller (the first positions are taken) or, with ALiBi, any, and --dropout.
+/// ConfigError for flags that size it otherwise; FileError, Unsupported. Returns what a user should
+/// know, a line each.
 std::vector<std::string> adopt_hf(TrainOptions& options);
 
 /// DIR's tensors by our names, [out, in], positions cut to the model's block size. FileError for

@@ -8,7 +8,13 @@ namespace zg::tools {
 
 Flag model_type_flag(ModelOptions& model);
 Flag heads_flag(ModelOptions& model);
+Flag tied_flag(ModelOptions& model);
+Flag position_flag(ModelOptions& model);
 Flag checkpoint_positional(std::string& target);
+/// Whether the name is that of a family, "bloom", whose sizes flags give.
+bool is_family(const std::string& model_type);
+/// A named BLOOM's; 0: the model has no vocabulary of its own.
+int64_t own_vocabulary(const ModelOptions& model);
 /// ConfigError for a name and sizes at once.
 void check_model(const ModelOptions& model, const Given& given);
 

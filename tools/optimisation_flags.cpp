@@ -112,9 +112,9 @@ std::vector<Flag> optimisation_flags(TrainOptions& options) {
       text_flag({"--init"}, "F", options.initial_weights,
                 "weights from a safetensors file or a checkpoint"),
       text_flag({"--from-hf"}, "DIR", options.from_hf,
-                "a GPT-2 of Hugging Face's: config.json says the model, model.safetensors\n"
-                "has its weights; --block-size may take fewer positions, --data has its\n"
-                "tokens (PATH.bin)"),
+                "a GPT-2 or BLOOM of Hugging Face's: config.json says the model,\n"
+                "model.safetensors has its weights; --block-size may take fewer positions,\n"
+                "--data has its tokens (PATH.bin)"),
       seed_flag(options.seed, "of initial weights, data and dropout"),
   };
 }

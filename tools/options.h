@@ -29,14 +29,18 @@ struct DataOptions {
   std::array<double, 3> split = {969, 30, 1};  ///< of Megatron's PREFIX, as its --split
 };
 
-/// Sizes of 0 were not given. A model is a name or (layers, heads, width).
+/// Sizes of 0 were not given. A model is a name or (layers, heads, width), of the family bloom
+/// where that is the name.
 struct ModelOptions {
   std::string model_type = "gpt-nano";
   int64_t layers = 0, heads = 0, width = 0;
-  int64_t block_size = 0;     ///< 0: the data's own
+  int64_t block_size = 0;     ///< 0: a BLOOM's own for text and tokens, else the data's
   int64_t max_positions = 0;  ///< Megatron's, which block_size has to be; 0: not given
-  int64_t vocabulary = 0;     ///< 0: the data's own
-  bool tied = false;
+  int64_t vocabulary = 0;     ///< 0: a BLOOM's own, else the data's
+  // Absent: the model's own.
+  std::optional<bool> tied;
+  std::optional<models::Position> position;
+  std::optional<bool> embedding_norm;  ///< no flag: of a checkpoint
   double dropout = 0.1;
 };
 

@@ -17,6 +17,7 @@
 #include "tools/early_end.h"
 #include "tools/effects.h"
 #include "tools/hugging_face.h"
+#include "tools/model_flags.h"
 #include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
@@ -189,9 +190,11 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (options.data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
                       options.save + " has no checkpoint to resume");
-  run.dataset = dataset ? std::move(dataset)
-                        : make_dataset(options.data, options.model.block_size, options.seed,
-                                       options.model.vocabulary);
+  run.dataset =
+      dataset ? std::move(dataset)
+              : make_dataset(options.data, block_size_of(options.model, options.data), options.seed,
+                             options.model.vocabulary > 0 ? options.model.vocabulary
+                                                          : own_vocabulary(options.model));
   if (saved) check_tokens(*saved, *run.dataset, options.data.source);
   check_data_flags(options, *run.dataset);
   run.settings = settings_of(options, *run.dataset);

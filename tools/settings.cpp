@@ -20,6 +20,9 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("model", "vocabulary", settings.model.vocabulary);
   visit("model", "block_size", settings.model.block_size);
   visit("model", "tied", settings.model.tied);
+  visit("model", "family", settings.model.family);
+  visit("model", "position", settings.model.position);
+  visit("model", "embedding_norm", settings.model.embedding_norm);
   visit("data", "source", settings.data.source);
   visit("data", "order", settings.data.order);
   visit("data", "validation_fraction", settings.data.validation_fraction);
@@ -106,6 +109,8 @@ const char* order_name(models::Order order) {
 }
 
 Json value_of(models::Order order) { return order_name(order); }
+Json value_of(models::Family family) { return models::name_of(family); }
+Json value_of(models::Position position) { return models::name_of(position); }
 Json value_of(Space space) { return zg::name_of(space); }
 Json value_of(DType dtype) { return name_of(dtype); }
 Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
@@ -126,6 +131,21 @@ Json value_of(const T& value) {
 void read(const Json& json, models::Order& order) {
   order =
       json.get<std::string>() == "sequential" ? models::Order::sequential : models::Order::random;
+}
+/// One of two names.
+template <class E>
+void read_named(const Json& json, E& value, E first, E second) {
+  const std::string name = json.get<std::string>();
+  if (name != models::name_of(first) && name != models::name_of(second))
+    throw ConfigError(name + "; expected " + models::name_of(first) + " or " +
+                      models::name_of(second));
+  value = name == models::name_of(first) ? first : second;
+}
+void read(const Json& json, models::Family& family) {
+  read_named(json, family, models::Family::gpt, models::Family::bloom);
+}
+void read(const Json& json, models::Position& position) {
+  read_named(json, position, models::Position::learned, models::Position::alibi);
 }
 void read(const Json& json, DType& dtype) {
   const std::string name = json.get<std::string>();
@@ -158,7 +178,8 @@ void read(const Json& json, T& value) {
 
 bool is_recent(const std::string& group, const std::string& name) {
   return group == "run" || name == "split" || name == "bytes" || name == "checksum" ||
-         name == "skipped_samples";
+         name == "skipped_samples" || name == "family" || name == "position" ||
+         name == "embedding_norm";
 }
 
 // Whether a difference is a line of its own. Characters are checked where the data is read; what
@@ -211,7 +232,10 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
             "expected " +
             value.dump() + " as in the checkpoint, got " + other.dump());
       const std::string difference = group + "." + name + ": ";
-      if (group == "model")
+      // Without a table of positions a model takes any length.
+      const bool any_length = name == "block_size" && fields.at("position") == "alibi" &&
+                              after.at(group).at("position") == "alibi";
+      if (group == "model" && !any_length)
         throw ConfigError("--resume: " + difference + "expected " + value.dump() +
                           " as in the checkpoint, got " + other.dump() +
                           "; try without the flags that size the model");

@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <numeric>
 
+#include "models/names.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
+#include "tools/model_flags.h"
 #include "tools/text.h"
 #include "tools/values.h"
 #include "zero/checkpoint_file.h"
@@ -21,6 +23,17 @@ constexpr int64_t text_block_size = 128;
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+constexpr int64_t alibi_block_size = 2048;  // where nothing says it: ALiBi takes any
+
+bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
+
+/// Whose names a weights file has; absent: nobody's that we know.
+std::optional<models::Family> family_of(const zero::SafetensorsReader& reader) {
+  for (const models::Family family : {models::Family::gpt, models::Family::bloom})
+    if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
+  return std::nullopt;
 }
 
 [[noreturn]] void refuse_block_size(const char* task, const char* form, int64_t block_size) {
@@ -40,23 +53,29 @@ std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
   }
 }
 
-// Sizes that a weights file shows by the shapes of minGPT's names; heads leave no trace.
+// Sizes that a weights file shows by the shapes of a family's names; heads leave no trace, and
+// without a table of positions its length leaves none.
 models::GPTConfig sizes_from_shapes(const std::string& path) {
   const zero::SafetensorsReader reader(path);
+  const models::Family family = family_of(reader).value_or(models::Family::gpt);
+  const models::DecoderNames& names = models::names_of(family);
+  const auto has = [&](const std::string& name) { return reader.contains(name + ".weight"); };
   const auto shape = [&](const std::string& name) {
-    const auto found = reader.entries().find(name);
+    const auto found = reader.entries().find(name + ".weight");
     if (found == reader.entries().end() || found->second.shape.rank() != 2)
-      throw FileError(path + ": expected a matrix '" + name + "' as zerograd's GPT has it");
+      throw FileError(path + ": expected a matrix '" + name + ".weight' as zerograd's GPT has it");
     return found->second.shape;
   };
-  models::GPTConfig config;
-  config.vocabulary = shape("transformer.wte.weight")[0];
-  config.width = shape("transformer.wte.weight")[1];
-  config.block_size = shape("transformer.wpe.weight")[0];
-  config.tied = !reader.contains("lm_head.weight");
+  models::GPTConfig config = models::GPTConfig::of(family);
+  config.vocabulary = shape(names.tokens)[0];
+  config.width = shape(names.tokens)[1];
+  const bool learned = has(names.positions);
+  config.position = learned ? models::Position::learned : models::Position::alibi;
+  config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
+  config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
+  config.tied = !has("lm_head");
   config.layers = 0;
-  while (reader.contains("transformer.h." + std::to_string(config.layers) + ".attn.c_attn.weight"))
-    ++config.layers;
+  while (has(models::block_name(config.layers) + names.qkv)) ++config.layers;
   return config;
 }
 
@@ -64,6 +83,9 @@ models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions
   models::GPTConfig config = sizes_from_shapes(path);
   if (options.heads > 0) {
     config.heads = options.heads;
+  } else if (is_family(options.model_type)) {
+    throw ConfigError("--model-type: " + options.model_type +
+                      " is a family, whose heads can be any number; try --n-head N");
   } else {
     const models::GPTConfig named = models::GPTConfig::preset(options.model_type);
     if (named.layers != config.layers || named.width != config.width)
@@ -76,9 +98,11 @@ models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions
 }
 
 std::string sizes(const models::GPTConfig& model) {
-  return text("%lld blocks of width %lld, %lld tokens and block size %lld%s",
+  return text("%lld blocks of width %lld, %lld tokens and block size %lld%s%s%s",
               (long long)model.layers, (long long)model.width, (long long)model.vocabulary,
-              (long long)model.block_size, model.tied ? ", tied" : "");
+              (long long)model.block_size, model.tied ? ", tied" : "",
+              model.position == models::Position::alibi ? ", ALiBi" : "",
+              model.family == models::Family::bloom ? ", of BLOOM's names" : "");
 }
 
 }  // namespace
@@ -155,9 +179,17 @@ void check_tokens(const Settings& saved, const models::Dataset& dataset,
                       std::to_string(dataset.vocabulary()) + " in " + source);
 }
 
+int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
+  const bool named = !model.layers && !is_family(model.model_type);
+  if (model.block_size > 0 || is_task(data.source) || !named) return model.block_size;
+  return models::GPTConfig::preset(model.model_type).block_size;
+}
+
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
   models::GPTConfig config;
-  if (options.layers || options.heads || options.width) {
+  const bool family = is_family(options.model_type);
+  if (family || options.layers || options.heads || options.width) {
+    if (family) config = models::GPTConfig::of(models::Family::bloom);
     if (!options.layers || !options.heads || !options.width)
       throw ConfigError("--n-layer: expected --n-layer, --n-head and --n-embd together, got " +
                         std::to_string(options.layers) + ", " + std::to_string(options.heads) +
@@ -168,7 +200,8 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   } else {
     config = models::GPTConfig::preset(options.model_type);
   }
-  config.vocabulary = options.vocabulary > 0 ? options.vocabulary : dataset.vocabulary();
+  if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
+  if (config.vocabulary == 0) config.vocabulary = dataset.vocabulary();
   if (config.vocabulary < dataset.vocabulary())
     throw ConfigError("--vocab-size: expected at least the " +
                       std::to_string(dataset.vocabulary()) + " tokens of the data, got " +
@@ -178,7 +211,9 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
     throw ConfigError("--max-position-embeddings: expected the longest sequence, --block-size " +
                       std::to_string(config.block_size) + ", got " +
                       std::to_string(options.max_positions));
-  config.tied = options.tied;
+  config.tied = options.tied.value_or(config.tied);
+  config.position = options.position.value_or(config.position);
+  config.embedding_norm = options.embedding_norm.value_or(config.embedding_norm);
   config.dropout = static_cast<float>(options.dropout);
   models::validate(config);
   return config;
@@ -186,18 +221,23 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
 
 void check_initial_weights(const std::string& path, const models::GPTConfig& model) {
   const std::optional<Settings> settings = settings_in(path);
-  if (!settings && !zero::SafetensorsReader(path).contains("transformer.wte.weight")) return;
+  if (!settings && !family_of(zero::SafetensorsReader(path))) return;
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
+  const bool learned = there.position == models::Position::learned;
   std::string flags;
   const auto compare = [&](const char* flag, int64_t size, int64_t own) {
     if (size != own) flags += std::string(" ") + flag + " " + std::to_string(size);
   };
-  if (there.layers != model.layers || there.width != model.width ||
+  if (there.layers != model.layers || there.width != model.width || there.family != model.family ||
       (settings && there.heads != model.heads))
-    flags = text(" --n-layer %lld --n-head %s --n-embd %lld", (long long)there.layers,
-                 settings ? std::to_string(there.heads).c_str() : "N", (long long)there.width);
+    flags = text("%s --n-layer %lld --n-head %s --n-embd %lld",
+                 there.family == models::Family::bloom ? " --model-type bloom" : "",
+                 (long long)there.layers, settings ? std::to_string(there.heads).c_str() : "N",
+                 (long long)there.width);
+  if (there.position != model.position)
+    flags += std::string(" --position-embedding ") + name_of(there.position);
   compare("--vocab-size", there.vocabulary, model.vocabulary);
-  compare("--block-size", there.block_size, model.block_size);
+  if (learned) compare("--block-size", there.block_size, model.block_size);
   if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
   if (!flags.empty())
     throw FileError("--init: " + path + " has " + sizes(there) + "; expected the run's " +
@@ -214,7 +254,10 @@ void adopt(const Settings& saved, TrainOptions& options) {
     fill("--n-layer", model.layers, saved.model.layers);
     fill("--n-head", model.heads, saved.model.heads);
     fill("--n-embd", model.width, saved.model.width);
+    if (saved.model.family == models::Family::bloom) model.model_type = name_of(saved.model.family);
+    model.embedding_norm = saved.model.embedding_norm;
   }
+  fill("--position-embedding", model.position, saved.model.position);
   fill("--block-size", model.block_size, saved.model.block_size);
   fill("--vocab-size", model.vocabulary, saved.model.vocabulary);
   if (missing("--untied")) fill("--tied", model.tied, saved.model.tied);

@@ -23,8 +23,10 @@ std::string characters_of(const models::Dataset& dataset);
 /// ConfigError when data does not have the tokens that a trained model knows.
 void check_tokens(const Settings& saved, const models::Dataset& dataset, const std::string& source);
 
-/// Name or sizes, filled with the dataset's vocabulary and block size. ConfigError when the data
-/// has more tokens than --vocab-size.
+/// The longest sequence that flags and the model's name leave for the data: 0 for its own.
+int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
+/// Name or sizes, filled with the dataset's block size and, where neither a flag nor a BLOOM's name
+/// says it, vocabulary. ConfigError when the data has more tokens.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
 
 /// FileError with the flags that would do when the weights of --init are of a model of another

@@ -26,11 +26,11 @@ void guarded(const std::string& begin, const Read& read) {
 void read_config(const std::string& text) {
   const models::GPTConfig config = models::hf_config(text, "config.json").config;
   models::validate(config);
-  const models::GPTConfig back =
-      models::hf_config(models::hf_json(config), "again").config;
+  const models::GPTConfig back = models::hf_config(models::hf_json(config), "again").config;
   if (back.layers != config.layers || back.heads != config.heads || back.width != config.width ||
       back.vocabulary != config.vocabulary || back.block_size != config.block_size ||
-      back.tied != config.tied || back.dropout != config.dropout)
+      back.tied != config.tied || back.dropout != config.dropout || back.family != config.family ||
+      back.position != config.position || back.embedding_norm != config.embedding_norm)
     report("not what is written of it", text);
 }
 

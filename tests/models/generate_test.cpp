@@ -16,11 +16,31 @@ namespace {
 using Rows = std::vector<std::vector<int32_t>>;
 constexpr SamplingOptions greedy{.temperature = 0.0};
 
-GPTConfig generating_config() {
-  GPTConfig config = tiny_config();
+GPTConfig generating(GPTConfig config) {
   config.vocabulary = 31;
   config.block_size = 9;
   return config;
+}
+GPTConfig generating_config() { return generating(tiny_config()); }
+
+struct Place {
+  Device device;
+  DType dtype;
+  GPTConfig config;
+
+  std::string text() const {
+    return std::string(level_of(device)) + " " + name_of(dtype) + " " + text_of(config);
+  }
+};
+
+/// Every level with each dtype and decoder.
+std::vector<Place> everywhere(std::initializer_list<DType> dtypes) {
+  std::vector<Place> places;
+  for (const Device& device : devices_at_every_level(/*threads=*/1))
+    for (DType dtype : dtypes)
+      for (const GPTConfig& config : tiny_decoders())
+        places.push_back({device, dtype, generating(config)});
+  return places;
 }
 
 Rows generated(GPTCase& model, const Rows& prompts, int64_t length,
@@ -48,60 +68,54 @@ Rows recomputed(GPTCase& model, Rows rows, int64_t length) {
 }  // namespace
 
 TEST_CASE("generation with a cache gives the tokens of recomputing everything") {
-  for (const Device& device : devices_at_every_level(/*threads=*/1))
-    for (DType dtype : {DType::f32, DType::f64})
-      for (bool tied : {false, true}) {
-        CAPTURE(level_of(device));
-        CAPTURE(name_of(dtype));
-        GPTConfig config = generating_config();
-        config.tied = tied;
-        GPTCase model(config, device, dtype, /*spread=*/15.0);
-        // From inside the block across its border; from one token; from beyond the border.
-        for (const Rows& prompts : {Rows{{3, 14, 15, 9}, {26, 5, 3, 5}}, Rows{{30}, {0}, {7}},
-                                    Rows{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}}) {
-          const Rows rows = generated(model, prompts, 12, greedy);
-          CHECK(rows == recomputed(model, prompts, 12));
-          CHECK(rows[0].size() == prompts[0].size() + 12);
-        }
-      }
+  for (const Place& place : everywhere({DType::f32, DType::f64})) {
+    CAPTURE(place.text());
+    GPTCase model(place.config, place.device, place.dtype, /*spread=*/15.0);
+    // From inside the block across its border; from one token; from beyond the border.
+    for (const Rows& prompts : {Rows{{3, 14, 15, 9}, {26, 5, 3, 5}}, Rows{{30}, {0}, {7}},
+                                Rows{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}}) {
+      const Rows rows = generated(model, prompts, 12, greedy);
+      CHECK(rows == recomputed(model, prompts, 12));
+      CHECK(rows[0].size() == prompts[0].size() + 12);
+    }
+  }
 }
 
 TEST_CASE("cached logits equal the last row of all logits, for any way of feeding them") {
-  for (const Device& device : devices_at_every_level())
-    for (DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(dtype));
-      GPTCase model(generating_config(), device, dtype, 10.0);
-      const Tensor ids = random_ids(2, 9, 31, device, 1);
-      Tape tape = model.tape(TapeMode::inference);
-      const std::vector<double> all = model.gpt.logits(tape, ids).value().to_doubles();
-      KeyValueCache cache(model.gpt.config());
-      const auto feed = [&](int64_t begin, int64_t end) {
-        std::vector<int32_t> part;
-        const std::vector<int32_t> values = ids.to_host<int32_t>();
-        for (int64_t b = 0; b < 2; ++b)
-          part.insert(part.end(), values.begin() + b * 9 + begin, values.begin() + b * 9 + end);
-        const Tensor logits =
-            model.gpt.next_logits(tape, Tensor::from(part, {2, end - begin}, device), cache);
-        CHECK(logits.shape() == Shape{2, 31});
-        CHECK(cache.length() == end);
-        std::vector<double> expected;
-        for (int64_t b = 0; b < 2; ++b) {
-          const auto row = all.begin() + (b * 9 + end - 1) * 31;
-          expected.insert(expected.end(), row, row + 31);
-        }
-        // Only attention adds in another order: two layers each pass on a rounding or two of
-        // numbers below 4, times weights that add up to less than 4.
-        CHECK(excess(logits, expected, 2 * 2 * 4 * 4 * unit_roundoff(dtype)) < 1.0);
-      };
-      feed(0, 4);
-      feed(4, 5);
-      feed(5, 9);
-      cache.truncate(2);
-      feed(2, 7);
-      cache.clear();
-      feed(0, 9);
-    }
+  for (const Place& place : everywhere({DType::f64, DType::f32, DType::bf16})) {
+    CAPTURE(place.text());
+    const Device& device = place.device;
+    GPTCase model(place.config, device, place.dtype, 10.0);
+    const Tensor ids = random_ids(2, 9, 31, device, 1);
+    Tape tape = model.tape(TapeMode::inference);
+    const std::vector<double> all = model.gpt.logits(tape, ids).value().to_doubles();
+    KeyValueCache cache(model.gpt.config());
+    const auto feed = [&](int64_t begin, int64_t end) {
+      std::vector<int32_t> part;
+      const std::vector<int32_t> values = ids.to_host<int32_t>();
+      for (int64_t b = 0; b < 2; ++b)
+        part.insert(part.end(), values.begin() + b * 9 + begin, values.begin() + b * 9 + end);
+      const Tensor logits =
+          model.gpt.next_logits(tape, Tensor::from(part, {2, end - begin}, device), cache);
+      CHECK(logits.shape() == Shape{2, 31});
+      CHECK(cache.length() == end);
+      std::vector<double> expected;
+      for (int64_t b = 0; b < 2; ++b) {
+        const auto row = all.begin() + (b * 9 + end - 1) * 31;
+        expected.insert(expected.end(), row, row + 31);
+      }
+      // Only attention adds in another order: two layers each pass on a rounding or two of
+      // numbers below 4, times weights that add up to less than 4.
+      CHECK(excess(logits, expected, 2 * 2 * 4 * 4 * unit_roundoff(place.dtype)) < 1.0);
+    };
+    feed(0, 4);
+    feed(4, 5);
+    feed(5, 9);
+    cache.truncate(2);
+    feed(2, 7);
+    cache.clear();
+    feed(0, 9);
+  }
 }
 
 TEST_CASE("sampled tokens depend on the seed and the row, not on the other rows") {
