@@ -76,7 +76,8 @@ void MergeTable::apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scra
 // the pair that stands there now.
 void MergeTable::apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
   const auto size = static_cast<int32_t>(tokens.size());
-  auto& [ranks, previous, next, queue] = scratch;
+  std::vector<int32_t>&ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;
+  std::vector<uint64_t>& queue = scratch.queue;
   ranks.assign(tokens.size(), none);
   previous.resize(tokens.size());
   next.resize(tokens.size());

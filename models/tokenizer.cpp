@@ -56,17 +56,19 @@ void TokenizerState::check(const std::string& where) const {
 }
 
 void TokenizerState::find_bytes(const std::string& where) {
-  std::vector<bool> added(parts.tokens.size());
-  for (const AddedToken& token : parts.added) added[static_cast<size_t>(token.id)] = true;
+  // An added token is written as it is read, unless words have it too: those are bytes.
+  std::vector<bool> literal(parts.tokens.size());
+  for (const AddedToken& token : parts.added) literal[static_cast<size_t>(token.id)] = true;
+  for (const Merge& merge : parts.merges) literal[static_cast<size_t>(merge.result)] = false;
   id_of_byte.fill(-1);
   bytes.reserve(parts.tokens.size());
   for (size_t id = 0; id < parts.tokens.size(); ++id) {
-    // An added token is written as it is read.
     const auto decoded = from_alphabet(parts.tokens[id]);
-    bytes.push_back(decoded && !added[id] ? *decoded : parts.tokens[id]);
-    if (decoded && decoded->size() == 1)
+    const bool is_byte = decoded && decoded->size() == 1;
+    bytes.push_back(decoded && (is_byte || !literal[id]) ? *decoded : parts.tokens[id]);
+    if (is_byte)
       id_of_byte[static_cast<unsigned char>(decoded->front())] = static_cast<int32_t>(id);
-    if (decoded && parts.ignore_merges && !added[id])
+    if (decoded && parts.ignore_merges && !literal[id])
       id_of.emplace(bytes.back(), static_cast<int32_t>(id));
   }
   for (size_t byte = 0; byte < id_of_byte.size(); ++byte)

@@ -16,6 +16,7 @@ int bench_step(const std::vector<std::string>& arguments);
 int bench_generate(const std::vector<std::string>& arguments);
 int bench_pipeline(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
+int bench_tokenizer(const std::vector<std::string>& arguments);
 
 /// What every record says of the machine, and of a model.
 nlohmann::ordered_json machine_json(Device::Type type = Device::Type::cpu);

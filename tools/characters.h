@@ -18,6 +18,7 @@ class Characters {
   /// ConfigError naming the character, or the byte that is no UTF-8.
   std::vector<int32_t> encode(const std::string& prompt) const;
   std::string decode(int32_t token) const;
+  std::string rest() const { return ""; }  ///< as TokenizedText: every token is shown at once
 
  private:
   std::vector<std::string> characters_;

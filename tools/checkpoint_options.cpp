@@ -71,16 +71,17 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
       .usage = "zerograd export CHECKPOINT --hf DIR",
       .summary =
           "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR), or\n"
-          "BloomForCausalLM: config.json and model.safetensors, the masters in f32. What else is "
-          "in\n"
-          "DIR stays.",
+          "BloomForCausalLM: config.json and model.safetensors, the masters in f32, and the\n"
+          "tokenizer that it was trained with. What else is in DIR stays.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"to", {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write")}},
                  {"model (the checkpoint's own unless given)",
-                  {model_type_flag(options.model), heads_flag(options.model)}}},
+                  {model_type_flag(options.model), heads_flag(options.model),
+                   text_flag({"--tokenizer"}, "PATH", options.tokenizer,
+                             "where the run's tokenizer is now, or one for tokens of a file")}}},
       .notes =
-          "A tokenizer is not written: the checkpoint's characters are none that transformers "
-          "knows,\nand PATH.bin has the tokens of whoever made it.\n\n"
+          "Characters are no tokenizer that transformers knows: of a model that reads them none is "
+          "written.\n\n"
           "  zerograd export checkpoints --hf gpt2-mine\n"
           "  zerograd train --from-hf gpt2-mine --data tokens.bin"};
   if (!parse(line, arguments, options.given)) return false;

@@ -30,6 +30,7 @@ struct ExportOptions {
   Given given;
   std::string checkpoint;
   std::string hugging_face;  ///< a folder
+  std::string tokenizer;     ///< empty: the checkpoint's own
   ModelOptions model;
 };
 

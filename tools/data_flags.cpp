@@ -39,4 +39,10 @@ std::vector<Flag> held_out_flags(DataOptions& data) {
            }}};
 }
 
+Flag tokenizer_flag(DataOptions& data) {
+  return text_flag({"--tokenizer"}, "PATH", data.tokenizer,
+                   "byte-level BPE for text, and for what tokens mean: a tokenizer.json, or a\n"
+                   "folder with one or with vocab.json and merges.txt");
+}
+
 }  // namespace zg::tools

@@ -5,6 +5,7 @@
 #include "tools/evaluation.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
+#include "tools/tokenizers.h"
 
 namespace zg::tools {
 namespace {
@@ -16,6 +17,7 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   if (options.given.count("--val-fraction"))
     data.validation_fraction = options.data.validation_fraction;
   if (options.given.count("--split")) data.split = options.data.split;
+  if (options.given.count("--tokenizer")) data.tokenizer = options.data.tokenizer;
   if (data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: " +
                       options.checkpoint + " does not name its data");
@@ -30,11 +32,13 @@ int eval(const std::vector<std::string>& arguments) {
   check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.place);
   const Settings& saved = trained->settings;
-  const DataOptions data = data_options(saved, options);
+  DataOptions data = data_options(saved, options);
+  const int64_t known = settle_tokenizer(data, &saved);
   const uint64_t seed = options.given.count("--seed") ? options.seed : saved.seed;
   const auto dataset = make_dataset(data, saved.model.block_size, seed, saved.model.vocabulary);
   check_tokens(saved, *dataset, data.source);
   check_data_flags(options, data.source, *dataset);
+  if (options.given.count("--tokenizer")) check_tokenizer(data, known, *dataset);
   if (data.source == saved.data.source)
     if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
         !change.empty())

@@ -21,6 +21,7 @@ std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
       source_flag(data),
       choice_flag({"--order"}, data.order, {"random", "sequential"}, "of training samples")};
   for (Flag& flag : held_out_flags(data)) flags.push_back(std::move(flag));
+  flags.push_back(tokenizer_flag(data));
   std::vector<Flag> model_flags = {
       model_type_flag(model),
       integer_flag({"--n-layer", "--num-layers"}, model.layers,
@@ -386,6 +387,7 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
   std::vector<Flag> flags = {source_flag(options.data), model_type_flag(options.model),
                              heads_flag(options.model)};
   std::vector<Flag> held_out = held_out_flags(options.data);
+  held_out.push_back(tokenizer_flag(options.data));
   flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
   return flags;
 }
@@ -437,8 +439,8 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                                "keep the likeliest that together have this probability"),
                    seed_flag(sampling.seed, "of the draws")}},
                  {"model (the checkpoint's own unless given)",
-                  {source_flag(options.data), model_type_flag(options.model),
-                   heads_flag(options.model)}},
+                  {source_flag(options.data), tokenizer_flag(options.data),
+                   model_type_flag(options.model), heads_flag(options.model)}},
                  {"place", place_flags(options.place)},
                  later_place_flags()},
       .notes =

@@ -27,6 +27,8 @@ struct DataOptions {
   models::Order order = models::Order::random;
   double validation_fraction = 0.1;
   std::array<double, 3> split = {969, 30, 1};  ///< of Megatron's PREFIX, as its --split
+  std::string tokenizer;           ///< PATH of what text is read with; empty: its characters
+  std::string tokenizer_checksum;  ///< of tools/tokenizers.h, once it was read
 };
 
 /// Sizes of 0 were not given. A model is a name or (layers, heads, width), of the family bloom

@@ -23,6 +23,7 @@
 #include "tools/processes.h"
 #include "tools/setup.h"
 #include "tools/text.h"
+#include "tools/tokenizers.h"
 #include "zero/checkpoint_file.h"
 
 namespace zg::tools {
@@ -107,7 +108,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
   check_rampup(options.batch.rampup, size);
   Settings settings = {.model = model_config(options.model, dataset),
                        .data = options.data,
-                       .characters = characters_of(dataset),
+                       .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
                        .contents = contents_of(options.data.source),
                        .micro_batch = size.micro,
                        .accumulation = size.accumulation,
@@ -190,13 +191,16 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (options.data.source.empty())
     throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
                       options.save + " has no checkpoint to resume");
+  const int64_t known = settle_tokenizer(options.data, saved ? &*saved : nullptr);
+  const int64_t own = own_vocabulary(options.model);
+  if (options.model.vocabulary == 0 && own == 0) options.model.vocabulary = known;
   run.dataset =
       dataset ? std::move(dataset)
               : make_dataset(options.data, block_size_of(options.model, options.data), options.seed,
-                             options.model.vocabulary > 0 ? options.model.vocabulary
-                                                          : own_vocabulary(options.model));
+                             options.model.vocabulary > 0 ? options.model.vocabulary : own);
   if (saved) check_tokens(*saved, *run.dataset, options.data.source);
   check_data_flags(options, *run.dataset);
+  check_tokenizer(options.data, known, *run.dataset);
   run.settings = settings_of(options, *run.dataset);
   require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
   if (!options.initial_weights.empty())

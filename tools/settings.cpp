@@ -27,6 +27,8 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "order", settings.data.order);
   visit("data", "validation_fraction", settings.data.validation_fraction);
   visit("data", "split", settings.data.split);
+  visit("data", "tokenizer", settings.data.tokenizer);
+  visit("data", "tokenizer_checksum", settings.data.tokenizer_checksum);
   visit("data", "characters", settings.characters);
   visit("data", "bytes", settings.contents.bytes);
   visit("data", "checksum", settings.contents.checksum);
@@ -177,9 +179,9 @@ void read(const Json& json, T& value) {
 }
 
 bool is_recent(const std::string& group, const std::string& name) {
-  return group == "run" || name == "split" || name == "bytes" || name == "checksum" ||
-         name == "skipped_samples" || name == "family" || name == "position" ||
-         name == "embedding_norm";
+  return group == "run" || name.starts_with("tokenizer") || name == "split" || name == "bytes" ||
+         name == "checksum" || name == "skipped_samples" || name == "family" ||
+         name == "position" || name == "embedding_norm";
 }
 
 // Whether a difference is a line of its own. Characters are checked where the data is read; what

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "models/names.h"
+#include "models/tokenized_text.h"
+#include "models/tokenizer_files.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tools/checkpoints.h"
@@ -153,7 +155,10 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_
                                             .vocabulary = vocabulary});
   if (ends_with(options.source, ".bin")) return token_file_dataset(options.source, text);
   if (ends_with(options.source, ".txt") || std::filesystem::is_regular_file(options.source))
-    return models::text_dataset(options.source, text);
+    return options.tokenizer.empty()
+               ? models::text_dataset(options.source, text)
+               : models::tokenized_dataset(options.source,
+                                           models::load_tokenizer(options.tokenizer), text);
   throw ConfigError("--data: expected sort, adder, PATH.txt, PATH.bin or PREFIX, got '" +
                     options.source + "', beside which there is no " + options.source + ".idx" +
                     did_you_mean(options.source, {"sort", "adder"}));
@@ -266,6 +271,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
   fill("--order", options.data.order, saved.data.order);
   fill("--val-fraction", options.data.validation_fraction, saved.data.validation_fraction);
   fill("--split", options.data.split, saved.data.split);
+  fill("--tokenizer", options.data.tokenizer, saved.data.tokenizer);
   fill("--seed", options.seed, saved.seed);
   fill("--save-top-k", options.save_top_k, saved.save_top_k);
   if (missing("--steps") && missing("--epochs") && missing("--train-samples") && saved.steps > 0) {

@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "models/byte_alphabet.h"
+#include "models/tokenizer_files.h"
+#include "runtime/error.h"
+#include "tests/fuzz/bounded.h"
+
+// The same text as tokenizer.json, as vocab.json with merges.txt behind an empty line, and as what
+// is encoded. The first '*' of a file becomes the 256 bytes, "!":0 and so on, without which there
+// is no tokenizer.
+namespace zg::testing {
+namespace {
+
+using models::Tokenizer;
+
+std::string with_bytes(std::string file) {
+  static const std::string entries = [] {
+    std::string text;
+    int id = 0;
+    for (const unsigned char byte : models::bytes_by_character()) {
+      text += (id ? "," : "") + nlohmann::json(models::byte_alphabet()[byte]).dump() + ":" +
+              std::to_string(id);
+      ++id;
+    }
+    return text;
+  }();
+  const size_t star = file.find('*');
+  return star == std::string::npos ? file : file.replace(star, 1, entries);
+}
+
+bool is_ascii(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0; });
+}
+
+void check_round_trip(const Tokenizer& tokenizer, const std::string& text) {
+  const models::TokenizerParts& parts = tokenizer.parts();
+  // A space that is put before words does not go away; an added token may look like other bytes.
+  bool exact = !parts.add_prefix_space;
+  for (const models::AddedToken& token : parts.added) exact = exact && is_ascii(token.content);
+  const std::string back = tokenizer.decode(tokenizer.encode(text));
+  if (exact && back != text) report("not the bytes that were encoded", text);
+}
+
+void check(const Tokenizer& tokenizer, const std::string& text) {
+  const std::string json = models::tokenizer_json(tokenizer);
+  if (models::tokenizer_json(models::tokenizer_from_json(json, "again")) != json)
+    report("not what is written of it", text);
+  try {
+    check_round_trip(tokenizer, text);
+  } catch (const ConfigError& error) {  // a split that takes too many steps
+    if (!std::string(error.what()).starts_with("t"))
+      report("an error without its file", error.what());
+  }
+}
+
+template <class Read>
+void guarded(const std::string& begin, const std::string& text, const Read& read) {
+  const auto check_place = [&](const Error& error) {
+    if (!std::string(error.what()).starts_with(begin))
+      report("an error without its file", error.what());
+  };
+  std::optional<Tokenizer> tokenizer;
+  try {
+    tokenizer.emplace(read());
+  } catch (const FileError& error) {
+    check_place(error);
+  } catch (const Unsupported& error) {
+    check_place(error);
+  }
+  if (tokenizer) check(*tokenizer, text);
+}
+
+const Tokenizer& trained() {
+  static const Tokenizer tokenizer = models::train_tokenizer(
+      "the then they \u0442\u043e \u4e2d\u6587 1234 the then they {\"vocab\": {\"merges\"",
+      {.vocabulary = 300});
+  return tokenizer;
+}
+
+}  // namespace
+}  // namespace zg::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
+  using namespace zg;
+  using namespace zg::testing;
+  const std::string text(bytes, bytes + size);
+  bounded([&] {
+    guarded("tokenizer.json: ", text,
+            [&] { return models::tokenizer_from_json(with_bytes(text), "tokenizer.json"); });
+  });
+  bounded([&] {
+    const size_t end = std::min(text.find("\n\n"), text.size());
+    const models::GPT2Files files = {.vocabulary = with_bytes(text.substr(0, end)),
+                                     .merges = text.substr(end)};
+    guarded("two/", text, [&] { return models::tokenizer_from_gpt2(files, "two"); });
+  });
+  bounded([&] { check_round_trip(trained(), text); });
+  return 0;
+}

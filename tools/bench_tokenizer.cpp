@@ -1,0 +1,122 @@
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "bench/case.h"
+#include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/bench.h"
+#include "tools/flags.h"
+#include "tools/run.h"
+#include "tools/text.h"
+#include "tools/tokenizers.h"
+
+namespace zg::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of this thread, which is all that works here: what else a machine does costs it less than by the
+// wall's clock.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Timing {
+  const char* name;
+  std::vector<double> seconds;  // sorted
+
+  double rate(int64_t bytes) const {
+    return static_cast<double>(bytes) / bench::quantile(seconds, 0.5);
+  }
+};
+
+Timing measure(const char* name, int64_t repeats, const std::function<void()>& run) {
+  Timing row{.name = name};
+  for (int64_t i = 0; i <= repeats; ++i) {
+    const double begin = processor_seconds();
+    run();
+    if (i > 0)  // the first takes what memory the others have
+      row.seconds.push_back(processor_seconds() - begin);
+  }
+  std::sort(row.seconds.begin(), row.seconds.end());
+  return row;
+}
+
+void print(const std::vector<Timing>& rows, int64_t bytes, int64_t tokens) {
+  std::printf(
+      "| case | bytes | tokens | median ms | p10 - p90 | MB/s | best |\n"
+      "|---|---:|---:|---:|---:|---:|---:|\n");
+  for (const Timing& row : rows) {
+    const auto ms = [&](double q) { return 1e3 * bench::quantile(row.seconds, q); };
+    std::printf("| %s | %lld | %lld | %.1f | %.1f - %.1f | %.1f | %.1f |\n", row.name,
+                (long long)bytes, (long long)tokens, ms(0.5), ms(0.1), ms(0.9),
+                1e-6 * row.rate(bytes), 1e-3 * static_cast<double>(bytes) / ms(0.0));
+  }
+}
+
+Json json_of(const std::vector<Timing>& rows, const models::Tokenizer& tokenizer, int64_t bytes,
+             int64_t tokens) {
+  Json cases = Json::array();
+  for (const Timing& row : rows)
+    cases.push_back({{"case", row.name},
+                     {"samples", row.seconds.size()},
+                     {"median_s", bench::quantile(row.seconds, 0.5)},
+                     {"p10_s", bench::quantile(row.seconds, 0.1)},
+                     {"p90_s", bench::quantile(row.seconds, 0.9)},
+                     {"best_s", row.seconds.front()},
+                     {"bytes_per_s", row.rate(bytes)}});
+  return {{"schema", 1},
+          {"bench", "tokenizer"},
+          {"machine", machine_json()},
+          {"vocabulary", tokenizer.vocabulary()},
+          {"tokenizer_checksum", checksum_of(tokenizer)},
+          {"bytes", bytes},
+          {"tokens", tokens},
+          {"rows", cases}};
+}
+
+}  // namespace
+
+int bench_tokenizer(const std::vector<std::string>& arguments) {
+  std::string path, name, json;
+  int64_t repeats = 10;
+  const CommandLine line = {
+      .usage = "zerograd bench tokenizer TEXT --tokenizer PATH|train:SIZE [flags]",
+      .summary =
+          "Encodes a text and decodes its tokens on one thread, whose processor time counts.",
+      .positionals = {positional("TEXT", "a file", path)},
+      .groups = {{"flags",
+                  {text_flag({"--tokenizer"}, "PATH", name,
+                             "a tokenizer.json, a folder with one or with vocab.json and "
+                             "merges.txt,\nor train:SIZE for one of SIZE tokens, trained on TEXT"),
+                   integer_flag({"--repeats"}, repeats, "times, after one that is not counted",
+                                {1, nullptr}),
+                   text_flag({"--json"}, "F", json, "writes the same as JSON")}}},
+      .notes = "  zerograd bench tokenizer input.txt --tokenizer train:4096"};
+  Given given;
+  if (!parse(line, arguments, given)) return 0;
+  if (name.empty())
+    throw ConfigError("--tokenizer: expected PATH or train:SIZE, got nothing; try train:4096");
+  check_writable("--json", json);
+  const std::string text = read_text(path);
+  if (text.empty()) throw ConfigError(path + ": the file is empty; expected text");
+  const models::Tokenizer tokenizer = tokenizer_named(name, text);
+  std::vector<int32_t> ids;
+  std::string back;
+  std::vector<Timing> rows;
+  rows.push_back(measure("encode", repeats, [&] { ids = tokenizer.encode(text); }));
+  rows.push_back(measure("decode", repeats, [&] { back = tokenizer.decode(ids); }));
+  if (back != text) throw Error("bench tokenizer: " + path + " did not come back");
+  const auto bytes = static_cast<int64_t>(text.size()), tokens = static_cast<int64_t>(ids.size());
+  print(rows, bytes, tokens);
+  if (!json.empty()) write_text(json, json_of(rows, tokenizer, bytes, tokens).dump(1));
+  return 0;
+}
+
+}  // namespace zg::tools
