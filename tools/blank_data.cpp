@@ -35,8 +35,8 @@ std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model) 
   }
   if (vocabulary == 0 || block_size == 0)
     throw ConfigError(
-        "--data: expected sort, adder, PATH.txt or PATH.bin, or for a plan without data "
-        "--vocab-size and --block-size, got neither");
+        "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort, or "
+        "--vocab-size and --block-size for a plan without data");
   return std::make_shared<BlankDataset>(vocabulary, block_size);
 }
 

@@ -326,21 +326,22 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   TrainOptions& train = options.train;
   train.steps = 3;
   CommandLine line = {
-      .usage = "zerograd plan --data sort|adder|PATH.txt|PATH.bin [flags of train]",
+      .usage = "zerograd plan [--data sort|adder|PATH.txt|PATH.bin] [flags of train]",
       .summary =
           "Walks the training steps on devices without memory and prints the bytes that train\n"
-          "will take, on each rank and on the wire. Exit status 3 when they exceed "
+          "will take, on each rank and on the wire. Without --data it takes the vocabulary and\n"
+          "block size of the model's name or of flags. Exit status 3 when they exceed\n"
           "--device-memory.",
       .groups = {{"plan",
                   {switch_flag({"--explain"}, options.explain,
                                "ZeRO's formulas beside ours, and the precisions")}}},
       .notes =
           "  zerograd plan --data sort --model-type gpt2-xl --device-memory 12GiB\n"
-          "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16"};
+          "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16\n"
+          "  zerograd plan --model-type bloom-13b --ranks 8 --tensor-parallel 4 "
+          "--pipeline-parallel 2"};
   for (FlagGroup& group : train_groups(train)) line.groups.push_back(std::move(group));
   if (!parse(line, arguments, train.given)) return false;
-  if (train.data.source.empty() && train.resume.empty() && !options.explain)
-    throw ConfigError(data_expected);
   load_config(train);
   choose_folder(train);
   check_train(train);

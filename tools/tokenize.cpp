@@ -97,7 +97,7 @@ std::vector<Ids> encode(const models::Tokenizer& tokenizer, const std::vector<st
 }
 
 /// What has been done, on stderr now and then.
-class Progress {
+class Account {
  public:
   int64_t documents = 0, empty = 0, bytes = 0, tokens = 0;
 
@@ -115,14 +115,14 @@ class Progress {
   Clock::time_point begin_ = Clock::now(), printed_ = begin_;
 };
 
-Progress write(const TokenizeOptions& options, const models::Tokenizer& tokenizer,
+Account write(const TokenizeOptions& options, const models::Tokenizer& tokenizer,
                models::TokenWriter& writer) {
   constexpr size_t bytes_at_once = size_t{32} << 20;
   const Ids end = end_of_document(options, tokenizer);
   const size_t workers = options.workers > 0 ? static_cast<size_t>(options.workers)
                                              : std::max(1u, std::thread::hardware_concurrency());
   TextDocuments documents(options.inputs, options.json_key);
-  Progress done;
+  Account done;
   std::string document;
   for (bool more = true; more;) {
     std::vector<std::string> texts;
@@ -159,7 +159,7 @@ int tokenize(const std::vector<std::string>& arguments) {
   const bool megatron = options.format == Format::megatron;
   const auto writer = megatron ? models::indexed_dataset_writer(options.prefix, vocabulary)
                                : models::token_file_writer(options.prefix + ".bin", vocabulary);
-  const Progress done = write(options, tokenizer, *writer);
+  const Account done = write(options, tokenizer, *writer);
   writer->finish();
   std::printf("saved %s.bin%s: %lld documents, %lld tokens, vocabulary %lld%s\n",
               options.prefix.c_str(), megatron ? (" and " + options.prefix + ".idx").c_str() : "",

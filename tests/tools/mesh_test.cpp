@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cstdio>
+
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
@@ -71,12 +73,12 @@ TEST_CASE("data and pipeline axes, schedules and stages change no bit") {
 
 TEST_CASE("tensor ranks, with sequences shared or not, lose what one rank does") {
   const auto check = [](const std::string& flags, double most) {
-    const Curve one = curve_of(run + "--steps 20 " + flags);
-    std::string hash;
+    const std::string adder = run + "--data adder --steps 20 ";  // of an even block size
+    const Curve one = curve_of(adder + flags);
     for (const char* share :
          {"--ranks 2 --tensor-parallel 2", "--ranks 4 --tensor-parallel 4",
           "--ranks 4 --tensor-parallel 2 --pipeline-parallel 2 --sequence-parallel"}) {
-      const Curve shared = curve_of(run + "--steps 20 " + flags + share);
+      const Curve shared = curve_of(adder + flags + share);
       CAPTURE(share);
       REQUIRE(shared.losses.size() == 20);
       for (size_t step = 0; step < 20; ++step) {
@@ -108,7 +110,7 @@ TEST_CASE("a plan of a mesh is what its ranks take, to the byte") {
            {1, 2, 1, "--tied"},
            {2, 2, 2, "--tied --zero-stage 1 --precision bf16"},
            {1, 4, 2, "--untied --schedule-pipeline gpipe --activation-checkpoint"},
-           {1, 2, 2, "--tied --sequence-parallel --zero-stage 3 --precision bf16"}}) {
+           {1, 2, 2, "--tied --data adder --sequence-parallel --zero-stage 3 --precision bf16"}}) {
     CAPTURE(share.str());
     const std::string line = run + share.str() + " --steps 2 --memory-json ";
     const Outcome trained = zerograd(line + (folder / "real"));
@@ -160,6 +162,30 @@ TEST_CASE("of a mesh the stage that fails is named, and all end") {
     }
 }
 
+TEST_CASE("mpi: processes of a mesh give the bits of threads, and one that is killed is named") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    std::printf("SKIPPED: mpi: a mesh of processes (%s)\n", why.c_str());
+    return;
+  }
+  const std::string mesh = "--pipeline-parallel 2 --tensor-parallel 2 --zero-stage 1 ";
+  const Outcome threads = zerograd(run + "--tied --ranks 8 " + mesh);
+  REQUIRE(threads.status == 0);
+  const Outcome processes = mpirun("-np 8 zerograd " + run + "--tied " + mesh);
+  CAPTURE(processes.error);
+  CHECK(processes.status == 0);
+  CHECK(line_after(processes.out, "param_hash ") == line_after(threads.out, "param_hash "));
+
+  const std::string stages = run + "--pipeline-parallel 4 --comm-timeout 10 --inject ";
+  for (const int rank : {0, 2}) {
+    const Outcome killed = mpirun("-np 4 zerograd " + stages + "rank=" + std::to_string(rank) +
+                                  ",step=1,fault=kill,phase=backward");
+    CAPTURE(killed.error);
+    CHECK(killed.status != 0);
+    CHECK(contains(killed.error, "rank " + std::to_string(rank) + " (pid "));
+    CHECK(contains(killed.error, "is gone"));
+  }
+}
+
 TEST_CASE("axes that do not share out the ranks or the model are refused by name") {
   const auto refused = [](const std::string& flags, const std::string& what) {
     const Outcome outcome =
@@ -172,7 +198,8 @@ TEST_CASE("axes that do not share out the ranks or the model are refused by name
   refused("--ranks 2 --tensor-parallel 2", "expected a divisor of the 3 heads (1, 3), got 2");
   refused("--ranks 4 --pipeline-parallel 4", "expected at most the model's 2 layers, got 4");
   refused("--sequence-parallel", "expected --tensor-parallel 2 or more");
-  refused("--ranks 2 --pipeline-parallel 2 --schedule-pipeline zigzag", "expected one of");
+  refused("--ranks 2 --pipeline-parallel 2 --schedule-pipeline zigzag",
+          "expected 1f1b, gpipe, got");
 }
 
 }  // namespace zg::testing
