@@ -90,7 +90,7 @@ Training trained(const GPTConfig& config, const Setting& setting) {
     const Mesh mesh(world, {.tensor = setting.ranks});
     OfRank& result = results[static_cast<size_t>(world.rank())];
     result.store = std::make_unique<ParameterStore>();
-    const GPT gpt(*result.store, config, {&mesh, setting.sequence});
+    const GPT gpt(*result.store, config, {.mesh = &mesh, .sequence_parallel = setting.sequence});
     FakeSource source(*result.store, device, setting.dtype);
     for (const auto& parameter : result.store->parameters())
       if (parameter->init.kind == Init::Kind::normal)
@@ -184,7 +184,7 @@ TEST_CASE("one tensor rank gives the bits of none") {
     run_local(1, [&](Communicator& world, const Device& device) {
       const Mesh mesh(world, {});
       ParameterStore store;
-      const GPT gpt(store, config, {&mesh, /*sequence_parallel=*/true});
+      const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
       FakeSource source(store, device, DType::f32);
       Tape tape(device, &source);
       CHECK(gpt.loss(tape, random_ids(2, 8, 13, device, 1), random_ids(2, 8, 13, device, 1), {})
@@ -269,7 +269,7 @@ TEST_CASE("masks of what tensor ranks split differ, masks of what they have whol
     run_local(2, [&](Communicator& world, const Device& device) {
       const Mesh mesh(world, {.tensor = 2});
       ParameterStore store;
-      const GPT gpt(store, config, {&mesh, sequence});
+      const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = sequence});
       FakeSource source(store, device, DType::f32);
       Tape tape(device, &source);
       const Tensor ids = random_ids(2, 8, 13, device, 1);
@@ -303,7 +303,7 @@ TEST_CASE("tensor ranks give the whole model's logits, and generate its tokens f
         const Mesh mesh(world, {.tensor = ranks});
         ParameterStore store;
         // Seven tokens: what is no loss splits none.
-        const GPT gpt(store, config, {&mesh, /*sequence_parallel=*/true});
+        const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
         FakeSource source(store, device, DType::f32);
         for (const auto& parameter : store.parameters())
           if (parameter->init.kind == Init::Kind::normal)
@@ -340,7 +340,7 @@ Account account_of_a_step(Communicator& world, const Device& device, bool sequen
                           bool checkpointing) {
   const Mesh mesh(world, {.tensor = world.size()});
   ParameterStore store;
-  const GPT gpt(store, shared_bloom(), {&mesh, sequence});
+  const GPT gpt(store, shared_bloom(), {.mesh = &mesh, .sequence_parallel = sequence});
   EmptySource source(store, device);
   const Tensor ids = Tensor::full({3, 8}, 12, DType::i32, device);
   Tape tape(device, &source);
@@ -389,7 +389,7 @@ int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
   const auto world = counting_communicator(0, count);
   const Mesh mesh(*world, {.tensor = count});
   ParameterStore store;
-  const GPT gpt(store, config, {&mesh, sequence});
+  const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = sequence});
   EmptySource source(store, device);
   const Tensor ids = Tensor::full({2, 256}, 1, DType::i32, device);
   Tape tape(device, &source);
@@ -416,13 +416,13 @@ TEST_CASE("tensor ranks that cannot share a model out are told which can") {
   const auto world = counting_communicator(0, 8);
   const Mesh mesh(*world, {.tensor = 8});
   ParameterStore store;
-  CHECK_THROWS_WITH_AS(GPT(store, shared_gpt(), {&mesh}),
+  CHECK_THROWS_WITH_AS(GPT(store, shared_gpt(), {.mesh = &mesh}),
                        "gpt: tensor ranks: expected a divisor of the 4 heads (1, 2, 4), got 8",
                        ConfigError);
   GPTConfig config = shared_gpt();
   config.heads = 16;
   config.block_size = 12;
-  CHECK_THROWS_WITH_AS(GPT(store, config, {&mesh, /*sequence_parallel=*/true}),
+  CHECK_THROWS_WITH_AS(GPT(store, config, {.mesh = &mesh, .sequence_parallel = true}),
                        "gpt: sequence parallel: expected a block size that 8 tensor ranks divide, "
                        "got 12",
                        ConfigError);
@@ -432,7 +432,7 @@ TEST_CASE("a rank's model counts the whole model's parameters") {
   const auto world = counting_communicator(1, 2);
   const Mesh mesh(*world, {.tensor = 2});
   ParameterStore store, whole;
-  CHECK(GPT(store, shared_bloom(), {&mesh}).transformer_parameters() ==
+  CHECK(GPT(store, shared_bloom(), {.mesh = &mesh}).transformer_parameters() ==
         GPT(whole, shared_bloom()).transformer_parameters());
   CHECK(store.numel() < whole.numel());
 }
