@@ -79,6 +79,10 @@ void check(const TuneOptions& options) {
     throw ConfigError(
         "tune: expected one process, got one of several that a launcher started; try zerograd tune "
         "--ranks N, whose ranks are threads");
+  if (options.train.axes.model_ranks() > 1)
+    throw Unsupported(
+        "--tensor-parallel, --pipeline-parallel: tune varies how ranks share the data; try plan "
+        "for each mesh");
   if (options.train.place.type != Device::Type::cpu)
     throw Unsupported(std::string("--device ") + zg::name_of(options.train.place.type) +
                       ": tune predicts times of the cpu alone; try plan or train with it");

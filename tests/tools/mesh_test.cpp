@@ -124,6 +124,55 @@ TEST_CASE("a plan of a mesh is what its ranks take, to the byte") {
   }
 }
 
+TEST_CASE("what stands between steps is the same on every mesh: validations, samples, scores") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int word = 0; word < 400; ++word) text += "word " + std::to_string(word * word % 97) + "\n";
+  write_file(folder / "text", text);
+  const std::string line = "train --data " + (folder / "text") +
+                           " --steps 4 --train-batch-size 8 --batch-size 2 --log-interval 0 "
+                           "--threads 1 --n-layer 4 --n-head 4 --n-embd 16 --block-size 16 "
+                           "--eval-interval 2 --sample-interval 4 --lr 3e-3 ";
+  const Outcome one = zerograd(line);
+  CHECK(contains(one.out, "val loss"));
+  CHECK(contains(one.out, "sample after step 4:"));
+  for (const char* share : {"--ranks 4 --pipeline-parallel 4", "--ranks 4 --pipeline-parallel 2"}) {
+    const Outcome meshed = zerograd(line + share);
+    CAPTURE(meshed.error);
+    CHECK(meshed.status == 0);
+    CHECK(meshed.out == one.out);
+  }
+  // Scores end with the answers of a model that learnt nothing: of one and the same.
+  const std::string scored = run + "--untied --score-samples 40 ";
+  CHECK(zerograd(scored + "--ranks 2 --pipeline-parallel 2").out == zerograd(scored).out);
+}
+
+TEST_CASE("plans of the published BLOOM models need neither data nor their ranks") {
+  const Outcome tutorial = zerograd(
+      "plan --model-type bloom-13b --ranks 8 --pipeline-parallel 2 --tensor-parallel 4 "
+      "--precision bf16 --batch-size 1 --train-batch-size 16 --steps 1 --device-memory 96GiB");
+  CAPTURE(tutorial.error);
+  CHECK(tutorial.status == 0);
+  CHECK(contains(tutorial.out, "number of parameters: 12853626880\n"));
+  CHECK(contains(tutorial.out, "| 1 | 4 | 20 - 39 | 1.638 |"));
+  CHECK(contains(tutorial.out, "bubble 5.9 %: (p - 1) / (m + p - 1) of 2 stages and 16 "));
+  CHECK(contains(tutorial.out, "fits 96GiB: yes"));
+
+  const Outcome largest = zerograd(
+      "plan --model-type bloom-176b --ranks 384 --pipeline-parallel 12 --tensor-parallel 4 "
+      "--precision bf16 --batch-size 2 --train-batch-size 256 --zero-stage 1 --steps 1 "
+      "--device-memory 80GiB");
+  CAPTURE(largest.error);
+  CHECK(largest.status == 0);
+  CHECK(contains(largest.out, "number of parameters: 176247271424\n"));
+  CHECK(contains(largest.out, "mesh: data 8 x pipeline 12 x tensor 4"));
+  CHECK(contains(largest.out, "fits 80GiB: yes; smallest setting that fits: --zero-stage 1"));
+
+  const Outcome unknown = zerograd("plan --model-type gpt-mini");
+  CHECK(unknown.status == 2);
+  CHECK(contains(unknown.error, "--vocab-size and --block-size for a plan without data"));
+}
+
 TEST_CASE("a checkpoint of one mesh goes on in any other") {
   const TemporaryFolder folder;
   const std::string long_run = run + "--tied --dropout 0 --steps 4 ";
