@@ -1,0 +1,108 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/gpt.h"
+#include "tests/accelerator/accelerator.h"
+#include "tests/op_case.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+/// Parameters in f32 that are always there, and their gradients.
+class Source final : public ParameterSource {
+ public:
+  Source(const ParameterStore& store, const Device& device) {
+    for (const auto& parameter : store.parameters()) {
+      std::vector<float> start(static_cast<size_t>(parameter->shape.numel()));
+      initialise(*parameter, 1, 0, start);
+      if (parameter->init.kind == Init::Kind::normal)
+        for (float& value : start) value *= 5.0f;
+      values_[parameter.get()] = Tensor::from(start, parameter->shape, device);
+    }
+  }
+  void acquire(const Unit&, Stream&) override {}
+  void release(const Unit&, Stream&) noexcept override {}
+  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
+  void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
+    for (size_t i = 0; i < gradients.size(); ++i)
+      this->gradients[unit.parameters[i]->name] = gradients[i].to_doubles();
+  }
+
+  std::map<std::string, std::vector<double>> gradients;
+
+ private:
+  std::map<const Parameter*, Tensor> values_;
+};
+
+struct Step {
+  double loss;
+  std::map<std::string, std::vector<double>> gradients;
+};
+
+/// A step of each of two tensor ranks; tokens are split between the layers, so that every op
+/// between ranks has its turn.
+std::vector<Step> steps_on(Device::Type type) {
+  const GPTConfig config{.layers = 1,
+                         .heads = 4,
+                         .width = 16,
+                         .vocabulary = 13,
+                         .block_size = 8,
+                         .tied = true,
+                         .dropout = 0.1f,
+                         .family = Family::bloom,
+                         .position = Position::alibi,
+                         .embedding_norm = true};
+  std::vector<Step> steps(2);
+  run_local(2,
+            [&](Communicator& world, const Device& device) {
+              const Mesh mesh(world, {.tensor = 2});
+              ParameterStore store;
+              const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
+              Source source(store, device);
+              std::vector<int32_t> ids(16), targets(16);
+              for (int32_t i = 0; i < 16; ++i) {
+                ids[static_cast<size_t>(i)] = i * 5 % 13;
+                targets[static_cast<size_t>(i)] = i % 7 == 0 ? -1 : i * 3 % 13;
+              }
+              Tape tape(device, &source);
+              const Var loss = gpt.loss(tape, Tensor::from(ids, {2, 8}, device),
+                                        Tensor::from(targets, {2, 8}, device), {.seed = 3}, true);
+              Step& step = steps[static_cast<size_t>(world.rank())];
+              step.loss = loss.value().item();
+              tape.backward(loss);
+              step.gradients = source.gradients;
+            },
+            {.type = type});
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("a step of tensor ranks on accelerators is near the cpu's" *
+          doctest::test_suite("every device")) {
+  const std::vector<Step> expected = steps_on(Device::Type::cpu), steps = steps_on(accelerator);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(rank);
+    CHECK(std::fabs(steps[rank].loss - expected[rank].loss) < 1e-5);
+    CHECK(steps[rank].loss == steps[0].loss);
+    for (const auto& [name, gradient] : expected[rank].gradients) {
+      CAPTURE(name);
+      const std::vector<double>& own = steps[rank].gradients.at(name);
+      REQUIRE(own.size() == gradient.size());
+      double squares = 0.0, far = 0.0;
+      for (size_t i = 0; i < own.size(); ++i) {
+        squares += gradient[i] * gradient[i];
+        far += (own[i] - gradient[i]) * (own[i] - gradient[i]);
+      }
+      // Products on tensor cores round what they multiply to less than f32.
+      CHECK(std::sqrt(far) <= 2e-3 * std::sqrt(squares));
+    }
+  }
+}
