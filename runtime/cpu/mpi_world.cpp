@@ -227,7 +227,7 @@ void MpiWorld::until(Meeting& meeting, int64_t yields) {
     // Whoever was stopped itself has not heard its peers, who may have been there long ago.
     if (now > looked + pause) {
       meeting.last = std::max(meeting.last, now + pause);
-      meeting.question = 0;
+      meeting.first = meeting.second = {};
     }
     looked = now;
     if (is_over(meeting)) return;
@@ -302,16 +302,25 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
         lock, meeting,
         unfinished(ranks_of(*meeting.group, meeting.missing), verb_of(meeting), place_of(meeting)));
   if (meeting.carried) return late_carried(lock, meeting, now);
+  // Asked ahead of the deadline, ranks show whether they are stopped; at the deadline, what they
+  // do.
+  if (now < meeting.last - std::min<Clock::duration>(answered_within, patience() / 2)) return;
+  const auto ask = [&](Meeting::Question& question) {
+    question = {.number = ++questions_, .asked = now};
+    post({.kind = Notice::Kind::asks, .sequence = question.number, .step = *step_}, others_);
+  };
+  if (meeting.first.number == 0) return ask(meeting.first);
   if (now <= meeting.last) return;
-  if (meeting.question == 0) {
-    meeting.question = ++questions_;
-    meeting.asked = now;
-    post({.kind = Notice::Kind::asks, .sequence = meeting.question, .step = *step_}, others_);
-    return;
-  }
-  const auto has_answered = [&](int rank) { return peers_[at(rank)].answered >= meeting.question; };
-  if (now < meeting.asked + answered_within &&
-      !std::all_of(others_.begin(), others_.end(), has_answered))
+  if (meeting.second.number == 0) return ask(meeting.second);
+  const auto has_answered = [&](int rank) {
+    return peers_[at(rank)].answered >= meeting.second.number;
+  };
+  const auto is_heard = [&](int rank) {
+    return has_answered(rank) || (peers_[at(rank)].answered < meeting.first.number &&
+                                  now >= meeting.first.asked + answered_within);
+  };
+  if (now < meeting.second.asked + answered_within &&
+      !std::all_of(others_.begin(), others_.end(), is_heard))
     return;
   // Whoever is silent is stopped, or as good as that.
   std::vector<Doing> ranks(peers_.size());
@@ -328,7 +337,7 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
     fail(lock, meeting, absence(found.ranks, found.verb, timeout_.count(), found.place));
   if (!found.alive) fail(lock, meeting, ring(ranks));
   meeting.last = *found.alive + patience();
-  meeting.question = 0;
+  meeting.first = meeting.second = {};
 }
 
 /// When one has waited too long, all who wait say so, once. Those who said nothing are missing; if

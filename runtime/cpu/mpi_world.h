@@ -28,8 +28,11 @@ struct Meeting {
   std::function<bool(int member)> awaited;
   std::vector<int> missing;  // members that it waits for
   std::condition_variable woken;
-  int64_t question = 0;  // 0: none was asked
-  Clock::time_point asked{};
+  struct Question {
+    int64_t number = 0;  // 0: none was asked
+    Clock::time_point asked{};
+  };
+  Question first, second;
 };
 
 /// What the groups of one process share: its connection to all others by MPI, the news of them, the
