@@ -14,7 +14,7 @@ files again:
 
 The text is made of seed.txt by a recipe, which tests/models/tokenizer_text.h has too: 64 blocks of
 16 KiB and a little more. Tokenizers are trained on the first 16. --check compares with the folder
-instead of writing it.
+instead of writing it; --text writes nothing but the text, to stdout.
 """
 import json
 import pathlib
@@ -171,6 +171,8 @@ def merged(target, patch):
 def main():
     blocks = [block(number) for number in range(BLOCKS)]
     text = "".join(blocks).encode()
+    if "--text" in sys.argv:
+        return sys.stdout.buffer.write(text)
     record = {"tokenizers": tokenizers.__version__, "bytes": len(text), "text": xxhash.xxh3_128_hexdigest(text)}
     files = {}
     for name, settings in (("gpt2", gpt2()), ("bloom", bloom())):
