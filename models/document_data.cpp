@@ -10,7 +10,7 @@ namespace zg::models {
 namespace {
 
 /// Where each part begins, and the end: weights normalised, each part rounded to whole documents,
-/// half to even, and what that leaves over taken from every border, as Megatron does.
+/// half to even, and what that leaves over taken from every border, as Megatron-DeepSpeed does.
 std::array<int64_t, 4> borders(const std::array<double, 3>& weights, int64_t documents) {
   const double sum = weights[0] + weights[1] + weights[2];
   std::array<int64_t, 4> border{};

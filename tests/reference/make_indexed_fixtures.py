@@ -5,9 +5,10 @@ the tests; to make the files again:
 
     python3 tests/reference/make_indexed_fixtures.py      (with numpy)
 
-NAME.bin and NAME.idx for each dtype; in int32 two sequences make a document. expected.json has their
-sequences; the borders that Megatron's --split gives for numbers of documents; and the samples of
-uint16 in the documents' order, cut as its GPT cuts them.
+NAME.bin and NAME.idx for each dtype, byte for byte what megatron-core 0.16.1's builder makes of them;
+in int32 two sequences make a document. expected.json has their sequences; the borders that
+Megatron-DeepSpeed's --split gives for numbers of documents; and the samples of uint16 in the
+documents' order, cut as its GPT cuts them.
 """
 import json
 import pathlib
