@@ -172,7 +172,9 @@ int tune(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "tune runs a few steps of each setting; without effect: %s\n",
                  join(unused, ", ").c_str());
   const Words fixed = words_of(options, without_effect);
-  const Run run = prepared(fixed);
+  std::set<std::string> unplanned = without_effect;
+  unplanned.erase("--rampup-batch-size");  // --batch-size must suit it
+  const Run run = prepared(words_of(options, unplanned));
   const Plans plans = plans_of(run, options);
   Search search(run, fixed, begin, options.time_s);
   if (options.find_max_batch)

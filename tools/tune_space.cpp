@@ -27,6 +27,7 @@ Run tuned(const Run& run, const Tuning& tuning) {
   other.options.activation_checkpoint = tuning.activation_checkpoint;
   other.settings.micro_batch = tuning.micro_batch;
   other.settings.accumulation = tuning.accumulation;
+  other.settings.rampup = {};  // what is measured is the whole batch
   return other;
 }
 

@@ -246,6 +246,26 @@ TEST_CASE("train --autotuning tunes, and trains with the best or not") {
   CHECK(std::filesystem::exists(folder / "save/step_7"));
 }
 
+TEST_CASE("tune measures whole batches, and its command line has what lets them grow") {
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd(
+      "tune --data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
+      "--train-batch-size 16 --rampup-batch-size 4 4 36 --train-samples 100 --lr-decay-style "
+      "cosine --zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
+      "--offload-gradients none --time 6 --out " +
+      (folder / "out"));
+  CAPTURE(outcome.error);
+  CAPTURE(outcome.out);
+  REQUIRE(outcome.status == 0);
+  REQUIRE(rows_of(outcome.out).size() == 1);
+  CHECK(contains(outcome.error, "--rampup-batch-size"));
+  const std::string best = line_after(outcome.out, "best zerograd ");
+  CHECK(contains(best, "--rampup-batch-size 4,4,36"));
+  const Outcome trained = zerograd(best + " --score-samples 0");
+  CHECK(trained.status == 0);
+  CHECK(contains(trained.error, "the batch grows from 4 by 4 to 16 over 36 samples; 4 now\n"));
+}
+
 TEST_CASE("tune refuses what it cannot do, before anything runs") {
   const TemporaryFolder folder;
   const std::string config = folder / "ds.json";
@@ -264,6 +284,8 @@ TEST_CASE("tune refuses what it cannot do, before anything runs") {
       {"--data sort --find-max-batch --config " + config, 2, "--find-max-batch: expected no"},
       {"--data sort --config " + config + " --out " + config, 2, "--out: "},
       {"--data sort --out /nowhere/tuned.json", 5, "--out: /nowhere/tuned.json cannot be written"},
+      {"--data sort --train-batch-size 16 --rampup-batch-size 4 4 36", 2,
+       "--batch-size x ranks, 16 x 1 = 16, divides, got 4 and 4; try --batch-size 4"},
       {"--resume " + folder.path(), 2, "--resume: expected a run from its beginning"},
       {"--data sort --ranks 2 --device-memory 1MiB --out " + (folder / "out"), 3,
        "takes 2097152 bytes of device memory, 0 of the host's and 0 of the drive for each rank, 2 "
