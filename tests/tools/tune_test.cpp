@@ -252,7 +252,7 @@ TEST_CASE("tune measures whole batches, and its command line has what lets them 
       "tune --data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
       "--train-batch-size 16 --rampup-batch-size 4 4 36 --train-samples 100 --lr-decay-style "
       "cosine --zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
-      "--offload-gradients none --time 6 --out " +
+      "--offload-gradients none --time 60 --out " +
       (folder / "out"));
   CAPTURE(outcome.error);
   CAPTURE(outcome.out);
