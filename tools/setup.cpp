@@ -147,12 +147,15 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_
                                     .validation_fraction = options.validation_fraction,
                                     .order = options.order,
                                     .seed = seed};
-  if (const std::string prefix = indexed_prefix(options.source); !prefix.empty())
+  if (const std::string prefix = indexed_prefix(options.source); !prefix.empty()) {
+    const int64_t known =
+        options.tokenizer.empty() ? 0 : models::load_tokenizer(options.tokenizer).vocabulary();
     return models::indexed_dataset(prefix, {.block_size = text.block_size,
                                             .split = options.split,
                                             .order = options.order,
                                             .seed = seed,
-                                            .vocabulary = vocabulary});
+                                            .vocabulary = vocabulary > 0 ? vocabulary : known});
+  }
   if (ends_with(options.source, ".bin")) return token_file_dataset(options.source, text);
   if (ends_with(options.source, ".txt") || std::filesystem::is_regular_file(options.source))
     return options.tokenizer.empty()

@@ -12,8 +12,8 @@
 namespace zg::tools {
 
 /// sort, adder, PATH.txt, PATH.bin or Megatron's PREFIX; block_size 0 takes the data's own, and
-/// vocabulary 0 has all of a PREFIX read for its largest token. ConfigError for a block size that
-/// the task cannot have, or for a source that is none of these.
+/// vocabulary 0 takes a PREFIX's from the tokenizer, or has all of it read for its largest token.
+/// ConfigError for a block size that the task cannot have, or for a source that is none of these.
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
                                               uint64_t seed, int64_t vocabulary);
 

@@ -101,11 +101,17 @@ TEST_CASE("tokenize trains a tokenizer, and train learns from what it wrote") {
   REQUIRE(documents.size() == 1);
   CHECK(documents[0].size() < text.size() / 2);
   CHECK(tokenizer.decode(documents[0]) == text);
-  const Outcome trained = zerograd(
+  const std::string train =
       "train --data " + out +
-      " --split 1 --vocab-size 270 --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --steps 2");
-  CHECK(trained.status == 0);
-  CHECK(line_after(trained.out, "param_hash ").size() == 32);
+      " --split 1 --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --steps 2 ";
+  const std::string hash = line_after(succeeds(train + "--vocab-size 270").out, "param_hash ");
+  CHECK(hash.size() == 32);
+  // The tokenizer knows the vocabulary, and what tokens mean.
+  const std::string save = folder / "run";
+  CHECK(line_after(succeeds(train + "--tokenizer " + out + ".tokenizer --save " + save).out,
+                   "param_hash ") == hash);
+  const Outcome spoken = succeeds("generate " + save + " --prompt women; --length 3");
+  CHECK(spoken.out.starts_with("women;"));
 }
 
 TEST_CASE("what tokenize cannot do is refused by name and leaves nothing") {
