@@ -29,7 +29,7 @@ Mesh::Mesh(Communicator& all, const MeshShape& wanted)
     if (size == shape.ranks()) return &world;
     std::vector<int> members;
     for (int i = 0; i < size; ++i) members.push_back(rank_of(i));
-    axes_.push_back(size == 1 ? counting_communicator(0, 1) : world.group(members, name));
+    axes_.push_back(world.group(members, name));
     return axes_.back().get();
   };
   const auto rank_of_stage = [&](int s) { return shape.rank_of(data_rank, s, tensor_rank); };

@@ -20,8 +20,8 @@ struct MeshShape {
 };
 
 /// The ranks arranged as data x pipeline x tensor, seen from one of them; each axis is a
-/// Communicator of the ranks that differ in nothing else: `world` itself where that is all, and
-/// nobody's where it is one rank, which sends nothing.
+/// Communicator of the ranks that differ in nothing else: `world` itself where that is all. Axes of
+/// one rank send nothing, and gather and fold what is its own.
 struct ZG_API Mesh {
   /// Collective. ConfigError unless the axes multiply to the number of ranks.
   Mesh(Communicator& world, const MeshShape& shape);
