@@ -187,8 +187,7 @@ Walk walk(Communicator& world, const Device& device, const MeshShape& shape, con
   zero::save_checkpoint(directory, engine, {.steps = engine.steps(), .skipped = engine.skipped()});
   zero::load_checkpoint(directory, engine);
   Walk walk{.rows = device.memory().rows(), .rest = engine.resting_bytes()};
-  for (Communicator* channel :
-       {&world, mesh.data.get(), mesh.tensor.get(), mesh.pipeline.get(), mesh.ends.get()})
+  for (Communicator* channel : {&world, mesh.data, mesh.tensor, mesh.pipeline, mesh.ends.get()})
     walk.wire.push_back(channel ? channel->wire() : WireCounts());
   return walk;
 }
