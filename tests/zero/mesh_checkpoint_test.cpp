@@ -227,6 +227,12 @@ TEST_CASE("pieces of slices that overlap, leave a gap or contradict each other a
   REQUIRE(!missing.empty());
   CHECK(contains(missing.front(), name));
   CHECK(contains(missing.front(), "row 6"));
+  const auto is_last = [&](const zero::Manifest::Piece& piece) {
+    return piece.parameter == name && piece.state == "master" && piece.slice->begin == 9;
+  };
+  const auto short_by = damages_after(step, [&](auto& m) { std::erase_if(m.pieces, is_last); });
+  REQUIRE(!short_by.empty());
+  CHECK(contains(short_by.front(), "has rows up to 9; expected 12"));
   CHECK(!damages_after(step, [&](auto& m) { third(m.pieces)->slice->begin = 5; }).empty());
   CHECK(!damages_after(step, [&](auto& m) { third(m.pieces)->slice->rows = 2; }).empty());
   CHECK(!damages_after(step, [&](auto& m) {
@@ -317,6 +323,39 @@ TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its n
   const std::string message = message_of<FileError>([&] { run_local(2, load); });
   CHECK(contains(message, "unit.0.columns"));
   CHECK(contains(message, "which the model has not"));
+}
+
+TEST_CASE("parts longer than what is moved at a time make up the whole") {
+  const TemporaryFolder folder;
+  constexpr int64_t most = int64_t{1} << 20;  // elements
+  std::string alone;
+  for (const int ranks : {1, 2}) {
+    const MeshShape shape{1, 1, ranks};
+    run_local(ranks, [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, shape);
+      ParameterStore store;
+      const Unit& unit = store.unit("unit");
+      const auto add = [&](const char* name, int64_t rows, int64_t columns) {
+        const int64_t own = columns / ranks;
+        store.add(
+            unit, name, {rows, own}, Init::normal(0.5f),
+            {.trainable = false,
+             .whole = {rows, columns},
+             .slice = Slice{
+                 .outer = rows, .extent = columns, .begin = mesh.tensor_rank * own, .rows = own}});
+      };
+      add("many_rows", 3, most / 2);  // two rows at a time
+      add("long_rows", 2, most + 2);  // less than a row at a time
+      Engine engine(store, mesh, device, {});
+      const std::string hash = engine.parameter_hash();
+      if (world.rank() == 0) {
+        if (alone.empty()) alone = hash;
+        CHECK(hash == alone);
+      }
+      save(engine, folder / std::to_string(ranks));
+    });
+    CHECK(zero::consolidate(folder / std::to_string(ranks), folder / "one", DType::f32) == alone);
+  }
 }
 
 TEST_CASE("gradients of a mesh are written whole, by name") {
