@@ -95,6 +95,20 @@ TEST_CASE("a stage that leaves early is named by all others") {
   }
 }
 
+TEST_CASE("a rank that returns before it joins a group is named by those that wait in it") {
+  const auto errors = errors_of(
+      2,
+      [](Communicator& comm, const Device& device) {
+        if (comm.rank() == 1) return;
+        const int members[] = {0, 1};
+        const auto group = comm.group(members, "late");
+        group->wait(group->broadcast(number(device), 1, "x"));
+      },
+      timeout_s);
+  CHECK(contains(errors[0], "rank 1 returned early, in step 0; the others are at "));
+  CHECK(errors[1] == "");
+}
+
 TEST_CASE("a stage that comes too late is named, not the neighbours that wait for it") {
   for (int struck = 0; struck < stages; ++struck) {
     CAPTURE(struck);
