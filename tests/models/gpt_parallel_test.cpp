@@ -428,6 +428,18 @@ TEST_CASE("tensor ranks that cannot share a model out are told which can") {
                        ConfigError);
 }
 
+TEST_CASE("the stage with the head has fewer blocks by what the head costs") {
+  const GPTConfig config{.layers = 9, .heads = 2, .width = 16, .vocabulary = 600, .block_size = 8};
+  CHECK(head_flops(config) == 3.0 * layer_flops(config));
+  const std::pair<int64_t, int64_t> layers[] = {{0, 4}, {4, 8}, {8, 9}};
+  for (int stage = 0; stage < 3; ++stage) {
+    const auto world = counting_communicator(stage, 3);
+    const Mesh mesh(*world, {.pipeline = 3});
+    const GPTPart part = part_of(mesh, config, DType::f32);
+    CHECK(std::pair(part.first_layer, part.end_layer) == layers[stage]);
+  }
+}
+
 TEST_CASE("a rank's model counts the whole model's parameters") {
   const auto world = counting_communicator(1, 2);
   const Mesh mesh(*world, {.tensor = 2});

@@ -8,6 +8,7 @@
 
 #include "models/token_writer.h"
 #include "runtime/error.h"
+#include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
 using namespace zg;
@@ -220,6 +221,11 @@ TEST_CASE("files that change under a reader are errors, not other memory") {
   const IndexedDataset data(indexed_files(folder / "data"));
   std::vector<int32_t> ids(1);
   CHECK_NOTHROW(data.read(23, 0, ids));
+  const std::string index = read_file(fixtures + "uint16.idx");
+  write_file(folder / "data.idx", std::string(index.size(), '\xff'));
+  CHECK(contains(message_of<FileError>([&] { data.read(0, 0, ids); }),
+                 "pointer of sequence 0: expected 0 to "));
+  write_file(folder / "data.idx", index);
   std::filesystem::resize_file(folder / "data.bin", 10);
   CHECK_THROWS_AS(data.read(23, 0, ids), FileError);
   std::filesystem::resize_file(folder / "data.idx", 40);

@@ -90,6 +90,7 @@ Outcome run(int stages, int layers, PipelineSchedule schedule, int64_t micro_bat
         run_pipeline(mesh, schedule, micro_batches, {between, DType::f32}, device, stage);
     std::lock_guard lock(mutex);
     CHECK(times.idle <= times.total);
+    CHECK((times.idle > 0.0) == (stages > 1));  // each waits for another one
     std::string expected;
     for (const PipelineAction& action : actions(schedule, stages, mesh.stage, micro_batches))
       expected += (action.kind == PipelineAction::Kind::forward ? " F" : " B") +

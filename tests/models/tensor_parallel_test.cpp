@@ -159,13 +159,14 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   return far / most;
 }
 
-/// Of the loss on two ranks from that on one, in `dtype`.
-Distance distance_of_loss(DType dtype, int64_t tokens, int64_t width, int64_t vocabulary) {
+/// Of the loss on two ranks from that on one, in `dtype`, of x up to `largest`.
+Distance distance_of_loss(DType dtype, int64_t tokens, int64_t width, int64_t vocabulary,
+                          double largest = 1.0) {
   std::vector<double> losses(2), gradients[2], weights[2], whole, whole_weights;
   double whole_loss = 0.0;
   run_local(2, [&](Communicator& ranks, const Device& device) {
     const TensorParallel parallel{&ranks};
-    const Tensor x = random_tensor({1, tokens, width}, dtype, device, 1);
+    const Tensor x = random_tensor({1, tokens, width}, dtype, device, 1, -largest, largest);
     const Tensor weight = random_tensor({vocabulary, width}, dtype, device, 2);
     const Tensor targets =
         random_tensor({1, tokens}, DType::i32, device, 3, 0.0, static_cast<double>(vocabulary));
@@ -206,6 +207,13 @@ TEST_CASE("a split loss in every dtype is near the whole one") {
     CHECK(far.dx < rounding);
     CHECK(far.dweight < rounding);
   }
+}
+
+TEST_CASE("a split loss is the whole one where a logit's exponential is no number") {
+  const Distance far = distance_of_loss(DType::f32, 33, 16, 101, 1000.0);
+  CHECK(far.loss < 1e-6);
+  CHECK(far.dx < 1e-3);
+  CHECK(far.dweight < 1e-3);
 }
 
 TEST_CASE("a split loss of more logits than are held at a time adds up") {
