@@ -45,6 +45,10 @@ TEST_CASE("a batch grows by Megatron's rule with the samples consumed") {
     CAPTURE(consumed);
     CHECK(tutorial.batch_at(consumed, 1024) == batch);
   }
+  // 9 / (9 / 7) is less than 7 in floating point: the whole batch comes a sample later.
+  const BatchRampup rounded{.start = 1, .increment = 1, .samples = 9};
+  CHECK(rounded.batch_at(9, 8) == 7);
+  CHECK(rounded.batch_at(10, 8) == 8);
   CHECK(BatchRampup{}.batch_at(0, 64) == 64);
   const BatchRampup level{.start = 64, .increment = 8, .samples = 1000};
   CHECK(level.batch_at(0, 64) == 64);

@@ -220,6 +220,10 @@ TEST_CASE("recipe: --exit-interval saves and ends with success, and jobs in a ro
     CHECK(!contains(part.out, "param_hash"));
   }
   CHECK(hash_of(run) == whole);
+  // Multiples are of the whole run's steps, wherever a job began.
+  const std::string other = growing + "--steps 7 --resume auto --save " + (folder / "other");
+  CHECK(contains(zerograd(other + " --exit-interval 3").error, "after 3 steps"));
+  CHECK(contains(zerograd(other + " --exit-interval 2").error, "after 4 steps"));
   // A run that ends there anyway ends as runs do.
   CHECK(hash_of(growing + "--steps 7 --exit-interval 7") == whole);
   CHECK(contains(zerograd(growing + "--steps 7 --exit-interval 2").error, "after 2 steps\n"));
