@@ -149,27 +149,23 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
   const auto check = [&](const Manifest::Piece& piece, const std::string& checksum) {
     if (checksum != piece.checksum) refuse(piece, 0, piece.shape.numel());
   };
+  const PieceSequence::Open open_piece =
+      [&](const Manifest::Piece& piece) -> const SafetensorsReader& { return open(piece); };
   std::vector<Part> parts;
   for (auto first = all.begin(); first != all.end();) {
     const Slice& slice = *(*first)->slice;
     const auto last = std::find_if(
         first, all.end(), [&](const auto* piece) { return piece->slice->begin != slice.begin; });
-    parts.push_back({slice.rows * slice.inner,
-                     {{first, last}, [&](const auto& piece) -> auto& { return open(piece);
+    parts.push_back({slice.rows * slice.inner, {{first, last}, open_piece, check}});
+    first = last;
   }
-  , check
-}
-}  // namespace zg::zero
-);
-first = last;
-}
-for (int64_t block = 0; block < all.front()->slice->outer; ++block)
-  for (Part& part : parts)
-    for (int64_t left = part.run; left > 0;) {
-      const std::span<const float> values = part.elements.next(left);
-      visit(values);
-      left -= static_cast<int64_t>(values.size());
-    }
+  for (int64_t block = 0; block < all.front()->slice->outer; ++block)
+    for (Part& part : parts)
+      for (int64_t left = part.run; left > 0;) {
+        const std::span<const float> values = part.elements.next(left);
+        visit(values);
+        left -= static_cast<int64_t>(values.size());
+      }
 }
 
 std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
