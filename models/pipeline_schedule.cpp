@@ -10,6 +10,17 @@ namespace zg::models {
 
 using Kind = PipelineAction::Kind;
 
+namespace {
+
+/// Of cutting what is left into what stages are left.
+struct Way {
+  double dearest = std::numeric_limits<double>::infinity();
+  double squares = std::numeric_limits<double>::infinity();
+  int64_t end = 0;  // of the first of these stages in the evenest way
+};
+
+}  // namespace
+
 std::vector<PipelineAction> actions(PipelineSchedule schedule, int stages, int stage,
                                     int64_t micro_batches) {
   const int64_t ahead = most_in_flight(schedule, stages, stage, micro_batches);
@@ -45,28 +56,31 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
     return until[static_cast<size_t>(end)] - until[static_cast<size_t>(begin)] +
            (stage == 0 ? first : 0.0) + (stage + 1 == stages ? last : 0.0);
   };
-  // best[s][i]: of stages s and later on layers i and later, the dearest.
+  // ways[s][i]: of stages s and later on layers i and later.
   const auto width = static_cast<size_t>(layers + 1);
-  std::vector<std::vector<double>> best(
-      static_cast<size_t>(stages + 1),
-      std::vector<double>(width, std::numeric_limits<double>::infinity()));
-  best.back()[width - 1] = 0.0;
-  for (int stage = stages - 1; stage >= 0; --stage)
-    for (int64_t begin = 0; begin < layers; ++begin)
-      for (int64_t end = begin + 1; end <= layers; ++end) {
-        double& here = best[static_cast<size_t>(stage)][static_cast<size_t>(begin)];
-        const double rest = best[static_cast<size_t>(stage + 1)][static_cast<size_t>(end)];
-        here = std::min(here, std::max(cost(stage, begin, end), rest));
+  std::vector<std::vector<Way>> ways(static_cast<size_t>(stages + 1), std::vector<Way>(width));
+  ways.back()[width - 1] = {.dearest = 0.0, .squares = 0.0};
+  const auto evenest = [&](double limit) {
+    for (int stage = stages - 1; stage >= 0; --stage)
+      for (int64_t begin = 0; begin < layers; ++begin) {
+        Way& here = ways[static_cast<size_t>(stage)][static_cast<size_t>(begin)] = {};
+        for (int64_t end = begin + 1; end <= layers; ++end) {
+          const Way& rest = ways[static_cast<size_t>(stage + 1)][static_cast<size_t>(end)];
+          const double own = cost(stage, begin, end);
+          if (own > limit || rest.dearest > limit) continue;
+          const double squares = own * own + rest.squares;
+          here.dearest = std::min(here.dearest, std::max(own, rest.dearest));
+          if (squares > here.squares) continue;
+          here.squares = squares;
+          here.end = end;  // of equal ones the last: the longest
+        }
       }
-  const double dearest = best[0][0];
+  };
+  evenest(std::numeric_limits<double>::max());
+  evenest(ways[0][0].dearest);
   std::vector<int64_t> borders = {0};
-  for (int stage = 0; stage < stages; ++stage) {
-    int64_t end = layers - (stages - 1 - stage);  // the longest that fits and leaves a way
-    while (cost(stage, borders.back(), end) > dearest ||
-           best[static_cast<size_t>(stage + 1)][static_cast<size_t>(end)] > dearest)
-      --end;
-    borders.push_back(end);
-  }
+  for (int stage = 0; stage < stages; ++stage)
+    borders.push_back(ways[static_cast<size_t>(stage)][static_cast<size_t>(borders.back())].end);
   return borders;
 }
 

@@ -36,7 +36,8 @@ ZG_API int64_t most_in_flight(PipelineSchedule schedule, int stages, int stage,
 ZG_API double pipeline_bubble(int stages, int64_t micro_batches);
 
 /// Cuts a row of layers into contiguous stages so that the dearest costs as little as can be; of
-/// several such ways the one whose stages are filled from the first on. `first` and `last`: what
+/// several such ways the evenest, by the sum of squares, and then the one whose first stages are
+/// the longer. `first` and `last`: what
 /// the first and last stage do besides. stages + 1 borders, from 0 to the number of layers, each
 /// stage with a layer at least. ConfigError when there are fewer layers than stages.
 ZG_API std::vector<int64_t> balanced_stages(std::span<const double> costs, double first,

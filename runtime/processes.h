@@ -30,7 +30,7 @@ struct ProcessOptions {
   double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
   DeviceOptions device;                   ///< threads 0: this process's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu or cuda
-  /// After a failure each rank writes its last 64 collectives on stderr: the calls, steps and
+  /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps and
   /// times.
   bool dump_collectives = false;
   /// Asked now and then, on a thread of its own: whether the launcher has announced that it will

@@ -131,6 +131,7 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
                       tensor.shape.str() + ", as its settings say");
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
+  const std::string config = models::hf_json(model);  // refuses what they have not, before a file
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw FileError("--hf: " + directory + " cannot be made: " + error.message());
@@ -144,7 +145,7 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
                                       : values);
   }
   writer.finish();
-  write_text(directory + "/" + config_name, models::hf_json(model));
+  write_text(directory + "/" + config_name, config);
   return hash.hex();
 }
 

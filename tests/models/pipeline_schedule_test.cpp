@@ -137,6 +137,9 @@ TEST_CASE("stages are cut so that the dearest costs the least") {
   CHECK(balanced_stages(even, 0, 0, 4) == std::vector<int64_t>{0, 2, 4, 6, 8});
   CHECK(balanced_stages(even, 0, 1, 2) == std::vector<int64_t>{0, 5, 8});
   CHECK(balanced_stages(even, 0, 20, 2) == std::vector<int64_t>{0, 7, 8});
+  // A head that costs more than all others makes the others no less even.
+  CHECK(balanced_stages(std::vector<double>(24, 1.0), 0, 20, 5) ==
+        std::vector<int64_t>{0, 6, 12, 18, 23, 24});
   CHECK(balanced_stages(even, 0, 0, 1) == std::vector<int64_t>{0, 8});
   for (int stages = 1; stages <= 5; ++stages)
     for (const double last : {0.0, 1.5, 6.0}) {

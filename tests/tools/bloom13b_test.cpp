@@ -61,6 +61,9 @@ TEST_CASE("the BLOOM recipe trains, saves and goes on as another mesh, with equa
   if (missing_mpi().empty()) CHECK(run("processes", tutorial, "", 8) == whole);
 
   run("part", tutorial + " HL_EXIT_INTERVAL=3", "");
+  std::filesystem::copy(folder / "part", folder / "again",
+                        std::filesystem::copy_options::recursive);
+  CHECK(run("again", tutorial, "").size() == whole.size() - 3);  // a job after the other
   const std::string resume = "--resume " + (folder / "part/checkpoints");
   for (const char* mesh :
        {"HL_PP=2 HL_TP=4 HL_DP=1", "HL_PP=4 HL_TP=2 HL_DP=1", "HL_PP=1 HL_TP=1 HL_DP=8"}) {
@@ -80,6 +83,12 @@ TEST_CASE("the BLOOM script refuses what it cannot mean, and explains itself") {
   const Outcome word = bloom13b("HL_TP=four", "");
   CHECK(word.status == 2);
   CHECK(contains(word.error, "HL_TP: expected a whole number, got 'four'"));
+  const Outcome unknown = bloom13b("HL_PPP=2", "");
+  CHECK(unknown.status == 2);
+  CHECK(contains(unknown.error, "HL_PPP: there is no such variable"));
+  CHECK(contains(bloom13b("HL_DP=1", "").error, "HL_DATA_DIR_ROOT: expected the folder of"));
+  CHECK(contains(bloom13b("HL_NUM_NODES=2", "--data x").error, "need HL_HOSTSFILE"));
+  CHECK(bloom13b("HL_HOSTSFILE=nowhere", "--data x").status == 5);
   const Outcome none = bloom13b("HL_DP=0", "");
   CHECK(none.status == 2);
 }

@@ -132,6 +132,7 @@ TEST_CASE("positions are a choice of either family and come back from a checkpoi
   // What transformers does not have is not written.
   check_refused(6, "export " + gpt + " --hf " + (folder / "out"), "position is alibi");
   check_refused(6, "export " + bloom + " --hf " + (folder / "out"), "position is learned");
+  CHECK(!std::filesystem::exists(folder / "out"));
   check_refused(2, "train --data sort --position-embedding alibii", "did you mean alibi?");
   check_refused(2, "train --data sort --model-type bloom", "--n-layer, --n-head and --n-embd");
   check_refused(2, "train --data sort --model-type bloom-560m --n-head 3", "--model-type");
