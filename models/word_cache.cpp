@@ -8,7 +8,7 @@
 namespace zg::models {
 namespace {
 
-constexpr size_t longest_word = 64;       // bytes
+constexpr size_t longest_word = 64;      // bytes
 constexpr size_t first_places = 1 << 8;  // powers of two
 constexpr size_t most_places = 1 << 19;
 

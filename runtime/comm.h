@@ -106,8 +106,8 @@ struct LocalOptions {
   double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
   DeviceOptions device;                   ///< threads 0: this rank's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu
-  /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps and
-  /// times.
+  /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
+  /// and times.
   bool dump_collectives = false;
 };
 

@@ -30,8 +30,8 @@ struct ProcessOptions {
   double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
   DeviceOptions device;                   ///< threads 0: this process's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu or cuda
-  /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps and
-  /// times.
+  /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
+  /// and times.
   bool dump_collectives = false;
   /// Asked now and then, on a thread of its own: whether the launcher has announced that it will
   /// kill this process about a second later. A collective that cannot end before is then a
@@ -44,9 +44,10 @@ struct ProcessOptions {
 /// Runs f(communicator, device) as this process's rank of a group of processes that MPI started,
 /// device cpu:rank or the GPU of its rank on this host, and returns when the f of every rank has.
 /// Everything a Communicator promises holds: same bits and errors as with run_local. MPI is called
-/// from threads of its own, one at a time, and nothing spins while they wait. A peer of this host that is killed
-/// is noticed at once. ConfigError: `same` differs. Unsupported: this build has no MPI. Once a
-/// process, for MPI starts only once. After an error MPI is not finalised: the process shall end.
+/// from threads of its own, one at a time, and nothing spins while they wait. A peer of this host
+/// that is killed is noticed at once. ConfigError: `same` differs. Unsupported: this build has no
+/// MPI. Once a process, for MPI starts only once. After an error MPI is not finalised: the process
+/// shall end.
 ZG_API void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                           const ProcessOptions& options = {});
 

@@ -116,7 +116,7 @@ class Account {
 };
 
 Account write(const TokenizeOptions& options, const models::Tokenizer& tokenizer,
-               models::TokenWriter& writer) {
+              models::TokenWriter& writer) {
   constexpr size_t bytes_at_once = size_t{32} << 20;
   const Ids end = end_of_document(options, tokenizer);
   const size_t workers = options.workers > 0 ? static_cast<size_t>(options.workers)
