@@ -15,6 +15,14 @@ const std::string scaled =
     "--lr 1e-3 --lr-warmup-samples 16 --lr-decay-samples 96 --threads 1 --eval-interval 0 "
     "--rampup-batch-size 8 8 32 --dropout 0 ";
 
+/// The script with the built zerograd and such variables, as in a shell's line. `ranks` above 0:
+/// under mpirun -np.
+Outcome bloom13b(const std::string& variables, const std::string& line, int ranks = 0) {
+  const std::string call =
+      "env " + variables + " ZEROGRAD=" + ZG_COMMAND + " " + ZG_CONFIGS + "../bloom13b " + line;
+  return ranks > 0 ? mpirun("-np " + std::to_string(ranks) + " " + call) : program(call);
+}
+
 /// Megatron's dataset of some documents, as zerograd tokenize writes it.
 void write_dataset(const TemporaryFolder& folder) {
   std::ofstream text(folder / "documents.jsonl");

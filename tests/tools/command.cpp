@@ -146,14 +146,9 @@ Outcome mpirun(const std::string& line) {
   return finish(start(mpirun_words(line), nullptr, "mpirun"), [](const Outcome&) { return true; });
 }
 
-Outcome bloom13b(const std::string& variables, const std::string& line, int ranks) {
-  std::vector<std::string> words;
-  if (ranks > 0) words = mpirun_words("-np " + std::to_string(ranks) + " env");
-  for (const std::string& variable : split(variables)) words.push_back(variable);
-  words.push_back(std::string("ZEROGRAD=") + ZG_COMMAND);
-  words.push_back(std::string(ZG_CONFIGS) + "../bloom13b");
-  for (const std::string& word : split(line)) words.push_back(word);
-  return finish(start(words, nullptr, ranks > 0 ? "mpirun" : "env"),
+Outcome program(const std::string& line) {
+  const std::vector<std::string> words = split(line);
+  return finish(start({words.begin() + 1, words.end()}, nullptr, words.front()),
                 [](const Outcome&) { return true; });
 }
 

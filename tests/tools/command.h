@@ -34,9 +34,8 @@ Outcome zerograd_into(const std::string& path, const std::string& line);
 /// Starts a run and closes the pipe of its stdout when that has something; `out` is what came.
 Outcome zerograd_unread(const std::string& line);
 
-/// tools/bloom13b with the built zerograd and such variables, as in a shell's line:
-/// bloom13b("HL_PP=2 HL_DP=1", "--n-layer 4"). `ranks` above 0: under mpirun -np.
-Outcome bloom13b(const std::string& variables, const std::string& line, int ranks = 0);
+/// Another program, the first word: program("env A=b script").
+Outcome program(const std::string& line);
 
 /// Why ranks cannot be processes here; empty: they can.
 std::string missing_mpi();
