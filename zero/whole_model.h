@@ -11,8 +11,8 @@
 namespace zg::zero {
 
 /// The parameters of the whole model, whichever ranks have their parts, and their states on the way
-/// past every rank, a few MiB at a time. All of it is collective, and for ranks that store values:
-/// not for meta devices.
+/// past every rank, a few MiB at a time. All of it is collective. On a meta device the same memory
+/// and exchanges without values, unless it is of a mesh's part: others' names do not get there.
 class WholeModel {
  public:
   explicit WholeModel(const Engine& engine);
