@@ -62,6 +62,11 @@ std::string swap_description(const Device& device) {
   return state.swap_file ? state.swap_file->description() : "";
 }
 
+std::string swap_requests(const Device& device) {
+  const DeviceState& state = DeviceState::of(device);
+  return state.swap_file ? state.swap_file->requests() : "";
+}
+
 SwapCount swapped(const Device& device) { return DeviceState::of(device).swapped; }
 
 }  // namespace zg

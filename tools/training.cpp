@@ -100,7 +100,8 @@ void Training::announce() {
         axes.sequence_parallel ? ", which share the tokens too" : "",
         100.0 * models::pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
   if (const std::string drive = swap_description(device_); !drive.empty())
-    console_->log(text("drive %s: %s", options_.offload.nvme_path.c_str(), drive.c_str()));
+    console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), drive.c_str(),
+                       swap_requests(device_).c_str()));
   console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
                      settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
                      (long long)dataset_.epoch_samples(Split::validation),

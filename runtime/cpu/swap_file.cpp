@@ -42,6 +42,11 @@ std::string SwapFile::description() const {
                         : " through the page cache, as its file system refuses O_DIRECT");
 }
 
+std::string SwapFile::requests() const {
+  return std::to_string(io_->depth()) + " requests of " + std::to_string(io_->request_bytes()) +
+         " bytes";
+}
+
 void SwapFile::reserve(int64_t bytes) {
   const int64_t whole = (bytes + block - 1) / block * block;
   if (whole <= reserved_) return;

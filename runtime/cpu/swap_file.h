@@ -44,6 +44,7 @@ class SwapFile {
 
   /// "io_uring past the page cache"
   std::string description() const;
+  std::string requests() const;  ///< "8 requests of 1048576 bytes"
 
  private:
   struct Job {

@@ -223,6 +223,22 @@ TEST_CASE("a config that saves beside the training also serves runs that save on
   CHECK(contains(zerograd("train " + flags).error, "tuning is train --autotuning run"));
 }
 
+TEST_CASE("tune writes the precision that accelerate's file fills in") {
+  const TemporaryFolder folder;
+  write_file(folder / "a.yaml",
+             "distributed_type: DEEPSPEED\nmixed_precision: fp16\ndeepspeed_config:\n"
+             "  deepspeed_config_file: \"{fp16: {enabled: 'auto', initial_scale_power: 5}}\"\n");
+  const Outcome outcome = zerograd(
+      "tune --time 20 --data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
+      "--zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
+      "--offload-gradients none --config " +
+      (folder / "a.yaml") + " --out " + (folder / "out.json"));
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  CHECK(nlohmann::json::parse(read_file(folder / "out.json")).at("fp16") ==
+        nlohmann::json{{"enabled", true}, {"initial_scale_power", 5}});
+}
+
 TEST_CASE("train --autotuning tunes, and trains with the best or not") {
   const TemporaryFolder folder;
   const std::filesystem::path here = std::filesystem::current_path();

@@ -130,8 +130,12 @@ void report(const CheckedConfig& config, const std::vector<std::string>& overrid
   if (config.is_on("", "dump_state")) print_state(config);
 }
 
-CheckedConfig load_deepspeed(const Document& document, TrainOptions& options) {
+/// `yaml`: accelerate's, which names or holds this one; null: there is none.
+CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml,
+                             TrainOptions& options) {
   CheckedConfig config = checked(document, options);
+  if (yaml) fill_defaults(*yaml, options.given, config);
+  if (config.unsupported) throw Unsupported(*config.unsupported);
   const std::vector<std::string> overridden = apply_config(config, options);
   if (is_first(options)) report(config, overridden);
   return config;
@@ -174,7 +178,7 @@ void load_accelerate(const Document& document, TrainOptions& options) {
                       kind + "; try DEEPSPEED with zero_stage: 3");
   std::optional<CheckedConfig> deepspeed;
   if (const std::optional<Document> own = deepspeed_of(document, yaml))
-    deepspeed = load_deepspeed(*own, options);
+    deepspeed = load_deepspeed(*own, &yaml, options);
   const std::vector<std::string> overridden =
       apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
   if (is_first(options)) report(yaml, overridden);
@@ -195,7 +199,7 @@ void load_config(TrainOptions& options) {
   if (document.is_yaml)
     load_accelerate(document, options);
   else
-    load_deepspeed(document, options);
+    load_deepspeed(document, nullptr, options);
 }
 
 Value deepspeed_config(const ConfigOptions& config) {
