@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
@@ -25,10 +26,10 @@ int export_weights(const std::vector<std::string>& arguments) {
   DataOptions data = settings.data;
   if (!options.tokenizer.empty()) data.tokenizer = options.tokenizer;
   settle_tokenizer(data, &settings);
-  const std::string hash =
-      export_hf(zero::weights_of(source), settings.model, options.hugging_face);
-  if (!data.tokenizer.empty())
-    models::save_tokenizer(models::load_tokenizer(data.tokenizer), options.hugging_face);
+  std::optional<models::Tokenizer> tokenizer;
+  if (!data.tokenizer.empty()) tokenizer = models::load_tokenizer(data.tokenizer);
+  const std::string hash = export_hf(zero::weights_of(source), settings.model,
+                                     tokenizer ? &*tokenizer : nullptr, options.hugging_face);
   std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), source.c_str(),
               hash.c_str());
   return 0;
