@@ -142,8 +142,8 @@ struct FileSetState {
       if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
         ::rmdir((folder / file).parent_path().c_str());
     sync_names(names);
-    sync_tree(
-        hidden);  // else it may be gone on the disk before what was moved out of it has arrived
+    // Else it may be gone on the disk before what was moved out of it has arrived.
+    sync_tree(hidden);
     remove_tree(hidden);
     sync_directory(folder.string());
   }

@@ -9,7 +9,6 @@
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "runtime/file_set.h"
-#include "tools/run.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/text_documents.h"
@@ -30,8 +29,15 @@ struct Output {
   FileSet files;
 
   explicit Output(const fs::path& prefix)
-      : name(prefix.filename().string()),
-        files(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name) {}
+      : name(prefix.filename().string()), files(set_of(prefix, name)) {}
+
+ private:
+  // A prefix that cannot be written should be known before hours of work.
+  static FileSet set_of(const fs::path& prefix, const std::string& name) try {
+    return FileSet(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name);
+  } catch (const FileError& error) {
+    throw FileError("--out: " + prefix.string() + ".bin cannot be written: " + error.what());
+  }
 };
 
 // What would cost an input, or be read as something else.
@@ -46,7 +52,6 @@ void check_outputs(const TokenizeOptions& options) {
   if (options.format == Format::llmc && fs::exists(options.prefix + ".idx"))
     throw ConfigError("--out: " + options.prefix + ".idx is there, so that " + options.prefix +
                       ".bin would be read as Megatron's; expected another PREFIX");
-  check_writable("--out", options.prefix + ".bin");
 }
 
 models::Tokenizer trained_on(const TokenizeOptions& options) {
@@ -158,10 +163,10 @@ int tokenize(const std::vector<std::string>& arguments) {
   TokenizeOptions options;
   if (!parse(arguments, options)) return 0;
   check_outputs(options);
+  Output out(options.prefix);
   const models::Tokenizer tokenizer = tokenizer_for(options);
   const int64_t vocabulary = tokenizer.vocabulary();
   const bool megatron = options.format == Format::megatron, trained = options.train_size > 0;
-  Output out(options.prefix);
   if (trained) models::add_tokenizer(tokenizer, out.files, tokenizer_folder(out.name));
   const auto writer = megatron
                           ? models::indexed_dataset_writer(out.files, out.name, vocabulary)
