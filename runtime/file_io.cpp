@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -25,8 +26,20 @@ namespace {
   throw FileError(std::string(operation) + ": " + path + ": " + std::strerror(reason));
 }
 
+/// Whether this process may now have more files open than before: as many as the system's hard
+/// limit allows. The soft one, often 1024, is for programs that call select().
+bool raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
 int open_descriptor(const std::string& path, int flags) {
-  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
+  if (descriptor < 0 && errno == EMFILE && raise_open_files())
+    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   if (descriptor < 0) fail("open", path);
   return descriptor;
 }
