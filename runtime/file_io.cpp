@@ -1,6 +1,8 @@
 #include "runtime/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -24,8 +26,20 @@ namespace {
   throw FileError(std::string(operation) + ": " + path + ": " + std::strerror(reason));
 }
 
+/// Whether this process may now have more files open than before: as many as the system's hard
+/// limit allows. The soft one, often 1024, is for programs that call select().
+bool raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
 int open_descriptor(const std::string& path, int flags) {
-  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
+  if (descriptor < 0 && errno == EMFILE && raise_open_files())
+    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   if (descriptor < 0) fail("open", path);
   return descriptor;
 }
@@ -117,10 +131,43 @@ void File::close() {
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
 }
 
+std::optional<Folder> Folder::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) return Folder(descriptor);
+  if (errno == ENOENT) return std::nullopt;
+  fail("open", path);
+}
+
+Folder::~Folder() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Folder::Folder(Folder&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+Folder& Folder::operator=(Folder&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+bool Folder::is_at(const std::string& path) const {
+  struct stat there {};
+  if (::stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail("stat", path);
+  }
+  const struct stat own = status_of(descriptor_, path);
+  return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
 std::string read_text(const std::string& path, int64_t most_bytes) {
-  const File file = File::open(path);
+  return read_text(File::open(path), most_bytes);
+}
+
+std::string read_text(const File& file, int64_t most_bytes) {
   if (file.size() > most_bytes)
-    throw FileError("read: " + path + ": has " + std::to_string(file.size()) +
+    throw FileError("read: " + file.path() + ": has " + std::to_string(file.size()) +
                     " bytes; expected at most " + std::to_string(most_bytes));
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));

@@ -25,17 +25,6 @@ Space host_space(const Device& device) {
   return device.traits().backend == Device::Type::cpu ? Space::host : Space::pinned;
 }
 
-const char* name_of(Space space) {
-  constexpr const char* names[] = {"device", "pinned", "host", "file"};
-  return names[static_cast<size_t>(space)];
-}
-
-const char* name_of(Purpose purpose) {
-  constexpr const char* names[] = {"parameter",  "gradient",  "optimizer",
-                                   "activation", "workspace", "comm"};
-  return names[static_cast<size_t>(purpose)];
-}
-
 Ledger::Ledger(std::string device_name, Device::Type type, int index,
                const Device::Options& options)
     : device_name_(std::move(device_name)),

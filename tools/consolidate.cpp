@@ -1,6 +1,8 @@
 #include "zero/consolidate.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 
 #include "runtime/error.h"
 #include "tools/checkpoint_options.h"
@@ -20,8 +22,11 @@ std::string split(const ConsolidateOptions& options) {
                       "; expected a directory without any; try another one");
   check_model_flags(options.given, options.from);
   Settings settings = settings_of(options.from, options.model);
-  settings.samples = 0;  // a run of its own begins at step 0
+  settings.samples = settings.skipped_samples = 0;  // a run of its own begins at step 0
   settings.loss = std::numeric_limits<double>::quiet_NaN();
+  std::optional<DirectoryLock> lock;  // a run may be about to save there
+  if (std::error_code none; std::filesystem::is_directory(options.to, none))
+    lock.emplace(options.to);
   const std::string hash =
       zero::split(options.from, options.to, to_json(settings), static_cast<int>(options.ranks));
   std::printf("saved %s/step_0\n", options.to.c_str());
@@ -38,9 +43,9 @@ int consolidate(const std::vector<std::string>& arguments) {
     hash = split(options);
   } else {
     check_outside(options.to, "consolidate");
-    const std::string checkpoint = usable_checkpoint(options.from);
-    hash = zero::consolidate(checkpoint, options.to, options.dtype);
-    std::printf("saved %s of %s\n", options.to.c_str(), checkpoint.c_str());
+    const Checkpoint checkpoint = usable_checkpoint(options.from);
+    hash = zero::consolidate(*checkpoint, options.to, options.dtype);
+    std::printf("saved %s of %s\n", options.to.c_str(), checkpoint->path().c_str());
   }
   std::printf("param_hash %s\n", hash.c_str());
   return 0;

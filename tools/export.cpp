@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
@@ -19,16 +20,18 @@ int export_weights(const std::vector<std::string>& arguments) {
   check_model_flags(options.given, options.checkpoint);
   check_outside(options.hugging_face + "/config.json", "export");
   const bool is_file = std::filesystem::is_regular_file(options.checkpoint);
-  const std::string source = is_file ? options.checkpoint : usable_checkpoint(options.checkpoint);
-  const Settings settings = settings_of(source, options.model);
+  const Checkpoint checkpoint = is_file ? nullptr : usable_checkpoint(options.checkpoint);
+  const std::string source = is_file ? options.checkpoint : checkpoint->path();
+  const Settings settings = is_file ? settings_of(source, options.model) : settings_of(*checkpoint);
   models::validate(settings.model);
   DataOptions data = settings.data;
   if (!options.tokenizer.empty()) data.tokenizer = options.tokenizer;
   settle_tokenizer(data, &settings);
+  std::optional<models::Tokenizer> tokenizer;
+  if (!data.tokenizer.empty()) tokenizer = models::load_tokenizer(data.tokenizer);
   const std::string hash =
-      export_hf(zero::weights_of(source), settings.model, options.hugging_face);
-  if (!data.tokenizer.empty())
-    models::save_tokenizer(models::load_tokenizer(data.tokenizer), options.hugging_face);
+      export_hf(is_file ? zero::weights_of(source) : zero::weights_of(checkpoint), settings.model,
+                tokenizer ? &*tokenizer : nullptr, options.hugging_face);
   std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), source.c_str(),
               hash.c_str());
   return 0;

@@ -1,12 +1,13 @@
 #include "tools/hugging_face.h"
 
-#include <filesystem>
 #include <memory>
 
 #include "models/hugging_face.h"
 #include "models/names.h"
+#include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "runtime/file_set.h"
 #include "tools/text.h"
 #include "zero/checksum.h"
 #include "zero/safetensors_folder.h"
@@ -121,7 +122,7 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
 }
 
 std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig& model,
-                      const std::string& directory) {
+                      const models::Tokenizer* tokenizer, const std::string& directory) {
   std::vector<zero::SafetensorsWriter::Entry> entries;
   const std::vector<models::HFTensor> tensors = models::hf_tensors(model);
   for (const models::HFTensor& tensor : tensors) {
@@ -132,11 +133,11 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
   const std::string config = models::hf_json(model);  // refuses what they have not, before a file
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw FileError("--hf: " + directory + " cannot be made: " + error.message());
+  make_directories(directory);
+  FileSet files(directory);
+  if (tokenizer) models::add_tokenizer(*tokenizer, files, "");
   // transformers opens no file without this format.
-  zero::SafetensorsWriter writer(directory + "/model.safetensors", entries, {{"format", "pt"}});
+  zero::SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
   zero::Checksum hash;
   for (const models::HFTensor& tensor : tensors) {
     const std::vector<float> values = weights.read(tensor.name);
@@ -145,7 +146,8 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
                                       : values);
   }
   writer.finish();
-  write_text(directory + "/" + config_name, config);
+  write_text(files.add(config_name), config);
+  files.finish();
   return hash.hex();
 }
 

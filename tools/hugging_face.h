@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "models/tokenizer.h"
 #include "tools/options.h"
 #include "zero/checkpoint_file.h"
 
@@ -22,9 +23,10 @@ std::vector<std::string> adopt_hf(TrainOptions& options);
 zero::WeightSource hf_weights(const std::string& directory, const models::GPTConfig& model,
                               std::string* note = nullptr);
 
-/// Writes DIR/model.safetensors (f32) and DIR/config.json. Returns what Engine::parameter_hash()
-/// says of the weights.
+/// Writes DIR/model.safetensors (f32), DIR/config.json and, where there is one, the tokenizer's
+/// files; older ones of these names stay until all are written. Returns what
+/// Engine::parameter_hash() says of the weights.
 std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig& model,
-                      const std::string& directory);
+                      const models::Tokenizer* tokenizer, const std::string& directory);
 
 }  // namespace zg::tools

@@ -9,6 +9,7 @@
 #include "models/tokenizer_files.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
 #include "tools/model_flags.h"
@@ -109,13 +110,47 @@ std::string sizes(const models::GPTConfig& model) {
 
 }  // namespace
 
+namespace {
+
+/// What the settings say of the model is what the tensors beside them have: else memory would be
+/// taken for a model that is not there. FileError.
+void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
+                 const std::string& path) {
+  const auto refuse = [&](const std::string& said, const std::string& there) {
+    throw FileError(path + ": its settings say a model with " + said + ", and its tensors have " +
+                    there + "; expected a checkpoint as zerograd wrote it");
+  };
+  if (settings.model.layers > static_cast<int64_t>(shapes.size()))
+    refuse(text("%lld blocks", (long long)settings.model.layers), text("%zu names", shapes.size()));
+  ParameterStore store;
+  const models::GPT model(store, settings.model);
+  for (const auto& [name, parameter] : store.by_name()) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end() || found->second != parameter->whole)
+      refuse("'" + name + "' " + parameter->whole.str(),
+             found == shapes.end() ? "none of that name" : found->second.str());
+  }
+}
+
+}  // namespace
+
 std::optional<Settings> settings_in(const std::string& path) {
-  if (std::filesystem::is_directory(path))
-    return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
-  const auto metadata = zero::SafetensorsReader(path).metadata();
-  const auto found = metadata.find(zero::config_metadata);
-  if (found == metadata.end()) return std::nullopt;
-  return settings_from_json(found->second, path);
+  if (std::filesystem::is_directory(path)) return settings_of(*zero::open_checkpoint(path));
+  const zero::SafetensorsReader reader(path);
+  const auto found = reader.metadata().find(zero::config_metadata);
+  if (found == reader.metadata().end()) return std::nullopt;
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, entry] : reader.entries()) shapes.emplace(name, entry.shape);
+  Settings settings = settings_from_json(found->second, path);
+  check_model(settings, shapes, path);
+  return settings;
+}
+
+Settings settings_of(const zero::CheckpointReader& checkpoint) {
+  const zero::Manifest& manifest = checkpoint.manifest();
+  Settings settings = settings_from_json(manifest.info.config_json, checkpoint.path());
+  check_model(settings, manifest.parameters, checkpoint.path());
+  return settings;
 }
 
 Settings settings_of(const std::string& path, const ModelOptions& options) {
@@ -354,7 +389,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
     // As it was, or the largest that this number of ranks can share every step in.
     const int64_t common = batch.rampup.common(*batch.train);
     if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
-      while (share % *batch.micro != 0) --*batch.micro;
+      batch.micro = largest_divisor(share, *batch.micro);
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;
     if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
@@ -365,8 +400,9 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
                                          const PlaceOptions& place) {
   require_device(place.type);
   const bool is_file = std::filesystem::is_regular_file(path);
-  const std::string source = is_file ? path : usable_checkpoint(path);
-  Settings settings = settings_of(source, options);
+  const Checkpoint checkpoint = is_file ? nullptr : usable_checkpoint(path);
+  const std::string source = is_file ? path : checkpoint->path();
+  Settings settings = is_file ? settings_of(source, options) : settings_of(*checkpoint);
   models::validate(settings.model);
   auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
   trained->model = std::make_unique<models::GPT>(trained->store, settings.model);
@@ -374,7 +410,8 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   require_dtype(place.type, config.compute, source);
   config.offload = {};  // of training's states, for which there may be no place here
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
-  zero::load_weights(source, *trained->engine);
+  zero::load_weights(is_file ? zero::weights_of(source) : zero::weights_of(checkpoint),
+                     *trained->engine);
   trained->settings = std::move(settings);
   return trained;
 }

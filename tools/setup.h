@@ -7,6 +7,7 @@
 #include "models/gpt.h"
 #include "tools/options.h"
 #include "tools/settings.h"
+#include "zero/checkpoint_reader.h"
 #include "zero/engine.h"
 
 namespace zg::tools {
@@ -36,6 +37,7 @@ void check_initial_weights(const std::string& path, const models::GPTConfig& mod
 /// Of a checkpoint, or of a safetensors file: what consolidate wrote into it, else sizes from its
 /// shapes and heads from the options. FileError, ConfigError.
 Settings settings_of(const std::string& path, const ModelOptions& options);
+Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// What a checkpoint or file says of its run by itself.
 std::optional<Settings> settings_in(const std::string& path);
 

@@ -269,6 +269,10 @@ void SafetensorsWriter::finish() {
   s.file.close();
   if (s.written != s.path) rename_over(s.written, s.path);
   s.finished = true;
+  if (s.written != s.path) {
+    const std::string folder = fs::path(s.path).parent_path().string();
+    sync_directory(folder.empty() ? "." : folder);
+  }
 }
 
 }  // namespace zg::zero

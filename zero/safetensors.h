@@ -67,7 +67,7 @@ class ZG_API SafetensorsWriter {
   void write_floats(std::span<const float> values);
   void write_part(std::span<const std::byte> bytes);  ///< of an entry, whose parts come in order
   const std::string& header_checksum() const;         ///< as the reader's
-  void finish();                                      ///< fsyncs, then gives the file its name
+  void finish();  ///< fsyncs, gives the file its name and makes that durable
 
  private:
   std::unique_ptr<struct SafetensorsWriterState> state_;
