@@ -10,6 +10,8 @@ namespace zg::models {
 
 /// tokenizer.json, or a folder with one or else with vocab.json and merges.txt.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
+/// Whether a folder has one of them.
+ZG_API bool has_tokenizer(const std::string& folder);
 /// Writes tokenizer.json, vocab.json and merges.txt; makes the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
 
