@@ -1,6 +1,7 @@
 #include "runtime/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -117,10 +118,43 @@ void File::close() {
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
 }
 
+std::optional<Folder> Folder::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) return Folder(descriptor);
+  if (errno == ENOENT) return std::nullopt;
+  fail("open", path);
+}
+
+Folder::~Folder() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Folder::Folder(Folder&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+Folder& Folder::operator=(Folder&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+bool Folder::is_at(const std::string& path) const {
+  struct stat there {};
+  if (::stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail("stat", path);
+  }
+  const struct stat own = status_of(descriptor_, path);
+  return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
 std::string read_text(const std::string& path, int64_t most_bytes) {
-  const File file = File::open(path);
+  return read_text(File::open(path), most_bytes);
+}
+
+std::string read_text(const File& file, int64_t most_bytes) {
   if (file.size() > most_bytes)
-    throw FileError("read: " + path + ": has " + std::to_string(file.size()) +
+    throw FileError("read: " + file.path() + ": has " + std::to_string(file.size()) +
                     " bytes; expected at most " + std::to_string(most_bytes));
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));

@@ -39,8 +39,28 @@ class ZG_API File {
   int descriptor_;
 };
 
+/// A folder that is held open: as long as it is, no later one can be taken for it. FileError.
+class ZG_API Folder {
+ public:
+  static std::optional<Folder> open(const std::string& path);  ///< absent: there is none
+  ~Folder();
+  Folder(Folder&& other) noexcept;
+  Folder& operator=(Folder&& other) noexcept;
+
+  /// Whether the path still leads to this folder, and not to nothing or to another one.
+  bool is_at(const std::string& path) const;
+  /// False: another process has locked it. True where the file system has no locks. The lock goes
+  /// with this object.
+  bool lock();
+
+ private:
+  explicit Folder(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_;
+};
+
 /// FileError for a file of more than `most_bytes`: what it claims to be is never that large.
 ZG_API std::string read_text(const std::string& path, int64_t most_bytes = INT64_MAX);
+ZG_API std::string read_text(const File& file, int64_t most_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
 /// What this process may still write where `path`, or the nearest folder above it that is there,
 /// lies; absent where the system does not say.

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
@@ -127,13 +129,94 @@ std::string find_checkpoint(const std::string& path) {
   throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
 }
 
+namespace {
+
+using Reader = std::shared_ptr<CheckpointReader>;
+
+// Each of them needs a save of another process in between, and most are too few to come to two.
+constexpr int most_attempts = 100;
+
+[[noreturn]] void refuse_changing(const std::string& path) {
+  throw FileError("checkpoint: " + path + ": its checkpoints come and go faster than they can be " +
+                  "read; try again later");
+}
+
+/// The newest step_N of a DIR that `look` takes: it gives a reader, null for one to pass over, and
+/// nothing for one that has gone meanwhile. Null: it takes none.
+Reader newest_of(const std::string& directory,
+                 const std::function<std::optional<Reader>(const StepFolder&)>& look) {
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    std::optional<Reader> seen = Reader();
+    for (const StepFolder& folder : step_folders(directory)) {
+      seen = look(folder);
+      if (!seen) break;
+      if (*seen) return *seen;
+    }
+    if (seen) return nullptr;
+  }
+  refuse_changing(directory);
+}
+
+/// All of them in a line.
+std::string summary(const std::vector<std::string>& damages) {
+  const size_t more = damages.size() - 1;
+  return damages.front() + (more ? "; and " + std::to_string(more) + " more" : "");
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
+  for (int attempt = 0; exists(path + "/" + manifest_name); ++attempt) {
+    if (Reader reader = CheckpointReader::open(path)) return reader;
+    if (attempt == most_attempts) refuse_changing(path);
+  }
+  Reader newest;
+  if (exists(path))
+    newest = newest_of(path, [](const StepFolder& folder) -> std::optional<Reader> {
+      if (exists(folder.path + "/" + manifest_name)) {
+        const Reader reader = CheckpointReader::open(folder.path);
+        return reader ? std::optional(reader) : std::nullopt;
+      }
+      return exists(folder.path) ? std::optional(Reader()) : std::nullopt;
+    });
+  return newest ? newest : open_checkpoint(find_checkpoint(path));
+}
+
+std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
+                                                    const PassedOver& passed_over) {
+  if (step_folders(path).empty()) return open_checkpoint(path);
+  std::set<std::string> damaged;
+  const Reader newest = newest_of(path, [&](const StepFolder& folder) -> std::optional<Reader> {
+    std::vector<std::string> damages;
+    try {
+      Reader reader = CheckpointReader::open(folder.path);
+      if (!reader) return std::nullopt;
+      damages = reader->damages();
+      if (damages.empty()) return reader;
+    } catch (const FileError& error) {
+      damages = {error.what()};
+    }
+    if (damaged.insert(folder.path).second && passed_over) passed_over(folder, summary(damages));
+    return nullptr;
+  });
+  if (newest) return newest;
+  throw FileError(path + (damaged.size() == 1 ? ": its one checkpoint does not verify"
+                                              : ": none of its " + std::to_string(damaged.size()) +
+                                                    " checkpoints verifies"));
+}
+
 CheckpointInfo read_checkpoint_info(const std::string& path) {
-  return read_manifest(find_checkpoint(path)).info;
+  return open_checkpoint(path)->info();
 }
 
 std::vector<std::string> damages_of(const std::string& step_folder) {
   try {
-    return CheckpointReader(step_folder).damages();
+    for (int attempt = 0; attempt < most_attempts; ++attempt) {
+      if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
+      if (!exists(step_folder))
+        throw FileError("checkpoint: " + step_folder + ": there is nothing of that name");
+    }
+    refuse_changing(step_folder);
   } catch (const FileError& error) {
     return {error.what()};
   }
@@ -141,13 +224,16 @@ std::vector<std::string> damages_of(const std::string& step_folder) {
 
 void verify_checkpoint(const std::string& path) {
   const std::vector<std::string> damages = damages_of(find_checkpoint(path));
-  if (damages.empty()) return;
-  const size_t more = damages.size() - 1;
-  throw FileError(damages.front() + (more ? "; and " + std::to_string(more) + " more" : ""));
+  if (!damages.empty()) throw FileError(summary(damages));
 }
 
 CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
-  const CheckpointReader reader(find_checkpoint(path));
+  const auto reader = open_checkpoint(path);
+  load_checkpoint(*reader, engine);
+  return on_meta(engine) ? reader->manifest().info : reader->info();
+}
+
+void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   const ParameterStore& store = engine.store();
   check_parameters(reader.path(), reader.manifest().parameters, store);
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
@@ -164,22 +250,21 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(reader.manifest().loss_scaler);
-  return info;
+}
+
+WeightSource weights_of(const std::shared_ptr<CheckpointReader>& reader) {
+  const auto& shapes = reader->manifest().parameters;
+  for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
+  return {.path = reader->path(),
+          .shapes = shapes,
+          .read = [reader](const std::string& name) { return reader->read(name, "master"); },
+          .read_part = [reader](const std::string& name,
+                                const Slice& part) { return reader->read(name, "master", part); }};
 }
 
 WeightSource weights_of(const std::string& path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    const auto reader = std::make_shared<CheckpointReader>(find_checkpoint(path));
-    const auto& shapes = reader->manifest().parameters;
-    for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
-    return {
-        .path = reader->path(),
-        .shapes = shapes,
-        .read = [reader](const std::string& name) { return reader->read(name, "master"); },
-        .read_part = [reader](const std::string& name,
-                              const Slice& part) { return reader->read(name, "master", part); }};
-  }
+  if (fs::is_directory(path, ignored)) return weights_of(open_checkpoint(path));
   const auto reader = std::make_shared<SafetensorsReader>(path);
   WeightSource weights = {
       .path = path,

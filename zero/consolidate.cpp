@@ -84,9 +84,12 @@ void write_shard(const SafetensorsReader& reader, const std::string& folder, int
 }  // namespace
 
 std::string consolidate(const std::string& path, const std::string& file, DType dtype) {
+  return consolidate(*open_checkpoint(path), file, dtype);
+}
+
+std::string consolidate(const CheckpointReader& reader, const std::string& file, DType dtype) {
   if (dtype != DType::f32 && dtype != DType::bf16)
     throw DTypeError(std::string("consolidate: expected f32 or bf16, got ") + name_of(dtype));
-  const CheckpointReader reader(find_checkpoint(path));
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& [name, shape] : reader.manifest().parameters) {
     reader.check_tiles(name, "master");

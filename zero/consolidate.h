@@ -17,6 +17,8 @@ inline constexpr const char* config_metadata = "zerograd_config";
 /// bf16 (rounded to nearest even), with its config_json. Returns what Engine::parameter_hash() says
 /// of these values. FileError: damage is found before the file has its name.
 ZG_API std::string consolidate(const std::string& path, const std::string& file, DType dtype);
+ZG_API std::string consolidate(const CheckpointReader& checkpoint, const std::string& file,
+                               DType dtype);
 
 /// Writes DIR/step_0 as so many ranks save it: the floating tensors of a safetensors file, widened
 /// to f32, as masters, moments of zero, counters of zero and `config_json`. FileError when there is

@@ -195,7 +195,7 @@ Manifest parse(const std::string& text) {
   object["checksum"] = written;
   if (written_as(object) != text)
     throw FileError("is damaged: between its values stands something else than was written");
-  Manifest manifest;
+  Manifest manifest{.checksum = written};
   if (!object.at("config").is_object()) throw FileError("config: expected an object");
   manifest.info = {.steps = count_of(object.at("steps")),
                    .skipped = count_of(object.at("skipped")),
@@ -213,6 +213,11 @@ Manifest parse(const std::string& text) {
   }
   if (const auto headers = object.find("headers"); headers != object.end())
     headers->get_to(manifest.headers);
+  if (const auto files = object.find("files"); files != object.end())
+    files->get_to(manifest.file_checksums);
+  for (const auto& file : manifest.file_checksums)
+    if (!is_own_file_name(file.first))
+      throw FileError("files: '" + file.first + "'; expected the name of a file that it may have");
   return manifest;
 }
 
@@ -255,6 +260,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;
+  if (!manifest.file_checksums.empty()) object["files"] = manifest.file_checksums;
   object["checksum"] = checksum_of(object);
   return written_as(object);
 }
