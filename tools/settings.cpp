@@ -1,6 +1,8 @@
 #include "tools/settings.h"
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
@@ -10,6 +12,8 @@ namespace zg::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* tokenizer_file = "tokenizer.json";  // of a checkpoint
 
 // One list of fields for both directions: `visit(group, name, field)`.
 template <class SettingsType, class Visit>
@@ -32,6 +36,9 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "characters", settings.characters);
   visit("data", "bytes", settings.contents.bytes);
   visit("data", "checksum", settings.contents.checksum);
+  visit("data", "bos_token", settings.special_tokens.bos);
+  visit("data", "eos_tokens", settings.special_tokens.eos);
+  visit("data", "pad_token", settings.special_tokens.pad);
   visit("run", "micro_batch", settings.micro_batch);
   visit("run", "accumulation", settings.accumulation);
   visit("run", "ranks", settings.ranks);
@@ -125,6 +132,7 @@ Json value_of(double number) {
                                       : number > 0       ? "inf"
                                                          : "-inf");
 }
+Json value_of(std::optional<int32_t> token) { return token ? Json(*token) : Json(nullptr); }
 template <class T>
 Json value_of(const T& value) {
   return value;
@@ -173,15 +181,19 @@ void read(const Json& json, zero::DecayStyle& style) {
 void read(const Json& json, double& number) {
   number = json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
 }
+void read(const Json& json, std::optional<int32_t>& token) {
+  token = json.is_null() ? std::nullopt : std::optional(json.get<int32_t>());
+}
 template <class T>
 void read(const Json& json, T& value) {
   json.get_to(value);
 }
 
 bool is_recent(const std::string& group, const std::string& name) {
-  return group == "run" || name.starts_with("tokenizer") || name == "split" || name == "bytes" ||
-         name == "checksum" || name == "skipped_samples" || name == "family" ||
-         name == "position" || name == "embedding_norm";
+  return group == "run" || name.starts_with("tokenizer") || name.ends_with("_token") ||
+         name == "eos_tokens" || name == "split" || name == "bytes" || name == "checksum" ||
+         name == "skipped_samples" || name == "family" || name == "position" ||
+         name == "embedding_norm";
 }
 
 // Whether a difference is a line of its own. Characters are checked where the data is read; what
@@ -190,6 +202,16 @@ bool is_compared(const Settings& saved, const std::string& group, const std::str
   if (group == "position" || name == "characters" || name == "bytes" || name == "checksum")
     return false;
   return saved.steps > 0 || (name != "steps" && name != "epochs");
+}
+
+bool names_a_path(const std::string& group, const std::string& name) {
+  return group == "data" && (name == "source" || name == "tokenizer");
+}
+
+// However the two are spelled; an import had none, so that the first one is no change.
+bool is_same_path(const Json& before, const Json& now) {
+  const std::string path = before.get<std::string>();
+  return path.empty() || absolute_path(path) == absolute_path(now.get<std::string>());
 }
 
 Json json_of(const Settings& settings) {
@@ -220,6 +242,32 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   return settings;
 }
 
+std::string absolute_path(const std::string& path) {
+  if (path.empty() || path == "sort" || path == "adder") return path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return path;
+  // Without "." in it; ".." may lead elsewhere than its spelling, through a link.
+  const bool climbs = std::find(absolute.begin(), absolute.end(), "..") != absolute.end();
+  return (climbs ? absolute : absolute.lexically_normal()).string();
+}
+
+zero::CheckpointInfo checkpoint_info(const Settings& settings) {
+  Settings portable = settings;
+  portable.data.source = absolute_path(settings.data.source);
+  portable.data.tokenizer = absolute_path(settings.data.tokenizer);
+  zero::CheckpointInfo info{.config_json = to_json(portable)};
+  if (!settings.tokenizer_json.empty()) info.files.emplace(tokenizer_file, settings.tokenizer_json);
+  return info;
+}
+
+Settings settings_from(const zero::CheckpointInfo& info, const std::string& path) {
+  Settings settings = settings_from_json(info.config_json, path);
+  const auto tokenizer = info.files.find(tokenizer_file);
+  if (tokenizer != info.files.end()) settings.tokenizer_json = tokenizer->second;
+  return settings;
+}
+
 std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
   const Json before = json_of(saved), after = json_of(now);
   std::vector<std::string> changes;
@@ -227,6 +275,7 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
     for (const auto& [name, value] : fields.items()) {
       const Json& other = after.at(group).at(name);
       if (value == other || !is_compared(saved, group, name)) continue;
+      if (names_a_path(group, name) && is_same_path(value, other)) continue;
       const auto scaled = [](const Json& run) { return run.at("compute") == "f16"; };
       if (name == "initial_scale_power" && scaled(fields) && scaled(after.at(group)))
         throw ConfigError(
