@@ -100,10 +100,21 @@ Tokenizer load_tokenizer(const std::string& path) {
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
   make_directories(directory);
-  const GPT2Files files = gpt2_files(tokenizer);
-  write_text(directory + "/" + tokenizer_name, tokenizer_json(tokenizer));
-  write_text(directory + "/" + vocabulary_name, files.vocabulary);
-  write_text(directory + "/" + merges_name, files.merges);
+  FileSet files(directory);
+  add_tokenizer(tokenizer, files, "");
+  files.finish();
+}
+
+void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder) {
+  const std::string begin = folder.empty() ? "" : folder + "/";
+  const GPT2Files two = gpt2_files(tokenizer);
+  write_text(files.add(begin + vocabulary_name), two.vocabulary);
+  write_text(files.add(begin + merges_name), two.merges);
+  write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer));
+}
+
+std::vector<std::string> tokenizer_file_names() {
+  return {vocabulary_name, merges_name, tokenizer_name};
 }
 
 }  // namespace zg::models

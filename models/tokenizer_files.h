@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "models/tokenizer.h"
+#include "runtime/file_set.h"
 
 // Hugging Face's files of byte-level BPE. Errors of what is read are FileError, or Unsupported for
 // what this version does not compute; both begin with the file's path and name the key.
@@ -12,8 +14,12 @@ namespace zg::models {
 ZG_API Tokenizer load_tokenizer(const std::string& path);
 /// Whether a folder has one of them.
 ZG_API bool has_tokenizer(const std::string& folder);
-/// Writes tokenizer.json, vocab.json and merges.txt; makes the directory.
+/// Writes tokenizer.json, vocab.json and merges.txt, all of them or none; makes the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
+/// The same among the files of a set, in a folder of its ("": in the set's own).
+ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder);
+/// The names of these files.
+ZG_API std::vector<std::string> tokenizer_file_names();
 
 /// Model BPE, pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], no normalizer, nothing that
 /// adds, cuts or pads ids.

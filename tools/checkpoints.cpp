@@ -32,31 +32,21 @@ bool verifies(const std::string& step_folder) {
 
 }  // namespace
 
-std::string usable_checkpoint(const std::string& path) {
-  const std::vector<StepFolder> folders = step_folders(path);
-  if (folders.empty()) return zero::find_checkpoint(path);
-  for (const StepFolder& folder : folders) {
-    try {
-      zero::verify_checkpoint(folder.path);
-      return folder.path;
-    } catch (const FileError& error) {
-      std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(),
-                   harmless(error.what()).c_str());
-    }
-  }
-  throw FileError(path + (folders.size() == 1 ? ": its one checkpoint does not verify"
-                                              : ": none of its " + std::to_string(folders.size()) +
-                                                    " checkpoints verifies"));
+Checkpoint usable_checkpoint(const std::string& path) {
+  return zero::choose_checkpoint(path, [](const StepFolder& folder, const std::string& damage) {
+    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), harmless(damage).c_str());
+  });
 }
 
-std::string checkpoint_to_resume(const std::string& resume, const std::string& save) {
+Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save) {
   if (resume != "auto") return usable_checkpoint(resume);
-  return step_folders(save).empty() ? "" : usable_checkpoint(save);
+  return step_folders(save).empty() ? nullptr : usable_checkpoint(save);
 }
 
 bool lies_in(const std::string& step_folder, const std::string& directory) {
   std::error_code missing;  // what cannot be compared is not there
-  const fs::path folder = fs::canonical(step_folder, missing);
+  fs::path folder = fs::canonical(step_folder, missing);
+  if (missing) folder = fs::absolute(step_folder, missing).lexically_normal();
   return !missing && fs::equivalent(folder.parent_path(), directory, missing);
 }
 
@@ -70,15 +60,15 @@ void check_outside(const std::string& file, const char* command) {
                       "try another folder");
 }
 
-void check_own_directory(const std::string& save, const std::string& resumed) {
+void check_own_directory(const std::string& save, const Checkpoint& resumed) {
   const std::vector<StepFolder> folders = step_folders(save);
   if (folders.empty()) return;
   const std::string newest = fs::path(folders.front().path).filename().string();
-  if (resumed.empty() || !lies_in(resumed, save))
+  if (!resumed || !lies_in(resumed->path(), save))
     throw ConfigError("--save: " + save + " holds another run's checkpoints, up to " + newest +
                       "; expected a directory without any; try --resume " + save +
                       " to go on from there, another directory, or remove them");
-  const int64_t steps = zero::read_checkpoint_info(resumed).steps;
+  const int64_t steps = resumed->manifest().info.steps;
   for (const StepFolder& folder : folders)
     if (folder.steps > steps && verifies(folder.path))
       throw ConfigError("--save: " + save + " has step_" + std::to_string(folder.steps) +

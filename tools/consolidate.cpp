@@ -1,6 +1,8 @@
 #include "zero/consolidate.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
@@ -23,8 +25,11 @@ std::string split(const ConsolidateOptions& options) {
                       "; expected a directory without any; try another one");
   check_model_flags(options.given, options.from);
   Settings settings = known_of(options.from, options.model).settings;
-  settings.samples = 0;  // a run of its own begins at step 0
+  settings.samples = settings.skipped_samples = 0;  // a run of its own begins at step 0
   settings.loss = std::numeric_limits<double>::quiet_NaN();
+  std::optional<DirectoryLock> lock;  // a run may be about to save there
+  if (std::error_code none; std::filesystem::is_directory(options.to, none))
+    lock.emplace(options.to);
   const std::string hash = zero::split(options.from, options.to, checkpoint_info(settings),
                                        static_cast<int>(options.ranks));
   std::printf("saved %s/step_0\n", options.to.c_str());
@@ -56,8 +61,9 @@ int consolidate(const std::vector<std::string>& arguments) {
     if (HuggingFaceFolder::is_at(from)) {
       hash = join_folder(options);
     } else {
-      from = usable_checkpoint(from);
-      hash = zero::consolidate(from, options.to, options.dtype);
+      const Checkpoint checkpoint = usable_checkpoint(from);
+      from = checkpoint->path();
+      hash = zero::consolidate(*checkpoint, options.to, options.dtype);
     }
     std::printf("saved %s of %s\n", options.to.c_str(), from.c_str());
   }

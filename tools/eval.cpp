@@ -5,6 +5,7 @@
 #include "tools/evaluation.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
+#include "tools/text.h"
 #include "tools/tokenizers.h"
 
 namespace zg::tools {
@@ -47,7 +48,7 @@ int eval(const std::vector<std::string>& arguments) {
   if (absolute_path(data.source) == absolute_path(saved.data.source))
     if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
         !change.empty())
-      std::fprintf(stderr, "changed: %s\n", change.c_str());
+      std::fprintf(stderr, "changed: %s\n", harmless(change).c_str());
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,

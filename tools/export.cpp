@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"

@@ -1,6 +1,5 @@
 #include "tools/hugging_face.h"
 
-#include <filesystem>
 #include <memory>
 
 #include "models/hugging_face.h"
@@ -8,6 +7,7 @@
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "runtime/file_set.h"
 #include "tools/text.h"
 #include "zero/checksum.h"
 #include "zero/manifest.h"
@@ -152,11 +152,15 @@ std::string export_hf(const zero::WeightSource& weights, const models::HFModel& 
   }
   const std::string config =
       models::hf_json(model.config, model.tokens);  // refuses what they have not, before a file
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw FileError("--hf: " + directory + " cannot be made: " + error.message());
+  make_directories(directory);
+  FileSet files(directory);
+  if (tokenizer) {
+    models::add_tokenizer(*tokenizer, files, "");
+    write_text(files.add("tokenizer_config.json"),
+               models::hf_tokenizer_config_json(*tokenizer, model.tokens, model.config.block_size));
+  }
   // transformers opens no file without this format.
-  zero::SafetensorsWriter writer(directory + "/model.safetensors", entries, {{"format", "pt"}});
+  zero::SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
   zero::Checksum hash;
   for (const models::HFTensor& tensor : tensors) {
     const std::vector<float> values = weights.read(tensor.name);
@@ -165,12 +169,9 @@ std::string export_hf(const zero::WeightSource& weights, const models::HFModel& 
                                       : values);
   }
   writer.finish();
-  write_text(directory + "/" + config_name, config);
-  write_text(directory + "/" + generation_name, models::hf_generation_json(model.tokens));
-  if (!tokenizer) return hash.hex();
-  models::save_tokenizer(*tokenizer, directory);
-  write_text(directory + "/tokenizer_config.json",
-             models::hf_tokenizer_config_json(*tokenizer, model.tokens, model.config.block_size));
+  write_text(files.add(generation_name), models::hf_generation_json(model.tokens));
+  write_text(files.add(config_name), config);
+  files.finish();
   return hash.hex();
 }
 

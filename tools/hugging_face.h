@@ -43,7 +43,8 @@ class HuggingFaceFolder {
 std::vector<std::string> adopt_hf(const HuggingFaceFolder& folder, TrainOptions& options);
 
 /// Writes DIR/model.safetensors (f32), config.json, generation_config.json and, where there is a
-/// tokenizer, its files. Returns what Engine::parameter_hash() says of the weights.
+/// tokenizer, its files; older ones of these names stay until all are written. Returns what
+/// Engine::parameter_hash() says of the weights.
 std::string export_hf(const zero::WeightSource& weights, const models::HFModel& model,
                       const models::Tokenizer* tokenizer, const std::string& directory);
 

@@ -77,7 +77,12 @@ void check_writable(const char* flag, const std::string& path) {
 
 namespace {
 
-void check_outputs(const TrainOptions& options, const std::string& resumed) {
+bool writes_checkpoints(const TrainOptions& options) {
+  return !options.only_planned && !options.save.empty() && is_first_process(options);
+}
+
+void check_outputs(Run& run) {
+  const TrainOptions& options = run.options;
   check_apart(options);
   if (!is_first_process(options)) return;
   check_writable("--trace", options.trace);
@@ -85,9 +90,10 @@ void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_writable("--memory-json", options.memory_json);
   if (options.only_planned) return;
   refuse_kill_switch(options.kill_switch);
-  if (options.save.empty()) return;
-  check_own_directory(options.save, resumed);
+  if (!writes_checkpoints(options)) return;
   make_directories(options.save);
+  if (!run.lock) run.lock = std::make_shared<DirectoryLock>(options.save);
+  check_own_directory(options.save, run.checkpoint);
 }
 
 // As accelerate fills "auto".
@@ -220,8 +226,9 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
 
 }  // namespace
 
-Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset) {
-  Run run{.options = given};
+Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset,
+                std::shared_ptr<DirectoryLock> lock) {
+  Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
   if (!options.only_planned) require_device(options.place.type);
   if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
@@ -231,17 +238,23 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (HuggingFaceFolder::is_at(options.resume))
     throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
                       options.resume);
-  if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
-  if (!run.resumed.empty()) {
-    const zero::CheckpointInfo info = zero::read_checkpoint_info(run.resumed);
+  // Before the choice, so that no other run saves or removes checkpoints there behind it.
+  std::error_code missing;
+  if (!run.lock && writes_checkpoints(options) &&
+      std::filesystem::is_directory(options.save, missing))
+    run.lock = std::make_shared<DirectoryLock>(options.save);
+  if (!options.resume.empty()) run.checkpoint = checkpoint_to_resume(options.resume, options.save);
+  if (run.checkpoint) {
+    const zero::CheckpointInfo& info = run.checkpoint->manifest().info;
+    run.resumed = run.checkpoint->path();
     run.steps_done = info.steps;
-    saved = settings_from(info, run.resumed);
+    saved = settings_of(*run.checkpoint);
     done = {.steps = info.steps, .samples = saved->samples};
     adopt(*saved, options);
   }
   std::vector<std::string> notes;
   std::optional<Known> known;  // what the weights say that the run starts from
-  if (saved) known = {*saved, run.resumed};
+  if (saved) known = {*saved, run.resumed, run.checkpoint};
   if (!options.from_hf.empty()) {
     const HuggingFaceFolder folder(options.from_hf);
     notes = adopt_hf(folder, options);
@@ -259,8 +272,12 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (known) run.settings.special_tokens = known->settings.special_tokens;
   if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
   require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
-  if (!options.initial_weights.empty())
-    notes.push_back(check_initial_weights(options.initial_weights, run.settings));
+  if (const std::string& path = options.initial_weights; !path.empty()) {
+    if (HuggingFaceFolder::is_at(path))
+      throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
+    if (std::filesystem::is_directory(path, missing)) run.initial = zero::open_checkpoint(path);
+    notes.push_back(check_initial_weights(path, run.initial, run.settings));
+  }
   if (!options.from_hf.empty())
     HuggingFaceFolder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
   if (is_first_process(options))
@@ -277,7 +294,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
   run.settings.steps = run.steps;
-  check_outputs(options, run.resumed);
+  check_outputs(run);
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);
     run.settings.samples = saved->samples;

@@ -7,6 +7,7 @@
 
 #include "models/data.h"
 #include "runtime/trace.h"
+#include "tools/checkpoints.h"
 #include "tools/options.h"
 #include "tools/settings.h"
 
@@ -14,8 +15,12 @@ namespace zg::tools {
 
 /// What the ranks of one run share: read, checked and solved once, before any of them starts.
 struct Run {
-  TrainOptions options;    ///< with what a resumed checkpoint says
-  std::string resumed;     ///< its step_N; empty: a fresh start
+  TrainOptions options;                 ///< with what a resumed checkpoint says
+  std::shared_ptr<DirectoryLock> lock;  ///< of --save, by the process that writes there
+  /// The step_N that it goes on from, open until every rank has loaded it; null: a fresh start.
+  Checkpoint checkpoint;
+  std::string resumed;     ///< its path; empty: a fresh start
+  Checkpoint initial;      ///< of --init, where that names a checkpoint, and open as long
   int64_t steps_done = 0;  ///< by the checkpoint
   std::shared_ptr<const models::Dataset> dataset;
   Settings settings;                 ///< where the run begins
@@ -30,8 +35,10 @@ struct Run {
 void check_writable(const char* flag, const std::string& path);
 
 /// Reads data and checkpoint, solves the batch and sees that outputs can be written. ConfigError,
-/// FileError, Unsupported. With a dataset, that one is trained on and --data only names it.
+/// FileError, Unsupported. With a dataset, that one is trained on and --data only names it; with a
+/// lock, --save is locked already.
 Run prepare_run(const TrainOptions& options,
-                std::shared_ptr<const models::Dataset> dataset = nullptr);
+                std::shared_ptr<const models::Dataset> dataset = nullptr,
+                std::shared_ptr<DirectoryLock> lock = nullptr);
 
 }  // namespace zg::tools

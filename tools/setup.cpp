@@ -8,6 +8,7 @@
 #include "models/tokenized_text.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
 #include "tools/hugging_face.h"
@@ -120,6 +121,30 @@ std::string sizes(const models::GPTConfig& model) {
 
 }  // namespace
 
+namespace {
+
+/// What the settings say of the model is what the tensors beside them have: else memory would be
+/// taken for a model that is not there. FileError.
+void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
+                 const std::string& path) {
+  const auto refuse = [&](const std::string& said, const std::string& there) {
+    throw FileError(path + ": its settings say a model with " + said + ", and its tensors have " +
+                    there + "; expected a checkpoint as zerograd wrote it");
+  };
+  if (settings.model.layers > static_cast<int64_t>(shapes.size()))
+    refuse(text("%lld blocks", (long long)settings.model.layers), text("%zu names", shapes.size()));
+  ParameterStore store;
+  const models::GPT model(store, settings.model);
+  for (const auto& [name, parameter] : store.by_name()) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end() || found->second != parameter->whole)
+      refuse("'" + name + "' " + parameter->whole.str(),
+             found == shapes.end() ? "none of that name" : found->second.str());
+  }
+}
+
+}  // namespace
+
 std::optional<Settings> settings_in(const std::string& path) {
   if (HuggingFaceFolder::is_at(path)) {
     const HuggingFaceFolder folder(path);
@@ -129,16 +154,28 @@ std::optional<Settings> settings_in(const std::string& path) {
     settings.micro_batch = default_micro_batch;
     return settings;
   }
-  if (is_directory(path)) return settings_from(zero::read_checkpoint_info(path), path);
-  const auto info = zero::info_of(zero::SafetensorsReader(path));
-  return info ? std::optional(settings_from(*info, path)) : std::nullopt;
+  if (is_directory(path)) return settings_of(*zero::open_checkpoint(path));
+  const zero::SafetensorsReader reader(path);
+  const auto info = zero::info_of(reader);
+  if (!info) return std::nullopt;
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, entry] : reader.entries()) shapes.emplace(name, entry.shape);
+  Settings settings = settings_from(*info, path);
+  check_model(settings, shapes, path);
+  return settings;
+}
+
+Settings settings_of(const zero::CheckpointReader& checkpoint) {
+  Settings settings = settings_from(checkpoint.info(), checkpoint.path());
+  check_model(settings, checkpoint.manifest().parameters, checkpoint.path());
+  return settings;
 }
 
 Known known_of(const std::string& path, const ModelOptions& options) {
   if (HuggingFaceFolder::is_at(path)) return {*settings_in(path), path};
   if (!is_file(path)) {
-    const std::string step = usable_checkpoint(path);
-    return {*settings_in(step), step};
+    const Checkpoint checkpoint = usable_checkpoint(path);
+    return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
   }
   Settings settings{.micro_batch = default_micro_batch};
   try {
@@ -149,13 +186,13 @@ Known known_of(const std::string& path, const ModelOptions& options) {
                     "; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face "
                     "folder");
   }
-  return {settings, path, /*bare=*/true};
+  return {.settings = settings, .path = path, .bare = true};
 }
 
 zero::WeightSource weights_of(const Known& known) {
-  return HuggingFaceFolder::is_at(known.path)
-             ? HuggingFaceFolder(known.path).weights(known.settings.model)
-             : zero::weights_of(known.path);
+  if (known.checkpoint) return zero::weights_of(known.checkpoint);
+  return is_directory(known.path) ? HuggingFaceFolder(known.path).weights(known.settings.model)
+                                  : zero::weights_of(known.path);
 }
 
 DataKind kind_of(const std::string& source) {
@@ -264,12 +301,12 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   return config;
 }
 
-std::string check_initial_weights(const std::string& path, const Settings& run) {
-  if (HuggingFaceFolder::is_at(path))
-    throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
-  const std::optional<Settings> settings = settings_in(path);
+std::string check_initial_weights(const std::string& path, const Checkpoint& checkpoint,
+                                  const Settings& run) {
+  const std::optional<Settings> settings =
+      checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
   if (!settings && !family_of(zero::SafetensorsReader(path))) return "";
-  const std::string found = is_directory(path) ? zero::find_checkpoint(path) : path;
+  const std::string found = checkpoint ? checkpoint->path() : path;
   const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
   const models::GPTConfig& model = run.model;
@@ -397,7 +434,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
     // As it was, or the largest that this number of ranks can share every step in.
     const int64_t common = batch.rampup.common(*batch.train);
     if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
-      while (share % *batch.micro != 0) --*batch.micro;
+      batch.micro = largest_divisor(share, *batch.micro);
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;
     if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;

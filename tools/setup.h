@@ -7,7 +7,7 @@
 #include "models/gpt.h"
 #include "tools/options.h"
 #include "tools/settings.h"
-#include "zero/checkpoint_file.h"
+#include "zero/checkpoint_reader.h"
 #include "zero/engine.h"
 
 namespace zg::tools {
@@ -42,25 +42,30 @@ int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
 /// says it, vocabulary. ConfigError when the data has more tokens.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
 
-/// For the weights of --init: ConfigError when their tokens mean something else than the run's,
-/// FileError with the flags that would do when they are of a model of another size. Returns what a
-/// user should know of their tokens; else nothing.
-std::string check_initial_weights(const std::string& path, const Settings& run);
-
 /// What trained weights say of themselves.
 struct Known {
   Settings settings;
-  std::string path;   ///< of a step_N, a safetensors file or a Hugging Face folder
+  std::string path;  ///< of a step_N, a safetensors file or a Hugging Face folder
+  /// The step_N, whose files are open; null: it is none.
+  std::shared_ptr<zero::CheckpointReader> checkpoint = nullptr;
   bool bare = false;  ///< a file of weights only: its shapes say the sizes, nothing says the tokens
 };
 /// A checkpoint, of which the newest step_N that verifies is taken, a Hugging Face folder, or a
 /// safetensors file: what consolidate wrote into it, else sizes from its shapes and heads from the
 /// options. FileError, ConfigError.
 Known known_of(const std::string& path, const ModelOptions& options);
+Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// What a step_N, file or Hugging Face folder says of its run by itself.
 std::optional<Settings> settings_in(const std::string& path);
 /// The weights of what known_of() found, with the positions that its model has.
 zero::WeightSource weights_of(const Known& known);
+
+/// The weights of --init, an open checkpoint or a file: ConfigError when their tokens mean
+/// something else than the run's, FileError with the flags that would do when they are of a model
+/// of another size. Returns what a user should know of their tokens; else nothing.
+std::string check_initial_weights(const std::string& path,
+                                  const std::shared_ptr<zero::CheckpointReader>& checkpoint,
+                                  const Settings& run);
 
 /// Fills what `given` does not name from the settings of a checkpoint.
 void adopt(const Settings& saved, TrainOptions& options);

@@ -123,8 +123,13 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
 Stepper::~Stepper() = default;
 
 int64_t Stepper::load() {
-  if (!run_.resumed.empty()) return zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
-  if (!run_.options.initial_weights.empty())
+  if (run_.checkpoint) {
+    zero::load_checkpoint(*run_.checkpoint, *engine_);
+    return run_.checkpoint->manifest().info.micro_batches;
+  }
+  if (run_.initial)
+    zero::load_weights(zero::weights_of(run_.initial), *engine_);
+  else if (!run_.options.initial_weights.empty())
     zero::load_weights(run_.options.initial_weights, *engine_);
   if (!run_.options.from_hf.empty())
     zero::load_weights(HuggingFaceFolder(run_.options.from_hf).weights(settings_.model), *engine_);

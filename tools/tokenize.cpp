@@ -8,6 +8,7 @@
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "runtime/file_set.h"
 #include "tools/run.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
@@ -21,9 +22,17 @@ namespace fs = std::filesystem;
 using Ids = std::vector<int32_t>;
 using Format = TokenizeOptions::Format;
 
-std::string tokenizer_folder(const TokenizeOptions& options) {
-  return options.prefix + ".tokenizer";
-}
+std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
+
+/// What --out names: everything that is written takes its place at one moment.
+struct Output {
+  std::string name;  // in the set's folder
+  FileSet files;
+
+  explicit Output(const fs::path& prefix)
+      : name(prefix.filename().string()),
+        files(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name) {}
+};
 
 // What would cost an input, or be read as something else.
 void check_outputs(const TokenizeOptions& options) {
@@ -44,12 +53,7 @@ models::Tokenizer trained_on(const TokenizeOptions& options) {
   TextDocuments documents(options.inputs, options.json_key);
   std::string all, document;
   while (documents.next(document)) all += (all.empty() ? "" : "\n") + document;
-  const models::Tokenizer tokenizer =
-      models::train_tokenizer(all, {.vocabulary = options.train_size});
-  models::save_tokenizer(tokenizer, tokenizer_folder(options));
-  std::printf("saved %s: %lld tokens\n", tokenizer_folder(options).c_str(),
-              (long long)tokenizer.vocabulary());
-  return tokenizer;
+  return models::train_tokenizer(all, {.vocabulary = options.train_size});
 }
 
 models::Tokenizer tokenizer_for(const TokenizeOptions& options) {
@@ -156,11 +160,18 @@ int tokenize(const std::vector<std::string>& arguments) {
   check_outputs(options);
   const models::Tokenizer tokenizer = tokenizer_for(options);
   const int64_t vocabulary = tokenizer.vocabulary();
-  const bool megatron = options.format == Format::megatron;
-  const auto writer = megatron ? models::indexed_dataset_writer(options.prefix, vocabulary)
-                               : models::token_file_writer(options.prefix + ".bin", vocabulary);
+  const bool megatron = options.format == Format::megatron, trained = options.train_size > 0;
+  Output out(options.prefix);
+  if (trained) models::add_tokenizer(tokenizer, out.files, tokenizer_folder(out.name));
+  const auto writer = megatron
+                          ? models::indexed_dataset_writer(out.files, out.name, vocabulary)
+                          : models::token_file_writer(out.files, out.name + ".bin", vocabulary);
   const Account done = write(options, tokenizer, *writer);
   writer->finish();
+  out.files.finish();
+  if (trained)
+    std::printf("saved %s: %lld tokens\n", tokenizer_folder(options.prefix).c_str(),
+                (long long)vocabulary);
   std::printf("saved %s.bin%s: %lld documents, %lld tokens, vocabulary %lld%s\n",
               options.prefix.c_str(), megatron ? (" and " + options.prefix + ".idx").c_str() : "",
               (long long)done.documents, (long long)done.tokens, (long long)vocabulary,

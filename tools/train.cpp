@@ -68,9 +68,12 @@ int train_on_threads(const Run& run, const InterruptScope& interrupt) {
 }
 
 // One of several processes: each is a rank and reports for itself.
-int train_as_process(const Run& run, const InterruptScope& interrupt) {
+int train_as_process(const Run& prepared, const TrainOptions& given,
+                     const InterruptScope& interrupt) {
   int status = 0;
+  Run run = prepared;
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
+    run = agreed(run, given, ranks);
     Training training(run, ranks, device);
     status = training.run(interrupt);
     if (!training.finished() || run.options.memory_json.empty()) return;
@@ -99,9 +102,16 @@ int train_as_process(const Run& run, const InterruptScope& interrupt) {
   return status;
 }
 
-int train_on_ranks(const Run& run) {
+int train_on_ranks(const Run& run, const TrainOptions& given) {
   const InterruptScope interrupt;
-  return run.options.process ? train_as_process(run, interrupt) : train_on_threads(run, interrupt);
+  return run.options.process ? train_as_process(run, given, interrupt)
+                             : train_on_threads(run, interrupt);
+}
+
+/// What saves have left behind that failed or were killed, also those of an earlier run: nobody
+/// else writes there while the run has its lock.
+void remove_leftovers(const Run& run) {
+  if (run.lock) zero::remove_unfinished(run.options.save);
 }
 
 void write_trace(const Run& run) {
@@ -133,8 +143,9 @@ int train(const std::vector<std::string>& arguments) {
   check_budgets(run);
   int status = 0;
   try {
-    status = train_on_ranks(run);
+    status = train_on_ranks(run, options);
   } catch (...) {
+    remove_leftovers(run);
     try {
       write_trace(run);
     } catch (const FileError&) {  // the first error is the one to report
@@ -146,6 +157,7 @@ int train(const std::vector<std::string>& arguments) {
       explain(run, error);
     }
   }
+  remove_leftovers(run);
   write_trace(run);
   return status;
 }

@@ -49,10 +49,6 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
 }
 
 void Training::prepare_engine() {
-  if (is_first() && !options_.save.empty()) {
-    lock_.emplace(options_.save);
-    check_own_directory(options_.save, run_.resumed);  // again: nobody can come in between now
-  }
   if (!options_.save.empty())
     checkpoints_.emplace(
         CheckpointDirectory::Options{
@@ -147,6 +143,10 @@ int Training::run_steps(const InterruptScope& interrupt) {
   ranks_.set_step(engine_.steps());
   stepper_.pass(Drill::Phase::init);
   ranks_.wait(ranks_.barrier("start"));
+  // Every rank has loaded. Open files would keep the space of a checkpoint that is removed later.
+  if (is_first() || options_.process)
+    for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
+      if (checkpoint) checkpoint->close();
   while (engine_.steps() < run_.steps) {
     ranks_.set_step(engine_.steps());
     stepper_.pass(Drill::Phase::begin);
@@ -326,7 +326,8 @@ bool Training::save_last() {
 
 void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
   if (result.failed_rank < 0) return console_->result("saved " + step_n);
-  if (result.reason.empty()) return;
+  // The end of a run tries the last step again that an interval could not save.
+  if (result.reason.empty() || std::exchange(reported_, step_n) == step_n) return;
   console_->end_progress();
   std::fprintf(stderr,
                "save failed: %s: rank %d: %s; earlier checkpoints stay and the next save tries "

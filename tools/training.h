@@ -64,7 +64,6 @@ class Training {
   Settings& settings_;  ///< position and loss move on
   zero::Engine& engine_;
   RankMemory memory_;
-  std::optional<DirectoryLock> lock_;               ///< of --save
   std::optional<CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardFile> tensorboard_;
@@ -73,6 +72,7 @@ class Training {
   std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
+  std::string reported_;  ///< the step_N whose failure was printed last
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
   double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
   double seconds_ = 0.0;      ///< of this run's steps
