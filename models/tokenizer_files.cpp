@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
 constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
-                     *merges_name = "merges.txt";
+                     *merges_name = "merges.txt", *added_name = "added_tokens.json";
 
 bool exists(const std::string& path) {
   std::error_code ignored;  // what cannot be asked is not there
@@ -58,7 +58,11 @@ std::vector<AddedToken> tokens_that_no_merge_makes(const TokenizerParts& parts) 
 
 Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory) {
   const std::string path = directory + "/" + vocabulary_name;
-  const VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
+  VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
+  if (!files.added.empty()) {
+    const std::string added = directory + "/" + added_name;
+    vocabulary.add(parse_json_object(files.added, added), added);
+  }
   TokenizerParts parts;
   parts.merges = read_merges(files.merges, vocabulary, directory + "/" + merges_name);
   parts.tokens = vocabulary.tokens();
@@ -93,8 +97,10 @@ Tokenizer load_tokenizer(const std::string& path) {
   if (!exists(path + "/" + vocabulary_name))
     throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
                     "a folder as Hugging Face's libraries write one");
+  const std::string added = path + "/" + added_name;
   return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
-                              .merges = read_text(path + "/" + merges_name, most_bytes)},
+                              .merges = read_text(path + "/" + merges_name, most_bytes),
+                              .added = exists(added) ? read_text(added, most_bytes) : ""},
                              path);
 }
 

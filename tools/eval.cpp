@@ -37,11 +37,15 @@ int eval(const std::vector<std::string>& arguments) {
   const bool named = options.given.count("--tokenizer") > 0;
   const auto tokenizer = settle_tokenizer(data, &trained->known, named);
   if (!options.given.count("--data")) check_there(data.source, trained->known.path);
-  const auto dataset =
-      make_dataset(data, {.block_size = saved.model.block_size,
-                          .seed = options.given.count("--seed") ? options.seed : saved.seed,
-                          .vocabulary = saved.model.vocabulary,
-                          .tokenizer = tokenizer ? &*tokenizer : nullptr});
+  const int64_t longest = saved.model.block_size;
+  if (options.model.block_size > longest)
+    throw ConfigError("--block-size: expected at most the model's " + std::to_string(longest) +
+                      " positions, got " + std::to_string(options.model.block_size));
+  const auto dataset = make_dataset(
+      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : longest,
+             .seed = options.given.count("--seed") ? options.seed : saved.seed,
+             .vocabulary = saved.model.vocabulary,
+             .tokenizer = tokenizer ? &*tokenizer : nullptr});
   check_tokens(trained->known, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);

@@ -20,7 +20,8 @@ int export_weights(const std::vector<std::string>& arguments) {
   check_model_flags(options.given, options.checkpoint);
   check_outside(options.hugging_face + "/config.json", "export");
   std::error_code ignored;  // two paths that cannot be compared are not one
-  if (std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
+  const bool from_hf = HuggingFaceFolder::is_at(options.checkpoint);
+  if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
     throw ConfigError("--hf: " + options.hugging_face +
                       " is the folder to read; expected another one to write");
   const Known known = known_of(options.checkpoint, options.model);
@@ -32,6 +33,11 @@ int export_weights(const std::vector<std::string>& arguments) {
   const auto tokenizer = settle_tokenizer(data, &known, named);
   models::SpecialTokens tokens = settings.special_tokens;
   if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
+  if (const std::string dropouts =
+          from_hf ? HuggingFaceFolder(known.path).model().dropouts : std::string();
+      !dropouts.empty())
+    std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n", known.path.c_str(),
+                 dropouts.c_str());
   if (!tokenizer && models::has_tokenizer(options.hugging_face))
     std::fprintf(stderr,
                  "note: the tokenizer in %s stays; the model does not say which one it has\n",

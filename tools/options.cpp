@@ -397,6 +397,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
                              heads_flag(options.model)};
   std::vector<Flag> held_out = held_out_flags(options.data);
   held_out.push_back(tokenizer_flag(options.data));
+  held_out.push_back(integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
+                                  "shorter sequences than the model's longest", {1, ""}));
   flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
   return flags;
 }

@@ -235,7 +235,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   settle_precision(options);
   std::optional<Settings> saved;
   Progress done;
-  if (HuggingFaceFolder::is_at(options.resume))
+  if (options.resume != "auto" && HuggingFaceFolder::is_at(options.resume))
     throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
                       options.resume);
   // Before the choice, so that no other run saves or removes checkpoints there behind it.

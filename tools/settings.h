@@ -53,7 +53,7 @@ struct Settings {
 std::string to_json(const Settings& settings);  ///< without tokenizer_json
 Settings settings_from_json(const std::string& json, const std::string& path);  ///< FileError
 
-/// What a checkpoint keeps of a run beside tensors and counters. Paths are absolute in it, so that
+/// A run as its checkpoint keeps it, beside tensors and counters. Paths are absolute in it, so that
 /// they lead to the same files from any folder.
 zero::CheckpointInfo checkpoint_info(const Settings& settings);
 /// Back from it; `path` is for errors. FileError.

@@ -12,8 +12,7 @@
 
 namespace zg::tools {
 
-/// What --data can be: nothing; sort or adder; Megatron's PREFIX; PATH.bin; PATH.txt or any other
-/// file.
+/// --data can be nothing; sort or adder; Megatron's PREFIX; PATH.bin; PATH.txt or any other file.
 enum class DataKind : uint8_t { none, task, documents, tokens, text };
 /// ConfigError when it is none of them, which says whether there is a file.
 DataKind kind_of(const std::string& source);
@@ -42,10 +41,10 @@ int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
 /// says it, vocabulary. ConfigError when the data has more tokens.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
 
-/// What trained weights say of themselves.
+/// Trained weights as they describe themselves.
 struct Known {
   Settings settings;
-  std::string path;  ///< of a step_N, a safetensors file or a Hugging Face folder
+  std::string path;  ///< a step_N, a safetensors file or a Hugging Face folder
   /// The step_N, whose files are open; null: it is none.
   std::shared_ptr<zero::CheckpointReader> checkpoint = nullptr;
   bool bare = false;  ///< a file of weights only: its shapes say the sizes, nothing says the tokens
@@ -55,7 +54,7 @@ struct Known {
 /// options. FileError, ConfigError.
 Known known_of(const std::string& path, const ModelOptions& options);
 Settings settings_of(const zero::CheckpointReader& checkpoint);
-/// What a step_N, file or Hugging Face folder says of its run by itself.
+/// The settings that a step_N, file or Hugging Face folder has of its own; absent: a bare file.
 std::optional<Settings> settings_in(const std::string& path);
 /// The weights of what known_of() found, with the positions that its model has.
 zero::WeightSource weights_of(const Known& known);

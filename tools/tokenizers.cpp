@@ -70,7 +70,7 @@ bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
   return dataset.is_text() && data.tokenizer.empty();
 }
 
-// What the ids of a model mean, for messages; empty: it does not say.
+// Says in a message how a model reads its ids; empty: it does not tell.
 std::string meaning_of(const Settings& settings) {
   if (!settings.characters.empty()) return "the characters of " + settings.data.source;
   if (!settings.data.tokenizer.empty()) return "those of the tokenizer " + settings.data.tokenizer;

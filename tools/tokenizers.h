@@ -45,7 +45,7 @@ void check_tokens(const Known& known, const DataOptions& data, const models::Dat
 /// its tokens are; else nothing.
 std::string check_initial_tokens(const Known& known, const Settings& run);
 
-/// The line of a run that says how many samples it has and what their tokens are.
+/// The line of a run that says how many samples it has and how text became their tokens.
 std::string described(const DataOptions& data, const models::Dataset& dataset,
                       const std::optional<models::Tokenizer>& tokenizer);
 

@@ -80,7 +80,7 @@ TEST_CASE("published models have the vocabulary and positions that they were pub
     CHECK(config.layers == named.layers);
     CHECK(config.width == named.width);
     CHECK(config.tied == named.tied);
-    // What a model is trained on says its vocabulary, but BLOOM's.
+    // preset() leaves the vocabulary to the data, but for BLOOM.
     CHECK(named.vocabulary == (named.family == Family::bloom ? model.vocabulary : 0));
   }
   CHECK_THROWS_AS(GPTConfig::published("gpt-huge"), ConfigError);

@@ -58,6 +58,23 @@ TEST_CASE("a tokenizer comes back from the folder that it was saved to") {
   CHECK(tokenizer_json(load_tokenizer(folder / "a/b/tokenizer.json")) == tokenizer_json(tokenizer));
   std::filesystem::remove(folder / "a/b/tokenizer.json");
   CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
+  // Older folders have later tokens in a file of their own.
+  write_file(folder / "a/b/added_tokens.json", R"({"<|pad|>": 260, "<|user|>": 261})");
+  const Tokenizer more = load_tokenizer(folder / "a/b");
+  CHECK(more.vocabulary() == 262);
+  CHECK(more.encode("the<|user|>") == std::vector<int32_t>{tokenizer.encode("the")[0], 261});
+  CHECK(more.id_of_added("<|pad|>") == 260);
+  CHECK(tokenizer_json(tokenizer_from_gpt2(gpt2_files(more), "again")) == tokenizer_json(more));
+  for (const auto& [added, expected] :
+       {std::pair{R"({"<|pad|>": 262})", "vocab.json: expected the ids 0 to 260, each once"},
+        {R"({"<|pad|>": 5})", "vocab.json: expected the ids 0 to 260, each once"},
+        {R"({"<|endoftext|>": 9})", "token \"<|endoftext|>\" is 0 there and 9 among the added"},
+        {R"({"<|pad|>": "x"})", "added_tokens.json.\"<|pad|>\": expected an id, got \"x\""},
+        {"[]", "added_tokens.json: expected a JSON object"}}) {
+    write_file(folder / "a/b/added_tokens.json", added);
+    CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), expected));
+  }
+  std::filesystem::remove(folder / "a/b/added_tokens.json");
   std::filesystem::remove(folder / "a/b/merges.txt");
   CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), "merges.txt"));
   CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder.path()); }),
@@ -72,8 +89,6 @@ TEST_CASE(
     CHECK(contains(refusal(pointer, value), "Unsupported t.json: " + expected));
   };
   refused("/normalizer", {{"type", "NFC"}}, "normalizer is {\"type\":\"NFC\"}; expected null");
-  refused("/truncation", {{"max_length", 5}}, "truncation is");
-  refused("/padding", {{"direction", "Left"}}, "padding is");
   refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor.type is");
   const json with_start = {{"type", "TemplateProcessing"},
                            {"single",
@@ -122,6 +137,8 @@ TEST_CASE("what a tokenizer.json has without effect on ids and bytes passes") {
     CAPTURE(pointer);
     CHECK(refusal(pointer, value) == "nothing was thrown");
   };
+  passes("/truncation", {{"direction", "Right"}, {"max_length", 512}, {"stride", 0}});
+  passes("/padding", {{"strategy", "BatchLongest"}, {"direction", "Left"}, {"pad_id", 3}});
   passes("/decoder", nullptr);
   passes("/decoder",
          {{"type", "Sequence"}, {"decoders", {{{"type", "ByteLevel"}}, {{"type", "Fuse"}}}}});

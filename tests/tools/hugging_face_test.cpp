@@ -377,6 +377,13 @@ TEST_CASE("a Hugging Face folder is taken where a checkpoint is") {
     CHECK(said(theirs) == said(file));
   }
 
+  // Shorter sequences than its positions, for a short text.
+  const std::string text = a.folder / "short.txt";
+  write_file(text, TextCase::lines().substr(0, 200));
+  const std::string eval = "eval " + a.hf + " --val-fraction 0.5 --data " + text;
+  CHECK(zerograd(eval).status == 2);
+  CHECK(zerograd(eval + " --block-size 4").status == 0);
+
   const auto refused = [](int status, const std::string& line, const std::string& what) {
     const Outcome outcome = zerograd(line);
     CAPTURE(line);
@@ -384,12 +391,25 @@ TEST_CASE("a Hugging Face folder is taken where a checkpoint is") {
     CHECK(outcome.status == status);
     CHECK(contains(outcome.error, what));
   };
+  refused(2, eval + " --block-size 17", "--block-size: expected at most the model's 16 positions");
   refused(2, "eval " + a.hf, a.hf + " does not name its data");
   refused(2, "generate " + a.hf + " --prompt a --n-head 2", "says itself what its model is");
   refused(2, "export " + a.hf + " --hf " + a.hf + "/.", "is the folder to read");
   refused(2, "train --data " + a.text + " --init " + a.hf,
           "is a Hugging Face folder; try --from-hf");
   refused(2, "train --resume " + a.hf, "is a Hugging Face folder; try --from-hf");
+  // Beside checkpoints a config.json is no folder's own.
+  CHECK(hash_of("export " + save + " --hf " + save) == hash);
+  CHECK(said(save) == said(a.hf));
+  CHECK(hash_of("train --steps 1 --log-interval 0 --resume " + save + " --data " + a.text).size() ==
+        32);
+  json config = json::parse(read_file(a.hf + "/config.json"));
+  config["attn_pdrop"] = 0.5;
+  write_file(a.hf + "/config.json", config.dump());
+  const Outcome differ = zerograd("export " + a.hf + " --hf " + (a.folder / "one_dropout"));
+  CHECK(differ.status == 0);
+  CHECK(
+      contains(differ.error, "note: " + a.hf + ": resid_pdrop, embd_pdrop and attn_pdrop differ"));
 }
 
 TEST_CASE("a folder becomes a checkpoint without data, and training goes on with some") {
