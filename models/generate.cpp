@@ -28,12 +28,20 @@ Tensor last_tokens(const Rows& rows, int64_t count, const Device& device) {
   return Tensor::from(ids, {static_cast<int64_t>(rows.size()), count}, device);
 }
 
-/// All alike where nothing is stored.
-std::vector<float> read_back(const Tensor& logits) {
-  if (logits.device().type() == Device::Type::meta)
-    return std::vector<float>(static_cast<size_t>(logits.numel()));
+/// The next token of every row. On a meta device, which has no logits, it is 0: the vocabulary
+/// there may be larger than this machine's memory.
+std::vector<int32_t> draw_tokens(const Tensor& logits, const SamplingOptions& options,
+                                 uint64_t index) {
+  const int64_t B = logits.shape()[0], V = logits.shape()[1];
+  std::vector<int32_t> tokens(static_cast<size_t>(B));
+  if (logits.device().type() == Device::Type::meta) return tokens;
   const std::vector<double> wide = logits.to_doubles();
-  return {wide.begin(), wide.end()};
+  const std::vector<float> values(wide.begin(), wide.end());
+  for (size_t row = 0; row < tokens.size(); ++row)
+    tokens[row] = sample_token(
+        std::span(values).subspan(row * static_cast<size_t>(V), static_cast<size_t>(V)), options,
+        uint64_t{row} << 32 | index);
+  return tokens;
 }
 
 }  // namespace
@@ -45,7 +53,6 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   validate(options);
   Rows rows = prompts;
   KeyValueCache cache(model.config());
-  const size_t V = static_cast<size_t>(model.config().vocabulary);
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
@@ -55,11 +62,9 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     }
     Tape tape = make_tape();
     const Tensor ids = last_tokens(rows, fresh, tape.device());
-    const std::vector<float> logits = read_back(model.next_logits(tape, ids, cache));
-    for (size_t row = 0; row < rows.size(); ++row) {
-      const uint64_t draw = uint64_t{row} << 32 | static_cast<uint64_t>(i);
-      rows[row].push_back(sample_token(std::span(logits).subspan(row * V, V), options, draw));
-    }
+    const std::vector<int32_t> next =
+        draw_tokens(model.next_logits(tape, ids, cache), options, static_cast<uint64_t>(i));
+    for (size_t row = 0; row < rows.size(); ++row) rows[row].push_back(next[row]);
     if (on_token) on_token(rows[0].back());
     fresh = 1;
   }

@@ -10,8 +10,11 @@
 // what this version does not compute; both begin with the file's path and name the key.
 namespace zg::models {
 
-/// tokenizer.json, or a folder with one or else with vocab.json and merges.txt.
+/// tokenizer.json, or a folder with one or else with vocab.json and merges.txt, and perhaps
+/// added_tokens.json.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
+/// Whether a folder has one of them.
+ZG_API bool has_tokenizer(const std::string& folder);
 /// Writes tokenizer.json, vocab.json and merges.txt, all of them or none; makes the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
 /// The same among the files of a set, in a folder of its ("": in the set's own).
@@ -28,6 +31,8 @@ ZG_API std::string tokenizer_json(const Tokenizer& tokenizer);
 /// vocabulary that no merge makes ("<|endoftext|>") are added tokens.
 struct GPT2Files {
   std::string vocabulary, merges;
+  std::string added =
+      {};  ///< added_tokens.json: tokens behind those of the vocabulary; empty: none
 };
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);

@@ -244,6 +244,13 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
           later_train_flags()};
 }
 
+bool is_import(const TrainOptions& options) {
+  const Given& given = options.given;
+  return !options.from_hf.empty() && given.count("--steps") && options.steps == 0 &&
+         !given.count("--epochs") && !given.count("--train-samples") &&
+         !given.count("--limit-train-batches");
+}
+
 void check_train(const TrainOptions& options) {
   const Given& given = options.given;
   check_model(options.model, given);
@@ -310,7 +317,8 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
 
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (!parse_flags(arguments, options)) return false;
-  if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
+  if (options.data.source.empty() && options.resume.empty() && !is_import(options))
+    throw ConfigError(data_expected);
   adopt_processes(options);
   load_config(options);
   choose_folder(options);
@@ -389,6 +397,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
                              heads_flag(options.model)};
   std::vector<Flag> held_out = held_out_flags(options.data);
   held_out.push_back(tokenizer_flag(options.data));
+  held_out.push_back(integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
+                                  "shorter sequences than the model's longest", {1, ""}));
   flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
   return flags;
 }

@@ -157,6 +157,10 @@ struct TrainOptions {
   int64_t data_ranks() const { return ranks / axes.model_ranks(); }
 };
 
+/// Whether a run takes no step but turns the folder of --from-hf into a checkpoint: then it needs
+/// no data.
+bool is_import(const TrainOptions& options);
+
 /// `plan` takes train's flags; what they write is not written.
 struct PlanOptions {
   TrainOptions train;

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "runtime/device_names.h"
-#include "tools/blank_data.h"
 #include "tools/budgets.h"
 #include "tools/described.h"
 #include "tools/explain.h"
@@ -130,12 +129,7 @@ int plan(const std::vector<std::string>& arguments) {
   const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
   if (!has_data && options.explain) return 0;
   silence(options.train);
-  std::shared_ptr<const models::Dataset> blank;
-  if (!has_data) {
-    blank = blank_dataset(options.train.model);
-    options.train.data.source = "blank";
-  }
-  const Run run = prepare_run(options.train, blank);
+  const Run run = prepare_run(options.train);
   const bool meshed = run.settings.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = walk_stages(run);
   std::vector<RankMemory> ranks = {stages.front()};

@@ -9,9 +9,11 @@
 #include <limits>
 #include <utility>
 
+#include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/batch_size.h"
+#include "tools/blank_data.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
 #include "tools/early_end.h"
@@ -132,6 +134,61 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
   return settings;
 }
 
+std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
+                                                  const models::Tokenizer* tokenizer) {
+  const TrainOptions& options = run.options;
+  if (!options.data.source.empty())
+    return make_dataset(options.data,
+                        {.block_size = block_size_of(options.model, options.data),
+                         .seed = options.seed,
+                         .vocabulary = options.model.vocabulary > 0 ? options.model.vocabulary
+                                                                    : own_vocabulary(options.model),
+                         .tokenizer = tokenizer});
+  if (options.only_planned) return blank_dataset(options.model, Validates::yes);
+  if (is_import(options)) return blank_dataset(options.model, Validates::no);
+  throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
+                    (run.resumed.empty()
+                         ? options.save + " has no checkpoint to resume"
+                         : run.resumed + " was made without data; try --data PATH"));
+}
+
+// Fills the run's dataset, the name and checksum of its tokenizer, which it returns, and the line
+// that describes both.
+std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const models::Dataset> dataset,
+                                           const Known* known, std::vector<std::string>& notes) {
+  TrainOptions& options = run.options;
+  DataOptions& data = options.data;
+  if (!run.resumed.empty() && !options.given.count("--data")) check_there(data.source, run.resumed);
+  const bool named = options.given.count("--tokenizer") > 0;
+  const bool is_folders = !options.from_hf.empty() && !named;
+  std::optional<models::Tokenizer> tokenizer =
+      is_folders ? folder_tokenizer(data, *known, notes) : settle_tokenizer(data, known, named);
+  if (options.model.vocabulary == 0 && own_vocabulary(options.model) == 0 && tokenizer)
+    options.model.vocabulary = tokenizer->vocabulary();
+  run.dataset = dataset ? std::move(dataset) : dataset_of(run, tokenizer ? &*tokenizer : nullptr);
+  if (known) check_tokens(*known, data, *run.dataset);
+  if (is_folders && !tokenizer && run.dataset->is_text())
+    notes.push_back(
+        text("%s does not say what its %lld tokens are; the characters of %s are "
+             "taken for them",
+             known->path.c_str(), (long long)run.dataset->vocabulary(), data.source.c_str()));
+  check_data_flags(options, *run.dataset);
+  if (tokenizer && !data.source.empty()) {
+    if (is_folders && run.dataset->vocabulary() > tokenizer->vocabulary()) {
+      notes.push_back(text("the tokenizer of %s is not kept: %s has tokens from its %lld on",
+                           known->path.c_str(), data.source.c_str(),
+                           (long long)tokenizer->vocabulary()));
+      tokenizer.reset();
+      data.tokenizer.clear();
+      data.tokenizer_checksum.clear();
+    } else {
+      check_tokenizer(data, *tokenizer, *run.dataset);
+    }
+  }
+  run.data_line = described(data, *run.dataset, tokenizer);
+  return tokenizer;
+}
+
 // Epochs count samples: what is left of them goes in steps of today's size.
 // An epoch of fewer batches is a share of one. The samples of an epoch; 0: the run counts none.
 double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
@@ -178,6 +235,9 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   settle_precision(options);
   std::optional<Settings> saved;
   Progress done;
+  if (options.resume != "auto" && HuggingFaceFolder::is_at(options.resume))
+    throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
+                      options.resume);
   // Before the choice, so that no other run saves or removes checkpoints there behind it.
   std::error_code missing;
   if (!run.lock && writes_checkpoints(options) &&
@@ -193,7 +253,13 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     adopt(*saved, options);
   }
   std::vector<std::string> notes;
-  if (!options.from_hf.empty()) notes = adopt_hf(options);
+  std::optional<Known> known;  // what the weights say that the run starts from
+  if (saved) known = {*saved, run.resumed, run.checkpoint};
+  if (!options.from_hf.empty()) {
+    const HuggingFaceFolder folder(options.from_hf);
+    notes = adopt_hf(folder, options);
+    known = {*settings_in(options.from_hf), options.from_hf};
+  }
   settle_schedule(options);
   settle_offload(options);
   if (options.place.device.threads == 0)
@@ -201,28 +267,19 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
                                        ? threads_per_process(options.process->local_size)
                                        : threads_per_rank(static_cast<int>(options.ranks));
   if (!options.trace.empty()) run.trace = std::make_shared<Trace>();
-  if (options.data.source.empty())
-    throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
-                      options.save + " has no checkpoint to resume");
-  const int64_t known = settle_tokenizer(options.data, saved ? &*saved : nullptr);
-  const int64_t own = own_vocabulary(options.model);
-  if (options.model.vocabulary == 0 && own == 0) options.model.vocabulary = known;
-  run.dataset =
-      dataset ? std::move(dataset)
-              : make_dataset(options.data, block_size_of(options.model, options.data), options.seed,
-                             options.model.vocabulary > 0 ? options.model.vocabulary : own);
-  if (saved) check_tokens(*saved, *run.dataset, options.data.source);
-  check_data_flags(options, *run.dataset);
-  check_tokenizer(options.data, known, *run.dataset);
+  const auto tokenizer = open_data(run, std::move(dataset), known ? &*known : nullptr, notes);
   run.settings = settings_of(options, *run.dataset);
+  if (known) run.settings.special_tokens = known->settings.special_tokens;
+  if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
   require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
-  if (!options.initial_weights.empty()) {
-    if (std::filesystem::is_directory(options.initial_weights, missing))
-      run.initial = zero::open_checkpoint(options.initial_weights);
-    check_initial_weights(options.initial_weights, run.settings.model);
+  if (const std::string& path = options.initial_weights; !path.empty()) {
+    if (HuggingFaceFolder::is_at(path))
+      throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
+    if (std::filesystem::is_directory(path, missing)) run.initial = zero::open_checkpoint(path);
+    notes.push_back(check_initial_weights(path, run.initial, run.settings));
   }
   if (!options.from_hf.empty())
-    hf_weights(options.from_hf, run.settings.model, &notes.emplace_back());
+    HuggingFaceFolder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
   if (is_first_process(options))
     for (const std::string& note : notes)
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());

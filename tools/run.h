@@ -26,6 +26,7 @@ struct Run {
   Settings settings;                 ///< where the run begins
   std::vector<std::string> changes;  ///< since the checkpoint, a line each
   int64_t steps = 0;                 ///< where the run ends
+  std::string data_line;             ///< names the data and its tokens, for the log
   double epoch_samples = 0.0;        ///< of an epoch, where the run counts them; 0: it does not
   std::shared_ptr<Trace> trace;      ///< null: not asked for
 };

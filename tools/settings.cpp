@@ -1,7 +1,9 @@
 #include "tools/settings.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -18,6 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* tokenizer_file = "tokenizer.json";  // of a checkpoint
+
 /// The whole numbers that a field may have.
 struct Between {
   int64_t least, most;
@@ -25,7 +29,8 @@ struct Between {
 /// Beyond it JSON's other readers round, and sums of two would still not overflow.
 constexpr int64_t exact = int64_t{1} << 53;
 constexpr Between size{1, largest_count}, count{0, largest_count}, any_size{1, exact},
-    any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, kept{-1, largest_count};
+    any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, kept{-1, largest_count},
+    token_id{0, largest_count};
 constexpr Between any_seed{0, std::numeric_limits<int64_t>::max()};
 constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more"};
 constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
@@ -57,6 +62,9 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "characters", settings.characters);
   visit("data", "bytes", settings.contents.bytes, any_count);
   visit("data", "checksum", settings.contents.checksum);
+  visit("data", "bos_token", settings.special_tokens.bos, token_id);
+  visit("data", "eos_tokens", settings.special_tokens.eos, token_id);
+  visit("data", "pad_token", settings.special_tokens.pad, token_id);
   visit("run", "micro_batch", settings.micro_batch, size);
   visit("run", "accumulation", settings.accumulation, size);
   visit("run", "ranks", settings.ranks, size);
@@ -151,6 +159,7 @@ Json value_of(double number) {
                                       : number > 0       ? "inf"
                                                          : "-inf");
 }
+Json value_of(std::optional<int32_t> token) { return token ? Json(*token) : Json(nullptr); }
 template <class T>
 Json value_of(const T& value) {
   return value;
@@ -220,6 +229,15 @@ void read(const Json& json, Integer& value, const Between& bounds) {
         json);
   value = static_cast<Integer>(json.get<int64_t>());
 }
+void read(const Json& json, std::optional<int32_t>& token, const Between& bounds) {
+  token.reset();
+  if (!json.is_null()) read(json, token.emplace(), bounds);
+}
+void read(const Json& json, std::vector<int32_t>& tokens, const Between& bounds) {
+  if (!json.is_array()) refuse("a list of tokens", json);
+  tokens.clear();
+  for (const Json& token : json) read(token, tokens.emplace_back(), bounds);
+}
 template <class Real>
 requires std::is_floating_point_v<Real>
 void read(const Json& json, Real& value, const Range& range) {
@@ -280,9 +298,10 @@ void check_together(const Settings& settings) {
 }
 
 bool is_recent(const std::string& group, const std::string& name) {
-  return group == "run" || name.starts_with("tokenizer") || name == "split" || name == "bytes" ||
-         name == "checksum" || name == "skipped_samples" || name == "family" ||
-         name == "position" || name == "embedding_norm";
+  return group == "run" || name.starts_with("tokenizer") || name.ends_with("_token") ||
+         name == "eos_tokens" || name == "split" || name == "bytes" || name == "checksum" ||
+         name == "skipped_samples" || name == "family" || name == "position" ||
+         name == "embedding_norm";
 }
 
 // Whether a difference is a line of its own. Characters are checked where the data is read; what
@@ -291,6 +310,16 @@ bool is_compared(const Settings& saved, const std::string& group, const std::str
   if (group == "position" || name == "characters" || name == "bytes" || name == "checksum")
     return false;
   return saved.steps > 0 || (name != "steps" && name != "epochs");
+}
+
+bool names_a_path(const std::string& group, const std::string& name) {
+  return group == "data" && (name == "source" || name == "tokenizer");
+}
+
+// However the two are spelled; an import had none, so that the first one is no change.
+bool is_same_path(const Json& before, const Json& now) {
+  const std::string path = before.get<std::string>();
+  return path.empty() || absolute_path(path) == absolute_path(now.get<std::string>());
 }
 
 Json json_of(const Settings& settings) {
@@ -329,6 +358,32 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   return settings;
 }
 
+std::string absolute_path(const std::string& path) {
+  if (path.empty() || path == "sort" || path == "adder") return path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return path;
+  // Without "." in it; ".." may lead elsewhere than its spelling, through a link.
+  const bool climbs = std::find(absolute.begin(), absolute.end(), "..") != absolute.end();
+  return (climbs ? absolute : absolute.lexically_normal()).string();
+}
+
+zero::CheckpointInfo checkpoint_info(const Settings& settings) {
+  Settings portable = settings;
+  portable.data.source = absolute_path(settings.data.source);
+  portable.data.tokenizer = absolute_path(settings.data.tokenizer);
+  zero::CheckpointInfo info{.config_json = to_json(portable)};
+  if (!settings.tokenizer_json.empty()) info.files.emplace(tokenizer_file, settings.tokenizer_json);
+  return info;
+}
+
+Settings settings_from(const zero::CheckpointInfo& info, const std::string& path) {
+  Settings settings = settings_from_json(info.config_json, path);
+  const auto tokenizer = info.files.find(tokenizer_file);
+  if (tokenizer != info.files.end()) settings.tokenizer_json = tokenizer->second;
+  return settings;
+}
+
 std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
   const Json before = json_of(saved), after = json_of(now);
   std::vector<std::string> changes;
@@ -336,6 +391,7 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
     for (const auto& [name, value] : fields.items()) {
       const Json& other = after.at(group).at(name);
       if (value == other || !is_compared(saved, group, name)) continue;
+      if (names_a_path(group, name) && is_same_path(value, other)) continue;
       const auto scaled = [](const Json& run) { return run.at("compute") == "f16"; };
       if (name == "initial_scale_power" && scaled(fields) && scaled(after.at(group)))
         throw ConfigError(

@@ -132,7 +132,7 @@ int64_t Stepper::load() {
   else if (!run_.options.initial_weights.empty())
     zero::load_weights(run_.options.initial_weights, *engine_);
   if (!run_.options.from_hf.empty())
-    zero::load_weights(hf_weights(run_.options.from_hf, settings_.model), *engine_);
+    zero::load_weights(HuggingFaceFolder(run_.options.from_hf).weights(settings_.model), *engine_);
   return 0;
 }
 

@@ -98,10 +98,7 @@ void Training::announce() {
   if (const std::string drive = swap_description(device_); !drive.empty())
     console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), drive.c_str(),
                        swap_requests(device_).c_str()));
-  console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
-                     settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
-                     (long long)dataset_.epoch_samples(Split::validation),
-                     (long long)dataset_.block_size()));
+  console_->log(run_.data_line);
   console_->log(
       text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
            (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
