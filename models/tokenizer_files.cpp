@@ -1,6 +1,5 @@
 #include "models/tokenizer_files.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/byte_alphabet.h"
@@ -75,12 +74,10 @@ GPT2Files gpt2_files(const Tokenizer& tokenizer) {
 }
 
 Tokenizer load_tokenizer(const std::string& path) {
-  if (!std::filesystem::is_directory(path))
-    return tokenizer_from_json(read_text(path, most_bytes), path);
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, most_bytes), path);
   const std::string whole = path + "/" + tokenizer_name;
-  if (std::filesystem::exists(whole))
-    return tokenizer_from_json(read_text(whole, most_bytes), whole);
-  if (!std::filesystem::exists(path + "/" + vocabulary_name))
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
+  if (!path_exists(path + "/" + vocabulary_name))
     throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
                     "a folder as Hugging Face's libraries write one");
   return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),

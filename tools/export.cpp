@@ -1,8 +1,8 @@
 #include <cstdio>
-#include <filesystem>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
@@ -18,7 +18,7 @@ int export_weights(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   check_outside(options.hugging_face + "/config.json", "export");
-  const bool is_file = std::filesystem::is_regular_file(options.checkpoint);
+  const bool is_file = is_regular_file(options.checkpoint);
   const std::string source = is_file ? options.checkpoint : usable_checkpoint(options.checkpoint);
   const Settings settings = settings_of(source, options.model);
   models::validate(settings.model);

@@ -1,7 +1,6 @@
 #include "tools/setup.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 
 #include "models/names.h"
@@ -9,6 +8,7 @@
 #include "models/tokenizer_files.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
 #include "tools/model_flags.h"
@@ -110,7 +110,7 @@ std::string sizes(const models::GPTConfig& model) {
 }  // namespace
 
 std::optional<Settings> settings_in(const std::string& path) {
-  if (std::filesystem::is_directory(path))
+  if (is_directory(path))
     return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
   const auto metadata = zero::SafetensorsReader(path).metadata();
   const auto found = metadata.find(zero::config_metadata);
@@ -119,7 +119,7 @@ std::optional<Settings> settings_in(const std::string& path) {
 }
 
 Settings settings_of(const std::string& path, const ModelOptions& options) {
-  if (std::filesystem::is_directory(path)) return *settings_in(path);
+  if (is_directory(path)) return *settings_in(path);
   Settings settings{.micro_batch = default_micro_batch};
   try {
     if (std::optional<Settings> own = settings_in(path)) return *own;
@@ -157,7 +157,7 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_
                                             .vocabulary = vocabulary > 0 ? vocabulary : known});
   }
   if (ends_with(options.source, ".bin")) return token_file_dataset(options.source, text);
-  if (ends_with(options.source, ".txt") || std::filesystem::is_regular_file(options.source))
+  if (ends_with(options.source, ".txt") || is_regular_file(options.source))
     return options.tokenizer.empty()
                ? models::text_dataset(options.source, text)
                : models::tokenized_dataset(options.source,
@@ -364,7 +364,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
                                          const PlaceOptions& place) {
   require_device(place.type);
-  const bool is_file = std::filesystem::is_regular_file(path);
+  const bool is_file = is_regular_file(path);
   const std::string source = is_file ? path : usable_checkpoint(path);
   Settings settings = settings_of(source, options);
   models::validate(settings.model);
