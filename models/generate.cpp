@@ -28,11 +28,12 @@ Tensor last_tokens(const Rows& rows, int64_t count, const Device& device) {
   return Tensor::from(ids, {static_cast<int64_t>(rows.size()), count}, device);
 }
 
-/// All alike where nothing is stored.
-std::vector<float> read_back(const Tensor& logits) {
+/// One row of [B, V]: a vocabulary can be large. All alike where nothing is stored.
+std::vector<float> read_back(const Tensor& logits, int64_t row) {
+  const int64_t V = logits.extent(1);
   if (logits.device().type() == Device::Type::meta)
-    return std::vector<float>(static_cast<size_t>(logits.numel()));
-  const std::vector<double> wide = logits.to_doubles();
+    return std::vector<float>(static_cast<size_t>(V));
+  const std::vector<double> wide = logits.flat(row * V, V).to_doubles();
   return {wide.begin(), wide.end()};
 }
 
@@ -45,7 +46,6 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   validate(options);
   Rows rows = prompts;
   KeyValueCache cache(model.config());
-  const size_t V = static_cast<size_t>(model.config().vocabulary);
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
@@ -55,10 +55,11 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     }
     Tape tape = make_tape();
     const Tensor ids = last_tokens(rows, fresh, tape.device());
-    const std::vector<float> logits = read_back(model.next_logits(tape, ids, cache));
+    const Tensor logits = model.next_logits(tape, ids, cache);
     for (size_t row = 0; row < rows.size(); ++row) {
       const uint64_t draw = uint64_t{row} << 32 | static_cast<uint64_t>(i);
-      rows[row].push_back(sample_token(std::span(logits).subspan(row * V, V), options, draw));
+      rows[row].push_back(
+          sample_token(read_back(logits, static_cast<int64_t>(row)), options, draw));
     }
     if (on_token) on_token(rows[0].back());
     fresh = 1;

@@ -117,6 +117,11 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
     if (name == positions) values.resize(static_cast<size_t>(model.block_size * model.width));
     return values;
   };
+  weights.read_range = [folder, used, tensors](const std::string& name, int64_t begin,
+                                               int64_t count) -> std::optional<std::vector<float>> {
+    if (tensors.at(name).conv1d) return std::nullopt;  // it is transposed as a whole
+    return folder->read_floats(used.at(models::hf_short_name(name)), begin, count);
+  };
   return weights;
 }
 

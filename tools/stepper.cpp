@@ -212,13 +212,15 @@ int Stepper::agreed(int reason) {
 }
 
 RankMemory Stepper::rank_memory() const {
-  RankMemory memory = {.rank = ranks_.rank(),
-                       .rest = engine_->resting_bytes(),
-                       .rows = memory_.rows(),
-                       .wire = ranks_.wire(),
-                       .axes = {},
-                       .place = {},
-                       .io = swapped(device_)};
+  RankMemory memory = {
+      .rank = ranks_.rank(),
+      .rest = engine_->resting_bytes(),
+      .rows = memory_.rows(),
+      .start = memory_.rows().empty() ? std::optional(memory_.now()) : std::nullopt,
+      .wire = ranks_.wire(),
+      .axes = {},
+      .place = {},
+      .io = swapped(device_)};
   if (settings_.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = sum(memory.wire, axis.wire);

@@ -82,6 +82,18 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
                       ", which the model has not; load_weights takes what the model has");
 }
 
+/// Calls f for ranges that make up `held`, so that no rank has more of a parameter in memory beside
+/// the engine's own than 32 MiB, eight of a checkpoint's blocks.
+template <class F>
+void for_each_range(const Engine::Held& held, const F& f) {
+  constexpr int64_t longest = int64_t{1} << 23;
+  for (int64_t begin = held.begin; begin < held.end; begin += longest)
+    f(Engine::Held{begin, std::min(begin + longest, held.end)});
+}
+
+/// Whether elements of a part of a parameter that follow each other do so in the whole, too.
+bool is_range(const Slice& slice) { return slice.outer == 1 || slice.is_whole(); }
+
 std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
   std::vector<float> part(static_cast<size_t>(slice.numel()));
   for_each_common(slice, 0, slice.numel(), whole_slice(slice.whole_numel()),
@@ -156,10 +168,16 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter)) {
       const Engine::Held held = engine.held(*parameter, saved.state);
-      std::vector<float> values;
-      if (!on_meta(engine) && held.begin < held.end)
-        values = reader.read(name, saved.name, parameter->slice, held.begin, held.end);
-      engine.write_held(*parameter, saved.state, values);
+      const auto load = [&](const Engine::Held& range) {
+        std::vector<float> values;
+        if (!on_meta(engine) && range.begin < range.end)
+          values = reader.read(name, saved.name, parameter->slice, range.begin, range.end);
+        engine.write_held(*parameter, saved.state, range, values);
+      };
+      if (is_range(parameter->slice) && reader.reads_ranges(name, saved.name))
+        for_each_range(held, load);
+      else
+        load(held);
     }
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
@@ -173,12 +191,17 @@ WeightSource weights_of(const std::string& path) {
     const auto reader = std::make_shared<CheckpointReader>(find_checkpoint(path));
     const auto& shapes = reader->manifest().parameters;
     for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
-    return {
-        .path = reader->path(),
-        .shapes = shapes,
-        .read = [reader](const std::string& name) { return reader->read(name, "master"); },
-        .read_part = [reader](const std::string& name,
-                              const Slice& part) { return reader->read(name, "master", part); }};
+    return {.path = reader->path(),
+            .shapes = shapes,
+            .read = [reader](const std::string& name) { return reader->read(name, "master"); },
+            .read_part = [reader](const std::string& name,
+                                  const Slice& part) { return reader->read(name, "master", part); },
+            .read_range = [reader](const std::string& name, int64_t begin,
+                                   int64_t count) -> std::optional<std::vector<float>> {
+              if (!reader->reads_ranges(name, "master")) return std::nullopt;
+              const int64_t numel = reader->manifest().parameters.at(name).numel();
+              return reader->read(name, "master", whole_slice(numel), begin, begin + count);
+            }};
   }
   const auto reader = std::make_shared<SafetensorsReader>(path);
   WeightSource weights = {
@@ -195,15 +218,41 @@ WeightSource weights_of(const std::string& path) {
               });
             });
             return values;
-          }};
+          },
+      .read_range = [reader](const std::string& name, int64_t begin, int64_t count)
+          -> std::optional<std::vector<float>> { return reader->read_floats(name, begin, count); }};
   for (const auto& [name, entry] : reader->entries())
     if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
   return weights;
 }
 
+namespace {
+
+/// False: the source cannot read ranges of this parameter.
+bool load_ranges(const WeightSource& weights, const Parameter& parameter, Engine& engine) {
+  if (!weights.read_range || !is_range(parameter.slice)) return false;
+  const int64_t first = parameter.slice.is_whole() ? 0 : parameter.slice.whole_index(0);
+  bool can = true;
+  for_each_range(engine.held(parameter, State::master), [&](const Engine::Held& range) {
+    std::vector<float> values;
+    if (can && !on_meta(engine)) {
+      auto read = weights.read_range(parameter.name, first + range.begin, range.end - range.begin);
+      can = read.has_value();
+      if (can) values = *std::move(read);
+    }
+    if (!can) return;
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write_held(parameter, State::master, range, values);
+  });
+  return can;
+}
+
+}  // namespace
+
 void load_weights(const WeightSource& weights, Engine& engine) {
   check_parameters(weights.path, weights.shapes, engine.store());
   for (const auto& [name, parameter] : engine.store().by_name()) {
+    if (load_ranges(weights, *parameter, engine)) continue;
     std::vector<float> values;
     if (!on_meta(engine))
       values = parameter->slice.is_whole() ? weights.read(name)

@@ -100,4 +100,9 @@ std::vector<float> SafetensorsFolder::read_floats(const std::string& name) const
   return place_of_.at(name)->read_floats(name);
 }
 
+std::vector<float> SafetensorsFolder::read_floats(const std::string& name, int64_t begin,
+                                                  int64_t numel) const {
+  return place_of_.at(name)->read_floats(name, begin, numel);
+}
+
 }  // namespace zg::zero
