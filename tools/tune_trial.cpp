@@ -46,7 +46,7 @@ double Trial::samples_per_s(const Run& run) const {
 
 Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s) {
   const auto steps = std::clamp<int64_t>(static_cast<int64_t>(seconds / plan.seconds), 3, 50);
-  flags.insert(flags.begin(), {"/proc/self/exe", "train"});
+  flags.insert(flags.begin(), {this_program, "train"});
   for (const char* word : {"--score-samples", "0", "--eval-batches", "1", "--log-interval", "0",
                            "--progress", "off", "--metrics", "/dev/stdout", "--steps"})
     flags.push_back(word);

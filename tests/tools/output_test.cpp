@@ -53,34 +53,6 @@ TEST_CASE("a run whose output nobody reads any more stops and saves") {
   CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
 }
 
-// As `timeout` sends it: to the process and to its group. What is sent while one is pending is one.
-TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const Outcome outcome =
-      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
-  CHECK(outcome.status == 128 + SIGTERM);
-  CHECK(!line_after(outcome.out, "saved ").empty());
-}
-
-TEST_CASE("a signal while a saved run is scored ends it") {
-  const TemporaryFolder folder;
-  const Outcome outcome = zerograd_signalled(
-      "train --data sort --steps 2 --batch-size 2 --save " + (folder / "checkpoints"), "saved ",
-      SIGINT);
-  CHECK(outcome.status == 128 + SIGINT);
-  CHECK(!contains(outcome.out, "param_hash"));
-}
-
-TEST_CASE("an interrupted run says that it saves and how to go on") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const Outcome outcome =
-      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGINT);
-  CHECK(contains(outcome.error, "steps; saving, a second signal ends that too\n"));
-  CHECK(contains(outcome.error, "go on with: --resume " + save + " --save " + save + "\n"));
-}
-
 TEST_CASE("a run that diverged says since when, at once and at its end") {
   const Outcome outcome = zerograd(tiny + "--steps 6 --lr 1e30 --clip 0");
   CHECK(outcome.status == 0);

@@ -42,30 +42,6 @@ std::string peak_of(const std::string& flags) {
   return memory["ranks"][0]["peak"]["reserved"].dump();
 }
 
-struct Process {
-  int pid, parent;
-};
-
-/// Processes that have `word` in their command line.
-std::vector<Process> processes_with(const std::string& word) {
-  std::vector<Process> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string pid = entry.path().filename();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    try {
-      if (!contains(read_file(entry.path() / "cmdline"), word.c_str())) continue;
-      const std::string state = read_file(entry.path() / "stat");
-      std::istringstream fields(state.substr(state.rfind(')') + 1));
-      std::string letter;
-      int parent = 0;
-      fields >> letter >> parent;
-      if (letter != "Z") found.push_back({std::stoi(pid), parent});
-    } catch (const std::exception&) {  // it has gone meanwhile
-    }
-  }
-  return found;
-}
-
 /// Tunes what takes long on a text of the folder; `strike` gets the first trial that runs.
 template <class Strike>
 Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, const Strike& strike) {
@@ -199,7 +175,7 @@ TEST_CASE("tune shows a trial that fails as a row and goes on") {
 }
 
 TEST_CASE("tune that is interrupted or killed leaves no trial and no file behind") {
-  for (int signal : {SIGINT, SIGTERM, SIGKILL}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGKILL}) {
     CAPTURE(signal);
     const TemporaryFolder folder;
     const Outcome outcome = tune_struck(
