@@ -33,9 +33,10 @@ void read_steps(const std::string& output, Trial& trial) {
     if (record["step"] >= warm_up) seconds.push_back(record["step_s"]);
   }
   if (seconds.empty()) return void(trial.failure = "no steps came of it");
-  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  trial.seconds = *middle;
+  std::sort(seconds.begin(), seconds.end());
+  trial.fast_s = seconds[seconds.size() / 4];
+  trial.seconds = seconds[seconds.size() / 2];
+  trial.slow_s = seconds[seconds.size() * 3 / 4];
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "tools/tune_search.h"
 
 namespace zg::testing {
 namespace {
@@ -29,6 +30,14 @@ std::vector<Row> rows_of(const std::string& table) {
     if (std::smatch cells; std::regex_match(line, cells, row))
       rows.push_back({cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]});
   return rows;
+}
+
+/// The row of the setting that the printed command line trains with.
+Row best_of(const Outcome& outcome) {
+  const std::string best = line_after(outcome.out, "best ");
+  for (const Row& row : rows_of(outcome.out))
+    if (best.ends_with(" " + row.setting)) return row;
+  return {};
 }
 
 /// Of rank 0 of a run of three steps.
@@ -98,9 +107,13 @@ TEST_CASE("tune finds what trains where the default does not, and its config tra
   }
   CHECK(line_after(outcome.out, "wrote ") == out);
   const std::string best = line_after(outcome.out, "best zerograd train ");
-  CHECK(best == flags + rows.front().setting);
-  CHECK(peak_of(best) == rows.front().measured_peak);
-  CHECK(peak_of(flags + "--config " + out) == rows.front().measured_peak);
+  CHECK(best == flags + best_of(outcome).setting);
+  CHECK(peak_of(best) == best_of(outcome).measured_peak);
+  CHECK(peak_of(flags + "--config " + out) == best_of(outcome).measured_peak);
+  // Another one than the fastest is told.
+  CHECK(
+      contains(outcome.error, "within the noise of the fastest the best is the one nearest to ") ==
+      (best_of(outcome).setting != rows.front().setting));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
@@ -129,7 +142,24 @@ TEST_CASE("tune varies nothing that a flag or a config says") {
   CHECK(written["zero_optimization"]["stage"] == 3);
   CHECK(written["zero_optimization"]["offload_optimizer"]["device"] == "cpu");
   CHECK(written["zero_optimization"]["offload_param"]["device"] == "cpu");
-  CHECK(peak_of(flags + out) == rows_of(outcome.out).front().measured_peak);
+  CHECK(peak_of(flags + out) == best_of(outcome).measured_peak);
+}
+
+TEST_CASE("of settings within the noise of the fastest the one nearest to the user's run is best") {
+  using tools::Measured;
+  const auto chosen = [](const std::vector<Measured>& trials) {
+    return tools::simplest_within_noise(trials);
+  };
+  // Its middle half of the steps overlaps the fastest's.
+  CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.0, 1.2, 1.4, 1}}) == 1);
+  CHECK(chosen({{1.0, 1.2, 1.4, 1}, {0.9, 1.0, 1.1, 3}}) == 0);
+  // Just beyond it, or no nearer to the run.
+  CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.101, 1.2, 1.4, 1}}) == 0);
+  CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.0, 1.2, 1.4, 3}}) == 0);
+  CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.0, 1.2, 1.4, 4}}) == 0);
+  // Among those that are equally near the fastest; the noise is the fastest one's, not theirs.
+  CHECK(chosen({{1.0, 1.3, 9.0, 1}, {0.9, 1.0, 1.1, 3}, {1.05, 1.2, 1.3, 1}}) == 2);
+  CHECK(chosen({{0.5, 1.0, 2.0, 2}}) == 0);
 }
 
 TEST_CASE("tune finds the largest micro-batch of each stage: one more does not fit") {
