@@ -32,11 +32,6 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 /// Up to three names of the file, for an error message; those of the wanted shape first.
 std::string suggestions(const std::map<std::string, Shape>& there, const Shape& wanted,
                         const ParameterStore& store) {
@@ -107,7 +102,7 @@ std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) 
 
 std::vector<StepFolder> step_folders(const std::string& directory) {
   std::vector<StepFolder> folders;
-  if (!exists(directory)) return folders;
+  if (!path_exists(directory)) return folders;
   for (const fs::path& entry : entries_of(directory))
     if (const std::optional<int64_t> step = step_of(entry.filename().string()))
       folders.push_back({*step, entry.string()});
@@ -130,12 +125,12 @@ void remove_checkpoint(const std::string& step_folder) {
 }
 
 std::string find_checkpoint(const std::string& path) {
-  if (exists(path + "/" + manifest_name)) return path;
-  if (!exists(path))
+  if (path_exists(path + "/" + manifest_name)) return path;
+  if (!path_exists(path))
     throw FileError("checkpoint: " + path +
                     ": there is nothing of that name; expected a step_N folder or one with some");
   for (const StepFolder& folder : step_folders(path))
-    if (exists(folder.path + "/" + manifest_name)) return folder.path;
+    if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
   throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
 }
 

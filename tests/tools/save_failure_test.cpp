@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -193,6 +196,33 @@ TEST_CASE("calls that a signal interrupts, and a drive that is busy, cost a run 
     CHECK((uring || !contains(outcome.error, "by io_uring")));
     fs::remove(calls);
   }
+#endif
+}
+
+TEST_CASE("a directory that cannot be locked is warned of, one that another run holds is refused") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
+#else
+  const TemporaryFolder folder;
+  const std::string save = folder / "save", run = sort_run + "--steps 1 --save " + save;
+  setenv("ZG_NO_LOCKS", "1", 1);
+  setenv("LD_PRELOAD", ZG_INTERRUPTED_CALLS, 1);
+  const Outcome unlocked = zerograd(run);
+  unsetenv("LD_PRELOAD");
+  unsetenv("ZG_NO_LOCKS");
+  CAPTURE(unlocked.error);
+  CHECK(unlocked.status == 0);
+  CHECK(contains(unlocked.error, "warning: --save: " + save +
+                                     " cannot be locked (No locks available); nothing keeps "
+                                     "another run from writing there\n"));
+  fs::remove_all(save);
+  fs::create_directory(save);
+  const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(::flock(other, LOCK_EX) == 0);
+  const Outcome refused = zerograd(run);
+  ::close(other);
+  CHECK(refused.status == 2);
+  CHECK(contains(refused.error, "--save: another run is writing to " + save));
 #endif
 }
 
