@@ -28,20 +28,15 @@ Tensor last_tokens(const Rows& rows, int64_t count, const Device& device) {
   return Tensor::from(ids, {static_cast<int64_t>(rows.size()), count}, device);
 }
 
-/// The next token of every row. On a meta device, which has no logits, it is 0: the vocabulary
-/// there may be larger than this machine's memory.
-std::vector<int32_t> draw_tokens(const Tensor& logits, const SamplingOptions& options,
-                                 uint64_t index) {
-  const int64_t B = logits.shape()[0], V = logits.shape()[1];
-  std::vector<int32_t> tokens(static_cast<size_t>(B));
-  if (logits.device().type() == Device::Type::meta) return tokens;
-  const std::vector<double> wide = logits.to_doubles();
+/// The next token of a row of [B, V]. One row is read at a time, as a vocabulary can be large. On a
+/// meta device, which has no logits, the token is 0.
+int32_t draw_token(const Tensor& logits, int64_t row, const SamplingOptions& options,
+                   uint64_t index) {
+  if (logits.device().type() == Device::Type::meta) return 0;
+  const int64_t V = logits.extent(1);
+  const std::vector<double> wide = logits.flat(row * V, V).to_doubles();
   const std::vector<float> values(wide.begin(), wide.end());
-  for (size_t row = 0; row < tokens.size(); ++row)
-    tokens[row] = sample_token(
-        std::span(values).subspan(row * static_cast<size_t>(V), static_cast<size_t>(V)), options,
-        uint64_t{row} << 32 | index);
-  return tokens;
+  return sample_token(values, options, static_cast<uint64_t>(row) << 32 | index);
 }
 
 }  // namespace
@@ -62,9 +57,10 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     }
     Tape tape = make_tape();
     const Tensor ids = last_tokens(rows, fresh, tape.device());
-    const std::vector<int32_t> next =
-        draw_tokens(model.next_logits(tape, ids, cache), options, static_cast<uint64_t>(i));
-    for (size_t row = 0; row < rows.size(); ++row) rows[row].push_back(next[row]);
+    const Tensor logits = model.next_logits(tape, ids, cache);
+    for (size_t row = 0; row < rows.size(); ++row)
+      rows[row].push_back(
+          draw_token(logits, static_cast<int64_t>(row), options, static_cast<uint64_t>(i)));
     if (on_token) on_token(rows[0].back());
     fresh = 1;
   }

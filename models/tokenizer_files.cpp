@@ -1,6 +1,5 @@
 #include "models/tokenizer_files.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/byte_alphabet.h"
@@ -15,11 +14,6 @@ namespace {
 constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
 constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
                      *merges_name = "merges.txt", *added_name = "added_tokens.json";
-
-bool exists(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked is not there
-  return std::filesystem::exists(path, ignored);
-}
 
 // The lines but "#version: 0.2" and empty ones.
 std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& vocabulary,
@@ -84,23 +78,21 @@ GPT2Files gpt2_files(const Tokenizer& tokenizer) {
 }
 
 bool has_tokenizer(const std::string& folder) {
-  return exists(folder + "/" + tokenizer_name) ||
-         (exists(folder + "/" + vocabulary_name) && exists(folder + "/" + merges_name));
+  return path_exists(folder + "/" + tokenizer_name) ||
+         (path_exists(folder + "/" + vocabulary_name) && path_exists(folder + "/" + merges_name));
 }
 
 Tokenizer load_tokenizer(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked is no folder
-  if (!std::filesystem::is_directory(path, ignored))
-    return tokenizer_from_json(read_text(path, most_bytes), path);
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, most_bytes), path);
   const std::string whole = path + "/" + tokenizer_name;
-  if (exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
-  if (!exists(path + "/" + vocabulary_name))
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
+  if (!path_exists(path + "/" + vocabulary_name))
     throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
                     "a folder as Hugging Face's libraries write one");
   const std::string added = path + "/" + added_name;
   return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
                               .merges = read_text(path + "/" + merges_name, most_bytes),
-                              .added = exists(added) ? read_text(added, most_bytes) : ""},
+                              .added = path_exists(added) ? read_text(added, most_bytes) : ""},
                              path);
 }
 

@@ -88,6 +88,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   std::unique_ptr<cpu::SwapFile> swap_file;
   const SwapOptions swap;
   SwapCount swapped;
+  int rank = -1;  ///< that run_local or run_processes gave it to; -1: none
   /// The drive has what the arena of Space::file reserves.
   void reserve_file();
 };

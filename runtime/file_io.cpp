@@ -36,10 +36,12 @@ bool raise_open_files() {
 }
 
 int open_descriptor(const std::string& path, int flags) {
-  int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  const auto open = [&] {
+    return retried([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  };
+  int descriptor = open();
   // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
-  if (descriptor < 0 && errno == EMFILE && raise_open_files())
-    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (descriptor < 0 && errno == EMFILE && raise_open_files()) descriptor = open();
   if (descriptor < 0) fail("open", path);
   return descriptor;
 }
@@ -48,6 +50,14 @@ struct stat status_of(int descriptor, const std::string& path) {
   struct stat status;
   if (::fstat(descriptor, &status) != 0) fail("stat", path);
   return status;
+}
+
+std::filesystem::file_type type_of(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::none)
+    throw FileError("open: " + path + ": " + error.message());
+  return type;
 }
 
 // One call moves at most 0x7ffff000 bytes on Linux.
@@ -124,11 +134,12 @@ void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
 
 void File::sync() {
   // EINVAL: a device or a pipe, which keeps nothing.
-  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("fsync", path_);
+  if (retried([&] { return ::fsync(descriptor_); }) != 0 && errno != EINVAL) fail("fsync", path_);
 }
 
 void File::close() {
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
+  // Linux has closed it when a signal interrupts close.
+  if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("close", path_);
 }
 
 std::optional<Folder> Folder::open(const std::string& path) {
@@ -214,7 +225,7 @@ void make_directories(const std::string& path) {
 
 void sync_directory(const std::string& path) {
   const int descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY);
-  const int result = ::fsync(descriptor);
+  const int result = retried([&] { return ::fsync(descriptor); });
   const int reason = errno;
   ::close(descriptor);
   errno = reason;
@@ -226,6 +237,18 @@ void rename_over(const std::string& from, const std::string& to) {
   if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", from + " to " + to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
     fail("rename", from + " to " + to + ", which exists");
+}
+
+bool is_regular_file(const std::string& path) {
+  return type_of(path) == std::filesystem::file_type::regular;
+}
+
+bool is_directory(const std::string& path) {
+  return type_of(path) == std::filesystem::file_type::directory;
+}
+
+bool path_exists(const std::string& path) {
+  return type_of(path) != std::filesystem::file_type::not_found;
 }
 
 }  // namespace zg

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,15 @@
 #include "runtime/api.h"
 
 namespace zg {
+
+/// The result of a system call, made again while a signal interrupts it before it does anything.
+/// Not for close(), which has closed the file by then.
+template <class F>
+auto retried(const F& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 /// An open file. Every failure is a FileError with the path and the system's reason.
 class ZG_API File {
@@ -72,5 +82,11 @@ ZG_API void sync_directory(const std::string& path);
 /// Gives `from` the name `to` in one step, also where `to` exists: there is no moment without it. A
 /// file that was there is gone; a directory that was there is now called `from`.
 ZG_API void rename_over(const std::string& from, const std::string& to);
+
+// What a path leads to, through links. FileError where the system does not say: a loop of links, a
+// name that is too long, a folder on the way that may not be searched.
+ZG_API bool is_regular_file(const std::string& path);
+ZG_API bool is_directory(const std::string& path);
+ZG_API bool path_exists(const std::string& path);
 
 }  // namespace zg

@@ -62,7 +62,11 @@ std::unique_ptr<ArenaMemory> Ledger::memory_behind(Space space) const {
 Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   std::lock_guard lock(mutex_);
   Account& account = this->account(space);
-  if (!account.arena) account.arena = std::make_unique<Arena>(memory_behind(space));
+  if (!account.arena) try {
+      account.arena = std::make_unique<Arena>(memory_behind(space));
+    } catch (const OutOfMemory& error) {
+      refuse(bytes, space, error.what(), 0);
+    }
   if (const int64_t limit = this->limit(space); limit > 0) {
     int64_t others = 0;
     if (space != Space::device) {

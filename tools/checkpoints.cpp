@@ -6,10 +6,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/text.h"
 #include "zero/manifest.h"
 
@@ -79,9 +81,17 @@ void check_own_directory(const std::string& save, const Checkpoint& resumed) {
 }
 
 DirectoryLock::DirectoryLock(const std::string& directory)
-    : descriptor_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+    : descriptor_(
+          retried([&] { return ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })) {
+  const auto lock = [&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); };
+  if (descriptor_ >= 0 && retried(lock) == 0) return;
+  if (errno != EWOULDBLOCK) {
+    std::fprintf(stderr,
+                 "warning: --save: %s cannot be locked (%s); nothing keeps another run from "
+                 "writing there\n",
+                 directory.c_str(), std::strerror(errno));
     return;
+  }
   ::close(descriptor_);
   throw ConfigError("--save: another run is writing to " + directory +
                     "; expected a directory of its own for each run; try another one, or wait for "

@@ -29,7 +29,8 @@ void check_outside(const std::string& file, const char* command);
 void check_own_directory(const std::string& save, const Checkpoint& resumed);
 
 /// Keeps other runs, which would mix their checkpoints with ours, out of a directory until it goes.
-/// ConfigError when there is one already. Where the file system has no locks nothing is kept out.
+/// ConfigError when there is one already. Where the directory cannot be locked nothing is kept out,
+/// and a warning says why.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& directory);

@@ -1,11 +1,11 @@
 #include "zero/consolidate.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
@@ -28,8 +28,7 @@ std::string split(const ConsolidateOptions& options) {
   settings.samples = settings.skipped_samples = 0;  // a run of its own begins at step 0
   settings.loss = std::numeric_limits<double>::quiet_NaN();
   std::optional<DirectoryLock> lock;  // a run may be about to save there
-  if (std::error_code none; std::filesystem::is_directory(options.to, none))
-    lock.emplace(options.to);
+  if (is_directory(options.to)) lock.emplace(options.to);
   const std::string hash = zero::split(options.from, options.to, checkpoint_info(settings),
                                        static_cast<int>(options.ranks));
   std::printf("saved %s/step_0\n", options.to.c_str());

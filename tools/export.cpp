@@ -4,6 +4,7 @@
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"

@@ -19,16 +19,11 @@ namespace {
 constexpr const char *config_name = "config.json", *generation_name = "generation_config.json";
 constexpr int64_t config_bytes = 1 << 20;
 
-bool exists(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked is not there
-  return std::filesystem::exists(path, ignored);
-}
-
 models::HFModel read_model(const std::string& directory) {
   const std::string path = directory + "/" + config_name;
   models::HFModel model = models::hf_config(read_text(path, config_bytes), path);
   const std::string generation = directory + "/" + generation_name;
-  if (exists(generation))
+  if (path_exists(generation))
     models::read_hf_generation(read_text(generation, config_bytes), generation, model);
   return model;
 }
@@ -65,7 +60,7 @@ HuggingFaceFolder::HuggingFaceFolder(std::string path)
     : path_(std::move(path)), model_(read_model(path_)) {}
 
 bool HuggingFaceFolder::is_at(const std::string& path) {
-  return exists(path + "/" + config_name) && !exists(path + "/" + zero::manifest_name) &&
+  return path_exists(path + "/" + config_name) && !path_exists(path + "/" + zero::manifest_name) &&
          zero::step_folders(path).empty();
 }
 
@@ -135,6 +130,11 @@ zero::WeightSource HuggingFaceFolder::weights(const models::GPTConfig& model,
     if (tensor.conv1d) return models::transposed(values, tensor.shape[1], tensor.shape[0]);
     if (name == positions) values.resize(static_cast<size_t>(model.block_size * model.width));
     return values;
+  };
+  weights.read_range = [folder, used, tensors](const std::string& name, int64_t begin,
+                                               int64_t count) -> std::optional<std::vector<float>> {
+    if (tensors.at(name).conv1d) return std::nullopt;  // it is transposed as a whole
+    return folder->read_floats(used.at(models::hf_short_name(name)), begin, count);
   };
   return weights;
 }

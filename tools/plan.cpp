@@ -65,13 +65,17 @@ void print_summary(const Run& run, const RankMemory& memory) {
                                          zg::name_of(device.isa.value_or(best_isa())),
                                          device.threads, device.threads == 1 ? "" : "s"));
   print(memory_table(memory.rows));
-  const MemoryRow* peak = peak_of(memory.rows);
-  if (!peak) return;
+  const MemoryRow& peak = peak_of(memory);
   const Needs needs = needs_of(memory);
-  print(text("peak %s (rank %d, step %lld, %s)", mib(peak->reserved).c_str(), memory.rank,
-             (long long)peak->step, peak->phase.c_str()));
-  print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
-                                           static_cast<double>(run.steps - run.steps_done)));
+  if (memory.rows.empty()) {
+    print(text("peak %s (rank %d, no steps, %s)", mib(needs.device).c_str(), memory.rank,
+               needs.device > peak.reserved ? "scores and saving" : peak.phase.c_str()));
+  } else {
+    print(text("peak %s (rank %d, step %lld, %s)", mib(peak.reserved).c_str(), memory.rank,
+               (long long)peak.step, peak.phase.c_str()));
+    print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
+                                             static_cast<double>(run.steps - run.steps_done)));
+  }
   print("host " + mib(needs.host));
   print("disk " + mib(needs.file));
   if (needs.file > 0)

@@ -15,7 +15,8 @@ namespace zg::tools {
 namespace {
 
 bool is_worth_a_restart(const ChildEnd& end) {
-  constexpr int final[] = {0, 2, 3, 5, 6, 126, 127, 128 + SIGINT, 128 + SIGTERM, 128 + SIGPIPE};
+  constexpr int final[] = {
+      0, 2, 3, 5, 6, 126, 127, 128 + SIGINT, 128 + SIGTERM, 128 + SIGHUP, 128 + SIGPIPE};
   return end.signal == 0 &&
          std::find(std::begin(final), std::end(final), end.status) == std::end(final);
 }

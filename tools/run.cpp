@@ -239,9 +239,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
                       options.resume);
   // Before the choice, so that no other run saves or removes checkpoints there behind it.
-  std::error_code missing;
-  if (!run.lock && writes_checkpoints(options) &&
-      std::filesystem::is_directory(options.save, missing))
+  if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
     run.lock = std::make_shared<DirectoryLock>(options.save);
   if (!options.resume.empty()) run.checkpoint = checkpoint_to_resume(options.resume, options.save);
   if (run.checkpoint) {
@@ -275,7 +273,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (const std::string& path = options.initial_weights; !path.empty()) {
     if (HuggingFaceFolder::is_at(path))
       throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
-    if (std::filesystem::is_directory(path, missing)) run.initial = zero::open_checkpoint(path);
+    if (is_directory(path)) run.initial = zero::open_checkpoint(path);
     notes.push_back(check_initial_weights(path, run.initial, run.settings));
   }
   if (!options.from_hf.empty())

@@ -8,6 +8,7 @@
 #include "models/tokenized_text.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
@@ -32,16 +33,6 @@ bool ends_with(const std::string& text, const std::string& end) {
 constexpr int64_t alibi_block_size = 2048;  // where nothing says it: ALiBi takes any
 
 bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
-
-bool is_directory(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked is none
-  return std::filesystem::is_directory(path, ignored);
-}
-
-bool is_file(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored);
-}
 
 /// Whose names a weights file has; absent: nobody's that we know.
 std::optional<models::Family> family_of(const zero::SafetensorsReader& reader) {
@@ -173,7 +164,7 @@ Settings settings_of(const zero::CheckpointReader& checkpoint) {
 
 Known known_of(const std::string& path, const ModelOptions& options) {
   if (HuggingFaceFolder::is_at(path)) return {*settings_in(path), path};
-  if (!is_file(path)) {
+  if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
     return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
   }
@@ -200,11 +191,10 @@ DataKind kind_of(const std::string& source) {
   if (is_task(source)) return DataKind::task;
   if (!indexed_prefix(source).empty()) return DataKind::documents;
   if (ends_with(source, ".bin")) return DataKind::tokens;
-  if (ends_with(source, ".txt") || is_file(source)) return DataKind::text;
-  std::error_code ignored;
-  const std::string found = is_directory(source)                       ? " is a folder"
-                            : std::filesystem::exists(source, ignored) ? " is no regular file"
-                                                                       : " is not there";
+  if (ends_with(source, ".txt") || is_regular_file(source)) return DataKind::text;
+  const std::string found = is_directory(source)  ? " is a folder"
+                            : path_exists(source) ? " is no regular file"
+                                                  : " is not there";
   throw ConfigError("--data: '" + source + "'" + found + ", and neither is there a " + source +
                     ".idx; expected sort, adder, PATH.txt, PATH.bin or PREFIX" +
                     did_you_mean(source, {"sort", "adder"}));

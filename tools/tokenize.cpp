@@ -49,7 +49,7 @@ void check_outputs(const TokenizeOptions& options) {
       if (input == output || fs::equivalent(input, output, ignored))
         throw ConfigError("--out: " + output + " is a text to read; expected another PREFIX");
     }
-  if (options.format == Format::llmc && fs::exists(options.prefix + ".idx"))
+  if (options.format == Format::llmc && path_exists(options.prefix + ".idx"))
     throw ConfigError("--out: " + options.prefix + ".idx is there, so that " + options.prefix +
                       ".bin would be read as Megatron's; expected another PREFIX");
 }

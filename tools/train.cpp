@@ -22,10 +22,10 @@ struct Ended {
 
 // Every rank that a failure reached says so; the first cause is the command's own error.
 Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
-                 const InterruptScope& interrupt) {
+                 const InterruptScope& interrupt, CommonStop& stop) {
   try {
     Training training(run, ranks, device);
-    const int status = training.run(interrupt);
+    const int status = training.run(interrupt, &stop);
     return {status, training.finished(), training.memory()};
   } catch (const CommError& error) {
     std::fprintf(stderr, "rank %d/%d ends: CommError: %s\n", ranks.rank(), ranks.size(),
@@ -37,10 +37,11 @@ Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
 int train_on_threads(const Run& run, const InterruptScope& interrupt) {
   int status = 0;
   bool finished = false;
+  CommonStop stop(run.options.ranks, interrupt);
   std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
             [&](Communicator& ranks, const Device& device) {
-              Ended own = train_rank(run, ranks, device, interrupt);
+              Ended own = train_rank(run, ranks, device, interrupt, stop);
               memory[static_cast<size_t>(ranks.rank())] = std::move(own.memory);
               if (ranks.rank() > 0) return;
               status = own.status;
@@ -75,7 +76,7 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
     run = agreed(run, given, ranks);
     Training training(run, ranks, device);
-    status = training.run(interrupt);
+    status = training.run(interrupt, nullptr);
     if (!training.finished() || run.options.memory_json.empty()) return;
     const auto texts = gather_texts(ranks, to_json(training.memory()));
     if (ranks.rank() == 0)
@@ -125,7 +126,7 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "train");
   return run_with_restarts(options, arguments,
                            [](std::vector<std::string> words) {
-                             words.insert(words.begin(), "/proc/self/exe");
+                             words.insert(words.begin(), this_program);
                              return run_child(words, "try without --max-restarts");
                            })
       .status;

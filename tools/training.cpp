@@ -129,7 +129,8 @@ void Training::announce() {
                         static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
 
-int Training::run(const InterruptScope& interrupt) {
+int Training::run(const InterruptScope& interrupt, CommonStop* stop) {
+  stepper_.stop_with(stop);
   try {
     return run_steps(interrupt);
   } catch (const LeftEarly&) {
@@ -148,24 +149,37 @@ int Training::run_steps(const InterruptScope& interrupt) {
   if (is_first() || options_.process)
     for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
       if (checkpoint) checkpoint->close();
-  while (engine_.steps() < run_.steps) {
-    ranks_.set_step(engine_.steps());
-    stepper_.pass(Drill::Phase::begin);
-    report(train_step(engine_.steps()));
-    if (checkpoints_) checkpoints_->look();
-    report_periodic(engine_.steps());
-    if (const int reason = stepper_.agreed(reason_to_end(interrupt)))
-      return reason == kill_switch
-                 ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
-                 : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
-    if (is_due(engine_.steps(), options_.exit_interval) && engine_.steps() < run_.steps)
-      return end_early(text("--exit-interval %lld ends the run", (long long)options_.exit_interval),
-                       0);
-  }
+  while (engine_.steps() < run_.steps) try {
+      if (const std::optional<int> status = take_step(interrupt)) return *status;
+    } catch (const Stopped&) {
+      return end_early("interrupted by " + name_of_signal(interrupt.signal()),
+                       128 + interrupt.signal());
+    }
+  interrupt.save_from_now();
+  stepper_.stop_with(nullptr);
   memory_ = stepper_.rank_memory();  // without what scores and the hash take
   const int status = finish(interrupt);
   finished_ = true;
   return status;
+}
+
+// A step and what follows it. The exit status where the run ends here, before its last step.
+std::optional<int> Training::take_step(const InterruptScope& interrupt) {
+  ranks_.set_step(engine_.steps());
+  stepper_.pass(Drill::Phase::begin);
+  const StepRecord record = train_step(engine_.steps());
+  interrupt.save_from_now();  // before anybody reads that the step is done
+  report(record);
+  if (checkpoints_) checkpoints_->look();
+  report_periodic(engine_.steps());
+  if (const int reason = stepper_.agreed(reason_to_end(interrupt)))
+    return reason == kill_switch
+               ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
+               : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
+  if (is_due(engine_.steps(), options_.exit_interval) && engine_.steps() < run_.steps)
+    return end_early(text("--exit-interval %lld ends the run", (long long)options_.exit_interval),
+                     0);
+  return std::nullopt;
 }
 
 StepRecord Training::train_step(int64_t step) {

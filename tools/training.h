@@ -22,9 +22,10 @@ class Training {
  public:
   /// Run, communicator and device's owner must outlive it. Announces the run.
   Training(const Run& run, Communicator& ranks, const Device& device);
-  /// The exit status; also after an error rank 0 prints the memory table. Of signals any
-  /// rank's counts for all; once the last step is saved they end the process.
-  int run(const InterruptScope& interrupt);
+  /// The exit status; also after an error rank 0 prints the memory table. A signal that one rank
+  /// gets counts for all; once the last step is saved it ends the process. `stop`: of ranks that
+  /// are threads, which then stop within a step too; null: after it.
+  int run(const InterruptScope& interrupt, CommonStop* stop);
   const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
   bool finished() const { return finished_; }  ///< after run(): neither interrupted nor a drill
 
@@ -32,6 +33,7 @@ class Training {
   void prepare_engine();
   void announce();
   int run_steps(const InterruptScope& interrupt);
+  std::optional<int> take_step(const InterruptScope& interrupt);
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
   void note_growth(int64_t samples);

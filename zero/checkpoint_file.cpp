@@ -34,11 +34,6 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 /// Up to three names of the file, for an error message; those of the wanted shape first.
 std::string suggestions(const std::map<std::string, Shape>& there, const Shape& wanted,
                         const ParameterStore& store) {
@@ -84,6 +79,18 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
                       ", which the model has not; load_weights takes what the model has");
 }
 
+/// Calls f for ranges that make up `held`, so that no rank has more of a parameter in memory beside
+/// the engine's own than 32 MiB, eight of a checkpoint's blocks.
+template <class F>
+void for_each_range(const Engine::Held& held, const F& f) {
+  constexpr int64_t longest = int64_t{1} << 23;
+  for (int64_t begin = held.begin; begin < held.end; begin += longest)
+    f(Engine::Held{begin, std::min(begin + longest, held.end)});
+}
+
+/// Whether elements of a part of a parameter that follow each other do so in the whole, too.
+bool is_range(const Slice& slice) { return slice.outer == 1 || slice.is_whole(); }
+
 std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
   std::vector<float> part(static_cast<size_t>(slice.numel()));
   for_each_common(slice, 0, slice.numel(), whole_slice(slice.whole_numel()),
@@ -97,7 +104,7 @@ std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) 
 
 std::vector<StepFolder> step_folders(const std::string& directory) {
   std::vector<StepFolder> folders;
-  if (!exists(directory)) return folders;
+  if (!path_exists(directory)) return folders;
   for (const fs::path& entry : entries_of(directory))
     if (const std::optional<int64_t> step = step_of(entry.filename().string()))
       folders.push_back({*step, entry.string()});
@@ -120,12 +127,12 @@ void remove_checkpoint(const std::string& step_folder) {
 }
 
 std::string find_checkpoint(const std::string& path) {
-  if (exists(path + "/" + manifest_name)) return path;
-  if (!exists(path))
+  if (path_exists(path + "/" + manifest_name)) return path;
+  if (!path_exists(path))
     throw FileError("checkpoint: " + path +
                     ": there is nothing of that name; expected a step_N folder or one with some");
   for (const StepFolder& folder : step_folders(path))
-    if (exists(folder.path + "/" + manifest_name)) return folder.path;
+    if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
   throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
 }
 
@@ -242,10 +249,16 @@ void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter)) {
       const Engine::Held held = engine.held(*parameter, saved.state);
-      std::vector<float> values;
-      if (!on_meta(engine) && held.begin < held.end)
-        values = reader.read(name, saved.name, parameter->slice, held.begin, held.end);
-      engine.write_held(*parameter, saved.state, values);
+      const auto load = [&](const Engine::Held& range) {
+        std::vector<float> values;
+        if (!on_meta(engine) && range.begin < range.end)
+          values = reader.read(name, saved.name, parameter->slice, range.begin, range.end);
+        engine.write_held(*parameter, saved.state, range, values);
+      };
+      if (is_range(parameter->slice) && reader.reads_ranges(name, saved.name))
+        for_each_range(held, load);
+      else
+        load(held);
     }
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
@@ -259,12 +272,17 @@ WeightSource weights_of(const std::shared_ptr<CheckpointReader>& reader) {
           .shapes = shapes,
           .read = [reader](const std::string& name) { return reader->read(name, "master"); },
           .read_part = [reader](const std::string& name,
-                                const Slice& part) { return reader->read(name, "master", part); }};
+                                const Slice& part) { return reader->read(name, "master", part); },
+          .read_range = [reader](const std::string& name, int64_t begin,
+                                 int64_t count) -> std::optional<std::vector<float>> {
+            if (!reader->reads_ranges(name, "master")) return std::nullopt;
+            const int64_t numel = reader->manifest().parameters.at(name).numel();
+            return reader->read(name, "master", whole_slice(numel), begin, begin + count);
+          }};
 }
 
 WeightSource weights_of(const std::string& path) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return weights_of(open_checkpoint(path));
+  if (is_directory(path)) return weights_of(open_checkpoint(path));
   const auto reader = std::make_shared<SafetensorsReader>(path);
   WeightSource weights = {
       .path = path,
@@ -280,15 +298,41 @@ WeightSource weights_of(const std::string& path) {
               });
             });
             return values;
-          }};
+          },
+      .read_range = [reader](const std::string& name, int64_t begin, int64_t count)
+          -> std::optional<std::vector<float>> { return reader->read_floats(name, begin, count); }};
   for (const auto& [name, entry] : reader->entries())
     if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
   return weights;
 }
 
+namespace {
+
+/// False: the source cannot read ranges of this parameter.
+bool load_ranges(const WeightSource& weights, const Parameter& parameter, Engine& engine) {
+  if (!weights.read_range || !is_range(parameter.slice)) return false;
+  const int64_t first = parameter.slice.is_whole() ? 0 : parameter.slice.whole_index(0);
+  bool can = true;
+  for_each_range(engine.held(parameter, State::master), [&](const Engine::Held& range) {
+    std::vector<float> values;
+    if (can && !on_meta(engine)) {
+      auto read = weights.read_range(parameter.name, first + range.begin, range.end - range.begin);
+      can = read.has_value();
+      if (can) values = *std::move(read);
+    }
+    if (!can) return;
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write_held(parameter, State::master, range, values);
+  });
+  return can;
+}
+
+}  // namespace
+
 void load_weights(const WeightSource& weights, Engine& engine) {
   check_parameters(weights.path, weights.shapes, engine.store());
   for (const auto& [name, parameter] : engine.store().by_name()) {
+    if (load_ranges(weights, *parameter, engine)) continue;
     std::vector<float> values;
     if (!on_meta(engine))
       values = parameter->slice.is_whole() ? weights.read(name)

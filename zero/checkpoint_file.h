@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,11 @@ struct WeightSource {
   std::function<std::vector<float>(const std::string& name)> read;
   /// A part of it, where that can be read without the whole; else absent.
   std::function<std::vector<float>(const std::string& name, const Slice& part)> read_part = {};
+  /// `count` elements from `begin` on, where those can be read without the whole: nullopt for one
+  /// of which that is not so; absent where it is so of none.
+  std::function<std::optional<std::vector<float>>(const std::string& name, int64_t begin,
+                                                  int64_t count)>
+      read_range = {};
 };
 /// A plain safetensors file's floating tensors or a checkpoint's masters. FileError.
 ZG_API WeightSource weights_of(const std::string& path);

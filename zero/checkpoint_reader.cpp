@@ -277,6 +277,13 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
   return wanted;
 }
 
+bool CheckpointReader::reads_ranges(const std::string& parameter, const std::string& state) const {
+  const Pieces& all = pieces(parameter, state);
+  return std::none_of(all.begin(), all.end(), [](const Manifest::Piece* piece) {
+    return piece->slice || (piece->blocks.empty() && piece->shape.numel() > block_elements);
+  });
+}
+
 std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
                                           const Slice& part) const {
   return read(parameter, state, part, 0, part.numel());

@@ -40,6 +40,9 @@ class ZG_API CheckpointReader {
   std::vector<float> read(const std::string& parameter, const std::string& state,
                           const Slice& part) const;
   std::vector<float> read(const std::string& parameter, const std::string& state) const;
+  /// Whether read() of a range costs little more than the range: no long piece lacks the checksums
+  /// of its blocks, and none is a slice.
+  bool reads_ranges(const std::string& parameter, const std::string& state) const;
   /// All of it a few MiB at a time, in order; what was visited before an error may be damaged.
   void for_floats(const std::string& parameter, const std::string& state,
                   const SafetensorsReader::Visit& visit) const;

@@ -65,6 +65,10 @@ std::string unfinished(const std::vector<int>& ranks, const char* verb, const st
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
 
 std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."
+/// The same error, whose message begins with "rank 2/4: " where there are several ranks. Unchanged:
+/// a CommError, which says who failed and where, and a type of exception that is neither this
+/// library's nor one of the standard library's that consist of a message.
+std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks);
 bool is_comm_error(const std::exception_ptr& error);
 
 }  // namespace zg::cpu

@@ -424,7 +424,7 @@ TEST_CASE("a run without memory names a setting that fits, and that one trains")
   const Outcome full = zerograd(run);
   CHECK(full.status == 3);
   const std::regex refusal(
-      "error: OutOfMemory: allocate: [0-9.]+ MiB \\([0-9]+ bytes\\) of "
+      "error: OutOfMemory: rank [01]/2: allocate: [0-9.]+ MiB \\([0-9]+ bytes\\) of "
       "(activation|workspace|gradient) for [a-z0-9. ]+ on cpu:[01] \\(device\\) in phase "
       "(forward|backward); expected at most 40.00 MiB in all, of which [0-9.]+ MiB are reserved");
   CHECK(std::regex_search(full.error, refusal));

@@ -202,4 +202,75 @@ TEST_CASE("a disk without room for metrics costs them and not the run") {
   CHECK(contains(outcome.out, "saved " + (folder / "save/step_60")));
 }
 
+TEST_CASE("calls that a signal interrupts, and a drive that is busy, cost a run nothing") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
+#else
+  const TemporaryFolder folder;
+  const std::string run =
+      sort_run +
+      "--steps 2 --ranks 2 --zero-stage 3 --precision bf16 --param-persistence-threshold 0 "
+      "--offload-optimizer nvme --offload-param nvme --log-interval 0 --nvme-path " +
+      folder.path() + " ";
+  for (const char* engine : {"io_uring", "pread"}) {
+    CAPTURE(engine);
+    const std::string save = folder / engine, calls = folder / "calls";
+    const bool uring = std::string(engine) == "io_uring";
+    const std::string line = run + "--save " + save;
+    if (!uring) setenv("ZG_NO_URING", "1", 1);
+    setenv("ZG_INTERRUPTED", calls.c_str(), 1);
+    setenv("LD_PRELOAD", ZG_INTERRUPTED_CALLS, 1);
+    const Outcome outcome = zerograd(line);
+    unsetenv("LD_PRELOAD");
+    unsetenv("ZG_INTERRUPTED");
+    unsetenv("ZG_NO_URING");
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(!contains(outcome.error, "cannot be locked"));
+    CHECK(zerograd("verify " + save).status == 0);
+    CHECK(line_after(outcome.out, "param_hash ") == line_after(zerograd(run).out, "param_hash "));
+    const std::string report = read_file(calls);
+    CAPTURE(report);
+    const auto interrupted = [&](const char* function) {
+      CAPTURE(function);
+      CHECK(std::stoi(line_after(report, std::string(function) + " ")) > 0);
+    };
+    for (const char* function :
+         {"fsync", "flock", "fallocate", "posix_fallocate", "open", "close", "pread"})
+      interrupted(function);
+    if (contains(outcome.error, "by io_uring")) interrupted("io_uring_submit");
+    if (!uring) interrupted("pwrite");
+    CHECK((uring || !contains(outcome.error, "by io_uring")));
+    fs::remove(calls);
+  }
+#endif
+}
+
+TEST_CASE("a directory that cannot be locked is warned of, one that another run holds is refused") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
+#else
+  const TemporaryFolder folder;
+  const std::string save = folder / "save", run = sort_run + "--steps 1 --save " + save;
+  setenv("ZG_NO_LOCKS", "1", 1);
+  setenv("LD_PRELOAD", ZG_INTERRUPTED_CALLS, 1);
+  const Outcome unlocked = zerograd(run);
+  unsetenv("LD_PRELOAD");
+  unsetenv("ZG_NO_LOCKS");
+  CAPTURE(unlocked.error);
+  CHECK(unlocked.status == 0);
+  CHECK(contains(unlocked.error, "warning: --save: " + save +
+                                     " cannot be locked (No locks available); nothing keeps "
+                                     "another run from writing there\n"));
+  fs::remove_all(save);
+  fs::create_directory(save);
+  const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  REQUIRE(::flock(other, LOCK_EX) == 0);
+  const Outcome refused = zerograd(run);
+  ::close(other);
+  CHECK(refused.status == 2);
+  CHECK(contains(refused.error, "--save: another run is writing to " + save));
+#endif
+}
+
 }  // namespace zg::testing

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <set>
 
@@ -278,23 +277,6 @@ TEST_CASE("a damaged checkpoint is passed over for the newest that verifies") {
   CHECK(contains(outcome.error, "passed over " + save + "/step_8: "));
   CHECK(line_after(outcome.out, "param_hash ") == hash);
   CHECK(zerograd(with("--resume " + save + "/step_8")).status == 5);
-}
-
-TEST_CASE("a signal saves and exits with 128 plus its number; resuming gives the same bits") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const std::string run =
-      "train --data sort --batch-size 16 --score-samples 0 --log-interval 1 --steps ";
-  for (const int signal : {SIGINT, SIGTERM}) {
-    std::filesystem::remove_all(save);
-    const Outcome outcome = zerograd_signalled(run + "1000000 --save " + save, "iter 3:", signal);
-    CHECK(outcome.status == 128 + signal);
-    const std::string saved = line_after(outcome.out, "saved ");
-    REQUIRE(!saved.empty());
-    const int64_t steps = std::stoll(saved.substr(saved.rfind('_') + 1)) + 2;
-    const std::string length = std::to_string(steps);
-    CHECK(hash_of(run + length + " --resume " + save) == hash_of(run + length));
-  }
 }
 
 TEST_CASE("a device cap ends in OutOfMemory with the itemised table") {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
@@ -419,4 +420,49 @@ TEST_CASE("dumped gradients are the mean over the micro-batches, by name") {
   const std::vector<float> means = reader.read_floats("gain");
   for (size_t i = 0; i < sums.size(); ++i)
     CHECK(means[i] == static_cast<float>(static_cast<double>(sums[i]) / 3.0));
+}
+
+TEST_CASE("a parameter that is longer than what is read at once loads whole, from every source") {
+  const auto make_store = [](ParameterStore& store) -> const Parameter& {
+    // Two ranges of 2^23 elements, the second one short and no multiple of anything.
+    return store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003},
+                     Init::normal(0.5f), {.decay = true});
+  };
+  const TemporaryFolder folder;
+  const Device device = Device::cpu(0, {.threads = 2});
+  ParameterStore store;
+  const Parameter& parameter = make_store(store);
+  Engine saved(store, device, {.seed = 7});
+  std::vector<float> moments(static_cast<size_t>(parameter.shape.numel()));
+  for (size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<float>(i % 1000003) + 0.5f;
+  saved.write(parameter, State::moment2, moments);
+  const std::string step = zero::save_checkpoint(folder.path(), saved, info_of(saved));
+  const std::string hash = saved.parameter_hash(), file = folder / "weights.safetensors";
+  {
+    zero::SafetensorsWriter writer(file, {{parameter.name, DType::f32, parameter.shape}});
+    writer.write_floats(saved.read(parameter, State::master));
+    writer.finish();
+  }
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    run_local(ranks, [&](Communicator& comm, const Device& own) {
+      ParameterStore other;
+      const Parameter& loaded = make_store(other);
+      Engine engine(other, comm, own, {.stage = 3, .param_persistence_threshold = 0, .seed = 8});
+      zero::load_checkpoint(step, engine);
+      const std::string from_checkpoint = engine.parameter_hash();
+      const std::vector<float> restored = engine.read(loaded, State::moment2);
+      engine.write(loaded, State::master, moments);
+      zero::load_weights(file, engine);
+      const std::string from_file = engine.parameter_hash();
+      engine.write(loaded, State::master, moments);
+      zero::load_weights(step, engine);
+      const std::string from_masters = engine.parameter_hash();
+      if (comm.rank() > 0) return;
+      CHECK(from_checkpoint == hash);
+      CHECK(restored == moments);
+      CHECK(from_file == hash);
+      CHECK(from_masters == hash);
+    });
+  }
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/config/accelerate.h"
 #include "tools/config/hjson.h"
 #include "tools/config/yaml.h"
@@ -22,9 +23,9 @@ std::string read_text(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
     throw FileError("--config: " + path + " cannot be read: " +
-                    (std::filesystem::is_directory(path) ? "it is a directory"
-                     : std::filesystem::exists(path)     ? "it cannot be opened"
-                                                         : "there is nothing of that name") +
+                    (is_directory(path)  ? "it is a directory"
+                     : path_exists(path) ? "it cannot be opened"
+                                         : "there is nothing of that name") +
                     "; expected a DeepSpeed config, JSON");
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > largest_config)
@@ -97,7 +98,8 @@ Document document_of(const std::string& path) {
   const size_t first = path.find_first_not_of(" \t\n");
   if (first != std::string::npos && path[first] == '{')
     return {.file = "--config", .root = read_hjson(path, "--config")};
-  if (const auto text = base64_decoded(path); text && !std::filesystem::exists(path))
+  std::error_code unnameable;  // a long text is no file's name
+  if (const auto text = base64_decoded(path); text && !std::filesystem::exists(path, unnameable))
     return {.file = "--config", .root = read_hjson(*text, "--config")};
   const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
   const std::string text = read_text(path);
