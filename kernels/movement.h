@@ -37,6 +37,16 @@ struct ScatterAdd {
 ZG_API void validate(const StridedCopy&);
 ZG_API void validate(const Gather&);
 ZG_API void validate(const ScatterAdd&);
+inline std::vector<Operand> operands(const StridedCopy& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const Gather& a) {
+  return {{"x", a.x}, {"index", a.index}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const ScatterAdd& a) {
+  return {{"x", a.x}, {"index", a.index}, {"y", a.y, Operand::out}};
+}
+inline std::string sizes(const StridedCopy& a) { return a.extents.str(); }
 
 namespace kernels {
 extern ZG_API Kernel<StridedCopy> strided_copy;

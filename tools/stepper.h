@@ -60,6 +60,7 @@ class Stepper {
 
  private:
   friend class TrainingStage;
+  Step take_step();
 
   const Run& run_;
   Communicator& ranks_;

@@ -104,10 +104,9 @@ int train_on_ranks(const Run& run) {
   return run.options.process ? train_as_process(run, interrupt) : train_on_threads(run, interrupt);
 }
 
+// What the steps to trace left, where the run ended among them.
 void write_trace(const Run& run) {
-  if (!run.trace) return;
-  const bool first = is_first_process(run.options);
-  run.trace->write(run.options.trace + (first ? "" : text(".rank%d", run.options.process->rank)));
+  if (run.traced && !run.traced->is_written) run.traced->write();
 }
 
 // A rank that stalls or is killed takes its process with it, so that what goes on is another one.

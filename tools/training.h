@@ -42,6 +42,7 @@ class Training {
   void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
   void report_epochs();
+  void write_trace();
   TensorBoardFile::Place place() const;
   void validate();
   void print_sample();

@@ -32,22 +32,22 @@ __global__ void __launch_bounds__(threads) copy_strided(const T* x, T* y, Nest<2
   y[at[1]] = x[at[0]];
 }
 
-/// A thread an element of index and y; the nest leads to x, which is indexed along its axis of
-/// `extent` elements, `along` apart. An index that is outside is reported and read as 0.
+/// A thread an element of index and y; the nest leads to them and to x, which is indexed along its
+/// axis of `extent` elements, `along` apart. An index that is outside is reported and read as 0.
 template <class T, class Index>
 __global__ void __launch_bounds__(threads)
-    pick(const T* x, const Index* index, T* y, Nest<1> nest, int64_t extent, int64_t along,
+    pick(const T* x, const Index* index, T* y, Nest<2> nest, int64_t extent, int64_t along,
          Fault* fault) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (i >= nest.numel) return;
-  int64_t at[1];
+  int64_t at[2];
   nest.locate(i, at);
-  int64_t row = index[i];
+  int64_t row = index[at[0]];
   if (row < 0 || row >= extent) {
     report(fault, "gather", "index", i, row, extent);
     row = 0;
   }
-  if (extent > 0) y[i] = x[at[0] + row * along];
+  if (extent > 0) y[at[0]] = x[at[1] + row * along];
 }
 
 /// A thread an element of y that indices may name: it alone adds to it, in rising j, and rounds
@@ -87,7 +87,8 @@ void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
 
 void gather(const Gather& a, Workspace, Stream& stream) {
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
-  const Nest<1> nest(a.index.shape(), {x.others});
+  const Shape& shape = a.index.shape();
+  const Nest<2> nest(shape, {broadcast_strides(shape, shape), x.others});
   visit_bits(a.x.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
       launch("gather", pick<T, Index>, {blocks_for(nest.numel, threads), dim3(threads)}, stream,
