@@ -163,7 +163,11 @@ std::unique_ptr<Stream> Device::make_stream(const char* name) const {
   return state_->make_stream(name);
 }
 MemoryTracker& Device::memory() const { return state_->ledger; }
-void Device::set_trace(std::shared_ptr<Trace> trace) const { state_->trace = std::move(trace); }
+void Device::set_trace(std::shared_ptr<Trace> trace, int rank) const {
+  if (trace) state_->trace_rank = rank < 0 ? state_->index : rank;
+  state_->trace = std::move(trace);
+}
 Trace* Device::trace() const { return state_->trace.get(); }
+int Device::trace_rank() const { return state_->trace_rank; }
 
 }  // namespace zg

@@ -28,6 +28,7 @@ class Ledger final : public MemoryTracker {
   void reset_peaks() override;
   int64_t limit(Space space) const override;
   std::string phase() const override;
+  std::string name() const override;
 
   struct Block {
     int64_t offset;
@@ -83,6 +84,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   Device::Traits traits;
   Ledger ledger;
   std::shared_ptr<Trace> trace;
+  int trace_rank = 0;
   std::unique_ptr<Stream> compute;
   /// Behind Space::file from its first allocation on; never on a meta device.
   std::unique_ptr<cpu::SwapFile> swap_file;

@@ -172,6 +172,11 @@ std::string Ledger::phase() const {
   return phase_;
 }
 
+std::string Ledger::name() const {
+  std::lock_guard lock(mutex_);
+  return name_;
+}
+
 Purpose Ledger::exchange_purpose(Purpose purpose) {
   std::lock_guard lock(mutex_);
   return std::exchange(purpose_, purpose);

@@ -130,7 +130,8 @@ class ZG_API MemoryTracker {
   virtual void reset_peaks() = 0;             ///< forgets the rows; peaks restart from live
   virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none
   virtual std::string phase() const = 0;
-  void print(std::ostream& out) const;  ///< Markdown, MiB: phase, space, purposes, peak, reserved
+  virtual std::string name() const = 0;  ///< the innermost NameScope's
+  void print(std::ostream& out) const;   ///< Markdown, MiB: phase, space, purposes, peak, reserved
 };
 
 }  // namespace zg

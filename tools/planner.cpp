@@ -61,7 +61,7 @@ RankMemory walk(const Run& run, int rank) {
 // Every later step is like the third, and every later micro-batch of one.
 Run largest_steps(const Run& run) {
   Run largest = run;
-  largest.trace = nullptr;
+  largest.traced = nullptr;
   Settings& settings = largest.settings;
   // Where plan chose how many steps to walk, the run goes on.
   const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;

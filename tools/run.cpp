@@ -224,7 +224,28 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
   return std::max<int64_t>(1, end.steps);
 }
 
+// Caches, prefetching and the drive are warm after two steps.
+StepRange steps_to_trace(int64_t first, int64_t end) {
+  constexpr int64_t warm_up = 2, count = 3;
+  const int64_t begin = first + std::clamp<int64_t>(end - first - count, 0, warm_up);
+  return {begin, std::min(end, begin + count)};
+}
+
+std::string trace_path(const TrainOptions& options) {
+  return options.trace + (is_first_process(options) ? "" : text(".rank%d", options.process->rank));
+}
+
 }  // namespace
+
+void TracedSteps::write() {
+  is_written = true;
+  if (trace->is_empty()) {
+    std::fprintf(stderr, "trace: %s is not written: none of its steps was taken\n", path.c_str());
+    return;
+  }
+  trace->write(path);
+  trace->clear();
+}
 
 Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset,
                 std::shared_ptr<DirectoryLock> lock) {
@@ -264,7 +285,6 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     options.place.device.threads = options.process
                                        ? threads_per_process(options.process->local_size)
                                        : threads_per_rank(static_cast<int>(options.ranks));
-  if (!options.trace.empty()) run.trace = std::make_shared<Trace>();
   const auto tokenizer = open_data(run, std::move(dataset), known ? &*known : nullptr, notes);
   run.settings = settings_of(options, *run.dataset);
   if (known) run.settings.special_tokens = known->settings.special_tokens;
@@ -292,6 +312,10 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
   run.settings.steps = run.steps;
+  if (!options.trace.empty()) {
+    const StepRange steps = options.trace_steps.value_or(steps_to_trace(done.steps, run.steps));
+    run.traced = std::make_shared<TracedSteps>(TracedSteps{trace_path(options), steps});
+  }
   check_outputs(run);
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);

@@ -13,6 +13,17 @@
 
 namespace zg::tools {
 
+/// The steps that --trace records, and their trace.
+struct TracedSteps {
+  const std::string path;  ///< this process's
+  const StepRange steps;
+  const std::shared_ptr<Trace> trace = std::make_shared<Trace>();
+  bool is_written = false;
+
+  /// Once all ranks of this process are past the steps, or the run ends. FileError.
+  void write();
+};
+
 /// What the ranks of one run share: read, checked and solved once, before any of them starts.
 struct Run {
   TrainOptions options;                 ///< with what a resumed checkpoint says
@@ -23,12 +34,12 @@ struct Run {
   Checkpoint initial;      ///< of --init, where that names a checkpoint, and open as long
   int64_t steps_done = 0;  ///< by the checkpoint
   std::shared_ptr<const models::Dataset> dataset;
-  Settings settings;                 ///< where the run begins
-  std::vector<std::string> changes;  ///< since the checkpoint, a line each
-  int64_t steps = 0;                 ///< where the run ends
-  std::string data_line;             ///< names the data and its tokens, for the log
-  double epoch_samples = 0.0;        ///< of an epoch, where the run counts them; 0: it does not
-  std::shared_ptr<Trace> trace;      ///< null: not asked for
+  Settings settings;                    ///< where the run begins
+  std::vector<std::string> changes;     ///< since the checkpoint, a line each
+  int64_t steps = 0;                    ///< where the run ends
+  std::string data_line;                ///< names the data and its tokens, for the log
+  double epoch_samples = 0.0;           ///< of an epoch, where the run counts them; 0: it does not
+  std::shared_ptr<TracedSteps> traced;  ///< null: not asked for
 };
 
 /// FileError when the flag's file cannot be written; none is left behind.

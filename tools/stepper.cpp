@@ -121,7 +121,6 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
                           settings_.axes.sequence_parallel))),
       schedule_(settings_.optimisation.schedule),
       memory_(device_, keep) {
-  device_.set_trace(run.trace);
   const PhaseScope phase(device_, "initialise");
   engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings_.optimisation.engine);
 }
@@ -153,7 +152,17 @@ void Stepper::pass(Drill::Phase phase, int64_t step) {
 }
 
 Stepper::Step Stepper::step() {
-  const TraceSpan span(device_.compute(), "step");
+  const TracedSteps* traced = run_.traced.get();
+  if (!traced || !traced->steps.contains(engine_->steps())) return take_step();
+  device_.set_trace(traced->trace, ranks_.rank());
+  Step done = take_step();
+  device_.set_trace(nullptr);
+  return done;
+}
+
+Stepper::Step Stepper::take_step() {
+  TraceSpan span(device_.compute(), "step");
+  span.add("step", engine_->steps());
   ranks_.set_step(engine_->steps());
   memory_.begin_step(engine_->steps());
   Step done{.micro_batches = settings_.step_accumulation(),

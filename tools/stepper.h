@@ -67,6 +67,7 @@ class Stepper {
   friend class TrainingStage;
   Tape inference_tape();
   bool reaches_stop() { return stop_ && stop_->reached(ranks_.rank()); }
+  Step take_step();
 
   const Run& run_;
   Communicator& ranks_;

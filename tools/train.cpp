@@ -115,10 +115,9 @@ void remove_leftovers(const Run& run) {
   if (run.lock) zero::remove_unfinished(run.options.save);
 }
 
+// What the steps to trace left, where the run ended among them.
 void write_trace(const Run& run) {
-  if (!run.trace) return;
-  const bool first = is_first_process(run.options);
-  run.trace->write(run.options.trace + (first ? "" : text(".rank%d", run.options.process->rank)));
+  if (run.traced && !run.traced->is_written) run.traced->write();
 }
 
 // A rank that stalls or is killed takes its process with it, so that what goes on is another one.

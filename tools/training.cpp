@@ -172,7 +172,9 @@ std::optional<int> Training::take_step(const InterruptScope& interrupt) {
   report(record);
   if (checkpoints_) checkpoints_->look();
   report_periodic(engine_.steps());
-  if (const int reason = stepper_.agreed(reason_to_end(interrupt)))
+  const int reason = stepper_.agreed(reason_to_end(interrupt));
+  write_trace();  // every rank has taken the step
+  if (reason)
     return reason == kill_switch
                ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
                : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
@@ -298,6 +300,21 @@ void Training::report_epochs() {
        .memory_bytes = physical_memory_bytes(),
        .available_bytes = available_memory_bytes()}))
     console_->result(line);
+}
+
+void Training::write_trace() {
+  TracedSteps* traced = run_.traced.get();
+  const bool writes = is_first() || options_.process;
+  if (!traced || !writes || traced->is_written || engine_.steps() < traced->steps.end) return;
+  try {
+    traced->write();
+    console_->log(text("trace of steps %lld to %lld: %s", (long long)traced->steps.first,
+                       (long long)(traced->steps.end - 1), traced->path.c_str()));
+  } catch (const FileError& error) {
+    console_->end_progress();
+    std::fprintf(stderr, "error: FileError: %s; training goes on\n", error.what());
+    results_lost_ = true;
+  }
 }
 
 TensorBoardFile::Place Training::place() const {

@@ -44,6 +44,7 @@ class Training {
   void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
   void report_epochs();
+  void write_trace();
   TensorBoardFile::Place place() const;
   void validate();
   void print_sample();
@@ -74,7 +75,7 @@ class Training {
   std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
-  std::string reported_;  ///< the step_N whose failure was printed last
+  std::string reported_;      ///< the step_N whose failure was printed last
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
   double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
   double seconds_ = 0.0;      ///< of this run's steps

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/comm.h"
+#include "runtime/trace.h"
 
 namespace zg::cpu {
 
@@ -30,6 +32,9 @@ struct Job {
   bool by_library = false;  ///< a reduce_scatter whose order is the library's
   Tensor window;            ///< of a reduce_scatter on accelerators: where pieces of peers may lie
   int root = -1;            ///< of a broadcast: its number in the group
+  int64_t bytes = 0;        ///< that peers send here
+  int64_t queued_ns = 0;    ///< by the trace's clock
+  std::shared_ptr<Trace> trace = {};  ///< where its span goes; null: nowhere
   bool finished = false;
 };
 

@@ -72,6 +72,7 @@ class LocalCommunicator final : public QueuedCommunicator {
  private:
   void run(const Job& job, Ticket ticket) override {
     group_->meet(rank_, ticket, job.call, [&] {
+      note_arrival(job);
       if (is_carried(job)) return carry(job, ticket);
       act(job);
       stream_->synchronize();

@@ -300,24 +300,6 @@ TEST_CASE("dump-memory prints the tutorials' columns, a row per step") {
   }
 }
 
-TEST_CASE("a trace is JSON with spans of kernels and counters of memory") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "trace.json";
-  hash_of("train --data sort --steps 2 --batch-size 4 --score-samples 0 --trace " + path);
-  const nlohmann::json trace = nlohmann::json::parse(read_file(path));
-  std::set<std::string> spans;
-  size_t counters = 0;
-  for (const nlohmann::json& event : trace.at("traceEvents")) {
-    if (event.at("ph") == "X") spans.insert(event.at("name").get<std::string>());
-    if (event.at("ph") == "C") counters += event.at("args").at("parameter").get<int64_t>() > 0;
-  }
-  for (const char* name : {"step", "forward", "backward", "optimizer", "matmul"}) {
-    CAPTURE(name);
-    CHECK(spans.count(name) == 1);
-  }
-  CHECK(counters > 0);
-}
-
 TEST_CASE("gradients of one step are dumped by name") {
   const TemporaryFolder folder;
   const std::string path = folder / "gradients.safetensors";
