@@ -154,10 +154,12 @@ void Stepper::pass(Drill::Phase phase, int64_t step) {
 Stepper::Step Stepper::step() {
   const TracedSteps* traced = run_.traced.get();
   if (!traced || !traced->steps.contains(engine_->steps())) return take_step();
+  struct Traced {
+    ~Traced() { device.set_trace(nullptr); }
+    const Device& device;
+  } const scope{device_};  // a step that is stopped throws
   device_.set_trace(traced->trace, ranks_.rank());
-  Step done = take_step();
-  device_.set_trace(nullptr);
-  return done;
+  return take_step();
 }
 
 Stepper::Step Stepper::take_step() {

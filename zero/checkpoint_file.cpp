@@ -173,18 +173,18 @@ std::string summary(const std::vector<std::string>& damages) {
 }  // namespace
 
 std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
-  for (int attempt = 0; exists(path + "/" + manifest_name); ++attempt) {
+  for (int attempt = 0; path_exists(path + "/" + manifest_name); ++attempt) {
     if (Reader reader = CheckpointReader::open(path)) return reader;
     if (attempt == most_attempts) refuse_changing(path);
   }
   Reader newest;
-  if (exists(path))
+  if (path_exists(path))
     newest = newest_of(path, [](const StepFolder& folder) -> std::optional<Reader> {
-      if (exists(folder.path + "/" + manifest_name)) {
+      if (path_exists(folder.path + "/" + manifest_name)) {
         const Reader reader = CheckpointReader::open(folder.path);
         return reader ? std::optional(reader) : std::nullopt;
       }
-      return exists(folder.path) ? std::optional(Reader()) : std::nullopt;
+      return path_exists(folder.path) ? std::optional(Reader()) : std::nullopt;
     });
   return newest ? newest : open_checkpoint(find_checkpoint(path));
 }
@@ -220,7 +220,7 @@ std::vector<std::string> damages_of(const std::string& step_folder) {
   try {
     for (int attempt = 0; attempt < most_attempts; ++attempt) {
       if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
-      if (!exists(step_folder))
+      if (!path_exists(step_folder))
         throw FileError("checkpoint: " + step_folder + ": there is nothing of that name");
     }
     refuse_changing(step_folder);

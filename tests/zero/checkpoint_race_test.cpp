@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint of more shards than a process may have files open is rea
     writer.write_floats(std::vector<float>(300, 2.0f));
     writer.finish();
   }
-  const std::string hash = zero::split(folder / "weights", folder / "save", "{}", 300);
+  const std::string hash = zero::split(folder / "weights", folder / "save", {}, 300);
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   rlimit few = before;

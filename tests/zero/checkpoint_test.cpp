@@ -448,7 +448,7 @@ TEST_CASE("a parameter that is longer than what is read at once loads whole, fro
     run_local(ranks, [&](Communicator& comm, const Device& own) {
       ParameterStore other;
       const Parameter& loaded = make_store(other);
-      Engine engine(other, comm, own, {.stage = 3, .param_persistence_threshold = 0, .seed = 8});
+      Engine engine(other, comm, own, {.stage = 3, .seed = 8, .param_persistence_threshold = 0});
       zero::load_checkpoint(step, engine);
       const std::string from_checkpoint = engine.parameter_hash();
       const std::vector<float> restored = engine.read(loaded, State::moment2);
