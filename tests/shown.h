@@ -150,6 +150,8 @@ std::string text_of_value(const T& value) {
     return std::to_string(value);
   } else if constexpr (std::is_floating_point_v<U>) {
     return text_of_number(value);
+  } else if constexpr (std::is_array_v<U>) {
+    return text_of_range(std::begin(value), std::end(value));
   } else if constexpr (has_name<U>) {
     return name_of(value);
   } else if constexpr (std::is_enum_v<U>) {

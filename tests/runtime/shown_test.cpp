@@ -4,10 +4,12 @@
 
 #include "runtime/memory.h"
 #include "runtime/tensor.h"
+#include "tests/error_message.h"
 
 using namespace zg;
+using zg::testing::contains;
 
-// Of tests/shown.h, which every source of a test includes.
+// Tests tests/shown.h, which every source of a test includes.
 TEST_CASE("failures show values: text, digits, names, ranges, pairs and what is absent") {
   using testing::text_of_value;
   enum class Plain : uint8_t { a, b };
@@ -41,4 +43,6 @@ TEST_CASE("failures show values: text, digits, names, ranges, pairs and what is 
   CHECK(text_of_value(Tensor::empty({2}, DType::i32, device)) == "i32 [2]");
   int values[] = {1, 2};
   CHECK(text_of_value(values) == "[1, 2]");
+  CHECK(text_of_value(contains("a text", "part")) == "\"part\" in \"a text\"");
+  CHECK(text_of_value(!contains("a text", "text")) == "\"text\" not in \"a text\"");
 }

@@ -379,7 +379,7 @@ TEST_CASE("a Hugging Face folder is taken where a checkpoint is") {
 
   // Shorter sequences than its positions, for a short text.
   const std::string text = a.folder / "short.txt";
-  write_file(text, TextCase::lines().substr(0, 200));
+  write_file(text, TextCase::lines().substr(0, 60));
   const std::string eval = "eval " + a.hf + " --val-fraction 0.5 --data " + text;
   CHECK(zerograd(eval).status == 2);
   CHECK(zerograd(eval + " --block-size 4").status == 0);
