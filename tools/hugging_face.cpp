@@ -9,6 +9,7 @@
 #include "runtime/file_io.h"
 #include "runtime/file_set.h"
 #include "tools/text.h"
+#include "zero/checkpoint_file.h"
 #include "zero/checksum.h"
 #include "zero/manifest.h"
 #include "zero/safetensors_folder.h"
@@ -21,6 +22,16 @@ constexpr int64_t config_bytes = 1 << 20;
 
 models::HFModel read_model(const std::string& directory) {
   const std::string path = directory + "/" + config_name;
+  if (!is_directory(directory) || !path_exists(path))
+    throw FileError("--from-hf: " + directory +
+                    (!path_exists(directory)    ? ": there is no such folder"
+                     : !is_directory(directory) ? ": is no folder"
+                                                : " has no " + std::string(config_name)) +
+                    "; expected a folder as Hugging Face's libraries write one" +
+                    (zero::step_folders(directory).empty() &&
+                             !path_exists(directory + "/" + zero::manifest_name)
+                         ? ""
+                         : "; it has checkpoints: try --init or --resume"));
   models::HFModel model = models::hf_config(read_text(path, config_bytes), path);
   const std::string generation = directory + "/" + generation_name;
   if (path_exists(generation))
