@@ -35,9 +35,23 @@ bool raise_open_files() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
+/// A call that follows the path's links. A FileSet puts files in the place of links: one that was
+/// read just before leads nowhere, and the path is followed again.
+template <class F>
+int followed(const std::string& path, const F& call) {
+  constexpr int most_attempts = 100;
+  int result = retried(call);
+  for (int attempt = 1; result < 0 && errno == ENOENT && attempt < most_attempts; ++attempt) {
+    struct stat own;
+    if (::lstat(path.c_str(), &own) != 0) break;  // there is nothing of that name
+    result = retried(call);
+  }
+  return result;
+}
+
 int open_descriptor(const std::string& path, int flags) {
   const auto open = [&] {
-    return retried([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+    return followed(path, [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
   };
   int descriptor = open();
   // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
@@ -54,7 +68,7 @@ struct stat status_of(int descriptor, const std::string& path) {
 
 bool leads_to(const std::string& path, int descriptor) {
   struct stat there {};
-  if (::stat(path.c_str(), &there) != 0) {
+  if (followed(path, [&] { return ::stat(path.c_str(), &there); }) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return false;
     fail("stat", path);
   }
@@ -63,11 +77,15 @@ bool leads_to(const std::string& path, int descriptor) {
 }
 
 std::filesystem::file_type type_of(const std::string& path) {
-  std::error_code error;
-  const auto type = std::filesystem::status(path, error).type();
-  if (type == std::filesystem::file_type::none)
-    throw FileError("open: " + path + ": " + error.message());
-  return type;
+  using std::filesystem::file_type;
+  struct stat status;
+  if (followed(path, [&] { return ::stat(path.c_str(), &status); }) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return file_type::not_found;
+    fail("open", path);
+  }
+  return S_ISREG(status.st_mode)   ? file_type::regular
+         : S_ISDIR(status.st_mode) ? file_type::directory
+                                   : file_type::unknown;
 }
 
 // One call moves at most 0x7ffff000 bytes on Linux.

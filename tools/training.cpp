@@ -376,8 +376,8 @@ int Training::reason_to_end(const InterruptScope& interrupt) const {
 int Training::end_early(const std::string& why, int status) {
   print_memory_table();
   console_->log(text("%s after %lld steps%s", why.c_str(), (long long)engine_.steps(),
-                     options_.save.empty() ? "; nothing is saved without --save DIR"
-                                           : "; saving, a second signal ends that too"));
+                     options_.save.empty() ? "" : "; saving, a second signal ends that too"));
+  if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
   if (!save_last()) return file_error;
   if (checkpoints_)
     console_->log(

@@ -257,15 +257,18 @@ TEST_CASE("a reader opens both files of one dataset while another takes its plac
     }
   });
   int opened = 0, mixed = 0;
-  while (written < 60) {
-    const IndexedDataset data(indexed_files(prefix));
-    const Documents documents = documents_of(data);
-    ++opened;
-    mixed += documents[0] !=
-             std::vector<int32_t>(documents[0].size(), static_cast<int32_t>(documents[0].size()));
-  }
+  std::string error;
+  while (written < 60 && error.empty()) try {
+      const Documents documents = documents_of(IndexedDataset(indexed_files(prefix)));
+      ++opened;
+      mixed += documents[0] !=
+               std::vector<int32_t>(documents[0].size(), static_cast<int32_t>(documents[0].size()));
+    } catch (const Error& failure) {
+      error = failure.what();
+    }
   stop = true;
   writer.join();
+  CHECK(error == "");
   CHECK(opened > 60);
   CHECK(mixed == 0);
 }

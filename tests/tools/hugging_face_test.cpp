@@ -216,7 +216,7 @@ TEST_CASE("a folder that is none of GPT-2's is refused by what is wrong with it"
     CHECK(outcome.status == status);
     CHECK(contains(outcome.error, what));
   };
-  refused(5, folder / "absent", "", "absent/config.json: No such file");
+  refused(5, folder / "absent", "", "absent: there is no such folder");
   const std::string hf = copy_of_config(folder, "hf");
   refused(5, hf, "", "expected a folder with model.safetensors");
   write_file(hf + "/pytorch_model.bin", "pickle");

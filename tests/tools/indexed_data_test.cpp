@@ -91,8 +91,9 @@ TEST_CASE("what of its data a run cannot take is refused by name") {
   write_file(folder / "text.txt", std::string(500, 'a') + "b");
   check_refused(train + fixture + " --split 1 --val-fraction 0.1", 2,
                 "--split: expected one of --val-fraction and --split, got both");
-  check_refused(train + fixture + " --block-size 4 --val-fraction 0.1", 2,
-                "--val-fraction: expected data PATH.txt or PATH.bin, got the documents of ");
+  check_refused(
+      train + fixture + " --block-size 4 --val-fraction 0.1", 2,
+      "--val-fraction: expected data PATH.txt or llm.c's PATH.bin, got the documents of ");
   check_refused(train + (folder / "text.txt") + " --split 9,1", 2,
                 "--split: expected data PREFIX with PREFIX.bin and PREFIX.idx, got ");
   check_refused("train --data sort --split 9,1", 2, "got sort; leave the flag out");

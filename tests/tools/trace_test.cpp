@@ -82,7 +82,8 @@ TEST_CASE("a trace has the steps that --trace-steps names, else three after a wa
   // What a resumed run has behind it is not an error: the same line starts it again.
   std::filesystem::remove(path);
   const Outcome behind = run("--steps 12 --trace-steps 2:3 --resume " + save + " --trace " + path);
-  CHECK(contains(behind.error, "trace: " + path + " is not written: none of its steps was taken"));
+  CHECK(
+      contains(behind.error, "trace: " + path + " is not written: none of steps 2 to 4 was taken"));
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK(contains(behind.out, "param_hash "));
 }
