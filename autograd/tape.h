@@ -19,7 +19,7 @@ struct TapeState;
 class ZG_API Var {
  public:
   Var() = default;             ///< absent: an optional input that was not given
-  explicit Var(Tensor value);  ///< a constant
+  Var(Tensor value);  ///< a constant; implicit, so that ops take a Tensor where they take a Var
 
   /// A parameter is looked up at each call and throws NotResident outside its unit.
   Tensor value() const;

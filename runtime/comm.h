@@ -19,6 +19,7 @@ ZG_API const char* name_of(Collective collective);
 /// Calls and payload bytes that one rank received from its peers, by collective.
 struct WireCount {
   int64_t calls = 0, bytes = 0;
+  bool operator==(const WireCount&) const = default;
 };
 using WireCounts = std::array<WireCount, collective_count>;
 

@@ -114,6 +114,7 @@ class ZG_API MemoryTracker {
     BytesByPurpose live;  ///< when the phase's peak was reached
     int64_t peak;         ///< the most that was live during the phase
     int64_t reserved;     ///< the most that was reserved during the phase
+    bool operator==(const Row&) const = default;
   };
 
   virtual ~MemoryTracker() = default;
@@ -128,6 +129,10 @@ class ZG_API MemoryTracker {
   virtual std::string peak_phase(Space space = Space::device) const = 0;
   virtual std::vector<Row> rows() const = 0;  ///< a row per phase and space, in order of first use
   virtual void reset_peaks() = 0;             ///< forgets the rows; peaks restart from live
+  /// The same rows and peaks since the device was made; reset_peaks() leaves them.
+  virtual std::vector<Row> lifetime_rows() const = 0;
+  virtual int64_t lifetime_peak(Space space = Space::device) const = 0;
+  virtual int64_t lifetime_reserved(Space space = Space::device) const = 0;
   virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none
   virtual std::string phase() const = 0;
   void print(std::ostream& out) const;  ///< Markdown, MiB: phase, space, purposes, peak, reserved

@@ -25,6 +25,7 @@ ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
 /// Bytes of Space::file that were asked for so far, in whole blocks of 4096.
 struct SwapCount {
   int64_t read = 0, written = 0;
+  bool operator==(const SwapCount&) const = default;
 };
 ZG_API SwapCount swapped(const Device& device);
 
