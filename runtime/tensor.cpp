@@ -59,11 +59,11 @@ class HostView {
     const bool is_meta = tensor.device().type() == Device::Type::meta;
     if (tensor.numel() == 0 || (!is_meta && host_reaches(tensor))) return;
     copy_.resize(static_cast<size_t>(tensor.bytes()));
-    if (is_meta) return void(raw_ = copy_.data());
-    Stream& stream = tensor.device().compute();
-    stream.copy(copy_.data(), raw_, copy_.size());
-    stream.synchronize();
     raw_ = copy_.data();
+    if (is_meta) return;
+    Stream& stream = tensor.device().compute();
+    stream.copy(copy_.data(), tensor.raw(), copy_.size());
+    stream.synchronize();
   }
   const std::byte* raw() const { return raw_; }
 
