@@ -250,11 +250,26 @@ Buffer::Buffer(const Device& device, int64_t bytes, Space space)
   }
 }
 
+Buffer::Buffer(const Device& device, std::byte* data, int64_t bytes, Space space,
+               std::shared_ptr<void> owner)
+    : device_(device),
+      bytes_(bytes),
+      data_(data),
+      space_(space),
+      purpose_(Purpose::activation),
+      owner_(std::move(owner)) {}
+
+std::shared_ptr<Buffer> Buffer::share(const Device& device, std::byte* data, int64_t bytes,
+                                      Space space, std::shared_ptr<void> owner) {
+  return std::shared_ptr<Buffer>(new Buffer(device, data, bytes, space, std::move(owner)));
+}
+
 std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Space space) {
   return std::shared_ptr<Buffer>(new Buffer(device, bytes, space));
 }
 
 Buffer::~Buffer() {
+  if (owner_) return;
   poison(data_, bytes_);
   device_.state_->ledger.release(offset_, arena_bytes(bytes_, space_), space_, purpose_);
 }

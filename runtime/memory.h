@@ -44,6 +44,9 @@ class ZG_API Buffer {
   /// Throws OutOfMemory with the itemised table when the space's limit would be passed.
   static std::shared_ptr<Buffer> allocate(const Device& device, int64_t bytes,
                                           Space space = Space::device);
+  /// Memory of another program, which `owner` keeps alive: in no accounting and under no cap.
+  static std::shared_ptr<Buffer> share(const Device& device, std::byte* data, int64_t bytes,
+                                       Space space, std::shared_ptr<void> owner);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -57,11 +60,14 @@ class ZG_API Buffer {
 
  private:
   Buffer(const Device& device, int64_t bytes, Space space);
+  Buffer(const Device& device, std::byte* data, int64_t bytes, Space space,
+         std::shared_ptr<void> owner);
   Device device_;
   int64_t bytes_ = 0, offset_ = 0;
   std::byte* data_ = nullptr;
   Space space_;
   Purpose purpose_;
+  std::shared_ptr<void> owner_;  // of memory that is another program's
 };
 
 /// RAII: allocations on the device belong to `purpose` until scope exit. Scopes nest.
