@@ -75,8 +75,7 @@ Json json_of(const RankReport& rank) {
                {"phases", phases},
                {"wire", wire},
                {"file_io", {{"read", rank.file_io.read}, {"written", rank.file_io.written}}},
-               {"steps", rank.steps},
-               {"reads", rank.reads}};
+               {"steps", rank.steps}};
   if (rank.refused)
     json["out_of_memory"] = {{"bytes", rank.refused->bytes},
                              {"space", name_of(rank.refused->space)},
@@ -112,8 +111,7 @@ RankReport report_from(const Json& json) {
                     .peak = spaces_from(json.at("peak")),
                     .reserved = spaces_from(json.at("reserved")),
                     .file_io = {json.at("file_io").at("read"), json.at("file_io").at("written")},
-                    .steps = json.at("steps"),
-                    .reads = json.at("reads")};
+                    .steps = json.at("steps")};
   for (const Json& row : json.at("phases"))
     report.phases.push_back({row.at("phase"), space_from(row.at("space")),
                              purposes_from(row.at("at_peak")), row.at("peak"), row.at("reserved")});
@@ -199,6 +197,10 @@ std::string MemoryReport::json() const {
                 {"granule", arena_granule}}},
               {"ranks", of_ranks}}
       .dump();
+}
+
+void count_step(const Device& device) {
+  if (Recorder* recorder = DeviceState::of(device).ledger.recorder()) recorder->note_step();
 }
 
 Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {

@@ -52,8 +52,7 @@ struct RankReport {
   std::array<int64_t, space_count> reserved{};  ///< by space: the most that was reserved
   WireCounts wire{};                            ///< received, over all groups of the rank
   SwapCount file_io{};                          ///< to and from Space::file
-  int64_t steps = 0;                            ///< the last Communicator::set_step() and one more
-  int64_t reads = 0;                            ///< item(), to_host() and to_doubles()
+  int64_t steps = 0;                            ///< calls of count_step()
   std::optional<RefusedAllocation> refused;     ///< plans only: the rank would end here
 
   bool operator==(const RankReport&) const = default;
@@ -89,6 +88,7 @@ struct PlannedEvent {
 
 struct RankEvents {
   int rank = 0;
+  int64_t reads = 0;  ///< of values, the engine's own too: each got zeros
   std::vector<std::string> names;
   std::vector<PlannedEvent> events;
   bool operator==(const RankEvents&) const = default;
@@ -107,7 +107,7 @@ struct PlanOptions {
   Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu; needs no such device
   std::vector<int> ranks;                 ///< which to plan; empty: all
   int64_t steps = 0;                      ///< ends each rank after so many steps; 0: where it ends
-  /// A rank that goes on beyond is a PlanError: it waits for a value that a plan does not have.
+  /// A rank that takes more is a PlanError: it waits for a value that a plan does not have.
   int64_t most_steps = 100000;
   int64_t most_reads = 10000000;
 };
@@ -116,6 +116,10 @@ struct PlanOptions {
 /// allocation that a cap refuses ends that rank and is in its report. What the program throws comes
 /// back with the rank before its message.
 ZG_API Plan plan_ranks(int world, const Program& program, const PlanOptions& options = {});
+
+/// Tells a plan or run of which this device is a part that a step is done. zero::Engine::step()
+/// calls it; a program without an engine may.
+ZG_API void count_step(const Device& device);
 
 struct RunOptions {
   LocalOptions local;

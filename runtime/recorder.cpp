@@ -54,27 +54,26 @@ void Recorder::note_collective(Collective collective, int64_t bytes, const std::
 }
 
 void Recorder::note_read() {
-  if (++reads_ <= most_reads_ || mode_ != Mode::keep) return;
-  throw PlanError("plan: rank " + std::to_string(rank_) + " has read " + std::to_string(reads_) +
-                  " values in step " + std::to_string(step_) +
+  if (mode_ != Mode::keep || ++own_.reads <= most_reads_) return;
+  throw PlanError("plan: rank " + std::to_string(rank_) + " has read " +
+                  std::to_string(own_.reads) +
+                  " values in step " + std::to_string(steps_) +
                   "; a plan reads zeros, so a loop that waits for a value does not end; expected a "
                   "loop whose length does not depend on values; try PlanOptions::steps");
 }
 
 void Recorder::note_wire(const WireCounts& wire) { wire_ = sum(wire_, wire); }
 
-void Recorder::set_step(int64_t step) {
-  step_ = step;
-  if (mode_ == Mode::keep) {
-    if (last_step_ > 0 && steps_ >= last_step_) throw PlanEnd();
-    if (steps_ >= most_steps_)
-      throw PlanError("plan: rank " + std::to_string(rank_) + " goes on after " +
-                      std::to_string(steps_) +
-                      " steps; a plan reads zeros, so a loop that waits for a value (a loss, say) "
-                      "does not end; expected a number of steps that does not depend on values; "
-                      "try PlanOptions::steps to plan the first ones, or raise most_steps");
-  }
+void Recorder::note_step() {
   ++steps_;
+  if (mode_ != Mode::keep) return;
+  if (steps_ == last_step_) throw PlanEnd();
+  if (steps_ > most_steps_)
+    throw PlanError("plan: rank " + std::to_string(rank_) + " goes on after " +
+                    std::to_string(most_steps_) +
+                    " steps; a plan reads zeros, so a loop that waits for a value (a loss, say) "
+                    "does not end; expected a number of steps that does not depend on values; "
+                    "try PlanOptions::steps to plan the first ones, or raise most_steps");
 }
 
 void Recorder::finish() const {
@@ -95,7 +94,6 @@ RankReport Recorder::report(const Device& device) const {
                     .wire = wire_,
                     .file_io = swapped(device),
                     .steps = steps_,
-                    .reads = reads_,
                     .refused = refused_};
   for (size_t i = 0; i < report.peak.size(); ++i) {
     report.peak[i] = device.memory().lifetime_peak(static_cast<Space>(i));
@@ -105,7 +103,7 @@ RankReport Recorder::report(const Device& device) const {
 }
 
 void Recorder::note(PlannedEvent event, const std::string& name, const std::string& phase) {
-  event.step = step_;
+  event.step = steps_;
   if (mode_ == Mode::compare) return compare(event, name, phase);
   event.name = index_of(name);
   event.phase = index_of(phase);
@@ -197,10 +195,7 @@ class RecordedCommunicator final : public Communicator {
   }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
-  void set_step(int64_t step) override {
-    recorder_.set_step(step);
-    inner_.set_step(step);
-  }
+  void set_step(int64_t step) override { inner_.set_step(step); }
   WireCounts wire() const override { return inner_.wire(); }
   std::string transport() const override { return inner_.transport(); }
   void sum_by_library() override { inner_.sum_by_library(); }

@@ -25,7 +25,7 @@ class Recorder {
   void note_refusal(RefusedAllocation refused) { refused_ = std::move(refused); }
   void note_read();
   void note_wire(const WireCounts& wire);  ///< of a group that ends
-  void set_step(int64_t step);             ///< may throw PlanEnd or PlanError
+  void note_step();                        ///< may throw PlanEnd or PlanError
 
   /// PlanError when the plan has events that did not come.
   void finish() const;
@@ -49,7 +49,7 @@ class Recorder {
   size_t next_ = 0;  // of the expected events
   RankEvents own_;
   std::map<std::string, int32_t> names_;
-  int64_t step_ = 0, steps_ = 0, reads_ = 0;
+  int64_t steps_ = 0;
   WireCounts wire_{};
   std::optional<RefusedAllocation> refused_;
 };

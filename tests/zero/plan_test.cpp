@@ -104,7 +104,6 @@ void check_equal(const MemoryReport& run, const Plan& plan) {
     CHECK(a.file_io.read == b.file_io.read);
     CHECK(a.file_io.written == b.file_io.written);
     CHECK(a.steps == b.steps);
-    CHECK(a.reads == b.reads);
   }
   CHECK((run == plan));
   CHECK(run.json() == plan.json());
@@ -249,7 +248,7 @@ TEST_CASE("a break on a loss is named: rank, step, what was planned and what cam
     }
   };
   const Plan plan = plan_ranks(2, program);
-  CHECK(plan.ranks[0].reads > 0);
+  CHECK(plan.events[0].reads >= 5);
   const std::string what = message_of<PlanError>([&] { run_ranks(2, program, {.expect = &plan}); });
   CHECK(contains(what, "ended after event"));
   CHECK(contains(what, "in step 3"));
