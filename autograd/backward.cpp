@@ -95,11 +95,23 @@ void TapeState::hand_over(const Unit& unit) {
 
 // --- the walk ---
 
+// Backward passes the end of a use before its begin.
+void TapeState::record_span(const UseRecord& use) const {
+  Trace* trace = device.trace();
+  if (!trace || use.begin_ns == 0) return;
+  trace->span({.rank = device.trace_rank(),
+               .kind = Trace::Kind::unit,
+               .name = use.unit->name,
+               .begin_ns = use.begin_ns,
+               .end_ns = trace->now_ns()});
+}
+
 void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
   switch (entry.kind) {
     case Kind::use_end: {
       UseRecord& use = uses[entry.index];
       open.push_back(entry.index);
+      if (const Trace* trace = device.trace()) use.begin_ns = trace->now_ns();
       if (!use.reads) return;
       source->acquire(*use.unit, device.compute());
       use.held = true;
@@ -111,6 +123,7 @@ void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
       open.pop_back();
       if (use.held) source->release(*use.unit, device.compute());
       use.held = false;
+      record_span(use);
       return;
     }
     case Kind::op:
@@ -127,12 +140,13 @@ void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
   }
   if (!reached) return;
   if (entry.kind == Kind::checkpoint) {
+    TraceSpan span(device.compute(), "checkpoint", Trace::Kind::op);
     run_segment(entry);
   } else {
     BackwardPass pass;
     pass.tape_ = this;
     pass.entry_ = entry_index;
-    TraceSpan span(device.compute(), entry.op);
+    TraceSpan span(device.compute(), entry.op, Trace::Kind::op);
     NameScope name(device, entry.op);
     entry.backward(numbers.data() + entry.numbers, pass);
   }

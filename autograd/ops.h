@@ -75,8 +75,12 @@ ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
 ZG_API Var concat(std::span<const Var> parts, int axis);
 ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);
 ZG_API Var broadcast_to(const Var& x, const Shape& shape);
-ZG_API Var gather(const Var& x, int axis, const Tensor& index);  ///< torch.gather
-/// y = base with source added at index along axis (torch.scatter_add).
+/// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index
+/// (i32 | i64) has x's rank and, but for the axis, at most its extents.
+ZG_API Var gather(const Var& x, int axis, const Tensor& index);
+/// torch.scatter_add: y = base, then y[i][index[i][j][k]][k] += source[i][j][k] for every element
+/// of index, in rising j. index has at most base's extents but for the axis, and at most source's;
+/// what of source it does not reach has a gradient of 0.
 ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
 ZG_API Var cast(const Var& x, DType dtype);
 ZG_API Var detach(const Var& x);  ///< the same tensor as a constant

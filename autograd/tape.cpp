@@ -267,6 +267,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
 Tape::Use::Use(Tape& tape, const Unit& unit)
     : tape_(tape.state_),
       name_(tape.state_->device, unit.name),
+      span_(tape.state_->device.compute(), {unit.name}, Trace::Kind::unit),
       exceptions_(std::uncaught_exceptions()),
       index_(tape.state_->open_use(unit)) {}
 

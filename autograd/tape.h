@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autograd/parameter.h"
+#include "runtime/trace.h"
 
 namespace zg {
 
@@ -122,6 +123,7 @@ class ZG_API Tape {
    private:
     std::shared_ptr<TapeState> tape_;
     NameScope name_;
+    TraceSpan span_;
     int exceptions_;
     size_t index_;
   };

@@ -59,8 +59,9 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   /// One Tape::Use.
   struct UseRecord {
     const Unit* unit;
-    bool reads = false;  // an entry between its marks reads a value of the unit
-    bool held = false;   // acquired by the backward walk
+    bool reads = false;    // an entry between its marks reads a value of the unit
+    bool held = false;     // acquired by the backward walk
+    int64_t begin_ns = 0;  // in a trace: when the backward walk came to it
   };
 
   TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent,
@@ -101,6 +102,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void walk();
   void walk_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
+  void record_span(const UseRecord& use) const;  ///< of the backward walk through it
   void hand_over(const Unit& unit);
 
   const Device device;

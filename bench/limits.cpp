@@ -1,5 +1,7 @@
 #include "bench/limits.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -134,6 +136,25 @@ Limits measure_accelerator_limits(const Device& device) {
   limits.matmul_f32 = measure_product_rate(device, DType::f32);
   limits.matmul_bf16 = measure_product_rate(device, DType::bf16);
   return limits;
+}
+
+std::string cache_of(double bytes, int threads) {
+  const struct {
+    const char* name;
+    int number;  // of sysconf
+    int copies;  // each core has its own, or all share one
+  } levels[] = {{"L1", _SC_LEVEL1_DCACHE_SIZE, threads},
+                {"L2", _SC_LEVEL2_CACHE_SIZE, threads},
+                {"L3", _SC_LEVEL3_CACHE_SIZE, 1},
+                {"L4", _SC_LEVEL4_CACHE_SIZE, 1}};
+  std::string last;
+  for (const auto& level : levels) {
+    const int64_t size = sysconf(level.number);
+    if (size <= 0) continue;
+    if (bytes <= static_cast<double>(size * level.copies)) return level.name;
+    last = std::string("part of ") + level.name;
+  }
+  return last;
 }
 
 Limits measure_limits(const Device& device) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "runtime/device.h"
 #include "runtime/dtype.h"
 
@@ -13,6 +15,11 @@ struct Limits {
   double update = 0.0;  ///< measure_update_bandwidth(), bytes: y += 1, twice y's
   double read = 0.0;    ///< measure_read_bandwidth(), bytes
 };
+
+/// The smallest cache of this machine that holds so many bytes when `threads` cores share them,
+/// "L2"; "part of L3" where not even the last one does; empty where the system names no cache.
+/// Operands that stay in a cache from run to run are not bounded by a limit of memory.
+std::string cache_of(double bytes, int threads);
 
 /// The best of three rounds: some seconds and, while it runs, 512 MiB.
 Limits measure_limits(const Device& device);

@@ -1,7 +1,6 @@
 #include "bench/profile.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -46,24 +45,22 @@ class Walk {
     parts_[part] += static_cast<double>(ns) * 1e-9;
   }
 
-  /// Of a step or a section of it: what its kernels leave is between them.
+  /// A step or a part of it: what its kernels and waits leave is between them.
   void section(const Span& outer, bool is_backward) {
     int64_t rest = outer.end_ns - outer.begin_ns;
     while (inside(outer)) {
       const Span& span = *spans_[next_++];
       rest -= span.end_ns - span.begin_ns;
-      const bool opens_section =
-          span.name == "forward" || span.name == "backward" || span.name == "optimizer";
-      // What the tape walks back through are ops, with kernels inside.
-      if (opens_section || (is_backward && inside(span)))
-        section(span, is_backward || span.name == "backward");
+      if (span.kind == Trace::Kind::kernel || span.kind == Trace::Kind::wait)
+        leaf(span, is_backward);
       else
-        kernel(span, is_backward);
+        section(span, is_backward || span.name == "backward");
     }
     count(between, rest);
   }
-  void kernel(const Span& span, bool is_backward) {
-    count(part_of(span.name, is_backward), span.end_ns - span.begin_ns);
+  void leaf(const Span& span, bool is_backward) {
+    count(span.kind == Trace::Kind::wait ? "waiting" : part_of(span.name, is_backward),
+          span.end_ns - span.begin_ns);
     while (inside(span)) ++next_;
   }
 
@@ -77,7 +74,7 @@ class Walk {
 std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank) {
   std::vector<const Span*> own;
   for (const Span& span : spans)
-    if (span.rank == rank && std::strcmp(span.track, "compute") == 0) own.push_back(&span);
+    if (span.rank == rank && span.track == "compute") own.push_back(&span);
   std::vector<ProfileRow> rows;
   for (const auto& [part, seconds] : Walk(std::move(own)).parts()) rows.push_back({part, seconds});
   std::stable_sort(rows.begin(), rows.end(),

@@ -15,8 +15,8 @@ struct ProfileRow {
 };
 
 /// Where the steps of one rank went, the largest part first; the seconds add up to the steps'. A
-/// step has the sections "forward", "backward" and "optimizer". A kernel that another one calls
-/// counts as that one's; what is in no kernel is "between kernels".
+/// kernel that another one calls counts as that one's. "waiting" is for peers, copies and NVMe;
+/// what is in no kernel and no wait is "between kernels".
 std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank);
 
 }  // namespace zg::bench

@@ -70,6 +70,18 @@ void check_rounding(const char* op, const Adam& a, const AdamTensor& t) {
 
 }  // namespace
 
+std::vector<Operand> operands(const Adam& a) {
+  std::vector<Operand> all;
+  for (const AdamTensor& t : a.tensors)
+    for (const Operand& operand : {Operand{"parameter", t.parameter, Operand::out},
+                                   {"gradient", t.gradient},
+                                   {"moment1", t.moment1, Operand::out},
+                                   {"moment2", t.moment2, Operand::out},
+                                   {"low_precision", t.low_precision, Operand::out}})
+      all.push_back(operand);
+  return all;
+}
+
 void validate(const Adam& a) {
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     const std::string op = a.tensors.size() > 1 ? "adam, tensor " + std::to_string(i) : "adam";

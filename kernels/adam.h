@@ -43,6 +43,7 @@ struct Adam {
   std::optional<uint64_t> rounding_seed;  ///< stochastic rounding to bf16; absent: nearest even
 };
 ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
+ZG_API std::vector<Operand> operands(const Adam&);  ///< those of each tensor
 ZG_API AdamConstants constants(const Adam&, float weight_decay);
 /// Of a step with a rounding_seed.
 inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
@@ -69,6 +70,9 @@ struct SumOfSquares {
   static constexpr int limb_count = 40, limb_bits = 26, lowest_exponent = -520, granule = 16;
 };
 ZG_API void validate(const SumOfSquares&);
+inline std::vector<Operand> operands(const SumOfSquares& a) {
+  return {{"x", a.x}, {"limbs", a.limbs, Operand::out}, {"non_finite", a.non_finite, Operand::out}};
+}
 /// The value of the fixed-point number as the nearest double; limbs must not be negative.
 ZG_API double value_of_limbs(const int64_t* limbs);
 

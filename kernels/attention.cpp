@@ -114,6 +114,12 @@ void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
   check_device(op, {&q, &log_sum});
 }
 
+std::string sizes_of(const AttentionShape& s) {
+  return "B " + std::to_string(s.B) + ", H " + std::to_string(s.H) + ", T " + std::to_string(s.T) +
+         ", keys " + std::to_string(s.keys) + ", D " + std::to_string(s.D) +
+         (s.causal ? ", causal" : "");
+}
+
 }  // namespace
 
 HeadLayout qkv_layout(const AttentionShape& s, QKVOrder order, int64_t part) {
@@ -124,6 +130,9 @@ HeadLayout qkv_layout(const AttentionShape& s, QKVOrder order, int64_t part) {
           .head = by_head ? 3 * s.D : s.D,
           .token = 3 * C};
 }
+
+std::string sizes(const AttentionForward& a) { return sizes_of(a.shape); }
+std::string sizes(const AttentionBackward& a) { return sizes_of(a.shape); }
 
 void validate(const AttentionForward& a) {
   const char* op = "attention_forward";

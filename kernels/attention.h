@@ -57,6 +57,31 @@ struct AttentionBackward {
 
 ZG_API void validate(const AttentionForward&);
 ZG_API void validate(const AttentionBackward&);
+inline std::vector<Operand> operands(const AttentionForward& a) {
+  return {{"q", a.q},
+          {"k", a.k},
+          {"v", a.v},
+          {"bias", a.bias},
+          {"alibi_slopes", a.alibi_slopes},
+          {"out", a.out, Operand::out},
+          {"log_sum", a.log_sum, Operand::out}};
+}
+inline std::vector<Operand> operands(const AttentionBackward& a) {
+  return {{"q", a.q},
+          {"k", a.k},
+          {"v", a.v},
+          {"bias", a.bias},
+          {"alibi_slopes", a.alibi_slopes},
+          {"out", a.out},
+          {"log_sum", a.log_sum},
+          {"dout", a.dout},
+          {"dq", a.dq, Operand::out},
+          {"dk", a.dk, Operand::out},
+          {"dv", a.dv, Operand::out}};
+}
+/// "B 8, H 12, T 1024, keys 1024, D 64, causal"
+ZG_API std::string sizes(const AttentionForward&);
+ZG_API std::string sizes(const AttentionBackward&);
 
 namespace kernels {
 extern ZG_API Kernel<AttentionForward> attention_forward;

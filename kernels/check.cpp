@@ -1,5 +1,6 @@
 #include "kernels/check.h"
 
+#include "runtime/device_names.h"
 #include "runtime/error.h"
 
 namespace zg {
@@ -41,9 +42,8 @@ void check_device(const char* op, std::initializer_list<const Tensor*> tensors) 
     if (!*tensor) continue;
     if (!reference) reference = tensor;
     if (!(tensor->device() == reference->device()))
-      throw DeviceError(std::string(op) + ": tensors on different devices, " +
-                        reference->device().name() + " and " + tensor->device().name() +
-                        "; copy one over first");
+      throw DeviceError(std::string(op) + ": tensors on " +
+                        difference(reference->device(), tensor->device()));
   }
 }
 

@@ -40,6 +40,27 @@ struct ProjectionCrossEntropy {
 ZG_API void validate(const CrossEntropyForward&);
 ZG_API void validate(const CrossEntropyBackward&);
 ZG_API void validate(const ProjectionCrossEntropy&);
+inline std::vector<Operand> operands(const CrossEntropyForward& a) {
+  return {{"logits", a.logits},
+          {"targets", a.targets},
+          {"loss", a.loss, Operand::out},
+          {"log_sum", a.log_sum, Operand::out}};
+}
+inline std::vector<Operand> operands(const CrossEntropyBackward& a) {
+  return {{"logits", a.logits},
+          {"targets", a.targets},
+          {"log_sum", a.log_sum},
+          {"dloss", a.dloss},
+          {"dlogits", a.dlogits, Operand::out}};
+}
+inline std::vector<Operand> operands(const ProjectionCrossEntropy& a) {
+  return {{"x", a.x},
+          {"weight", a.weight},
+          {"targets", a.targets},
+          {"loss", a.loss, Operand::out},
+          {"dx", a.dx, Operand::out},
+          {"dweight", a.dweight, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<CrossEntropyForward> cross_entropy_forward;

@@ -16,6 +16,9 @@ struct Dropout {
   DropoutKey key;
 };
 ZG_API void validate(const Dropout&);
+inline std::vector<Operand> operands(const Dropout& a) {
+  return {{"x", a.x}, {"residual", a.residual}, {"y", a.y, Operand::out}};
+}
 
 /// Elements of one sample that a DropoutKey tells apart: 2^32 counters of four words.
 inline constexpr int64_t max_dropout_elements = int64_t{1} << 34;

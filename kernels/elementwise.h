@@ -87,6 +87,28 @@ ZG_API void validate(const BinaryBackward&);
 ZG_API void validate(const Where&);
 ZG_API void validate(const Axpby&);
 ZG_API void validate(const Cast&);
+inline std::vector<Operand> operands(const Unary& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const UnaryBackward& a) {
+  return {{"x", a.x}, {"y", a.y}, {"dy", a.dy}, {"dx", a.dx, Operand::out}};
+}
+inline std::vector<Operand> operands(const Binary& a) {
+  return {{"a", a.a}, {"b", a.b}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const BinaryBackward& a) {
+  return {
+      {"a", a.a}, {"b", a.b}, {"dy", a.dy}, {"da", a.da, Operand::out}, {"db", a.db, Operand::out}};
+}
+inline std::vector<Operand> operands(const Where& a) {
+  return {{"condition", a.condition}, {"a", a.a}, {"b", a.b}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const Axpby& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const Cast& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<Unary> unary;

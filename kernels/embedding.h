@@ -24,6 +24,15 @@ struct EmbeddingBackward {
 };
 ZG_API void validate(const EmbeddingForward&);
 ZG_API void validate(const EmbeddingBackward&);
+inline std::vector<Operand> operands(const EmbeddingForward& a) {
+  return {{"ids", a.ids}, {"weight", a.weight}, {"position", a.position}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const EmbeddingBackward& a) {
+  return {{"ids", a.ids},
+          {"dy", a.dy},
+          {"dweight", a.dweight, Operand::out},
+          {"dposition", a.dposition, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<EmbeddingForward> embedding_forward;

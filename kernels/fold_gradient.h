@@ -14,6 +14,9 @@ struct FoldGradient {
   bool first = false;           ///< +0 stands for the sum, whatever the tensor holds
 };
 ZG_API void validate(const FoldGradient&);  ///< throws ShapeError, DTypeError
+inline std::vector<Operand> operands(const FoldGradient& a) {
+  return {{"leaf", a.leaf}, {"sum", a.sum, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<FoldGradient> fold_gradient;

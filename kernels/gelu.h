@@ -18,6 +18,12 @@ struct GeluBackward {
 };
 ZG_API void validate(const GeluForward&);
 ZG_API void validate(const GeluBackward&);
+inline std::vector<Operand> operands(const GeluForward& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const GeluBackward& a) {
+  return {{"dy", a.dy}, {"x", a.x}, {"dx", a.dx, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<GeluForward> gelu_forward;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/tensor.h"
@@ -16,6 +17,22 @@ struct Workspace {
   /// The same bytes as a tensor, whose aliases a kernel hands to another kernel that it calls.
   const Tensor* tensor = nullptr;
 };
+
+/// A tensor of a kernel call. An op whose struct of arguments has an
+///
+///     std::vector<Operand> operands(const Args&);
+///
+/// shows its tensors in traces; tests put guards around those that are written. What shapes do not
+/// tell, such as a product's extents, std::string sizes(const Args&) adds.
+struct Operand {
+  const char* name;
+  const Tensor& tensor;  ///< of the arguments; absent where that operand is
+  bool is_written = false;
+  static constexpr bool out = true;  ///< written, or read and written
+};
+
+/// "x f32 [64, 48], y f32 [64, 48]"; of many the first sixteen.
+ZG_API std::string text_of(const std::vector<Operand>& operands);
 
 /// One computation, one function per backend. The argument struct is the contract; this object is
 /// the whole dispatch mechanism. Each is declared `extern ZG_API` in the op's header and defined
@@ -56,9 +73,15 @@ struct Kernel {
       workspace.tensor = &scratch;
     }
     if (!computes) return;
-    TraceSpan span(stream, name);
+    TraceSpan span(stream, name, Trace::Kind::kernel);
+    if (span) note(args, span);
     function(args, workspace, stream);
-    if (stream.trace()) stream.synchronize();  // so that the span ends with the work
+    if (span) stream.synchronize();  // so that the span ends with the work
+  }
+
+  static void note(const Args& args, TraceSpan& span) {
+    if constexpr (requires { operands(args); }) span.add("operands", text_of(operands(args)));
+    if constexpr (requires { sizes(args); }) span.add("sizes", sizes(args));
   }
 
   Function select(Device::Type type) const {

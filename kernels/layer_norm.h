@@ -42,6 +42,38 @@ ZG_API void validate(const LayerNormForward&);
 ZG_API void validate(const LayerNormBackward&);
 ZG_API void validate(const RmsNormForward&);
 ZG_API void validate(const RmsNormBackward&);
+inline std::vector<Operand> operands(const LayerNormForward& a) {
+  return {{"x", a.x},
+          {"residual", a.residual},
+          {"gamma", a.gamma},
+          {"beta", a.beta},
+          {"y", a.y, Operand::out},
+          {"sum", a.sum, Operand::out},
+          {"mean", a.mean, Operand::out},
+          {"rstd", a.rstd, Operand::out}};
+}
+inline std::vector<Operand> operands(const LayerNormBackward& a) {
+  return {{"dy", a.dy},
+          {"x", a.x},
+          {"gamma", a.gamma},
+          {"mean", a.mean},
+          {"rstd", a.rstd},
+          {"dsum", a.dsum},
+          {"dx", a.dx, Operand::out},
+          {"dgamma", a.dgamma, Operand::out},
+          {"dbeta", a.dbeta, Operand::out}};
+}
+inline std::vector<Operand> operands(const RmsNormForward& a) {
+  return {{"x", a.x}, {"gamma", a.gamma}, {"y", a.y, Operand::out}, {"rstd", a.rstd, Operand::out}};
+}
+inline std::vector<Operand> operands(const RmsNormBackward& a) {
+  return {{"dy", a.dy},
+          {"x", a.x},
+          {"gamma", a.gamma},
+          {"rstd", a.rstd},
+          {"dx", a.dx, Operand::out},
+          {"dgamma", a.dgamma, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<LayerNormForward> layer_norm_forward;

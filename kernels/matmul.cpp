@@ -51,6 +51,12 @@ void check_disjoint(const Matmul& m) {
 
 }  // namespace
 
+std::string sizes(const Matmul& m) {
+  return (m.batch > 1 ? "batch " + std::to_string(m.batch) + ", " : "") + "M " +
+         std::to_string(m.M) + ", N " + std::to_string(m.N) + ", K " + std::to_string(m.K) +
+         (m.transpose_a ? ", a transposed" : "") + (m.transpose_b ? ", b transposed" : "");
+}
+
 void validate(const Matmul& m) {
   check_dtype(op, "a", m.a, {DType::f64, DType::f32, DType::bf16, DType::f16});
   check_dtype(op, "b", m.b, m.a.dtype());

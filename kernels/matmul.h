@@ -28,6 +28,14 @@ struct Matmul {
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;  ///< between them; stride_a, stride_b 0: shared
 };
 ZG_API void validate(const Matmul&);
+inline std::vector<Operand> operands(const Matmul& a) {
+  return {{"a", a.a},
+          {"b", a.b},
+          {"bias", a.bias},
+          {"c", a.c, Operand::out},
+          {"pre_activation", a.pre_activation, Operand::out}};
+}
+ZG_API std::string sizes(const Matmul&);  ///< "M 64, N 48, K 48, b transposed"
 
 namespace kernels {
 extern ZG_API Kernel<Matmul> matmul;

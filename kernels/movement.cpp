@@ -24,19 +24,24 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
                      std::to_string(tensor.numel() - 1) + " of " + tensor.shape().str());
 }
 
-/// `index` has the shape of `picked`, and `other` differs from them along `axis` alone.
-void check_indexed(const char* op, const Tensor& index, const char* picked_name,
-                   const Tensor& picked, const char* other_name, const Tensor& other, int axis) {
-  check_present(op, picked_name, picked);
+/// ShapeError unless index, but for `axis`, fits into the tensor; axis -1: index fits in every
+/// axis.
+void check_fits(const char* op, const Tensor& index, const char* name, const Tensor& tensor,
+                int axis) {
+  bool fits = index.shape().rank() == tensor.shape().rank();
+  for (int i = 0; fits && i < index.shape().rank(); ++i)
+    fits = i == axis || index.extent(i) <= tensor.extent(i);
+  if (!fits)
+    throw ShapeError(std::string(op) + ": index has shape " + index.shape().str() +
+                     "; expected at most " + name + "'s " + tensor.shape().str() +
+                     (axis < 0 ? "" : " but for axis " + std::to_string(axis)));
+}
+
+void check_indexed(const char* op, const Tensor& index, const Tensor& x, const Tensor& y) {
+  check_present(op, "x", x);
   check_dtype(op, "index", index, {DType::i32, DType::i64});
-  check_shape(op, picked_name, picked, index.shape());
-  const int at = index.shape().axis(axis);
-  check_present(op, other_name, other);
-  const bool same_rank = other.shape().rank() == index.shape().rank();
-  check_shape(op, other_name, other,
-              same_rank ? index.shape().with(at, other.extent(at)) : index.shape());
-  check_dtype(op, other_name, other, picked.dtype());
-  check_device(op, {&index, &picked, &other});
+  check_dtype(op, "y", y, x.dtype());
+  check_device(op, {&index, &x, &y});
 }
 
 }  // namespace
@@ -55,13 +60,17 @@ void validate(const StridedCopy& args) {
 }
 
 void validate(const Gather& args) {
-  check_indexed("gather", args.index, "y", args.y, "x", args.x, args.axis);
+  check_indexed("gather", args.index, args.x, args.y);
+  check_fits("gather", args.index, "x", args.x, args.index.shape().axis(args.axis));
+  check_shape("gather", "y", args.y, args.index.shape());
 }
 
 void validate(const ScatterAdd& args) {
   const auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
   check_dtype("scatter_add", "y", args.y, floating);
-  check_indexed("scatter_add", args.index, "x", args.x, "y", args.y, args.axis);
+  check_indexed("scatter_add", args.index, args.x, args.y);
+  check_fits("scatter_add", args.index, "x", args.x, -1);
+  check_fits("scatter_add", args.index, "y", args.y, args.index.shape().axis(args.axis));
 }
 
 namespace cuda {

@@ -38,6 +38,18 @@ ZG_API void validate(const Reduce&);
 ZG_API void validate(const ArgMax&);
 ZG_API void validate(const SoftmaxForward&);
 ZG_API void validate(const SoftmaxBackward&);
+inline std::vector<Operand> operands(const Reduce& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const ArgMax& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const SoftmaxForward& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const SoftmaxBackward& a) {
+  return {{"y", a.y}, {"dy", a.dy}, {"dx", a.dx, Operand::out}};
+}
 
 namespace kernels {
 extern ZG_API Kernel<Reduce> reduce;

@@ -28,12 +28,15 @@ Tensor last_tokens(const Rows& rows, int64_t count, const Device& device) {
   return Tensor::from(ids, {static_cast<int64_t>(rows.size()), count}, device);
 }
 
-/// All alike where nothing is stored.
-std::vector<float> read_back(const Tensor& logits) {
-  if (logits.device().type() == Device::Type::meta)
-    return std::vector<float>(static_cast<size_t>(logits.numel()));
-  const std::vector<double> wide = logits.to_doubles();
-  return {wide.begin(), wide.end()};
+/// The next token of a row of [B, V]. One row is read at a time, as a vocabulary can be large. On a
+/// meta device, which has no logits, the token is 0.
+int32_t draw_token(const Tensor& logits, int64_t row, const SamplingOptions& options,
+                   uint64_t index) {
+  if (logits.device().type() == Device::Type::meta) return 0;
+  const int64_t V = logits.extent(1);
+  const std::vector<double> wide = logits.flat(row * V, V).to_doubles();
+  const std::vector<float> values(wide.begin(), wide.end());
+  return sample_token(values, options, static_cast<uint64_t>(row) << 32 | index);
 }
 
 }  // namespace
@@ -45,7 +48,6 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   validate(options);
   Rows rows = prompts;
   KeyValueCache cache(model.config());
-  const size_t V = static_cast<size_t>(model.config().vocabulary);
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
@@ -55,11 +57,10 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     }
     Tape tape = make_tape();
     const Tensor ids = last_tokens(rows, fresh, tape.device());
-    const std::vector<float> logits = read_back(model.next_logits(tape, ids, cache));
-    for (size_t row = 0; row < rows.size(); ++row) {
-      const uint64_t draw = uint64_t{row} << 32 | static_cast<uint64_t>(i);
-      rows[row].push_back(sample_token(std::span(logits).subspan(row * V, V), options, draw));
-    }
+    const Tensor logits = model.next_logits(tape, ids, cache);
+    for (size_t row = 0; row < rows.size(); ++row)
+      rows[row].push_back(
+          draw_token(logits, static_cast<int64_t>(row), options, static_cast<uint64_t>(i)));
     if (on_token) on_token(rows[0].back());
     fresh = 1;
   }

@@ -37,6 +37,9 @@ struct GPTConfig {
   /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or of
   /// BLOOM's, "bloom-560m" to "bloom-176b", with theirs; ConfigError lists them.
   ZG_API static GPTConfig preset(const std::string& model_type);
+  /// preset() with the vocabulary and positions that the model was published with; 0 where it was
+  /// not: gpt-mini, gpt-micro and gpt-nano. Head and embedding are as preset() has them.
+  ZG_API static GPTConfig published(const std::string& model_type);
   /// What a family has where only sizes are said: BLOOM ALiBi, a norm of the embedding, a tied
   /// head.
   ZG_API static GPTConfig of(Family family);

@@ -19,11 +19,14 @@ HFModel hf_bloom_config(const HFReader& reader) {
   reader.require("layer_norm_epsilon", hf_epsilon);
   reader.require("apply_residual_connection_post_layernorm", false);
   reader.require("n_inner", 4 * config.width);
+  reader.require("pruned_heads", json::object());
   reader.require("quantization_config", nullptr);
   const double dropout = reader.number("hidden_dropout", 0.0);
   config.dropout = static_cast<float>(dropout);
-  if (reader.number("attention_dropout", 0.0) == dropout) return {config};
-  return {config, "hidden_dropout and attention_dropout"};
+  const bool one_for_all = reader.number("attention_dropout", 0.0) == dropout;
+  return {.config = config,
+          .tokens = hf_tokens(reader, {.bos = 1, .pad = {}, .eos = {2}}, config.vocabulary),
+          .dropouts = one_for_all ? "" : "hidden_dropout and attention_dropout"};
 }
 
 json hf_bloom_json(const GPTConfig& config) {
@@ -33,9 +36,6 @@ json hf_bloom_json(const GPTConfig& config) {
   if (!config.embedding_norm)
     throw Unsupported(
         "export: embedding_norm is false; expected true: transformers' BLOOM has one");
-  const auto token = [&](int id) {
-    return config.vocabulary == bloom_vocabulary ? json(id) : json(nullptr);
-  };
   return {{"architectures", {"BloomForCausalLM"}},
           {"model_type", "bloom"},
           {"vocab_size", config.vocabulary},
@@ -51,10 +51,6 @@ json hf_bloom_json(const GPTConfig& config) {
           {"pretraining_tp", 1},
           {"slow_but_exact", false},
           {"tie_word_embeddings", config.tied},
-          {"unk_token_id", token(0)},
-          {"bos_token_id", token(1)},
-          {"eos_token_id", token(2)},
-          {"pad_token_id", token(3)},
           {"torch_dtype", "float32"},
           {"use_cache", true}};
 }

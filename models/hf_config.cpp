@@ -6,14 +6,39 @@
 namespace zg::models {
 namespace {
 
+using nlohmann::json;
+
 HFModel read(const HFReader& reader) {
-  const nlohmann::json* type = reader.find("model_type");
+  const json* type = reader.find("model_type");
   if (!type || *type == "gpt2") return hf_gpt2_config(reader);
   if (*type == "bloom") return hf_bloom_config(reader);
   reader.refuse("model_type", "\"gpt2\" or \"bloom\"");
 }
 
+json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
+
+// As transformers writes it: a list where there are several.
+json ids_of(const std::vector<int32_t>& tokens) {
+  return tokens.empty() ? json(nullptr) : tokens.size() == 1 ? json(tokens.front()) : json(tokens);
+}
+
 }  // namespace
+
+SpecialTokens hf_tokens(const HFReader& reader, const SpecialTokens& absent, int64_t vocabulary) {
+  const auto known = [&](const char* key, const std::vector<int32_t>& otherwise) {
+    std::vector<int32_t> ids = reader.ids(key, otherwise);
+    std::erase_if(ids, [&](int32_t id) { return id >= vocabulary; });
+    return ids;
+  };
+  const auto first = [&](const char* key, std::optional<int32_t> otherwise) {
+    const std::vector<int32_t> ids =
+        known(key, otherwise ? std::vector{*otherwise} : std::vector<int32_t>());
+    return ids.empty() ? std::nullopt : std::optional(ids.front());
+  };
+  return {.bos = first("bos_token_id", absent.bos),
+          .pad = first("pad_token_id", absent.pad),
+          .eos = known("eos_token_id", absent.eos)};
+}
 
 HFModel hf_config(const std::string& text, const std::string& path) {
   const HFReader reader(text, path);
@@ -26,9 +51,51 @@ HFModel hf_config(const std::string& text, const std::string& path) {
   return theirs;
 }
 
-std::string hf_json(const GPTConfig& config) {
+void read_hf_generation(const std::string& text, const std::string& path, HFModel& model) {
+  model.tokens = hf_tokens(HFReader(text, path), model.tokens, model.config.vocabulary);
+}
+
+std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens) {
   const bool bloom = config.family == Family::bloom;
-  return (bloom ? hf_bloom_json(config) : hf_gpt2_json(config)).dump(2) + "\n";
+  json written = bloom ? hf_bloom_json(config) : hf_gpt2_json(config);
+  written["bos_token_id"] = id_of(tokens.bos);
+  written["eos_token_id"] = ids_of(tokens.eos);
+  written["pad_token_id"] = id_of(tokens.pad);
+  return written.dump(2) + "\n";
+}
+
+std::string hf_generation_json(const SpecialTokens& tokens) {
+  json written = {{"_from_model_config", true}};
+  if (tokens.bos) written["bos_token_id"] = *tokens.bos;
+  if (!tokens.eos.empty()) written["eos_token_id"] = ids_of(tokens.eos);
+  if (tokens.pad) written["pad_token_id"] = *tokens.pad;
+  return written.dump(2) + "\n";
+}
+
+std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
+                                     int64_t positions) {
+  // Token types, which transformers 4 adds otherwise, are embeddings to its GPT-2.
+  json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                  {"model_input_names", {"input_ids", "attention_mask"}},
+                  {"model_max_length", positions},
+                  {"clean_up_tokenization_spaces", false}};
+  const auto name = [&](const char* key, std::optional<int32_t> id) {
+    if (id && *id < tokenizer.vocabulary())
+      written[key] = tokenizer.parts().tokens[static_cast<size_t>(*id)];
+  };
+  name("bos_token", tokens.bos);
+  name("eos_token", tokens.eos.empty() ? std::nullopt : std::optional(tokens.eos.front()));
+  name("pad_token", tokens.pad);
+  return written.dump(2) + "\n";
+}
+
+SpecialTokens special_tokens_of(const Tokenizer& tokenizer) {
+  const auto id = [&](const char* content) { return tokenizer.id_of_added(content); };
+  const std::optional<int32_t> end_of_text = id("<|endoftext|>"), end = id("</s>");
+  SpecialTokens tokens = {.bos = id("<s>"), .pad = id("<pad>"), .eos = {}};
+  if (!tokens.bos) tokens.bos = end_of_text;
+  if (end || end_of_text) tokens.eos = {end ? *end : *end_of_text};
+  return tokens;
 }
 
 const char* hf_title(Family family) { return family == Family::bloom ? "BLOOM" : "GPT-2"; }

@@ -48,6 +48,24 @@ bool HFReader::flag(const char* key, bool absent) const {
   return value->get<bool>();
 }
 
+std::vector<int32_t> HFReader::ids(const char* key, std::vector<int32_t> absent) const {
+  const auto found = root_.find(key);
+  if (found == root_.end()) return absent;
+  std::vector<int32_t> ids;
+  const auto add = [&](const json& id) {
+    if (!id.is_number_integer() ||
+        (id.is_number_unsigned() &&
+         id.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}))
+      fail(key, "the id of a token, a list of them or null", *found);
+    if (id.is_number_unsigned()) ids.push_back(id.get<int32_t>());  // -1 stands for none
+  };
+  if (found->is_array())
+    for (const json& id : *found) add(id);
+  else if (!found->is_null())
+    add(*found);
+  return ids;
+}
+
 const json* HFReader::find(const char* key) const {
   const auto found = root_.find(key);
   return found == root_.end() || found->is_null() ? nullptr : &*found;

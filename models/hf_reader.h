@@ -4,11 +4,12 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace zg::models {
 
 /// A config.json of Hugging Face's, whose values are read with a default and refused by key. null
-/// is absent. FileError for what is none or of another type.
+/// is absent, but for ids(). FileError for what is none or of another type.
 class HFReader {
  public:
   HFReader(const std::string& text, const std::string& path);
@@ -18,6 +19,8 @@ class HFReader {
   int64_t count(std::initializer_list<const char*> keys, int64_t absent) const;
   double number(const char* key, double absent) const;
   bool flag(const char* key, bool absent) const;
+  /// Ids of tokens: one, several or, by null, none.
+  std::vector<int32_t> ids(const char* key, std::vector<int32_t> absent) const;
   /// Of any type; null when absent.
   const nlohmann::json* find(const char* key) const;
   /// Unsupported unless the key is absent or this.

@@ -1,30 +1,56 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "models/gpt.h"
+#include "models/tokenizer.h"
 
 // Models as Hugging Face's transformers keeps them, GPT2LMHeadModel and BloomForCausalLM: their
 // config.json and the names and layout of their tensors. Texts and numbers only; who reads files
 // brings them.
 namespace zg::models {
 
+/// Ids by which transformers' generate() begins, ends and pads a text. Absent or empty: the model
+/// has none.
+struct SpecialTokens {
+  std::optional<int32_t> bos, pad;
+  std::vector<int32_t> eos;  ///< each of them ends a text
+
+  bool operator==(const SpecialTokens&) const = default;
+};
+/// Those of a tokenizer, by the names that GPT-2 and BLOOM give them: <|endoftext|> begins and
+/// ends; <s>, </s> and <pad>.
+ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
+
 struct HFModel {
   GPTConfig config;        ///< dropout: resid_pdrop or hidden_dropout
+  SpecialTokens tokens;    ///< those that are in the vocabulary
   std::string dropouts{};  ///< keys of dropouts that are not the same; empty: one for all
 };
 
-/// Of a config.json, whose absent keys have transformers' defaults: GPT-2's without a model_type.
-/// FileError when it is none, with the key; Unsupported, with the key, for what our decoder does
-/// not compute: another model_type, activation_function, layer_norm_epsilon or n_inner, cross
-/// attention, other scales of attention, residuals from behind the norm, quantized weights. `path`
-/// is for errors.
+/// Reads a config.json, whose absent keys have transformers' defaults: GPT-2's without a
+/// model_type. FileError when it is none, with the key; Unsupported, with the key, for what our
+/// decoder does not compute: another model_type, activation_function, layer_norm_epsilon or
+/// n_inner, cross attention, other scales of attention, residuals from behind the norm, pruned
+/// heads, quantized weights. `path` is for errors.
 ZG_API HFModel hf_config(const std::string& json, const std::string& path);
-/// What transformers loads; hf_config() gives the config back. Unsupported, with the field, for a
-/// model that transformers has not: GPT-2 with ALiBi, BLOOM with learned positions.
-ZG_API std::string hf_json(const GPTConfig& config);
+/// Takes the special tokens that a generation_config.json says in place of those in `model`, as
+/// generate() does. FileError.
+ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFModel& model);
+
+/// config.json as transformers loads it; hf_config() gives the config back. Unsupported, with the
+/// field, for a model that transformers has not: GPT-2 with ALiBi, BLOOM with learned positions.
+ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {});
+/// generation_config.json, by which generate() stops.
+ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
+/// tokenizer_config.json: that the tokenizer.json is to be taken as it is, by which names it has
+/// the special tokens, and the longest sequence. Without it transformers 5 splits words as GPT-2
+/// does for every GPT-2 model.
+ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
+                                            int64_t positions);
 /// "GPT-2" or "BLOOM".
 ZG_API const char* hf_title(Family family);
 

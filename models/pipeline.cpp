@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -28,21 +29,32 @@ struct Arrival {
 
 class Runner {
  public:
-  Runner(const Mesh& mesh, const StageOutput& between, const Device& device, PipelineStage& stage)
-      : mesh_(mesh), between_(between), device_(device), stage_(stage) {}
+  Runner(const Mesh& mesh, PipelineSchedule schedule, const StageOutput& between,
+         const Device& device, PipelineStage& stage)
+      : mesh_(mesh),
+        asks_before_backward_(schedule == PipelineSchedule::gpipe),
+        between_(between),
+        device_(device),
+        stage_(stage) {}
 
   PipelineTimes run(const std::vector<PipelineAction>& order) {
     const Clock::time_point start = Clock::now();
-    for (size_t i = 0; i < order.size(); ++i) {
+    size_t i = first_to_do(order, 0);
+    while (i < order.size()) {
       const std::optional<Arrival> now =
           next_ ? std::exchange(next_, std::nullopt) : ask_for(order[i]);
-      if (i + 1 < order.size()) next_ = ask_for(order[i + 1]);
+      const size_t following = first_to_do(order, i + 1);
+      if (following < order.size()) next_ = ask_for(order[following]);
       const Tensor arrived = now ? await(*now, order[i].kind) : Tensor();
       if (order[i].kind == Kind::forward)
         go_forward(arrived, order[i].micro_batch);
       else
         go_back(arrived, order[i].micro_batch);
+      i = following;
     }
+    for (const Flight& flight : flights_)  // dropped: the next stage has its output, or will
+      if (flight.sent >= 0) mesh_.next.forward->wait(flight.sent);
+    flights_.clear();
     if (back_.ticket >= 0) mesh_.previous.backward->wait(back_.ticket);
     times_.total = seconds_since(start);
     return times_;
@@ -51,6 +63,19 @@ class Runner {
  private:
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  /// The first action from the i-th on that is not beyond the end of the step. Asked before
+  /// anything that another stage sends for it is awaited.
+  size_t first_to_do(const std::vector<PipelineAction>& order, size_t i) {
+    for (; i < order.size(); ++i) {
+      const auto& [kind, micro_batch] = order[i];
+      if (micro_batch >= end_) continue;
+      const bool asks = kind == Kind::forward || asks_before_backward_;
+      if (!asks || stage_.goes_on(micro_batch)) break;
+      end_ = micro_batch;
+    }
+    return i;
   }
 
   /// What an action needs of another stage.
@@ -97,9 +122,11 @@ class Runner {
   }
 
   const Mesh& mesh_;
+  const bool asks_before_backward_;
   const StageOutput& between_;
   const Device device_;
   PipelineStage& stage_;
+  int64_t end_ = std::numeric_limits<int64_t>::max();  // the first micro-batch that is not done
   std::deque<Flight> flights_;
   std::optional<Arrival> next_;
   Arrival back_{{}, -1};  // the gradient that was sent last
@@ -110,7 +137,7 @@ class Runner {
 
 PipelineTimes run_pipeline(const Mesh& mesh, PipelineSchedule schedule, int64_t micro_batches,
                            const StageOutput& between, const Device& device, PipelineStage& stage) {
-  return Runner(mesh, between, device, stage)
+  return Runner(mesh, schedule, between, device, stage)
       .run(actions(schedule, mesh.shape.pipeline, mesh.stage, micro_batches));
 }
 

@@ -12,6 +12,10 @@ namespace zg::models {
 class ZG_API PipelineStage {
  public:
   virtual ~PipelineStage() = default;
+  /// Asked before each forward in its turn and, where all forwards come first (GPipe), before each
+  /// backward: false ends the step there. All stages must answer alike for the same question.
+  /// Under 1F1B the micro-batches that have begun are finished; under GPipe they are dropped.
+  virtual bool goes_on(int64_t /*micro_batch*/) { return true; }
   virtual Tape tape() = 0;
   /// From what the stage before made, absent on the first, to what the next one takes, or to the
   /// loss on the last.

@@ -7,11 +7,19 @@ namespace {
 struct Preset {
   const char* name;
   int64_t layers, heads, width;
+  int64_t vocabulary = 0, positions = 0;  // as published; 0: minGPT's own, for any data
 };
+// Radford et al. 2018 and 2019; Rae et al. 2021, arXiv:2112.11446, section 2 (gopher).
 constexpr Preset gpt_presets[] = {
-    {"openai-gpt", 12, 12, 768},  {"gpt2", 12, 12, 768},     {"gpt2-medium", 24, 16, 1024},
-    {"gpt2-large", 36, 20, 1280}, {"gpt2-xl", 48, 25, 1600}, {"gopher-44m", 8, 16, 512},
-    {"gpt-mini", 6, 6, 192},      {"gpt-micro", 4, 4, 128},  {"gpt-nano", 3, 3, 48},
+    {"openai-gpt", 12, 12, 768, 40478, 512},
+    {"gpt2", 12, 12, 768, 50257, 1024},
+    {"gpt2-medium", 24, 16, 1024, 50257, 1024},
+    {"gpt2-large", 36, 20, 1280, 50257, 1024},
+    {"gpt2-xl", 48, 25, 1600, 50257, 1024},
+    {"gopher-44m", 8, 16, 512, 32000, 2048},
+    {"gpt-mini", 6, 6, 192},
+    {"gpt-micro", 4, 4, 128},
+    {"gpt-nano", 3, 3, 48},
 };
 
 // Together they keep every parameter count below 2^63.
@@ -47,6 +55,16 @@ GPTConfig GPTConfig::preset(const std::string& model_type) {
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
   }
   throw ConfigError("gpt: model type: expected one of " + names + ", got '" + model_type + "'");
+}
+
+GPTConfig GPTConfig::published(const std::string& model_type) {
+  GPTConfig config = preset(model_type);
+  for (const Preset& gpt : gpt_presets)
+    if (model_type == gpt.name) {
+      config.vocabulary = gpt.vocabulary;
+      config.block_size = gpt.positions;
+    }
+  return config;
 }
 
 GPTConfig GPTConfig::of(Family family) {

@@ -21,6 +21,12 @@ std::string reason(int error) {
   return reinterpret_cast<const char*>(text);
 }
 
+std::string configured(uint32_t what) {
+  char text[64] = "";  // PCRE2 asks for 24 at least
+  pcre2_config(what, text);
+  return text;
+}
+
 PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
 }  // namespace
@@ -117,6 +123,11 @@ bool Splitter::Walk::next(std::string_view& piece) {
   at_ = begin < match_ ? match_ : match_end_;
   piece = text_.substr(begin, at_ - begin);
   return true;
+}
+
+std::string unicode_tables() {
+  return configured(PCRE2_CONFIG_UNICODE_VERSION) + " (PCRE2 " + configured(PCRE2_CONFIG_VERSION) +
+         ")";
 }
 
 }  // namespace zg::models

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/api.h"
+
 namespace zg::models {
 
 /// Cuts a text at a regular expression: what matches and what lies between two matches are pieces,
@@ -39,5 +41,8 @@ class Splitter {
   std::shared_ptr<const struct SplitterCode> code_;
   std::string where_;
 };
+
+/// The tables that \p{L}, \p{N} and the like follow: "14.0.0 (PCRE2 10.42 2022-12-11)".
+ZG_API std::string unicode_tables();
 
 }  // namespace zg::models

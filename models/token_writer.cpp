@@ -1,8 +1,8 @@
 #include "models/token_writer.h"
 
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -15,16 +15,11 @@
 namespace zg::models {
 namespace {
 
-/// A file under a name of its own until it is complete, written a MiB at a time.
-class UnfinishedFile {
+/// A file of a set, written a MiB at a time.
+class OutputFile {
  public:
-  explicit UnfinishedFile(std::string path)
-      : path_(std::move(path)), file_(File::create(path_ + ".unfinished")) {}
-  ~UnfinishedFile() {
-    if (!finished_) std::remove(file_.path().c_str());
-  }
-  UnfinishedFile(const UnfinishedFile&) = delete;
-  UnfinishedFile& operator=(const UnfinishedFile&) = delete;
+  OutputFile(FileSet& files, const std::string& name)
+      : path_(files.path_of(name)), file_(File::create(files.add(name))) {}
 
   template <class T>
   void append(const T& value) {
@@ -37,19 +32,12 @@ class UnfinishedFile {
     flush();
     file_.write_at(offset, bytes);
   }
-  void sync() {
+  void close() {
     flush();
-    file_.sync();
     file_.close();
   }
-  void take_name() {
-    rename_over(file_.path(), path_);
-    finished_ = true;
-    const std::string folder = std::filesystem::path(path_).parent_path().string();
-    sync_directory(folder.empty() ? "." : folder);
-  }
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  ///< where it will be
 
  private:
   void flush() {
@@ -60,10 +48,9 @@ class UnfinishedFile {
   std::string path_;
   File file_;
   std::vector<std::byte> buffer_;
-  bool finished_ = false;
 };
 
-void append(UnfinishedFile& file, std::span<const int32_t> tokens, bool narrow) {
+void append(OutputFile& file, std::span<const int32_t> tokens, bool narrow) {
   for (int32_t token : tokens)
     if (narrow)
       file.append(static_cast<uint16_t>(token));
@@ -80,8 +67,8 @@ void check(const std::string& path, std::span<const int32_t> tokens, int64_t voc
 
 class IndexedDatasetWriter final : public TokenWriter {
  public:
-  IndexedDatasetWriter(const std::string& prefix, int64_t vocabulary)
-      : vocabulary_(vocabulary), data_(prefix + ".bin"), index_(prefix + ".idx") {}
+  IndexedDatasetWriter(FileSet& files, const std::string& name, int64_t vocabulary)
+      : vocabulary_(vocabulary), data_(files, name + ".bin"), index_(files, name + ".idx") {}
 
   void add_document(std::span<const int32_t> tokens) override {
     if (tokens.size() > size_t{INT32_MAX})
@@ -94,12 +81,8 @@ class IndexedDatasetWriter final : public TokenWriter {
 
   void finish() override {
     write_index();
-    data_.sync();
-    index_.sync();
-    // Else an end between the two names would leave these tokens under an older index.
-    std::remove(index_.path().c_str());
-    data_.take_name();
-    index_.take_name();
+    data_.close();
+    index_.close();
   }
 
  private:
@@ -122,14 +105,14 @@ class IndexedDatasetWriter final : public TokenWriter {
   }
 
   int64_t vocabulary_;
-  UnfinishedFile data_, index_;
+  OutputFile data_, index_;
   std::vector<int32_t> sizes_;
 };
 
 class TokenFileWriter final : public TokenWriter {
  public:
-  TokenFileWriter(const std::string& path, int64_t vocabulary)
-      : vocabulary_(vocabulary), file_(path) {
+  TokenFileWriter(FileSet& files, const std::string& name, int64_t vocabulary)
+      : vocabulary_(vocabulary), file_(files, name) {
     file_.append(TokenFileHeader{});
   }
 
@@ -146,26 +129,61 @@ class TokenFileWriter final : public TokenWriter {
     const TokenFileHeader header = {token_file_magic, token_file_version,
                                     static_cast<int32_t>(written_)};
     file_.write_at(0, std::as_bytes(std::span(header)));
-    file_.sync();
-    file_.take_name();
+    file_.close();
   }
 
  private:
   int64_t vocabulary_, written_ = 0;
-  UnfinishedFile file_;
+  OutputFile file_;
+};
+
+/// Of a set of its own.
+class OneSet final : public TokenWriter {
+ public:
+  using Make = std::function<std::unique_ptr<TokenWriter>(FileSet& files, const std::string& name)>;
+  OneSet(const std::filesystem::path& path, const Make& make)
+      : files_(path.has_parent_path() ? path.parent_path().string() : ".",
+               path.filename().string()),
+        writer_(make(files_, path.filename().string())) {}
+
+  void add_document(std::span<const int32_t> tokens) override { writer_->add_document(tokens); }
+  void finish() override {
+    writer_->finish();
+    files_.finish();
+  }
+
+ private:
+  FileSet files_;
+  std::unique_ptr<TokenWriter> writer_;
 };
 
 }  // namespace
 
+std::unique_ptr<TokenWriter> indexed_dataset_writer(FileSet& files, const std::string& name,
+                                                    int64_t vocabulary) {
+  return std::make_unique<IndexedDatasetWriter>(files, name, vocabulary);
+}
+
 std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix, int64_t vocabulary) {
-  return std::make_unique<IndexedDatasetWriter>(prefix, vocabulary);
+  return std::make_unique<OneSet>(prefix, [&](FileSet& files, const std::string& name) {
+    return indexed_dataset_writer(files, name, vocabulary);
+  });
+}
+
+std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
+                                               int64_t vocabulary) {
+  if (vocabulary > 65536)
+    throw ConfigError(files.path_of(file) +
+                      ": llm.c's files have ids of 16 bits; expected a vocabulary of at most "
+                      "65536, got " +
+                      std::to_string(vocabulary) + "; try Megatron's format");
+  return std::make_unique<TokenFileWriter>(files, file, vocabulary);
 }
 
 std::unique_ptr<TokenWriter> token_file_writer(const std::string& path, int64_t vocabulary) {
-  if (vocabulary > 65536)
-    throw ConfigError(path + ": llm.c's files have ids of 16 bits; expected a vocabulary of at " +
-                      "most 65536, got " + std::to_string(vocabulary) + "; try Megatron's format");
-  return std::make_unique<TokenFileWriter>(path, vocabulary);
+  return std::make_unique<OneSet>(path, [&](FileSet& files, const std::string& name) {
+    return token_file_writer(files, name, vocabulary);
+  });
 }
 
 }  // namespace zg::models

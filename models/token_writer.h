@@ -5,10 +5,12 @@
 #include <span>
 #include <string>
 
+#include "runtime/file_set.h"
+
 namespace zg::models {
 
-/// Writes documents of tokens. Files get their names in finish(), when all is on the disk; without
-/// it nothing stays. FileError.
+/// Writes documents of tokens. Of a FileSet the caller's, they are in place when that is finished;
+/// else finish() puts them there, and without it nothing stays. FileError.
 class TokenWriter {
  public:
   virtual ~TokenWriter() = default;
@@ -19,8 +21,13 @@ class TokenWriter {
 /// Megatron's PREFIX.bin and PREFIX.idx (indexed_dataset.h), a sequence for each document; uint16
 /// where the vocabulary is below 65500 and else int32, as Megatron chooses.
 std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix, int64_t vocabulary);
+/// The same as NAME.bin and NAME.idx of the set.
+std::unique_ptr<TokenWriter> indexed_dataset_writer(FileSet& files, const std::string& name,
+                                                    int64_t vocabulary);
 
 /// llm.c's file (token_file.h), the documents end to end. ConfigError for a vocabulary above 65536.
 std::unique_ptr<TokenWriter> token_file_writer(const std::string& path, int64_t vocabulary);
+std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
+                                               int64_t vocabulary);
 
 }  // namespace zg::models

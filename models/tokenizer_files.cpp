@@ -1,6 +1,5 @@
 #include "models/tokenizer_files.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/byte_alphabet.h"
@@ -14,7 +13,7 @@ namespace {
 
 constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
 constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
-                     *merges_name = "merges.txt";
+                     *merges_name = "merges.txt", *added_name = "added_tokens.json";
 
 // The lines but "#version: 0.2" and empty ones.
 std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& vocabulary,
@@ -53,7 +52,11 @@ std::vector<AddedToken> tokens_that_no_merge_makes(const TokenizerParts& parts) 
 
 Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory) {
   const std::string path = directory + "/" + vocabulary_name;
-  const VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
+  VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
+  if (!files.added.empty()) {
+    const std::string added = directory + "/" + added_name;
+    vocabulary.add(parse_json_object(files.added, added), added);
+  }
   TokenizerParts parts;
   parts.merges = read_merges(files.merges, vocabulary, directory + "/" + merges_name);
   parts.tokens = vocabulary.tokens();
@@ -74,26 +77,42 @@ GPT2Files gpt2_files(const Tokenizer& tokenizer) {
   return files;
 }
 
+bool has_tokenizer(const std::string& folder) {
+  return path_exists(folder + "/" + tokenizer_name) ||
+         (path_exists(folder + "/" + vocabulary_name) && path_exists(folder + "/" + merges_name));
+}
+
 Tokenizer load_tokenizer(const std::string& path) {
-  if (!std::filesystem::is_directory(path))
-    return tokenizer_from_json(read_text(path, most_bytes), path);
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, most_bytes), path);
   const std::string whole = path + "/" + tokenizer_name;
-  if (std::filesystem::exists(whole))
-    return tokenizer_from_json(read_text(whole, most_bytes), whole);
-  if (!std::filesystem::exists(path + "/" + vocabulary_name))
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
+  if (!path_exists(path + "/" + vocabulary_name))
     throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
                     "a folder as Hugging Face's libraries write one");
+  const std::string added = path + "/" + added_name;
   return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
-                              .merges = read_text(path + "/" + merges_name, most_bytes)},
+                              .merges = read_text(path + "/" + merges_name, most_bytes),
+                              .added = path_exists(added) ? read_text(added, most_bytes) : ""},
                              path);
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
   make_directories(directory);
-  const GPT2Files files = gpt2_files(tokenizer);
-  write_text(directory + "/" + tokenizer_name, tokenizer_json(tokenizer));
-  write_text(directory + "/" + vocabulary_name, files.vocabulary);
-  write_text(directory + "/" + merges_name, files.merges);
+  FileSet files(directory);
+  add_tokenizer(tokenizer, files, "");
+  files.finish();
+}
+
+void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder) {
+  const std::string begin = folder.empty() ? "" : folder + "/";
+  const GPT2Files two = gpt2_files(tokenizer);
+  write_text(files.add(begin + vocabulary_name), two.vocabulary);
+  write_text(files.add(begin + merges_name), two.merges);
+  write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer));
+}
+
+std::vector<std::string> tokenizer_file_names() {
+  return {vocabulary_name, merges_name, tokenizer_name};
 }
 
 }  // namespace zg::models

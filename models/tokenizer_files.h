@@ -1,17 +1,26 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "models/tokenizer.h"
+#include "runtime/file_set.h"
 
 // Hugging Face's files of byte-level BPE. Errors of what is read are FileError, or Unsupported for
 // what this version does not compute; both begin with the file's path and name the key.
 namespace zg::models {
 
-/// tokenizer.json, or a folder with one or else with vocab.json and merges.txt.
+/// tokenizer.json, or a folder with one or else with vocab.json and merges.txt, and perhaps
+/// added_tokens.json.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
-/// Writes tokenizer.json, vocab.json and merges.txt; makes the directory.
+/// Whether a folder has one of them.
+ZG_API bool has_tokenizer(const std::string& folder);
+/// Writes tokenizer.json, vocab.json and merges.txt, all of them or none; makes the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
+/// The same among the files of a set, in a folder of its ("": in the set's own).
+ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder);
+/// The names of these files.
+ZG_API std::vector<std::string> tokenizer_file_names();
 
 /// Model BPE, pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], no normalizer, nothing that
 /// adds, cuts or pads ids.
@@ -22,6 +31,8 @@ ZG_API std::string tokenizer_json(const Tokenizer& tokenizer);
 /// vocabulary that no merge makes ("<|endoftext|>") are added tokens.
 struct GPT2Files {
   std::string vocabulary, merges;
+  std::string added =
+      {};  ///< added_tokens.json: tokens behind those of the vocabulary; empty: none
 };
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);

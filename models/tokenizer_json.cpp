@@ -95,6 +95,34 @@ void read_pre_tokenizer(const Place& place, TokenizerParts& parts) {
   read_byte_level(members.back(), parts);
 }
 
+// A processor that adds no ids to those of the text.
+void read_post_processor(const Place& place) {
+  if (place.value.is_null()) return;
+  if (place.has_type("Sequence")) {
+    for (const Place& member : place.at("processors").members()) read_post_processor(member);
+  } else if (place.has_type("TemplateProcessing")) {
+    for (const Place& piece : place.at("single").members())
+      if (!piece.at("SpecialToken").value.is_null()) piece.refuse("no special token");
+  } else {
+    place.require_type("ByteLevel");
+  }
+}
+
+// Null leaves it open how tokens become text; ours become their bytes.
+void read_decoder(const Place& place) {
+  if (place.value.is_null()) return;
+  if (!place.has_type("Sequence")) return place.require_type("ByteLevel");
+  for (const Place& member : place.at("decoders").members())
+    if (!member.has_type("Fuse")) member.require_type("ByteLevel");
+}
+
+// No normalizer, or a sequence of none.
+void read_normalizer(const Place& place) {
+  if (place.value.is_null()) return;
+  if (!place.value.is_object() || !place.has_type("Sequence")) place.require_null();
+  for (const Place& member : place.at("normalizers").members()) read_normalizer(member);
+}
+
 // "a b" in older files, ["a", "b"] in newer ones.
 Merge read_merge(const Place& place, const VocabularyMap& vocabulary) {
   if (place.value.is_array()) {
@@ -120,12 +148,17 @@ void read_added_token(const Place& place, TokenizerParts& parts) {
                          .normalized = place.at("normalized").flag(!special)});
 }
 
+// Older files have no type; those of the other models have no merges.
+void require_bpe(const Place& place) {
+  if (!place.at("type").value.is_null()) return place.require_type("BPE");
+  if (place.at("merges").value.is_null()) place.refuse("BPE, with merges");
+}
+
 void read_model(const Place& place, TokenizerParts& parts) {
-  if (!place.at("type").value.is_null()) place.require_type("BPE");  // older files say nothing
-  place.at("dropout").require_null();
+  if (place.at("dropout").value != 0.0) place.at("dropout").require_null();
   place.at("continuing_subword_prefix").require_empty();
   place.at("end_of_word_suffix").require_empty();
-  place.at("byte_fallback").require_false();
+  // byte_fallback, unk_token and fuse_unk are for bytes without a token, and there is none.
   parts.ignore_merges = place.at("ignore_merges").flag(false);
   const Place tokens = place.at("vocab");
   VocabularyMap vocabulary(tokens.value, tokens.name);
@@ -157,12 +190,12 @@ json pre_tokenizer(const TokenizerParts& parts) {
 Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
   const json root = parse_json_object(text, path);
   const Place file{root, path + ": "};
-  file.at("truncation").require_null();
-  file.at("padding").require_null();
-  file.at("normalizer").require_null();
-  const Place after = file.at("post_processor");
-  if (!after.value.is_null()) after.require_type("ByteLevel");
-  file.at("decoder").require_type("ByteLevel");
+  require_bpe(file.at("model"));  // before what follows from it
+  // truncation and padding are those of the last batch that somebody encoded: transformers sets
+  // both anew with each call.
+  read_normalizer(file.at("normalizer"));
+  read_post_processor(file.at("post_processor"));
+  read_decoder(file.at("decoder"));
   TokenizerParts parts;
   read_pre_tokenizer(file.at("pre_tokenizer"), parts);
   if (const Place added = file.at("added_tokens"); !added.value.is_null())

@@ -11,12 +11,16 @@ namespace zg::models {
 using nlohmann::json;
 
 VocabularyMap::VocabularyMap(const json& object, std::string place) : place_(std::move(place)) {
+  add(object, place_);
+}
+
+void VocabularyMap::add(const json& object, const std::string& place) {
   if (!object.is_object())
-    throw FileError(place_ + ": expected an object of tokens and their ids, got " + brief(object));
+    throw FileError(place + ": expected an object of tokens and their ids, got " + brief(object));
   for (const auto& [token, id] : object.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max())
-      throw FileError(place_ + "." + brief(token) + ": expected an id, got " + brief(id));
-    ids_.emplace(token, id.get<int32_t>());
+      throw FileError(place + "." + brief(token) + ": expected an id, got " + brief(id));
+    add(token, id.get<int32_t>());
   }
 }
 

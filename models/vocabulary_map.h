@@ -16,6 +16,8 @@ class VocabularyMap {
   VocabularyMap(const nlohmann::json& object, std::string place);
 
   void add(const std::string& token, int32_t id);  ///< FileError when it has another id
+  /// Those of another object, `place` beginning errors about what is none.
+  void add(const nlohmann::json& object, const std::string& place);
   /// "ab" of "a" and "b"; FileError beginning with `where` unless all three are tokens.
   Merge merge(std::string_view left, std::string_view right, const std::string& where) const;
   /// By id; FileError unless the ids are 0 to one less than their number.

@@ -28,7 +28,7 @@ int64_t Arena::allocate(int64_t bytes) {
   if (const int64_t needed = in_steps(top_ + bytes); needed > held_) {
     if (memory_ && (needed > memory_->capacity() || !memory_->grow(held_, needed)))
       throw OutOfMemory("arena: the system refused to grow from " + std::to_string(held_) + " to " +
-                        std::to_string(needed) + " bytes");
+                        std::to_string(needed) + " bytes" + memory_->cause());
     if (memory_) poison(base() + held_, needed - held_);
     held_ = needed;
   }

@@ -116,9 +116,10 @@ struct LocalOptions {
 ZG_API int threads_per_rank(int ranks);
 
 /// Runs f(communicator, device) on `ranks` threads of this process, with a device_of_rank() each.
-/// Returns when all have; rethrows the first cause. A rank that stalls in its own code cannot be
-/// ended: when its peers have given up on it, the report goes to stderr and the process ends with
-/// status 4.
+/// Returns when all have; rethrows the first cause, of the same type: where there are several ranks
+/// its message begins with "rank 2/4: ", unless it is a CommError, which names ranks itself. A rank
+/// that stalls in its own code cannot be ended: when its peers have given up on it, the report goes
+/// to stderr and the process ends with status 4.
 ZG_API void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                       const LocalOptions& options = {});
 

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "runtime/backend.h"
@@ -129,6 +130,26 @@ Device Device::parse(const std::string& name, const Options& options) {
   throw ConfigError("device: expected cpu, cuda, hpu or meta with an index, got '" + name + "'");
 }
 
+std::string difference(const Device& one, const Device& other) {
+  const int rank = DeviceState::of(one).rank, other_rank = DeviceState::of(other).rank;
+  if (rank >= 0 && other_rank >= 0)
+    return "two devices, " + one.name() + " of rank " + std::to_string(rank) + " and " +
+           other.name() + " of rank " + std::to_string(other_rank) +
+           "; ranks exchange values by the collectives of their Communicator";
+  if (rank >= 0 || other_rank >= 0) {
+    const Device& own = rank >= 0 ? one : other;
+    const Device& foreign = rank >= 0 ? other : one;
+    return "two devices, " + own.name() + ", which rank " +
+           std::to_string(std::max(rank, other_rank)) + " was given, and " + foreign.name() +
+           " from elsewhere; a rank needs tensors of its own device, the one that run_local or "
+           "run_processes passes to its function";
+  }
+  if (one.name() == other.name())
+    return std::string("two devices, made by two calls of Device::") + name_of(one.type()) +
+           "(); make one and pass it on (both are named " + one.name() + ")";
+  return "two devices, " + one.name() + " and " + other.name() + "; copy one over first";
+}
+
 Device::Type Device::type() const { return state_->type; }
 int Device::index() const { return state_->index; }
 std::string Device::name() const { return state_->name; }
@@ -142,7 +163,11 @@ std::unique_ptr<Stream> Device::make_stream(const char* name) const {
   return state_->make_stream(name);
 }
 MemoryTracker& Device::memory() const { return state_->ledger; }
-void Device::set_trace(std::shared_ptr<Trace> trace) const { state_->trace = std::move(trace); }
+void Device::set_trace(std::shared_ptr<Trace> trace, int rank) const {
+  if (trace) state_->trace_rank = rank < 0 ? state_->index : rank;
+  state_->trace = std::move(trace);
+}
 Trace* Device::trace() const { return state_->trace.get(); }
+int Device::trace_rank() const { return state_->trace_rank; }
 
 }  // namespace zg

@@ -46,9 +46,18 @@ struct DeviceOptions {
   SwapOptions swap;
 };
 
-/// A logical device: its own arena, accounting, streams and threads. Each call of cpu() or meta()
-/// makes a new one, so two engines in one process never meet; copies of the handle share it. A
-/// device is driven by one thread at a time.
+/// A logical device: its own arena, accounting, streams and threads. Each call of cpu(), cuda(),
+/// hpu(), meta() or parse() makes a new one, so two engines in one process never meet; copies of
+/// the handle share it. There is no default device: make one, and pass it to all that works
+/// together.
+///
+///     const Device device = Device::cpu();
+///     zero::Engine engine(store, device);                    // parameters and gradients
+///     const Tensor ids = Tensor::from(numbers, {8}, device);  // not from another Device::cpu()
+///
+/// Tensors of two devices never meet in an operation: that is a DeviceError. A function that
+/// run_local runs on several ranks uses the device that it is given. A device is driven by one
+/// thread at a time.
 class ZG_API Device {
  public:
   enum class Type : uint8_t { cpu, cuda, hpu, meta };
@@ -89,8 +98,11 @@ class ZG_API Device {
   std::unique_ptr<Stream> make_stream(const char* name) const;
   MemoryTracker& memory() const;  ///< accounting of every byte allocated here
 
-  void set_trace(std::shared_ptr<Trace> trace) const;  ///< null ends tracing
-  Trace* trace() const;                                ///< null when not tracing
+  /// What happens on the device goes to this trace from now on, as that of a rank; null ends it.
+  /// Nothing of the device may be under way. Without a rank: the device's index.
+  void set_trace(std::shared_ptr<Trace> trace, int rank = -1) const;
+  Trace* trace() const;  ///< null when not tracing
+  int trace_rank() const;
 
   bool operator==(const Device&) const = default;  ///< the same logical device
 

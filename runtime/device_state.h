@@ -34,6 +34,7 @@ class Ledger final : public MemoryTracker {
   int64_t lifetime_reserved(Space space) const override;
   int64_t limit(Space space) const override;
   std::string phase() const override;
+  std::string name() const override;
 
   struct Block {
     int64_t offset;
@@ -101,6 +102,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   Device::Traits traits;
   Ledger ledger;
   std::shared_ptr<Trace> trace;
+  int trace_rank = 0;
   std::unique_ptr<Stream> compute;
   /// Behind Space::file from its first allocation on; never on a meta device.
   std::unique_ptr<cpu::SwapFile> swap_file;
@@ -108,6 +110,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   SwapCount swapped;
   /// Text files that a device without memory "wrote", by path: a plan that saves and then loads.
   std::map<std::string, std::string> planned_files;
+  int rank = -1;  ///< that run_local or run_processes gave it to; -1: none
   /// The drive has what the arena of Space::file reserves.
   void reserve_file();
 };

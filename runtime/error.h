@@ -1,7 +1,9 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
+#include <typeinfo>
 
 #include "runtime/api.h"
 
@@ -13,13 +15,21 @@ class ZG_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   virtual const char* type() const noexcept { return "Error"; }  ///< "ShapeError", for reports
+  /// An error of the same type with another message; null: a derived type that does not override
+  /// this.
+  virtual std::exception_ptr with_message(const std::string& message) const {
+    return typeid(*this) == typeid(Error) ? std::make_exception_ptr(Error(message)) : nullptr;
+  }
 };
 
-#define ZG_ERROR_TYPE(Name)                                      \
-  class ZG_API Name final : public Error {                       \
-   public:                                                       \
-    using Error::Error;                                          \
-    const char* type() const noexcept override { return #Name; } \
+#define ZG_ERROR_TYPE(Name)                                                      \
+  class ZG_API Name final : public Error {                                       \
+   public:                                                                       \
+    using Error::Error;                                                          \
+    const char* type() const noexcept override { return #Name; }                 \
+    std::exception_ptr with_message(const std::string& message) const override { \
+      return std::make_exception_ptr(Name(message));                             \
+    }                                                                            \
   }
 
 ZG_ERROR_TYPE(ShapeError);   ///< extents that do not fit together

@@ -1,6 +1,8 @@
 #include "runtime/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -24,8 +26,22 @@ namespace {
   throw FileError(std::string(operation) + ": " + path + ": " + std::strerror(reason));
 }
 
+/// Whether this process may now have more files open than before: as many as the system's hard
+/// limit allows. The soft one, often 1024, is for programs that call select().
+bool raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
 int open_descriptor(const std::string& path, int flags) {
-  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  const auto open = [&] {
+    return retried([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  };
+  int descriptor = open();
+  // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
+  if (descriptor < 0 && errno == EMFILE && raise_open_files()) descriptor = open();
   if (descriptor < 0) fail("open", path);
   return descriptor;
 }
@@ -34,6 +50,14 @@ struct stat status_of(int descriptor, const std::string& path) {
   struct stat status;
   if (::fstat(descriptor, &status) != 0) fail("stat", path);
   return status;
+}
+
+std::filesystem::file_type type_of(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::none)
+    throw FileError("open: " + path + ": " + error.message());
+  return type;
 }
 
 // One call moves at most 0x7ffff000 bytes on Linux.
@@ -110,17 +134,51 @@ void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
 
 void File::sync() {
   // EINVAL: a device or a pipe, which keeps nothing.
-  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("fsync", path_);
+  if (retried([&] { return ::fsync(descriptor_); }) != 0 && errno != EINVAL) fail("fsync", path_);
 }
 
 void File::close() {
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_);
+  // Linux has closed it when a signal interrupts close.
+  if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("close", path_);
 }
 
+std::optional<Folder> Folder::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) return Folder(descriptor);
+  if (errno == ENOENT) return std::nullopt;
+  fail("open", path);
+}
+
+Folder::~Folder() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Folder::Folder(Folder&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+Folder& Folder::operator=(Folder&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+bool Folder::is_at(const std::string& path) const {
+  struct stat there {};
+  if (::stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail("stat", path);
+  }
+  const struct stat own = status_of(descriptor_, path);
+  return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
 std::string read_text(const std::string& path, int64_t most_bytes) {
-  const File file = File::open(path);
+  return read_text(File::open(path), most_bytes);
+}
+
+std::string read_text(const File& file, int64_t most_bytes) {
   if (file.size() > most_bytes)
-    throw FileError("read: " + path + ": has " + std::to_string(file.size()) +
+    throw FileError("read: " + file.path() + ": has " + std::to_string(file.size()) +
                     " bytes; expected at most " + std::to_string(most_bytes));
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
@@ -167,7 +225,7 @@ void make_directories(const std::string& path) {
 
 void sync_directory(const std::string& path) {
   const int descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY);
-  const int result = ::fsync(descriptor);
+  const int result = retried([&] { return ::fsync(descriptor); });
   const int reason = errno;
   ::close(descriptor);
   errno = reason;
@@ -179,6 +237,18 @@ void rename_over(const std::string& from, const std::string& to) {
   if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", from + " to " + to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
     fail("rename", from + " to " + to + ", which exists");
+}
+
+bool is_regular_file(const std::string& path) {
+  return type_of(path) == std::filesystem::file_type::regular;
+}
+
+bool is_directory(const std::string& path) {
+  return type_of(path) == std::filesystem::file_type::directory;
+}
+
+bool path_exists(const std::string& path) {
+  return type_of(path) != std::filesystem::file_type::not_found;
 }
 
 }  // namespace zg

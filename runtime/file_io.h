@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,15 @@
 #include "runtime/api.h"
 
 namespace zg {
+
+/// The result of a system call, made again while a signal interrupts it before it does anything.
+/// Not for close(), which has closed the file by then.
+template <class F>
+auto retried(const F& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 /// An open file. Every failure is a FileError with the path and the system's reason.
 class ZG_API File {
@@ -39,8 +49,28 @@ class ZG_API File {
   int descriptor_;
 };
 
+/// A folder that is held open: as long as it is, no later one can be taken for it. FileError.
+class ZG_API Folder {
+ public:
+  static std::optional<Folder> open(const std::string& path);  ///< absent: there is none
+  ~Folder();
+  Folder(Folder&& other) noexcept;
+  Folder& operator=(Folder&& other) noexcept;
+
+  /// Whether the path still leads to this folder, and not to nothing or to another one.
+  bool is_at(const std::string& path) const;
+  /// False: another process has locked it. True where the file system has no locks. The lock goes
+  /// with this object.
+  bool lock();
+
+ private:
+  explicit Folder(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_;
+};
+
 /// FileError for a file of more than `most_bytes`: what it claims to be is never that large.
 ZG_API std::string read_text(const std::string& path, int64_t most_bytes = INT64_MAX);
+ZG_API std::string read_text(const File& file, int64_t most_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
 /// What this process may still write where `path`, or the nearest folder above it that is there,
 /// lies; absent where the system does not say.
@@ -52,5 +82,11 @@ ZG_API void sync_directory(const std::string& path);
 /// Gives `from` the name `to` in one step, also where `to` exists: there is no moment without it. A
 /// file that was there is gone; a directory that was there is now called `from`.
 ZG_API void rename_over(const std::string& from, const std::string& to);
+
+// What a path leads to, through links. FileError where the system does not say: a loop of links, a
+// name that is too long, a folder on the way that may not be searched.
+ZG_API bool is_regular_file(const std::string& path);
+ZG_API bool is_directory(const std::string& path);
+ZG_API bool path_exists(const std::string& path);
 
 }  // namespace zg

@@ -26,17 +26,6 @@ Space host_space(const Device& device) {
   return device.traits().backend == Device::Type::cpu ? Space::host : Space::pinned;
 }
 
-const char* name_of(Space space) {
-  constexpr const char* names[] = {"device", "pinned", "host", "file"};
-  return names[static_cast<size_t>(space)];
-}
-
-const char* name_of(Purpose purpose) {
-  constexpr const char* names[] = {"parameter",  "gradient",  "optimizer",
-                                   "activation", "workspace", "comm"};
-  return names[static_cast<size_t>(purpose)];
-}
-
 Ledger::Ledger(std::string device_name, Device::Type type, int index,
                const Device::Options& options)
     : device_name_(std::move(device_name)),
@@ -76,7 +65,11 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   std::lock_guard lock(mutex_);
   if (recorder_) recorder_->note_allocation(bytes, space, purpose_, phase_, name_);
   Account& account = this->account(space);
-  if (!account.arena) account.arena = std::make_unique<Arena>(memory_behind(space));
+  if (!account.arena) try {
+      account.arena = std::make_unique<Arena>(memory_behind(space));
+    } catch (const OutOfMemory& error) {
+      refuse(bytes, space, error.what(), 0);
+    }
   if (const int64_t limit = this->limit(space); limit > 0) {
     int64_t others = 0;
     if (space != Space::device) {
@@ -196,6 +189,11 @@ void Ledger::reset_peaks() {
 std::string Ledger::phase() const {
   std::lock_guard lock(mutex_);
   return phase_;
+}
+
+std::string Ledger::name() const {
+  std::lock_guard lock(mutex_);
+  return name_;
 }
 
 Purpose Ledger::exchange_purpose(Purpose purpose) {

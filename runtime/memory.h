@@ -141,7 +141,8 @@ class ZG_API MemoryTracker {
   virtual int64_t lifetime_reserved(Space space = Space::device) const = 0;
   virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none
   virtual std::string phase() const = 0;
-  void print(std::ostream& out) const;  ///< Markdown, MiB: phase, space, purposes, peak, reserved
+  virtual std::string name() const = 0;  ///< the innermost NameScope's
+  void print(std::ostream& out) const;   ///< Markdown, MiB: phase, space, purposes, peak, reserved
 };
 
 }  // namespace zg

@@ -1,7 +1,11 @@
 #include "runtime/swap.h"
 
+#include <optional>
+#include <utility>
+
 #include "runtime/device_state.h"
 #include "runtime/error.h"
+#include "runtime/trace.h"
 
 namespace zg {
 namespace {
@@ -17,7 +21,7 @@ int64_t blocks_of(const Tensor& file) {
 }
 
 /// The transfer alone.
-SwapTicket push(const Tensor& from, const Tensor& to) {
+SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
     throw ShapeError("swap: expected equal sizes and element types, got " + from.shape().str() +
                      " and " + to.shape().str());
@@ -30,14 +34,28 @@ SwapTicket push(const Tensor& from, const Tensor& to) {
   if (!device.swap_file || file.numel() == 0) return 0;
   const int64_t offset = file.buffer()->file_offset() + file.byte_offset();
   const std::span<std::byte> bytes(memory.raw(), static_cast<size_t>(memory.bytes()));
-  return writes ? device.swap_file->write(offset, bytes) : device.swap_file->read(offset, bytes);
+  return writes ? device.swap_file->write(offset, bytes, std::move(note))
+                : device.swap_file->read(offset, bytes, std::move(note));
+}
+
+/// What the trace shows of a transfer; nothing without a trace.
+cpu::SwapFile::Note note_of(const Device& device, std::initializer_list<std::string_view> name) {
+  cpu::SwapFile::Note note;
+  if (!device.trace()) return note;
+  note.trace = device.trace()->shared_from_this();
+  note.rank = device.trace_rank();
+  for (const std::string_view part : name) note.name += part;
+  if (note.name.empty()) note.name = device.memory().name();
+  return note;
 }
 
 }  // namespace
 
-SwapTicket start_swap(const Tensor& from, const Tensor& to) {
-  from.device().compute().synchronize();  // what is queued may still use the memory
-  const SwapTicket ticket = push(from, to);
+SwapTicket start_swap(const Tensor& from, const Tensor& to,
+                      std::initializer_list<std::string_view> name) {
+  const Device& device = from.device();
+  device.compute().synchronize();  // what is queued may still use the memory
+  const SwapTicket ticket = push(from, to, note_of(device, name));
   if (is_on_file(from))
     count_read(from);
   else
@@ -45,21 +63,33 @@ SwapTicket start_swap(const Tensor& from, const Tensor& to) {
   return ticket;
 }
 
+void wait_for_swap(const Device& device, SwapTicket ticket) {
+  const DeviceState& state = DeviceState::of(device);
+  if (!state.swap_file) return;
+  std::optional<TraceSpan> span;
+  if (device.trace() && !state.swap_file->is_done(ticket))
+    span.emplace(device.compute(), "wait for disk", Trace::Kind::wait);
+  state.swap_file->wait(ticket);
+}
+
 void count_read(const Tensor& file) {
   DeviceState::of(file.device()).swapped.read += blocks_of(file);
 }
 
-SwapTicket start_counted_read(const Tensor& file, const Tensor& memory) {
-  return push(file, memory);
-}
-
-void wait_for_swap(const Device& device, SwapTicket ticket) {
-  if (DeviceState& state = DeviceState::of(device); state.swap_file) state.swap_file->wait(ticket);
+void read_counted(const Tensor& file, const Tensor& memory) {
+  const SwapTicket ticket = push(file, memory, {});
+  const DeviceState& state = DeviceState::of(file.device());
+  if (state.swap_file) state.swap_file->wait(ticket);
 }
 
 std::string swap_description(const Device& device) {
   const DeviceState& state = DeviceState::of(device);
   return state.swap_file ? state.swap_file->description() : "";
+}
+
+std::string swap_requests(const Device& device) {
+  const DeviceState& state = DeviceState::of(device);
+  return state.swap_file ? state.swap_file->requests() : "";
 }
 
 SwapCount swapped(const Device& device) { return DeviceState::of(device).swapped; }

@@ -1,14 +1,113 @@
 #include "runtime/trace.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <mutex>
-#include <vector>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 
 namespace zg {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t nanoseconds(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+// Tracks of a rank from top to bottom; others follow.
+constexpr const char* track_order[] = {"compute", "kernels", "communication", "copies", "disk"};
+
+int place_of(const std::string& track) {
+  const auto known = std::find_if(std::begin(track_order), std::end(track_order),
+                                  [&](const char* name) { return track.starts_with(name); });
+  return static_cast<int>(known - std::begin(track_order));
+}
+
+std::string json_text(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') json += '\\';
+    if (static_cast<unsigned char>(c) >= ' ') {
+      json += c;
+      continue;
+    }
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
+    json += escaped;
+  }
+  return json + '"';
+}
+
+std::string json_of(const Trace::Value& value) {
+  if (const std::string* text = std::get_if<std::string>(&value)) return json_text(*text);
+  return std::to_string(std::get<int64_t>(value));
+}
+
+/// In microseconds, as the format has it.
+std::string json_of_ns(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%lld.%03lld", static_cast<long long>(ns / 1000),
+                static_cast<long long>(ns % 1000));
+  return text;
+}
+
+/// A file that has its name once all of it is on the disk.
+class Output {
+ public:
+  explicit Output(const std::string& path) : path_(resolved(path)) {
+    std::error_code ignored;
+    const auto status = std::filesystem::status(path_, ignored);
+    if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status))
+      unfinished_ = path_ + ".unfinished";
+    file_.emplace(File::create(unfinished_.empty() ? path_ : unfinished_));
+  }
+  ~Output() {
+    file_.reset();
+    if (!unfinished_.empty()) std::remove(unfinished_.c_str());
+  }
+
+  void write(const std::string& text) {
+    buffer_ += text;
+    if (buffer_.size() >= size_t{1} << 20) flush();
+  }
+  void finish() {
+    flush();
+    file_->sync();
+    file_->close();
+    if (!unfinished_.empty()) rename_over(std::exchange(unfinished_, ""), path_);
+  }
+
+ private:
+  // A link stays one, also where what it names is still to be made.
+  static std::string resolved(const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (!fs::is_symlink(path, error)) return path;
+    fs::path target = fs::canonical(path, error);
+    if (error) target = fs::path(path).parent_path() / fs::read_symlink(path, error);
+    return error ? path : target.string();
+  }
+  void flush() {
+    file_->write(std::as_bytes(std::span(buffer_)));
+    buffer_.clear();
+  }
+
+  const std::string path_;
+  std::string unfinished_;
+  std::optional<File> file_;
+  std::string buffer_;
+};
+
+}  // namespace
 
 struct TraceState {
   struct Memory {
@@ -16,85 +115,154 @@ struct TraceState {
     int64_t at_ns;
     BytesByPurpose live;
   };
-  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  void write_to(Output& output) const;
+
+  const Clock::time_point start = Clock::now();
   mutable std::mutex mutex;
   std::vector<Trace::Span> spans;
   std::vector<Memory> memory;
+  std::map<int, BytesByPurpose> last;  // by rank
 };
 
 Trace::Trace() : state_(std::make_unique<TraceState>()) {}
 Trace::~Trace() = default;
 
-int64_t Trace::now_ns() const {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
-                                                              state_->start)
-      .count();
+const char* name_of(Trace::Kind kind) {
+  constexpr const char* names[] = {"phase", "unit", "op", "kernel", "collective", "wait", "copy"};
+  return names[static_cast<size_t>(kind)];
 }
 
-void Trace::span(int rank, const char* track, std::string name, int64_t begin_ns, int64_t end_ns) {
-  std::lock_guard lock(state_->mutex);
-  state_->spans.push_back({rank, track, std::move(name), begin_ns, end_ns});
+const Trace::Value* Trace::Span::find(std::string_view key) const {
+  for (const Argument& argument : arguments)
+    if (argument.key == key) return &argument.value;
+  return nullptr;
+}
+
+int64_t Trace::now_ns() const { return nanoseconds(Clock::now() - state_->start); }
+
+void Trace::span(Span span) {
+  const std::lock_guard lock(state_->mutex);
+  state_->spans.push_back(std::move(span));
 }
 
 void Trace::memory(int rank, int64_t at_ns, const BytesByPurpose& live) {
-  std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->mutex);
+  const auto [last, first] = state_->last.try_emplace(rank, live);
+  if (!first && last->second == live) return;
+  last->second = live;
   state_->memory.push_back({rank, at_ns, live});
 }
 
 std::vector<Trace::Span> Trace::spans() const {
-  std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->mutex);
   return state_->spans;
 }
 
-void Trace::write(const std::string& path) const {
-  std::lock_guard lock(state_->mutex);
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  if (!file) throw FileError("trace: cannot write '" + path + "'; try another path");
-  std::map<std::pair<int, std::string>, int> tracks;  // (rank, track) -> thread id
-  std::fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
-  const char* separator = "";
-  for (const Span& span : state_->spans) {
-    const auto [track, fresh] = tracks.try_emplace({span.rank, span.track}, tracks.size() + 1);
-    if (fresh) {
-      std::fprintf(file,
-                   "%s{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":"
-                   "\"rank %d\"}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
-                   "\"args\":{\"name\":\"%s\"}}",
-                   separator, span.rank, span.rank, span.rank, track->second, span.track);
-      separator = ",\n";
-    }
-    std::fprintf(file,
-                 "%s{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"ts\":%.3f,\"dur\":%.3f}",
-                 separator, span.rank, track->second, span.name.c_str(),
-                 static_cast<double>(span.begin_ns) * 1e-3,
-                 static_cast<double>(span.end_ns - span.begin_ns) * 1e-3);
-    separator = ",\n";
-  }
-  for (const TraceState::Memory& point : state_->memory) {
-    std::fprintf(file, "%s{\"ph\":\"C\",\"pid\":%d,\"name\":\"memory\",\"ts\":%.3f,\"args\":{",
-                 separator, point.rank, static_cast<double>(point.at_ns) * 1e-3);
-    for (int p = 0; p < purpose_count; ++p)
-      std::fprintf(file, "%s\"%s\":%lld", p ? "," : "", name_of(static_cast<Purpose>(p)),
-                   static_cast<long long>(point.live[static_cast<size_t>(p)]));
-    std::fputs("}}", file);
-    separator = ",\n";
-  }
-  std::fputs("\n]}\n", file);
-  if (std::fclose(file) != 0) throw FileError("trace: writing '" + path + "' failed");
+bool Trace::is_empty() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->spans.empty();
 }
 
-TraceSpan::TraceSpan(const Stream& stream, const char* name)
-    : stream_(stream.trace() ? &stream : nullptr), name_(name) {
-  begin_ns_ = stream_ ? stream_->trace()->now_ns() : 0;
+void Trace::clear() {
+  const std::lock_guard lock(state_->mutex);
+  state_->spans.clear();
+  state_->memory.clear();
+  state_->last.clear();
+}
+
+// Times are the clock's own, so that the files of several processes can be laid side by side.
+void TraceState::write_to(Output& output) const {
+  const int64_t start_ns = nanoseconds(start.time_since_epoch());
+  std::map<std::pair<int, std::string>, std::string> tracks;  // (rank, track) -> "pid", "tid"
+  const char* separator = "";
+  const auto event = [&](const std::string& fields) {
+    output.write(separator);
+    output.write("{" + fields + "}");
+    separator = ",\n";
+  };
+  const auto describe = [&](const std::string& ids, const char* what, const std::string& args) {
+    event("\"ph\":\"M\"," + ids + ",\"name\":\"" + what + "\",\"args\":{" + args + "}");
+  };
+  output.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+  for (const Trace::Span& span : spans) {
+    const std::string process = "\"pid\":" + std::to_string(span.rank);
+    const auto [track, fresh] = tracks.try_emplace(
+        {span.rank, span.track}, process + ",\"tid\":" + std::to_string(tracks.size() + 1));
+    const std::string& ids = track->second;
+    if (fresh) {
+      describe(process, "process_name", "\"name\":\"rank " + std::to_string(span.rank) + "\"");
+      describe(process, "process_sort_index", "\"sort_index\":" + std::to_string(span.rank));
+      describe(ids, "thread_name", "\"name\":" + json_text(span.track));
+      describe(ids, "thread_sort_index", "\"sort_index\":" + std::to_string(place_of(span.track)));
+    }
+    std::string arguments;
+    for (const Trace::Argument& argument : span.arguments)
+      arguments +=
+          (arguments.empty() ? "" : ",") + json_text(argument.key) + ":" + json_of(argument.value);
+    event("\"ph\":\"X\"," + ids + ",\"cat\":\"" + name_of(span.kind) + "\",\"name\":" +
+          json_text(span.name) + ",\"ts\":" + json_of_ns(start_ns + span.begin_ns) +
+          ",\"dur\":" + json_of_ns(span.end_ns - span.begin_ns) +
+          (arguments.empty() ? "" : ",\"args\":{" + arguments + "}"));
+  }
+  for (const Memory& point : memory) {
+    std::string values;
+    for (int p = 0; p < purpose_count; ++p)
+      values += (p ? ",\"" : "\"") + std::string(name_of(static_cast<Purpose>(p))) +
+                "\":" + std::to_string(point.live[static_cast<size_t>(p)]);
+    event("\"ph\":\"C\",\"pid\":" + std::to_string(point.rank) + ",\"name\":\"memory\",\"ts\":" +
+          json_of_ns(start_ns + point.at_ns) + ",\"args\":{" + values + "}");
+  }
+  output.write("\n]}\n");
+}
+
+void Trace::write(const std::string& path) const {
+  const std::lock_guard lock(state_->mutex);
+  try {
+    Output output(path);
+    state_->write_to(output);
+    output.finish();
+  } catch (const FileError& error) {
+    throw FileError("trace: " + path + " is not written: " + error.what() + "; try another path");
+  }
+}
+
+struct OpenSpan {
+  std::shared_ptr<Trace> trace;
+  Device device;
+  Trace::Span span;
+  bool counts_memory;
+};
+
+TraceSpan::TraceSpan(const Stream& stream, const char* name, Trace::Kind kind)
+    : TraceSpan(stream, {name}, kind) {}
+
+TraceSpan::TraceSpan(const Stream& stream, std::initializer_list<std::string_view> name,
+                     Trace::Kind kind, const char* track) {
+  Trace* trace = stream.trace();
+  if (!trace) return;
+  const Device device = stream.device();
+  open_ = std::make_unique<OpenSpan>(OpenSpan{.trace = trace->shared_from_this(),
+                                              .device = device,
+                                              .span = {.rank = device.trace_rank(),
+                                                       .track = track ? track : stream.name(),
+                                                       .kind = kind,
+                                                       .name = {}},
+                                              .counts_memory = track == nullptr});
+  for (const std::string_view part : name) open_->span.name += part;
+  open_->span.begin_ns = trace->now_ns();
 }
 
 TraceSpan::~TraceSpan() {
-  if (!stream_ || !stream_->trace()) return;
-  Trace& trace = *stream_->trace();
-  const Device device = stream_->device();
-  const int64_t end_ns = trace.now_ns();
-  trace.span(device.index(), stream_->name(), name_, begin_ns_, end_ns);
-  trace.memory(device.index(), end_ns, device.memory().live_by_purpose());
+  if (!open_) return;
+  Trace& trace = *open_->trace;
+  const int rank = open_->span.rank;
+  const int64_t end_ns = open_->span.end_ns = trace.now_ns();
+  trace.span(std::move(open_->span));
+  if (open_->counts_memory) trace.memory(rank, end_ns, open_->device.memory().live_by_purpose());
+}
+
+void TraceSpan::add(const char* key, Trace::Value value) {
+  if (open_) open_->span.arguments.push_back({key, std::move(value)});
 }
 
 }  // namespace zg

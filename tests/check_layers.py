@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes respect the layers and that vendor headers stay in backend folders.
+"""Checks that includes respect the layers, that vendor headers stay in backend folders, that files are
+short, and that tests know every kernel.
 
 usage: check_layers.py SOURCE_DIR
 """
@@ -44,6 +45,16 @@ for path in files:
         if LEVEL_ZERO.match(included) and place.parts[:2] not in LEVEL_ZERO_FOLDERS:
             problems.append(f"{place}: includes {included}; Level Zero belongs in " +
                             ", ".join("/".join(folder) for folder in sorted(LEVEL_ZERO_FOLDERS)))
+
+# What tests put guards around and watch, by what the headers declare.
+listed = (root / "tests/kernels/every_kernel.h").read_text()
+for header in (root / "kernels").glob("*.h"):
+    text = header.read_text()
+    for args, kernel in re.findall(r"extern ZG_API Kernel<(\w+)> (\w+);", text):
+        if not re.search(rf"k::{kernel}\b", listed):
+            problems.append(f"kernels/{header.name}: {kernel} is not in tests/kernels/every_kernel.h")
+        if not re.search(rf"operands\(const {args}&", text):
+            problems.append(f"kernels/{header.name}: {args} has no operands(), which name its tensors")
 if not files:
     problems.append(f"{root}: no sources found")
 print("\n".join(problems) or f"{len(files)} files keep to the layers")

@@ -15,8 +15,20 @@ std::string message_of(F f) {
   return "nothing was thrown";
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+/// Whether a text has a part, as a failed check shows it: with both.
+struct Contained {
+  std::string text, part;
+  bool expected = true;
+
+  operator bool() const {  // NOLINT: implicit, as a bool's own
+    return (text.find(part) != std::string::npos) == expected;
+  }
+  Contained operator!() const { return {text, part, !expected}; }
+  std::string str() const {
+    return "\"" + part + (expected ? "\" in \"" : "\" not in \"") + text + "\"";
+  }
+};
+
+inline Contained contains(const std::string& text, const std::string& part) { return {text, part}; }
 
 }  // namespace zg::testing

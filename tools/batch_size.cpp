@@ -74,6 +74,17 @@ std::string choices(const BatchRequest& request) {
 
 }  // namespace
 
+int64_t largest_divisor(int64_t number, int64_t most) {
+  if (most >= number) return number;
+  int64_t largest = 1;
+  for (int64_t small = 1; small <= std::min(number / small, most); ++small) {
+    if (number % small != 0) continue;
+    if (number / small <= most) return number / small;
+    largest = small;
+  }
+  return largest;
+}
+
 BatchSize solve_batch_size(const BatchRequest& request) {
   const int64_t W = request.ranks;
   BatchSize size{};

@@ -24,4 +24,7 @@ struct BatchSize {
 /// of a config; flags then take 64 for `micro`.
 BatchSize solve_batch_size(const BatchRequest& request);
 
+/// The largest number up to `most` that divides `number`; both are above 0.
+int64_t largest_divisor(int64_t number, int64_t most);
+
 }  // namespace zg::tools

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "bench/case.h"
 #include "runtime/comm.h"
@@ -27,11 +28,22 @@ struct Row {
   int threads;
   std::vector<double> seconds;
   bench::Bound bound;
+  Device::Type type = Device::Type::cpu;
 
   /// Where the machine has the kernel that bounds it.
   std::optional<double> percent_of_limit(double q) const {
     if (bound.seconds <= 0.0) return std::nullopt;
     return 100.0 * bound.seconds / bench::quantile(seconds, q);
+  }
+
+  /// The processor's cache that keeps operands from run to run, where that takes the row above a
+  /// limit of memory by more than noise; else empty.
+  std::string cache() const {
+    constexpr double noise_percent = 5.0;
+    const bool above = percent_of_limit(0.5).value_or(0.0) > 100.0 + noise_percent;
+    return type == Device::Type::cpu && above && std::string_view(bound.name) != "matmul peak"
+               ? bench::cache_of(what.bytes(), threads)
+               : "";
   }
 };
 
@@ -82,11 +94,12 @@ void print(const Row& row) {
   };
   const Case& c = row.what;
   const double median = quantile(0.5);
-  std::printf("| %s | %s | %s | %d | %.3f | %.3f - %.3f | %.1f | %.1f | %s | %s | %s |\n",
-              c.name.c_str(), c.shape.c_str(), name_of(c.dtype), row.threads, 1e3 * median,
-              1e3 * quantile(0.1), 1e3 * quantile(0.9), 1e-9 * c.flops / median,
-              1e-9 * c.bytes() / median, row.bound.name, percent(0.5).c_str(),
-              percent(0.0).c_str());
+  const std::string cache = row.cache();
+  std::printf(
+      "| %s | %s | %s | %d | %.3f | %.3f - %.3f | %.1f | %.1f | %s | %s | %s |\n", c.name.c_str(),
+      c.shape.c_str(), name_of(c.dtype), row.threads, 1e3 * median, 1e3 * quantile(0.1),
+      1e3 * quantile(0.9), 1e-9 * c.flops / median, 1e-9 * c.bytes() / median, row.bound.name,
+      (percent(0.5) + (cache.empty() ? "" : " (" + cache + ")")).c_str(), percent(0.0).c_str());
   std::fflush(stdout);
 }
 
@@ -103,6 +116,7 @@ Json json_of(const Row& row) {
   const Case& c = row.what;
   const double median = bench::quantile(row.seconds, 0.5);
   const std::optional<double> percent = row.percent_of_limit(0.5);
+  const std::string cache = row.cache();
   return {{"case", c.name},
           {"shape", c.shape},
           {"dtype", name_of(c.dtype)},
@@ -117,7 +131,17 @@ Json json_of(const Row& row) {
           {"flops_per_s", c.flops / median},
           {"bytes_per_s", c.bytes() / median},
           {"limit", row.bound.name},
-          {"percent_of_limit", percent ? Json(*percent) : Json(nullptr)}};
+          {"percent_of_limit", percent ? Json(*percent) : Json(nullptr)},
+          {"cache", cache.empty() ? Json(nullptr) : Json(cache)}};
+}
+
+void print_note(const Json& rows) {
+  const auto is_marked = [](const Json& row) { return !row.at("cache").is_null(); };
+  if (std::any_of(rows.begin(), rows.end(), is_marked))
+    std::printf(
+        "\nA cache behind a percentage: it holds the operands from run to run, so that the limit "
+        "of "
+        "memory does not bound the row.\n");
 }
 
 std::vector<Case> chosen(const std::string& filter, Device::Type type) {
@@ -150,6 +174,7 @@ Json measure_on_cpu(const std::vector<Case>& cases, const std::vector<int>& thre
       rows.push_back(json_of(row));
     }
   }
+  print_note(rows);
   return {{"schema", 1},
           {"bench", "kernels"},
           {"machine", machine_json()},
@@ -171,7 +196,7 @@ Json measure_on_accelerator(Device::Type type, const std::vector<Case>& cases) {
                   c.shape.c_str(), name_of(c.dtype));
       continue;
     }
-    const Row row{c, 1, *seconds, bound_of(c, limits)};
+    const Row row{c, 1, *seconds, bound_of(c, limits), type};
     print(row);
     rows.push_back(json_of(row));
   }
@@ -194,10 +219,11 @@ int bench_kernels(const std::vector<std::string>& arguments) {
       .summary =
           "Measures what this machine reaches at most, then every kernel beside the limit that\n"
           "bounds it: multiply-adds on registers, or memory that is read or updated. Bytes are\n"
-          "those of each operand once; what a cache holds exceeds 100 % of memory. Takes some\n"
-          "minutes and up to 2 GiB; of an accelerator up to 16 GiB, for larger operands, beside "
+          "those of each operand once; operands that a cache holds exceed 100 % of memory, and "
           "the\n"
-          "rate of a copy and of the largest product there.",
+          "row names the cache. Takes some minutes and up to 2 GiB; on an accelerator up to 16 "
+          "GiB,\n"
+          "for larger operands, beside the rate of a copy and of the largest product there.",
       .groups = {{"flags",
                   {text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case shape dtype\""),

@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bench/offload.h"
@@ -107,7 +106,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
   constexpr int64_t least = 1 << 20;
   if (options.bytes < least || options.bytes % least != 0)
     throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));
-  if (!std::filesystem::is_directory(swap.directory))
+  if (!is_directory(swap.directory))
     throw FileError("--nvme-path: " + swap.directory +
                     " is no directory; expected one on the drive to measure");
   check_writable("--json", json);

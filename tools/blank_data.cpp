@@ -9,12 +9,15 @@ namespace {
 
 class BlankDataset final : public models::Dataset {
  public:
-  BlankDataset(int64_t vocabulary, int64_t block_size)
-      : vocabulary_(vocabulary), block_size_(block_size) {}
+  BlankDataset(int64_t vocabulary, int64_t block_size, Validates validates)
+      : vocabulary_(vocabulary), block_size_(block_size), validates_(validates) {}
 
   int64_t vocabulary() const override { return vocabulary_; }
   int64_t block_size() const override { return block_size_; }
-  int64_t epoch_samples(models::Split) const override { return int64_t{1} << 40; }
+  int64_t epoch_samples(models::Split split) const override {
+    const bool has = split == models::Split::train || validates_ == Validates::yes;
+    return has ? int64_t{1} << 40 : 0;
+  }
   void sample(models::Split, int64_t, int32_t* ids, int32_t* targets) const override {
     std::fill(ids, ids + block_size_, 0);
     std::fill(targets, targets + block_size_, 0);
@@ -22,14 +25,16 @@ class BlankDataset final : public models::Dataset {
 
  private:
   const int64_t vocabulary_, block_size_;
+  const Validates validates_;
 };
 
 }  // namespace
 
-std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model) {
+std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model,
+                                                     Validates validates) {
   int64_t vocabulary = model.vocabulary, block_size = model.block_size;
   if (model.layers == 0) {
-    const models::GPTConfig named = models::GPTConfig::preset(model.model_type);
+    const models::GPTConfig named = models::GPTConfig::published(model.model_type);
     if (vocabulary == 0) vocabulary = named.vocabulary;
     if (block_size == 0) block_size = named.block_size;
   }
@@ -37,7 +42,7 @@ std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model) 
     throw ConfigError(
         "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort, or "
         "--vocab-size and --block-size for a plan without data");
-  return std::make_shared<BlankDataset>(vocabulary, block_size);
+  return std::make_shared<BlankDataset>(vocabulary, block_size, validates);
 }
 
 }  // namespace zg::tools

@@ -21,8 +21,8 @@ int64_t threads_of(const Run& run) {
   return ranks_here(run) * (1 + run.options.place.device.threads);
 }
 
-// From below, for no run that fits shall be refused, and at once, however long a step is: what
-// comes again takes nothing more.
+// A lower bound, so that no run that fits is refused. Later steps take nothing more, so a few are
+// enough.
 Needs needs_of_rank(const Run& run) {
   Run candidate = largest_steps(run);
   candidate.options.eval_interval = candidate.options.sample_interval = 0;
@@ -73,13 +73,34 @@ void check_drive(const Run& run, const Needs& each) {
                     budget.str() + "; try another --nvme-path, or host instead of nvme");
 }
 
-void check_memory(const Run& run, const Needs& needs) {
+// What a rank takes of this machine's memory. What a GPU has, its own arena says.
+int64_t memory_of_rank(const Run& run, const Needs& needs) {
   const DeviceOptions& limits = run.options.place.device;
-  const int64_t ranks = ranks_here(run), machine = memory_limit_bytes();
-  // What a GPU has, its own arena says.
   const bool is_cpu = run.options.place.type == Device::Type::cpu;
-  const int64_t each = (is_cpu ? capped(needs.device, limits.memory_limit) : 0) +
-                       capped(needs.host, limits.host_limit);
+  return (is_cpu ? capped(needs.device, limits.memory_limit) : 0) +
+         capped(needs.host, limits.host_limit);
+}
+
+// `ulimit -v` is of one process: all ranks that are threads share it.
+void check_addresses(const Run& run, const Needs& needs) {
+  const int64_t left = addresses_left_bytes();
+  const int64_t ranks = run.options.process ? 1 : run.options.ranks;
+  const int64_t threads = ranks * (1 + run.options.place.device.threads);
+  const double together =
+      static_cast<double>(ranks) * static_cast<double>(memory_of_rank(run, needs)) +
+      static_cast<double>(threads) * static_cast<double>(thread_stack_bytes());
+  if (together <= static_cast<double>(left)) return;
+  throw OutOfMemory(
+      text("train: %s of addresses for the memory of %s and the stacks of %lld threads, "
+           "by plan; `ulimit -v` leaves this process %s; try `ulimit -v unlimited`, "
+           "fewer --ranks or a smaller --batch-size",
+           size(static_cast<int64_t>(together)).c_str(), ranks_text(ranks).c_str(),
+           (long long)threads, size(left).c_str()));
+}
+
+void check_memory(const Run& run, const Needs& needs) {
+  const int64_t ranks = ranks_here(run), machine = memory_limit_bytes();
+  const int64_t each = memory_of_rank(run, needs);
   const double together = static_cast<double>(each) * static_cast<double>(ranks);
   const double available = static_cast<double>(available_memory_bytes());
   if (together <= static_cast<double>(machine)) {
@@ -126,6 +147,7 @@ void check_budgets(const Run& run) {
   const Needs each = needs_of_rank(run);
   check_host_cap(run, each);
   check_drive(run, each);
+  check_addresses(run, each);
   check_memory(run, each);
 }
 

@@ -19,10 +19,11 @@ struct DriveBudget {
 };
 DriveBudget drive_budget(const Run& run, const Needs& each);
 
-/// Before a run allocates or writes anything, by a plan of its first steps: OutOfMemory when all
-/// ranks together need more threads or memory than this machine has, or one more than
-/// --host-memory; FileError when the drive of --nvme-path has too little free. A cap of the device
-/// is left to the run, whose error lists what is there.
+/// Before a run allocates or writes anything, by a plan of its first steps, or of its
+/// initialisation where it takes none: OutOfMemory when all ranks together need more threads,
+/// memory or addresses than this machine and its limits allow, or one more than --host-memory;
+/// FileError when the drive of --nvme-path has too little free. A cap of the device is left to the
+/// run, whose error lists what is there.
 void check_budgets(const Run& run);
 
 }  // namespace zg::tools

@@ -42,12 +42,11 @@ CheckpointDirectory::CheckpointDirectory(Options options, Report report)
 bool CheckpointDirectory::save(const zero::Engine& engine, const Settings& settings,
                                int64_t micro_batches) {
   finish();
-  save_.emplace(options_.path, engine,
-                zero::CheckpointInfo{.steps = engine.steps(),
-                                     .skipped = engine.skipped(),
-                                     .micro_batches = micro_batches,
-                                     .config_json = to_json(settings)},
-                options_.keep >= 0);
+  zero::CheckpointInfo info = checkpoint_info(settings);
+  info.steps = engine.steps();
+  info.skipped = engine.skipped();
+  info.micro_batches = micro_batches;
+  save_.emplace(options_.path, engine, info, options_.keep >= 0);
   noted_ = failed_ = false;
   if (!options_.behind || save_->failed_at_once()) finish_save();
   return !failed_;

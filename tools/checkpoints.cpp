@@ -6,10 +6,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/text.h"
 #include "zero/manifest.h"
 
@@ -32,31 +34,21 @@ bool verifies(const std::string& step_folder) {
 
 }  // namespace
 
-std::string usable_checkpoint(const std::string& path) {
-  const std::vector<StepFolder> folders = step_folders(path);
-  if (folders.empty()) return zero::find_checkpoint(path);
-  for (const StepFolder& folder : folders) {
-    try {
-      zero::verify_checkpoint(folder.path);
-      return folder.path;
-    } catch (const FileError& error) {
-      std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(),
-                   harmless(error.what()).c_str());
-    }
-  }
-  throw FileError(path + (folders.size() == 1 ? ": its one checkpoint does not verify"
-                                              : ": none of its " + std::to_string(folders.size()) +
-                                                    " checkpoints verifies"));
+Checkpoint usable_checkpoint(const std::string& path) {
+  return zero::choose_checkpoint(path, [](const StepFolder& folder, const std::string& damage) {
+    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), harmless(damage).c_str());
+  });
 }
 
-std::string checkpoint_to_resume(const std::string& resume, const std::string& save) {
+Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save) {
   if (resume != "auto") return usable_checkpoint(resume);
-  return step_folders(save).empty() ? "" : usable_checkpoint(save);
+  return step_folders(save).empty() ? nullptr : usable_checkpoint(save);
 }
 
 bool lies_in(const std::string& step_folder, const std::string& directory) {
   std::error_code missing;  // what cannot be compared is not there
-  const fs::path folder = fs::canonical(step_folder, missing);
+  fs::path folder = fs::canonical(step_folder, missing);
+  if (missing) folder = fs::absolute(step_folder, missing).lexically_normal();
   return !missing && fs::equivalent(folder.parent_path(), directory, missing);
 }
 
@@ -70,15 +62,15 @@ void check_outside(const std::string& file, const char* command) {
                       "try another folder");
 }
 
-void check_own_directory(const std::string& save, const std::string& resumed) {
+void check_own_directory(const std::string& save, const Checkpoint& resumed) {
   const std::vector<StepFolder> folders = step_folders(save);
   if (folders.empty()) return;
   const std::string newest = fs::path(folders.front().path).filename().string();
-  if (resumed.empty() || !lies_in(resumed, save))
+  if (!resumed || !lies_in(resumed->path(), save))
     throw ConfigError("--save: " + save + " holds another run's checkpoints, up to " + newest +
                       "; expected a directory without any; try --resume " + save +
                       " to go on from there, another directory, or remove them");
-  const int64_t steps = zero::read_checkpoint_info(resumed).steps;
+  const int64_t steps = resumed->manifest().info.steps;
   for (const StepFolder& folder : folders)
     if (folder.steps > steps && verifies(folder.path))
       throw ConfigError("--save: " + save + " has step_" + std::to_string(folder.steps) +
@@ -89,9 +81,17 @@ void check_own_directory(const std::string& save, const std::string& resumed) {
 }
 
 DirectoryLock::DirectoryLock(const std::string& directory)
-    : descriptor_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+    : descriptor_(
+          retried([&] { return ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })) {
+  const auto lock = [&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); };
+  if (descriptor_ >= 0 && retried(lock) == 0) return;
+  if (errno != EWOULDBLOCK) {
+    std::fprintf(stderr,
+                 "warning: --save: %s cannot be locked (%s); nothing keeps another run from "
+                 "writing there\n",
+                 directory.c_str(), std::strerror(errno));
     return;
+  }
   ::close(descriptor_);
   throw ConfigError("--save: another run is writing to " + directory +
                     "; expected a directory of its own for each run; try another one, or wait for "

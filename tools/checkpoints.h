@@ -1,17 +1,21 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "zero/checkpoint_file.h"
+#include "zero/checkpoint_reader.h"
 
 namespace zg::tools {
 
+using Checkpoint = std::shared_ptr<zero::CheckpointReader>;
+
 /// `path` when it is a step_N, else the newest of its step_N that verifies; stderr names those that
 /// do not. FileError when there is none.
-std::string usable_checkpoint(const std::string& path);
+Checkpoint usable_checkpoint(const std::string& path);
 
-/// The step_N that --resume names; for "auto", of `save`, or empty when it holds none at all.
-std::string checkpoint_to_resume(const std::string& resume, const std::string& save);
+/// The step_N that --resume names; for "auto", of `save`, or null when it holds none at all.
+Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save);
 
 /// Whether a step_N lies in a directory, however the two are spelled.
 bool lies_in(const std::string& step_folder, const std::string& directory);
@@ -20,12 +24,13 @@ bool lies_in(const std::string& step_folder, const std::string& directory);
 void check_outside(const std::string& file, const char* command);
 
 /// Two runs in one directory would take each other's checkpoints for their own, as "the newest"
-/// goes by step number: ConfigError when `save` has any and `resumed` (empty: a fresh start) is not
+/// goes by step number: ConfigError when `save` has any and `resumed` (null: a fresh start) is not
 /// one of them, or is not the newest that verifies: those after it would be replaced.
-void check_own_directory(const std::string& save, const std::string& resumed);
+void check_own_directory(const std::string& save, const Checkpoint& resumed);
 
 /// Keeps other runs, which would mix their checkpoints with ours, out of a directory until it goes.
-/// ConfigError when there is one already. Where the file system has no locks nothing is kept out.
+/// ConfigError when there is one already. Where the directory cannot be locked nothing is kept out,
+/// and a warning says why.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& directory);

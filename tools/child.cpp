@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "runtime/error.h"
+#include "tools/interrupt.h"
 
 namespace zg::tools {
 namespace {
@@ -32,14 +33,17 @@ struct Start {
   int output = -1;             // both streams of the child; -1: its parent's
 };
 
-// Of the child: it ends with its parent, whatever ends that. Returns why there is no such program.
+constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
+
+// In the child, which ends with its parent, whatever ends that. Returns the error of exec.
 int become(char* const* words, pid_t parent, const Start& how) {
   prctl(PR_SET_PDEATHSIG, how.death_signal);
   if (getppid() != parent) _exit(128 + SIGTERM);
   for (int stream : {STDOUT_FILENO, STDERR_FILENO})
     if (how.output >= 0) dup2(how.output, stream);
-  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
-  execvp(words[0], words);
+  for (int signal : passed_on)
+    if (!is_ignored(signal)) std::signal(signal, SIG_DFL);
+  execvp(std::strcmp(words[0], this_program) == 0 ? "/proc/self/exe" : words[0], words);
   return errno;
 }
 
@@ -52,7 +56,8 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
   struct sigaction action {};
   action.sa_sigaction = pass_on;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
-  for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (int signal : passed_on)
+    if (signal != SIGHUP || !is_ignored(signal)) sigaction(signal, &action, nullptr);
   std::fflush(nullptr);
   const auto refuse = [&](int error) {
     throw Unsupported(words[0] + " cannot be started: " + std::strerror(error) + "; " + advice);

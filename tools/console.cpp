@@ -57,7 +57,7 @@ void Console::result(const std::string& line) {
 void Console::log(const std::string& line) {
   if (silent_) return;
   clear();
-  std::fprintf(stderr, "%s\n", line.c_str());
+  std::fprintf(stderr, "%s\n", harmless(line).c_str());  // it may name what a checkpoint says
 }
 
 std::string Console::progress_line(const Now& now, int width) const {

@@ -1,13 +1,18 @@
 #include "zero/consolidate.h"
 
 #include <cstdio>
+#include <optional>
 
+#include "models/tokenizer_files.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
+#include "tools/hugging_face.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
+#include "tools/tokenizers.h"
 
 namespace zg::tools {
 namespace {
@@ -19,13 +24,26 @@ std::string split(const ConsolidateOptions& options) {
                       std::to_string(folders.front().steps) +
                       "; expected a directory without any; try another one");
   check_model_flags(options.given, options.from);
-  Settings settings = settings_of(options.from, options.model);
-  settings.samples = 0;  // a run of its own begins at step 0
+  Settings settings = known_of(options.from, options.model).settings;
+  settings.samples = settings.skipped_samples = 0;  // a run of its own begins at step 0
   settings.loss = std::numeric_limits<double>::quiet_NaN();
-  const std::string hash =
-      zero::split(options.from, options.to, to_json(settings), static_cast<int>(options.ranks));
+  std::optional<DirectoryLock> lock;  // a run may be about to save there
+  if (is_directory(options.to)) lock.emplace(options.to);
+  const std::string hash = zero::split(options.from, options.to, checkpoint_info(settings),
+                                       static_cast<int>(options.ranks));
   std::printf("saved %s/step_0\n", options.to.c_str());
   return hash;
+}
+
+// A Hugging Face folder as a file: with its tokenizer, where this version reads it.
+std::string join_folder(const ConsolidateOptions& options) {
+  const Known known = known_of(options.from, options.model);
+  Settings settings = known.settings;
+  std::vector<std::string> notes;
+  if (const auto tokenizer = folder_tokenizer(settings.data, known, notes))
+    settings.tokenizer_json = models::tokenizer_json(*tokenizer);
+  for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  return zero::consolidate(weights_of(known), checkpoint_info(settings), options.to, options.dtype);
 }
 
 }  // namespace
@@ -38,9 +56,15 @@ int consolidate(const std::vector<std::string>& arguments) {
     hash = split(options);
   } else {
     check_outside(options.to, "consolidate");
-    const std::string checkpoint = usable_checkpoint(options.from);
-    hash = zero::consolidate(checkpoint, options.to, options.dtype);
-    std::printf("saved %s of %s\n", options.to.c_str(), checkpoint.c_str());
+    std::string from = options.from;
+    if (HuggingFaceFolder::is_at(from)) {
+      hash = join_folder(options);
+    } else {
+      const Checkpoint checkpoint = usable_checkpoint(from);
+      from = checkpoint->path();
+      hash = zero::consolidate(*checkpoint, options.to, options.dtype);
+    }
+    std::printf("saved %s of %s\n", options.to.c_str(), from.c_str());
   }
   std::printf("param_hash %s\n", hash.c_str());
   return 0;

@@ -1,35 +1,26 @@
 #include "tools/data_file.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "runtime/file_io.h"
 #include "tools/text.h"
 #include "zero/checksum.h"
 
 namespace zg::tools {
-namespace {
-
-bool is_file(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked is no file
-  return std::filesystem::is_regular_file(path, ignored);
-}
-
-}  // namespace
 
 std::string indexed_prefix(const std::string& source) {
   if (source == "sort" || source == "adder") return "";
-  if (is_file(source + ".idx")) return source;
+  if (is_regular_file(source + ".idx")) return source;
   if (!source.ends_with(".bin")) return "";
   const std::string prefix = source.substr(0, source.size() - 4);
-  return is_file(prefix + ".idx") ? prefix : "";
+  return is_regular_file(prefix + ".idx") ? prefix : "";
 }
 
 Contents contents_of(const std::string& path) {
   if (const std::string prefix = indexed_prefix(path); !prefix.empty())
     return {.bytes = File::open(prefix + ".bin").size(),
             .checksum = contents_of(prefix + ".idx").checksum};
-  if (!is_file(path)) return {};
+  if (!is_regular_file(path)) return {};
   const File file = File::open(path);
   const int64_t bytes = file.size();
   zero::Checksum checksum;

@@ -76,7 +76,7 @@ void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
     return;
   const bool alone = ranks.size() == 1;
   const std::string where =
-      text("rank %d in step %lld", ranks.rank(), (long long)step) +
+      text("in step %lld", (long long)step) +
       (phase == Phase::begin ? "" : ", phase " + phases[static_cast<size_t>(phase) - 1]);
   std::fprintf(stderr, "inject: %s on rank %d/%d pid %d in step %lld\n",
                faults[static_cast<size_t>(drill.fault) - 1].c_str(), ranks.rank(), ranks.size(),
@@ -86,12 +86,12 @@ void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
     case Fault::infinity:
       return;
     case Fault::error:
-      throw ShapeError("inject: a drill on " + where);
+      throw ShapeError("inject: a drill " + where);
     case Fault::leave:  // of a rank that is alone nobody else would notice
-      if (alone) throw CommError("inject: a drill ended " + where);
+      if (alone) throw CommError("inject: a drill ended the rank " + where);
       throw LeftEarly{};
     case Fault::stall:
-      if (alone) throw CommError("inject: a drill stalled " + where);
+      if (alone) throw CommError("inject: a drill stalled the rank " + where);
       stall();
     case Fault::kill:
       std::raise(SIGKILL);

@@ -20,7 +20,7 @@ void refuse_kill_switch(const std::string& kill_switch_path) {
 
 std::string name_of_signal(int signal) {
   if (signal == SIGPIPE) return "SIGPIPE (nobody reads the output)";
-  return signal == SIGINT ? "SIGINT" : "SIGTERM";
+  return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
 }  // namespace zg::tools

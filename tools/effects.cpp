@@ -76,6 +76,7 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
   if (options.only_planned) return;
   if (options.dump_gradients_step)
     check_step("--dump-gradients", *options.dump_gradients_step, end);
+  if (options.trace_steps) check_step("--trace-steps", options.trace_steps->first, end);
   if (options.drill.fault != Drill::Fault::none)
     for (int64_t step : options.drill.steps) check_drill_step(options, step, end);
 }

@@ -5,6 +5,7 @@
 #include "tools/evaluation.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
+#include "tools/text.h"
 #include "tools/tokenizers.h"
 
 namespace zg::tools {
@@ -31,18 +32,27 @@ int eval(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.place);
-  const Settings& saved = trained->settings;
+  const Settings& saved = trained->known.settings;
   DataOptions data = data_options(saved, options);
-  const int64_t known = settle_tokenizer(data, &saved);
-  const uint64_t seed = options.given.count("--seed") ? options.seed : saved.seed;
-  const auto dataset = make_dataset(data, saved.model.block_size, seed, saved.model.vocabulary);
-  check_tokens(saved, *dataset, data.source);
+  const bool named = options.given.count("--tokenizer") > 0;
+  const auto tokenizer = settle_tokenizer(data, &trained->known, named);
+  if (!options.given.count("--data")) check_there(data.source, trained->known.path);
+  const int64_t longest = saved.model.block_size;
+  if (options.model.block_size > longest)
+    throw ConfigError("--block-size: expected at most the model's " + std::to_string(longest) +
+                      " positions, got " + std::to_string(options.model.block_size));
+  const auto dataset = make_dataset(
+      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : longest,
+             .seed = options.given.count("--seed") ? options.seed : saved.seed,
+             .vocabulary = saved.model.vocabulary,
+             .tokenizer = tokenizer ? &*tokenizer : nullptr});
+  check_tokens(trained->known, data, *dataset);
   check_data_flags(options, data.source, *dataset);
-  if (options.given.count("--tokenizer")) check_tokenizer(data, known, *dataset);
-  if (data.source == saved.data.source)
+  if (named) check_tokenizer(data, *tokenizer, *dataset);
+  if (absolute_path(data.source) == absolute_path(saved.data.source))
     if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
         !change.empty())
-      std::fprintf(stderr, "changed: %s\n", change.c_str());
+      std::fprintf(stderr, "changed: %s\n", harmless(change).c_str());
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,

@@ -61,6 +61,14 @@ Evaluation::Scores Evaluation::scores(int64_t batch, int64_t samples,
   return {train, test};
 }
 
+void Evaluation::walk_scores(int64_t batch, int64_t samples) const {
+  const int64_t count = std::min({batch, samples, dataset.epoch_samples(Split::train)});
+  models::KeyValueCache cache(model.config());
+  Tape tape = make_tape();
+  model.next_logits(tape, Tensor::empty({count, dataset.question_length()}, DType::i32, device),
+                    cache);
+}
+
 void Evaluation::print_example(const std::function<void(const std::string&)>& print) const {
   const int64_t T = dataset.block_size(), asked = dataset.question_length();
   std::vector<int32_t> ids(static_cast<size_t>(T)), targets(ids.size());

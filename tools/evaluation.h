@@ -33,6 +33,9 @@ struct Evaluation {
   Scores scores(int64_t batch, int64_t samples,
                 const std::function<void(const std::string&)>& print) const;
 
+  /// The first pass of scores(), on a device without memory: none of the others takes more.
+  void walk_scores(int64_t batch, int64_t samples) const;
+
   /// minGPT's last lines: one problem of the test split, what the model makes of it, and whether it
   /// is right.
   void print_example(const std::function<void(const std::string&)>& print) const;

@@ -1,8 +1,10 @@
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
@@ -18,18 +20,32 @@ int export_weights(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   check_outside(options.hugging_face + "/config.json", "export");
-  const bool is_file = std::filesystem::is_regular_file(options.checkpoint);
-  const std::string source = is_file ? options.checkpoint : usable_checkpoint(options.checkpoint);
-  const Settings settings = settings_of(source, options.model);
+  std::error_code ignored;  // two paths that cannot be compared are not one
+  const bool from_hf = HuggingFaceFolder::is_at(options.checkpoint);
+  if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
+    throw ConfigError("--hf: " + options.hugging_face +
+                      " is the folder to read; expected another one to write");
+  const Known known = known_of(options.checkpoint, options.model);
+  const Settings& settings = known.settings;
   models::validate(settings.model);
   DataOptions data = settings.data;
-  if (!options.tokenizer.empty()) data.tokenizer = options.tokenizer;
-  settle_tokenizer(data, &settings);
-  const std::string hash =
-      export_hf(zero::weights_of(source), settings.model, options.hugging_face);
-  if (!data.tokenizer.empty())
-    models::save_tokenizer(models::load_tokenizer(data.tokenizer), options.hugging_face);
-  std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), source.c_str(),
+  const bool named = !options.tokenizer.empty();
+  if (named) data.tokenizer = options.tokenizer;
+  const auto tokenizer = settle_tokenizer(data, &known, named);
+  models::SpecialTokens tokens = settings.special_tokens;
+  if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
+  if (const std::string dropouts =
+          from_hf ? HuggingFaceFolder(known.path).model().dropouts : std::string();
+      !dropouts.empty())
+    std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n", known.path.c_str(),
+                 dropouts.c_str());
+  if (!tokenizer && models::has_tokenizer(options.hugging_face))
+    std::fprintf(stderr,
+                 "note: the tokenizer in %s stays; the model does not say which one it has\n",
+                 options.hugging_face.c_str());
+  const std::string hash = export_hf(weights_of(known), {settings.model, tokens},
+                                     tokenizer ? &*tokenizer : nullptr, options.hugging_face);
+  std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), known.path.c_str(),
               hash.c_str());
   return 0;
 }

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "tools/characters.h"
 #include "tools/effects.h"
@@ -19,31 +18,31 @@ void write(const std::string& text) {
 }
 
 // A weights file has no characters: the data that it was trained on has.
-Characters characters_for(const Settings& settings, const GenerateOptions& options) {
+Characters characters_for(const Known& known, const GenerateOptions& options) {
+  const Settings& settings = known.settings;
   if (options.data.source.empty()) return Characters(settings.characters);
-  const std::string characters = characters_of(*make_dataset(
-      options.data, settings.model.block_size, settings.seed, settings.model.vocabulary));
-  if (!settings.characters.empty() && characters != settings.characters)
-    throw ConfigError("--data: " + options.data.source + " has other characters than the model's " +
-                      settings.data.source + "; leave the flag out");
-  return Characters(characters);
+  const auto dataset = make_dataset(options.data, {.block_size = settings.model.block_size,
+                                                   .seed = settings.seed,
+                                                   .vocabulary = settings.model.vocabulary});
+  check_tokens(known, options.data, *dataset);
+  return Characters(characters_of(*dataset));
 }
 
-// The checkpoint's own tokenizer, or the flag's, which has to be the same where it says which.
-DataOptions tokenizer_for(const Settings& settings, const GenerateOptions& options) {
-  DataOptions data = settings.data;
-  if (options.given.count("--tokenizer")) data.tokenizer = options.data.tokenizer;
+// The model's own tokenizer, or the flag's, which has to be the same where the model says which.
+std::optional<models::Tokenizer> tokenizer_for(const Known& known, const GenerateOptions& options) {
+  DataOptions data = known.settings.data;
+  const bool named = options.given.count("--tokenizer") > 0;
+  if (named) data.tokenizer = options.data.tokenizer;
   if (!data.tokenizer.empty() && !options.data.source.empty())
     throw ConfigError("--data: the tokens are those of the tokenizer " + data.tokenizer +
                       "; leave the flag out");
-  settle_tokenizer(data, &settings);
-  return data;
+  return settle_tokenizer(data, &known, named);
 }
 
 /// Words: Characters or TokenizedText.
 template <class Words>
 void speak(const TrainedModel& trained, const GenerateOptions& options, Words words) {
-  const int64_t known = trained.settings.model.vocabulary;
+  const int64_t known = trained.known.settings.model.vocabulary;
   const std::vector<int32_t> prompt = words.encode(options.prompt);
   for (int32_t token : prompt)
     if (token >= known)
@@ -64,11 +63,10 @@ int generate(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.place);
-  const DataOptions data = tokenizer_for(trained->settings, options);
-  if (data.tokenizer.empty())
-    speak(*trained, options, characters_for(trained->settings, options));
+  if (auto tokenizer = tokenizer_for(trained->known, options))
+    speak(*trained, options, TokenizedText(std::move(*tokenizer)));
   else
-    speak(*trained, options, TokenizedText(models::load_tokenizer(data.tokenizer)));
+    speak(*trained, options, characters_for(trained->known, options));
   return 0;
 }
 

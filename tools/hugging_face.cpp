@@ -1,25 +1,31 @@
 #include "tools/hugging_face.h"
 
-#include <filesystem>
 #include <memory>
 
 #include "models/hugging_face.h"
 #include "models/names.h"
+#include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "runtime/file_set.h"
 #include "tools/text.h"
 #include "zero/checksum.h"
+#include "zero/manifest.h"
 #include "zero/safetensors_folder.h"
 
 namespace zg::tools {
 namespace {
 
-constexpr const char* config_name = "config.json";
+constexpr const char *config_name = "config.json", *generation_name = "generation_config.json";
 constexpr int64_t config_bytes = 1 << 20;
 
-models::HFModel read_config(const std::string& directory) {
+models::HFModel read_model(const std::string& directory) {
   const std::string path = directory + "/" + config_name;
-  return models::hf_config(read_text(path, config_bytes), path);
+  models::HFModel model = models::hf_config(read_text(path, config_bytes), path);
+  const std::string generation = directory + "/" + generation_name;
+  if (path_exists(generation))
+    models::read_hf_generation(read_text(generation, config_bytes), generation, model);
+  return model;
 }
 
 // What the model has no use for: of blocks that it lacks, an error; else a line, or nothing.
@@ -31,7 +37,7 @@ std::string unused_in(const zero::SafetensorsFolder& folder, const models::GPTCo
     const std::string own = models::hf_short_name(name);
     if (used.contains(own) || models::hf_ignores(own, model)) continue;
     if (own.starts_with("h."))
-      throw FileError("--from-hf: " + folder.path() + ": has '" + name + "', which a " +
+      throw FileError(folder.path() + ": has '" + name + "', which a " +
                       models::hf_title(model.family) + " of " + std::to_string(model.layers) +
                       " blocks has not, as its config.json says");
     if (count++ == 0) unused = printable(name);
@@ -50,9 +56,18 @@ std::map<std::string, std::string> names_of(const zero::SafetensorsFolder& folde
 
 }  // namespace
 
-std::vector<std::string> adopt_hf(TrainOptions& options) {
-  const models::HFModel theirs = read_config(options.from_hf);
-  const models::GPTConfig& config = theirs.config;
+HuggingFaceFolder::HuggingFaceFolder(std::string path)
+    : path_(std::move(path)), model_(read_model(path_)) {}
+
+bool HuggingFaceFolder::is_at(const std::string& path) {
+  return path_exists(path + "/" + config_name) && !path_exists(path + "/" + zero::manifest_name) &&
+         zero::step_folders(path).empty();
+}
+
+bool HuggingFaceFolder::has_tokenizer() const { return models::has_tokenizer(path_); }
+
+std::vector<std::string> adopt_hf(const HuggingFaceFolder& folder, TrainOptions& options) {
+  const models::GPTConfig& config = folder.model().config;
   for (const char* flag : {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size",
                            "--tied", "--untied", "--position-embedding"})
     if (options.given.count(flag))
@@ -68,8 +83,8 @@ std::vector<std::string> adopt_hf(TrainOptions& options) {
   model.embedding_norm = config.embedding_norm;
   if (config.family == models::Family::bloom) model.model_type = name_of(config.family);
   if (!options.given.count("--dropout")) {
-    if (!theirs.dropouts.empty())
-      throw Unsupported(options.from_hf + "/" + config_name + ": " + theirs.dropouts +
+    if (!folder.model().dropouts.empty())
+      throw Unsupported(options.from_hf + "/" + config_name + ": " + folder.model().dropouts +
                         " differ; this version has one dropout for all; try --dropout");
     model.dropout = static_cast<double>(config.dropout);
   }
@@ -84,25 +99,24 @@ std::vector<std::string> adopt_hf(TrainOptions& options) {
                options.from_hf.c_str(), (long long)model.block_size)};
 }
 
-zero::WeightSource hf_weights(const std::string& directory, const models::GPTConfig& model,
-                              std::string* note) {
+zero::WeightSource HuggingFaceFolder::weights(const models::GPTConfig& model,
+                                              std::string* note) const {
   models::GPTConfig whole = model;
-  whole.block_size = read_config(directory).config.block_size;
+  whole.block_size = model_.config.block_size;
   const std::string positions = std::string(models::names_of(model.family).positions) + ".weight";
-  const auto folder = std::make_shared<zero::SafetensorsFolder>(directory);
+  const auto folder = std::make_shared<zero::SafetensorsFolder>(path_);
   const std::map<std::string, std::string> theirs = names_of(*folder);
   std::map<std::string, std::string> used;
   std::map<std::string, models::HFTensor> tensors;
-  zero::WeightSource weights = {.path = directory};
+  zero::WeightSource weights = {.path = path_};
   for (const models::HFTensor& tensor : models::hf_tensors(whole)) {
     const std::string own = models::hf_short_name(tensor.name);
     const auto found = theirs.find(own);
     if (found == theirs.end())
-      throw FileError("--from-hf: " + directory + ": has no '" + tensor.name + "' " +
-                      tensor.their_shape().str());
+      throw FileError(path_ + ": has no '" + tensor.name + "' " + tensor.their_shape().str());
     if (const Shape& shape = folder->shape(found->second); shape != tensor.their_shape())
-      throw FileError("--from-hf: " + directory + ": '" + found->second + "' has shape " +
-                      shape.str() + "; expected " + tensor.their_shape().str());
+      throw FileError(path_ + ": '" + found->second + "' has shape " + shape.str() + "; expected " +
+                      tensor.their_shape().str());
     used.emplace(own, found->second);
     tensors.emplace(tensor.name, tensor);
     weights.shapes.emplace(tensor.name, tensor.name == positions
@@ -117,13 +131,18 @@ zero::WeightSource hf_weights(const std::string& directory, const models::GPTCon
     if (name == positions) values.resize(static_cast<size_t>(model.block_size * model.width));
     return values;
   };
+  weights.read_range = [folder, used, tensors](const std::string& name, int64_t begin,
+                                               int64_t count) -> std::optional<std::vector<float>> {
+    if (tensors.at(name).conv1d) return std::nullopt;  // it is transposed as a whole
+    return folder->read_floats(used.at(models::hf_short_name(name)), begin, count);
+  };
   return weights;
 }
 
-std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig& model,
-                      const std::string& directory) {
+std::string export_hf(const zero::WeightSource& weights, const models::HFModel& model,
+                      const models::Tokenizer* tokenizer, const std::string& directory) {
   std::vector<zero::SafetensorsWriter::Entry> entries;
-  const std::vector<models::HFTensor> tensors = models::hf_tensors(model);
+  const std::vector<models::HFTensor> tensors = models::hf_tensors(model.config);
   for (const models::HFTensor& tensor : tensors) {
     const auto found = weights.shapes.find(tensor.name);
     if (found == weights.shapes.end() || found->second != tensor.shape)
@@ -131,12 +150,17 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
                       tensor.shape.str() + ", as its settings say");
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
-  const std::string config = models::hf_json(model);  // refuses what they have not, before a file
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw FileError("--hf: " + directory + " cannot be made: " + error.message());
+  const std::string config =
+      models::hf_json(model.config, model.tokens);  // refuses what they have not, before a file
+  make_directories(directory);
+  FileSet files(directory);
+  if (tokenizer) {
+    models::add_tokenizer(*tokenizer, files, "");
+    write_text(files.add("tokenizer_config.json"),
+               models::hf_tokenizer_config_json(*tokenizer, model.tokens, model.config.block_size));
+  }
   // transformers opens no file without this format.
-  zero::SafetensorsWriter writer(directory + "/model.safetensors", entries, {{"format", "pt"}});
+  zero::SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
   zero::Checksum hash;
   for (const models::HFTensor& tensor : tensors) {
     const std::vector<float> values = weights.read(tensor.name);
@@ -145,7 +169,9 @@ std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig
                                       : values);
   }
   writer.finish();
-  write_text(directory + "/" + config_name, config);
+  write_text(files.add(generation_name), models::hf_generation_json(model.tokens));
+  write_text(files.add(config_name), config);
+  files.finish();
   return hash.hex();
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "models/hugging_face.h"
 #include "tools/options.h"
 #include "zero/checkpoint_file.h"
 
@@ -10,21 +12,40 @@
 // are read and written.
 namespace zg::tools {
 
-/// Fills the model's options from DIR/config.json: all of --from-hf's model but its --block-size,
-/// which may be smaller (the first positions are taken) or, with ALiBi, any, and --dropout.
-/// ConfigError for flags that size it otherwise; FileError, Unsupported. Returns what a user should
+/// A model in a folder as transformers writes one. config.json and generation_config.json are read
+/// when it is made, the rest when it is asked for. FileError; Unsupported for a model that is none
+/// of ours.
+class HuggingFaceFolder {
+ public:
+  explicit HuggingFaceFolder(std::string path);
+
+  /// Whether there is a folder with a config.json and no checkpoint.
+  static bool is_at(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const models::HFModel& model() const { return model_; }
+  /// Whether models::load_tokenizer() finds one in it.
+  bool has_tokenizer() const;
+  /// Its tensors by our names, [out, in], positions cut to the model's block size. FileError for
+  /// what is missing, of another shape or of blocks that the model has not. `note`, where given,
+  /// says what else is not used; empty: nothing.
+  zero::WeightSource weights(const models::GPTConfig& model, std::string* note = nullptr) const;
+
+ private:
+  std::string path_;
+  models::HFModel model_;
+};
+
+/// Fills the model's options from the folder of --from-hf: all of its model but --block-size, which
+/// may be smaller (the first positions are taken) or, with ALiBi, any, and --dropout. ConfigError
+/// for flags that size it otherwise; Unsupported for several dropouts. Returns what a user should
 /// know, a line each.
-std::vector<std::string> adopt_hf(TrainOptions& options);
+std::vector<std::string> adopt_hf(const HuggingFaceFolder& folder, TrainOptions& options);
 
-/// DIR's tensors by our names, [out, in], positions cut to the model's block size. FileError for
-/// what is missing, of another shape or of blocks that the model has not. `note`, where given, says
-/// what else is not used; empty: nothing.
-zero::WeightSource hf_weights(const std::string& directory, const models::GPTConfig& model,
-                              std::string* note = nullptr);
-
-/// Writes DIR/model.safetensors (f32) and DIR/config.json. Returns what Engine::parameter_hash()
-/// says of the weights.
-std::string export_hf(const zero::WeightSource& weights, const models::GPTConfig& model,
-                      const std::string& directory);
+/// Writes DIR/model.safetensors (f32), config.json, generation_config.json and, where there is a
+/// tokenizer, its files; older ones of these names stay until all are written. Returns what
+/// Engine::parameter_hash() says of the weights.
+std::string export_hf(const zero::WeightSource& weights, const models::HFModel& model,
+                      const models::Tokenizer* tokenizer, const std::string& directory);
 
 }  // namespace zg::tools

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "kernels/peak.h"
+#include "models/splitter.h"
 #include "runtime/device_names.h"
 #include "runtime/error.h"
 #include "runtime/processes.h"
@@ -86,6 +87,7 @@ int info(const std::vector<std::string>& arguments) {
                  : mpi_version());
   const std::string absence = io_uring_absence();
   row("io_uring", absence.empty() ? "drives are read by it" : "absent: " + absence);
+  row("unicode", models::unicode_tables());
   if (measure) print_limits(device);
   return 0;
 }

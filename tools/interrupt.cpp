@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <initializer_list>
@@ -12,10 +12,10 @@
 namespace zg::tools {
 namespace {
 
-// A handler reaches nothing but globals; it runs on any thread, and ranks read what it noted.
+// A signal handler reaches only globals. It runs on any thread; ranks read what it noted.
 std::atomic<int> noted = 0;
 std::atomic<int64_t> noted_at_ms = 0;
-std::atomic<bool> warned = false, under_mpirun = false;
+std::atomic<bool> saves = false, warned = false, under_mpirun = false, handles_hangup = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a handler takes no locks");
 
@@ -28,16 +28,22 @@ int64_t now_ms() {
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
 }
 
+void end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // inside a handler it arrives when that returns
+}
+
 void note(int signal, siginfo_t* info, void*) {
   // Slurm and others wait longer, but do not start processes under this name.
-  if (signal == SIGTERM && info->si_pid == getppid() && under_mpirun) warned = true;
+  const bool warns = signal == SIGTERM && info->si_pid == getppid() && under_mpirun;
+  if (warns) warned = true;
+  // A warned process first says where it waits for the rank that failed.
+  if (!saves && !warns) return end_by(signal);
   int before = noted;
-  if ((before == 0 || before == SIGPIPE) && noted.compare_exchange_strong(before, signal)) {
+  if ((before == 0 || before == SIGPIPE) && noted.compare_exchange_strong(before, signal))
     noted_at_ms = now_ms();
-  } else if (now_ms() - noted_at_ms > echo_ms) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);  // arrives when this handler returns
-  }
+  else if (now_ms() - noted_at_ms > echo_ms)
+    end_by(signal);
 }
 
 void note_pipe(int signal, siginfo_t*, void*) {
@@ -52,27 +58,56 @@ void handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
   sigaction(signal, &action, nullptr);
 }
 
+void set_default() {
+  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  if (handles_hangup) std::signal(SIGHUP, SIG_DFL);
+}
+
 }  // namespace
+
+bool is_ignored(int signal) {
+  struct sigaction before {};
+  return sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+}
 
 InterruptScope::InterruptScope() {
   noted = 0;
+  saves = false;
   under_mpirun = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
+  handles_hangup = !is_ignored(SIGHUP);
   for (int signal : {SIGINT, SIGTERM}) handle(signal, note);
+  if (handles_hangup) handle(SIGHUP, note);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write
   handle(SIGPIPE, note_pipe);     // saving prints as well, and that must not end it
 }
 
 InterruptScope::~InterruptScope() {
-  for (int signal : {SIGINT, SIGTERM, SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
+  set_default();
+  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
 }
 
 bool last_warning() { return warned; }
 
+void InterruptScope::save_from_now() const { saves = true; }
+
 int InterruptScope::signal() const { return noted; }
 
 void InterruptScope::release() const {
-  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
-  if (const int number = noted; number == SIGINT || number == SIGTERM) std::raise(number);
+  set_default();
+  if (const int number = noted; number != 0 && number != SIGPIPE) std::raise(number);
+}
+
+CommonStop::CommonStop(int64_t ranks, const InterruptScope& interrupt)
+    : interrupt_(interrupt), passed_(static_cast<size_t>(ranks)) {}
+
+bool CommonStop::reached(int rank) {
+  const std::lock_guard lock(mutex_);
+  int64_t& passed = passed_[static_cast<size_t>(rank)];
+  if (stop_ < 0 && interrupt_.signal() != 0)
+    stop_ = *std::max_element(passed_.begin(), passed_.end());
+  if (stop_ >= 0 && passed >= stop_) return true;
+  ++passed;
+  return false;
 }
 
 }  // namespace zg::tools

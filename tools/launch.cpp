@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "runtime/processes.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
@@ -70,7 +72,7 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   if (allocated && selects)
     throw ConfigError("--include: expected a --hostfile with it and --launcher slurm, got none");
   if (allocated) return {};
-  if (options.hostfile.empty() || !std::filesystem::exists(options.hostfile)) {
+  if (options.hostfile.empty() || !path_exists(options.hostfile)) {
     if (!options.hostfile.empty())
       std::fprintf(stderr, "warning: --hostfile: there is no %s; this machine alone is used\n",
                    options.hostfile.c_str());
@@ -124,6 +126,10 @@ int launch(const std::vector<std::string>& arguments) {
     throw ConfigError(
         "--autotuning: expected a run of one process, got launch; try zerograd tune with the same "
         "flags and --ranks, then launch train --config with what it wrote");
+  if (std::find(command.begin(), command.end(), ":") != command.end())
+    throw ConfigError(
+        "launch: expected no word ':' in train's command line, got one; it would begin another "
+        "program for mpirun, mpiexec.hydra and srun; for a path of that name try ./:");
   command.insert(command.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
   Job job{.hosts = hosts_of(options),
           .nodes = options.nodes,

@@ -1,5 +1,6 @@
 #include "tools/machine.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -42,6 +43,24 @@ int64_t memory_limit_bytes() {
   // Control groups of version 2 and 1, as a container sees its own.
   return std::min({physical_memory_bytes() + swap, limit_in("/sys/fs/cgroup/memory.max"),
                    limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
+}
+
+int64_t addresses_left_bytes() {
+  struct rlimit limit {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  int64_t mapped_pages = 0;
+  std::ifstream("/proc/self/statm") >> mapped_pages;
+  const int64_t mapped = mapped_pages * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - mapped);
+}
+
+int64_t thread_stack_bytes() {
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (pthread_attr_init(&attributes) != 0) return 0;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return static_cast<int64_t>(bytes);
 }
 
 int64_t thread_limit() {

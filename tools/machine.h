@@ -11,6 +11,10 @@ int64_t available_memory_bytes();  ///< what Linux could hand out now without sw
 /// so.
 int64_t memory_limit_bytes();
 
+/// Addresses that `ulimit -v` still lets this process map; INT64_MAX: it sets no limit.
+int64_t addresses_left_bytes();
+int64_t thread_stack_bytes();  ///< addresses that each new thread takes
+
 /// How many threads the system lets this process have, by the tightest of its limits.
 int64_t thread_limit();
 

@@ -1,4 +1,6 @@
 #include <fcntl.h>
+#include <malloc.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -6,6 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <filesystem>
+#include <limits>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -15,7 +20,9 @@
 
 #include "runtime/error.h"
 #include "runtime/processes.h"
+#include "tools/child.h"
 #include "tools/interrupt.h"
+#include "tools/machine.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
@@ -51,12 +58,12 @@ void print_usage(std::FILE* out) {
                ZG_VERSION);
   for (const Subcommand& subcommand : subcommands)
     std::fprintf(out, "  %-11s %s\n", subcommand.name, subcommand.summary);
-  std::fprintf(
-      out,
-      "\n  zerograd train --data sort         learns to sort six digits\n"
-      "  zerograd train --help              every flag and its default\n\n"
-      "exit status: 0 ok, 2 usage or config, 3 out of memory, 4 communication, 5 file,\n"
-      "6 unsupported, 130, 141 and 143 after SIGINT, SIGPIPE and SIGTERM, 1 anything else\n");
+  std::fprintf(out,
+               "\n  zerograd train --data sort         learns to sort six digits\n"
+               "  zerograd train --help              every flag and its default\n\n"
+               "exit status: 0 ok, 2 usage or config, 3 out of memory, 4 communication, 5 file,\n"
+               "6 unsupported, 129, 130, 141 and 143 after SIGHUP, SIGINT, SIGPIPE and SIGTERM,\n"
+               "1 anything else\n");
 }
 
 int run(std::string name, std::vector<std::string> arguments) {
@@ -128,6 +135,25 @@ int leave_last(int status) {
   return status;
 }
 
+std::terminate_handler terminate_before = nullptr;
+
+// Some code, not all of it ours, cannot pass on that memory was refused.
+[[noreturn]] void end_without_handler() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    std::_Exit(report("OutOfMemory", "the system refused memory outside of the counted arenas"));
+  } catch (...) {  // for the handler before
+  }
+  terminate_before();
+  std::abort();
+}
+
+// Under `ulimit -v` malloc must not reserve 64 MiB of addresses for each thread.
+void save_addresses() {
+  if (addresses_left_bytes() != std::numeric_limits<int64_t>::max()) mallopt(M_ARENA_MAX, 1);
+}
+
 // libgomp lets idle threads spin for several milliseconds, which starves whatever else runs on the
 // same cores; it reads its limit once, when it is loaded, so the process starts over with one. Half
 // a millisecond still bridges the gap from one kernel to the next.
@@ -137,6 +163,10 @@ void bound_spinning(char** words) {
   execv("/proc/self/exe", words);
   // Where that is not allowed the run goes on as it is.
 }
+
+// In lists of processes: the system takes a process's name from the path that exec was given, which
+// above is /proc/self/exe. Threads that are started later inherit the name.
+void take_name() { prctl(PR_SET_NAME, this_program); }
 
 // The status of what it threw, once reported; absent: it ended by itself, with `status`.
 std::optional<int> error_of(int& status, const std::string& name,
@@ -150,6 +180,8 @@ std::optional<int> error_of(int& status, const std::string& name,
     return report("OutOfMemory", "the system refused memory outside of the counted arenas");
   } catch (const std::length_error&) {
     return report("OutOfMemory", "a size beyond what memory can hold was asked for");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report("FileError", error.what());
   } catch (const std::system_error& error) {
     const bool thread = error.code() == std::errc::resource_unavailable_try_again;
     return thread ? report("OutOfMemory", "the system refused another thread; try fewer --ranks")
@@ -166,6 +198,9 @@ int main(int count, char** words) {
   using namespace zg::tools;
   occupy_standard_streams();
   bound_spinning(words);
+  take_name();
+  save_addresses();
+  terminate_before = std::set_terminate(end_without_handler);
   if (count < 2) return print_usage(stderr), 2;
   int status = 0;
   if (const std::optional<int> error =

@@ -30,13 +30,14 @@ Json json_of(const MemoryRow& row) {
   return json;
 }
 
-Json peak_json(const std::vector<MemoryRow>& rows) {
-  const MemoryRow* peak = peak_of(rows);
-  if (!peak) return nullptr;
-  int64_t live = 0;
-  for (const MemoryRow& row : rows) live = std::max(live, row.max);
-  return {
-      {"live", live}, {"reserved", peak->reserved}, {"step", peak->step}, {"phase", peak->phase}};
+Json peak_json(const RankMemory& rank) {
+  const MemoryRow& peak = peak_of(rank);
+  int64_t live = peak.max;
+  for (const MemoryRow& row : rank.rows) live = std::max(live, row.max);
+  return {{"live", live},
+          {"reserved", peak.reserved},
+          {"step", rank.rows.empty() ? Json(nullptr) : Json(peak.step)},
+          {"phase", peak.phase}};
 }
 
 Json json_of(const WireCounts& wire) {
@@ -59,7 +60,7 @@ Json json_of(const RankMemory& rank) {
                  {"gradient", rank.rest.gradient},
                  {"optimizer", rank.rest.optimizer},
                  {"padding", rank.rest.padding}}},
-               {"peak", peak_json(rank.rows)},
+               {"peak", peak_json(rank)},
                {"rows", rows},
                {"wire", json_of(rank.wire)},
                {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
@@ -73,6 +74,13 @@ Json json_of(const RankMemory& rank) {
 }
 
 }  // namespace
+
+const MemoryRow& peak_of(const RankMemory& memory) {
+  if (memory.rows.empty()) return memory.start.value();
+  return *std::max_element(
+      memory.rows.begin(), memory.rows.end(),
+      [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
+}
 
 std::string to_json(const RankMemory& rank) { return json_of(rank).dump(); }
 

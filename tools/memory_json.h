@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,16 +25,26 @@ struct ModelPlace {
   int64_t parameters = 0;  ///< elements, replicas too
 };
 
+/// The most that was reserved of each space. Bytes, host with pinned.
+struct Needs {
+  int64_t device = 0, host = 0, file = 0;
+};
+
 /// What one rank's memory did in a run, or will do.
 struct RankMemory {
   int rank = 0;
   zero::RestingBytes rest;
   std::vector<MemoryRow> rows;
-  WireCounts wire{};           ///< received in the steps of the rows
+  std::optional<MemoryRow> start = {};  ///< of a run without steps: construction and loading
+  Needs end = {};     ///< of such a run, by plan: what else saving, scores and the hash need
+  WireCounts wire{};  ///< received in the steps of the rows
   std::vector<AxisWire> axes;  ///< the same by axis; empty of ranks that share the data only
   ModelPlace place;
   SwapCount io{};  ///< of the drive, initialisation included
 };
+
+/// The row that needs the most of a card: the first with the largest `reserved`, or `start`.
+const MemoryRow& peak_of(const RankMemory& memory);
 
 /// A run's or a plan's memory: the same bytes of JSON when they are the same.
 struct MemoryRecord {

@@ -28,10 +28,16 @@ void MemoryRows::begin_step(int64_t step) {
 }
 
 void MemoryRows::note(Cell cell) {
-  MemoryTracker& memory = device_.memory();
+  rows_.push_back(now());
+  rows_.back().at = cell;
+  device_.memory().reset_peaks();
+}
+
+MemoryRow MemoryRows::now() const {
+  const MemoryTracker& memory = device_.memory();
   MemoryRow row = {
       .step = step_,
-      .at = cell,
+      .at = Cell::before_forward,
       .live = memory.live(),
       .max = memory.peak(),
       .reserved = memory.peak_reserved(),
@@ -48,9 +54,10 @@ void MemoryRows::note(Cell cell) {
     }
   for (size_t space = 0; space < row.spaces.size(); ++space)
     row.spaces[space] = memory.live_by_purpose(static_cast<Space>(space));
-  memory.reset_peaks();
-  rows_.push_back(std::move(row));
+  return row;
 }
+
+void MemoryRows::drop_step() { rows_.resize(first_); }
 
 int64_t MemoryRows::step_peak() const {
   int64_t most = 0;
@@ -62,13 +69,6 @@ int64_t MemoryRows::host_step_peak() const {
   int64_t most = 0;
   for (size_t i = first_; i < rows_.size(); ++i) most = std::max(most, rows_[i].host_max);
   return most;
-}
-
-const MemoryRow* peak_of(const std::vector<MemoryRow>& rows) {
-  const auto most = std::max_element(
-      rows.begin(), rows.end(),
-      [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
-  return most == rows.end() ? nullptr : &*most;
 }
 
 std::string memory_table(const std::vector<MemoryRow>& rows) {

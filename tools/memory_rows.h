@@ -44,6 +44,9 @@ class MemoryRows {
 
   void begin_step(int64_t step);
   void note(Cell cell);
+  void drop_step();  ///< forgets the rows of a step that was given up
+  /// What a row would hold now, with the peaks since the last one; they go on.
+  MemoryRow now() const;
   const std::vector<MemoryRow>& rows() const { return rows_; }
   int64_t step_peak() const;  ///< the most that was reserved in this step's rows
   int64_t host_step_peak() const;
@@ -55,9 +58,6 @@ class MemoryRows {
   size_t first_ = 0;  // of this step
   std::vector<MemoryRow> rows_;
 };
-
-/// The row that needs the most of a card: the first with the largest `reserved`. Null of none.
-const MemoryRow* peak_of(const std::vector<MemoryRow>& rows);
 
 /// Markdown in MiB, a line per step: six cells, each what is live and, where more was reserved
 /// since the cell before, "(max ...)"; the last column is the most of the step.

@@ -1,8 +1,7 @@
 #include "tools/offload_flags.h"
 
-#include <filesystem>
-
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/flags.h"
 
 namespace zg::tools {
@@ -58,7 +57,7 @@ void settle_offload(TrainOptions& options) {
         "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
         "for "
         "--offload-param, -optimizer, -gradients and -activations");
-  if (on_drive && !std::filesystem::is_directory(options.offload.nvme_path))
+  if (on_drive && !is_directory(options.offload.nvme_path))
     throw FileError("--nvme-path: " + options.offload.nvme_path +
                     " is no directory; expected one on a drive, for what goes to nvme");
   options.place.device.swap.directory = options.offload.nvme_path;

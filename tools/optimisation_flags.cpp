@@ -185,7 +185,12 @@ void settle_schedule(TrainOptions& options) {
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   const std::string kind = name_of(schedule.kind);
   const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
-  if (schedule.kind == zero::ScheduleKind::none && schedule.warmup_num_steps > 0)
+  // The last two have a warm-up of their own, which no flag sets.
+  const bool warms_up = schedule.kind != zero::ScheduleKind::none &&
+                        schedule.kind != zero::ScheduleKind::lr_range_test &&
+                        schedule.kind != zero::ScheduleKind::one_cycle;
+  const bool asks = schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
+  if (!warms_up && asks && schedule.warmup_num_steps > 0)
     throw ConfigError("--warmup-steps: expected a --schedule that warms up, got --schedule " +
                       kind + "; try --schedule WarmupLR");
   if (deepspeed && schedule.warmup_num_steps == 0) {

@@ -151,6 +151,20 @@ Flag gradients_flag(TrainOptions& options) {
           }};
 }
 
+Flag trace_steps_flag(std::optional<StepRange>& steps) {
+  return {{"--trace-steps"},
+          "FIRST:COUNT",
+          "steps that --trace has [3 after 2 of warm-up]",
+          [&steps](const std::string& name, const std::string& value) {
+            const size_t colon = value.find(':');
+            if (colon == std::string::npos)
+              throw ConfigError(name + ": expected FIRST:COUNT such as 10:3, got '" + value + "'");
+            const int64_t first = parse_integer(name, value.substr(0, colon), 0, largest_count);
+            const int64_t count = parse_integer(name, value.substr(colon + 1), 1, largest_count);
+            steps = StepRange{first, first + count};
+          }};
+}
+
 std::vector<Flag> output_flags(TrainOptions& options) {
   return {
       integer_flag({"--log-interval", "--logging-steps"}, options.log_interval,
@@ -167,7 +181,9 @@ std::vector<Flag> output_flags(TrainOptions& options) {
       text_flag({"--tensorboard-dir"}, "DIR", options.tensorboard,
                 "a file of events for TensorBoard, under Megatron's tags"),
       text_flag({"--trace"}, "F", options.trace,
-                "a Chrome trace (Perfetto opens it) of kernels and memory"),
+                "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
+                "collectives, copies, waits and memory; written when they are done"),
+      trace_steps_flag(options.trace_steps),
       switch_flag({"--dump-memory"}, options.dump_memory,
                   "a Markdown table of memory per phase and step"),
       text_flag({"--memory-json"}, "F", options.memory_json,
@@ -244,6 +260,13 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
           later_train_flags()};
 }
 
+bool is_import(const TrainOptions& options) {
+  const Given& given = options.given;
+  return !options.from_hf.empty() && given.count("--steps") && options.steps == 0 &&
+         !given.count("--epochs") && !given.count("--train-samples") &&
+         !given.count("--limit-train-batches");
+}
+
 void check_train(const TrainOptions& options) {
   const Given& given = options.given;
   check_model(options.model, given);
@@ -253,6 +276,8 @@ void check_train(const TrainOptions& options) {
     throw ConfigError("--tied: expected one of --tied and --untied, got both");
   if (given.count("--zero-stage") && given.count("--strategy"))
     throw ConfigError("--strategy: expected one of --zero-stage and --strategy, got both");
+  if (given.count("--trace-steps") && !given.count("--trace"))
+    throw ConfigError("--trace-steps: expected --trace F, which they are written to, got none");
   if (options.drill.fault != Drill::Fault::none && options.drill.rank >= options.ranks)
     throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
                       ", got " + std::to_string(options.drill.rank));
@@ -310,7 +335,8 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
 
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (!parse_flags(arguments, options)) return false;
-  if (options.data.source.empty() && options.resume.empty()) throw ConfigError(data_expected);
+  if (options.data.source.empty() && options.resume.empty() && !is_import(options))
+    throw ConfigError(data_expected);
   adopt_processes(options);
   load_config(options);
   choose_folder(options);
@@ -389,6 +415,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
                              heads_flag(options.model)};
   std::vector<Flag> held_out = held_out_flags(options.data);
   held_out.push_back(tokenizer_flag(options.data));
+  held_out.push_back(integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
+                                  "shorter sequences than the model's longest", {1, ""}));
   flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
   return flags;
 }

@@ -98,6 +98,12 @@ struct EpochLimit {
   double share = 1.0;   ///< of them
 };
 
+/// Steps of a run, counted from 0.
+struct StepRange {
+  int64_t first = 0, end = 0;
+  bool contains(int64_t step) const { return step >= first && step < end; }
+};
+
 struct OffloadFlags {
   bool cpu_offload = false;  ///< Lightning's: what the engine is not told goes to the host
   std::string nvme_path;
@@ -136,7 +142,8 @@ struct TrainOptions {
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, trace;
-  std::string tensorboard;  ///< a folder of event files; empty: none
+  std::optional<StepRange> trace_steps;  ///< absent: a few after a warm-up
+  std::string tensorboard;               ///< a folder of event files; empty: none
   bool dump_memory = false;
   std::string memory_json;
   std::string dump_gradients;                  ///< a path; empty: no
@@ -156,6 +163,10 @@ struct TrainOptions {
 
   int64_t data_ranks() const { return ranks / axes.model_ranks(); }
 };
+
+/// Whether a run takes no step but turns the folder of --from-hf into a checkpoint: then it needs
+/// no data.
+bool is_import(const TrainOptions& options);
 
 /// `plan` takes train's flags; what they write is not written.
 struct PlanOptions {

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "runtime/device_names.h"
-#include "tools/blank_data.h"
 #include "tools/budgets.h"
 #include "tools/described.h"
 #include "tools/explain.h"
@@ -20,7 +19,7 @@ void silence(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
   for (const char* flag :
-       {"--save", "--metrics", "--tensorboard-dir", "--trace", "--max-restarts", "--autotuning",
+       {"--save", "--metrics", "--tensorboard-dir", "--trace", "--trace-steps", "--max-restarts", "--autotuning",
         "--exit-interval", "--kill-switch-path", "--universal-checkpoint"})
     if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
@@ -66,13 +65,17 @@ void print_summary(const Run& run, const RankMemory& memory) {
                                          zg::name_of(device.isa.value_or(best_isa())),
                                          device.threads, device.threads == 1 ? "" : "s"));
   print(memory_table(memory.rows));
-  const MemoryRow* peak = peak_of(memory.rows);
-  if (!peak) return;
+  const MemoryRow& peak = peak_of(memory);
   const Needs needs = needs_of(memory);
-  print(text("peak %s (rank %d, step %lld, %s)", mib(peak->reserved).c_str(), memory.rank,
-             (long long)peak->step, peak->phase.c_str()));
-  print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
-                                           static_cast<double>(run.steps - run.steps_done)));
+  if (memory.rows.empty()) {
+    print(text("peak %s (rank %d, no steps, %s)", mib(needs.device).c_str(), memory.rank,
+               needs.device > peak.reserved ? "scores and saving" : peak.phase.c_str()));
+  } else {
+    print(text("peak %s (rank %d, step %lld, %s)", mib(peak.reserved).c_str(), memory.rank,
+               (long long)peak.step, peak.phase.c_str()));
+    print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
+                                             static_cast<double>(run.steps - run.steps_done)));
+  }
   print("host " + mib(needs.host));
   print("disk " + mib(needs.file));
   if (needs.file > 0)
@@ -130,12 +133,7 @@ int plan(const std::vector<std::string>& arguments) {
   const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
   if (!has_data && options.explain) return 0;
   silence(options.train);
-  std::shared_ptr<const models::Dataset> blank;
-  if (!has_data) {
-    blank = blank_dataset(options.train.model);
-    options.train.data.source = "blank";
-  }
-  const Run run = prepare_run(options.train, blank);
+  const Run run = prepare_run(options.train);
   const bool meshed = run.settings.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = walk_stages(run);
   std::vector<RankMemory> ranks = {stages.front()};

@@ -22,10 +22,10 @@ std::string line_of(const Run& run, const RankMemory& rank) {
   std::string line =
       text("| %d | %d | %lld - %lld | %.3f |", place.stage, rank.rank, (long long)place.first_layer,
            (long long)place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);
-  const MemoryRow* peak = peak_of(rank.rows);
+  const MemoryRow& peak = peak_of(rank);
   for (int purpose = 0; purpose < purpose_count; ++purpose)
-    line += " " + mib(peak->at_max[static_cast<size_t>(purpose)]) + " |";
-  line += " " + mib(peak->reserved) + " |";
+    line += " " + mib(peak.at_max[static_cast<size_t>(purpose)]) + " |";
+  line += " " + mib(peak.reserved) + " |";
   const auto steps = std::max<int64_t>(1, run.steps - run.steps_done);
   for (const AxisWire& axis : rank.axes) line += " " + mib(received(axis.wire) / steps) + " |";
   return line;

@@ -13,6 +13,25 @@
 
 namespace zg::tools {
 
+namespace {
+
+// What the end of a run reserves: saving, the first batch of its scores or of validation, the hash.
+void walk_end(const Run& run, Stepper& stepper, CheckpointDirectory& checkpoints) {
+  const TrainOptions& options = run.options;
+  if (!options.save.empty() || options.given.count("--save") > 0)
+    checkpoints.save(stepper.engine(), stepper.settings(), 0);
+  checkpoints.finish();
+  const bool asks = run.dataset->question_length() > 0;
+  if (asks && options.score_samples > 0)
+    stepper.evaluation().walk_scores(run.settings.micro_batch, options.score_samples);
+  if (!asks && run.dataset->epoch_samples(models::Split::validation) > 0)
+    stepper.evaluation().loss(run.settings.micro_batch, 1);
+  for (const auto& [name, parameter] : stepper.engine().store().by_name())
+    stepper.engine().read(*parameter, zero::Engine::State::master);
+}
+
+}  // namespace
+
 RankMemory walk(const Run& run, int rank) {
   Device::Options options = run.options.place.device;
   options.memory_limit = options.host_limit = 0;
@@ -30,13 +49,19 @@ RankMemory walk(const Run& run, int rank) {
       checkpoints.save(stepper.engine(), stepper.settings(), 0);
     stepper.agreed(0);
   }
-  return stepper.rank_memory();
+  RankMemory memory = stepper.rank_memory();
+  if (memory.rows.empty()) {
+    walk_end(run, stepper, checkpoints);
+    const MemoryRow end = stepper.memory().now();
+    memory.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
+  }
+  return memory;
 }
 
 // Every later step is like the third, and every later micro-batch of one.
 Run largest_steps(const Run& run) {
   Run largest = run;
-  largest.trace = nullptr;
+  largest.traced = nullptr;
   Settings& settings = largest.settings;
   // Where plan chose how many steps to walk, the run goes on.
   const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;
@@ -93,12 +118,14 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
 }
 
 Needs needs_of(const RankMemory& memory) {
-  Needs needs;
-  for (const MemoryRow& row : memory.rows) {
+  Needs needs = memory.end;
+  const auto add = [&](const MemoryRow& row) {
     needs.device = std::max(needs.device, row.reserved);
     needs.host = std::max(needs.host, row.host_max);
     needs.file = std::max(needs.file, row.file_max);
-  }
+  };
+  for (const MemoryRow& row : memory.rows) add(row);
+  if (memory.start) add(*memory.start);
   return needs;
 }
 

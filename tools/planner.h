@@ -9,7 +9,8 @@
 namespace zg::tools {
 
 /// Walks the run's steps as rank `rank` on a device without memory: the same code, so the same
-/// bytes as a real run's. Limits are not applied.
+/// bytes as a real run's. Limits are not applied. Of a run without steps also its end, which
+/// reserves less than a step does.
 RankMemory walk(const Run& run, int rank);
 
 /// Three steps like the run's largest, which a batch that grows may come to after all that a walk
@@ -23,10 +24,6 @@ std::vector<RankMemory> walk_stages(const Run& run);
 /// What --memory-json says of a run beside its ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 
-/// The most that was reserved of each space. Bytes, host with pinned.
-struct Needs {
-  int64_t device = 0, host = 0, file = 0;
-};
 Needs needs_of(const RankMemory& memory);
 
 /// Whether the run's --device-memory and --host-memory suffice for what a walk took.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
+#include <numeric>
 #include <span>
 
 #include "runtime/error.h"
@@ -46,8 +48,24 @@ std::string path_of(const Run& run) {
               (long long)options.save_interval, (long long)options.exit_interval,
               (long long)options.score_samples, options.save.empty(), options.memory_json.empty(),
               (long long)options.dump_gradients_step.value_or(-1)) +
-         offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf + " " +
-         run.resumed;
+         offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf +
+         (run.checkpoint && lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
+}
+
+bool reads_checkpoint(const Run& run) { return run.checkpoint || run.initial; }
+
+std::string checkpoints_of(const Run& run) {
+  std::string names;
+  for (const Checkpoint& checkpoint : {run.checkpoint, run.initial})
+    names += " " + (checkpoint ? checkpoint->manifest().checksum : "none");
+  return names;
+}
+
+/// The first rank whose text is not rank 0's; 0: there is none.
+size_t first_different(const std::vector<std::string>& texts) {
+  for (size_t rank = 1; rank < texts.size(); ++rank)
+    if (texts[rank] != texts[0]) return rank;
+  return 0;
 }
 
 }  // namespace
@@ -76,11 +94,37 @@ bool is_first_process(const TrainOptions& options) {
 }
 
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
-  return {{"program", checksum_of(read_text("/proc/self/exe"))},
-          {"instruction set", name_of(best_isa())},
-          {"data", run.settings.contents.checksum},
-          {"settings", checksum_of(to_json(run.settings))},
-          {"course", checksum_of(path_of(run))}};
+  std::vector<std::pair<std::string, std::string>> values = {
+      {"program", checksum_of(read_text("/proc/self/exe"))},
+      {"instruction set", name_of(best_isa())},
+      {"data", run.settings.contents.checksum},
+      {"settings", checksum_of(to_json(run.settings))},
+      {"course", checksum_of(path_of(run))}};
+  if (reads_checkpoint(run)) values[3].second = values[4].second = "of a checkpoint";
+  return values;
+}
+
+Run agreed(Run run, const TrainOptions& given, Communicator& ranks) {
+  if (!reads_checkpoint(run)) return run;
+  std::vector<int> all(static_cast<size_t>(ranks.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const std::unique_ptr<Communicator> group = ranks.group(all, "checkpoint");
+  constexpr int most_attempts = 20;
+  for (int attempt = 1; first_different(gather_texts(*group, checkpoints_of(run))) > 0; ++attempt) {
+    if (attempt == most_attempts)
+      throw ConfigError(
+          text("--resume: in %d attempts the ranks found different checkpoints; "
+               "expected a folder that every host sees alike; try one step_N of it",
+               most_attempts));
+    run = prepare_run(given, run.dataset, run.lock);
+  }
+  if (const size_t rank =
+          first_different(gather_texts(*group, to_json(run.settings) + path_of(run))))
+    throw ConfigError(
+        text("ranks differ before step 0: the settings of rank %zu are not rank 0's; "
+             "expected the same command, program and files on every host",
+             rank));
+  return run;
 }
 
 // On a device of its own: a record of memory is not part of what it records.

@@ -17,8 +17,15 @@ void adopt_processes(TrainOptions& options);
 /// Whether this process is the one that writes: the first, or the only one.
 bool is_first_process(const TrainOptions& options);
 
-/// What must be equal on every rank before step 0, by name: as checksums where it is long.
+/// What must be equal on every rank before step 0, by name: as checksums where it is long. What
+/// follows from a checkpoint is left to agreed().
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
+
+/// A run whose checkpoint is the same on every rank. Each process chooses by itself, and where
+/// another run saves and removes checkpoints they may find different ones: then all choose again,
+/// by the options that the run was prepared with. ConfigError when other settings differ.
+/// Collective; none of its exchanges is the run's.
+Run agreed(Run run, const TrainOptions& given, Communicator& ranks);
 
 /// Every rank's text, in rank order. Collective.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);

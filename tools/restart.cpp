@@ -15,7 +15,8 @@ namespace zg::tools {
 namespace {
 
 bool is_worth_a_restart(const ChildEnd& end) {
-  constexpr int final[] = {0, 2, 3, 5, 6, 126, 127, 128 + SIGINT, 128 + SIGTERM, 128 + SIGPIPE};
+  constexpr int final[] = {
+      0, 2, 3, 5, 6, 126, 127, 128 + SIGINT, 128 + SIGTERM, 128 + SIGHUP, 128 + SIGPIPE};
   return end.signal == 0 &&
          std::find(std::begin(final), std::end(final), end.status) == std::end(final);
 }
@@ -51,18 +52,18 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
       std::fprintf(stderr, "no restart is left of %lld: %s\n", (long long)restarted, ended.c_str());
       return end;
     }
-    const std::string checkpoint = checkpoint_to_resume("auto", options.save);
+    const Checkpoint checkpoint = checkpoint_to_resume("auto", options.save);
     std::fprintf(stderr, "restart %lld of %lld: %s; %s\n", (long long)restarted + 1,
                  (long long)options.max_restarts, ended.c_str(),
-                 checkpoint.empty() ? "nothing was saved yet, so it begins again"
-                                    : ("it goes on from " + checkpoint).c_str());
+                 checkpoint ? ("it goes on from " + checkpoint->path()).c_str()
+                            : "nothing was saved yet, so it begins again");
   }
 }
 
 void go_on_after_restart(TrainOptions& options) {
   if (!options.given.count("--restarted")) return;
   options.drill.struck = options.restarted;
-  if (options.restarted == 0 || checkpoint_to_resume("auto", options.save).empty()) return;
+  if (options.restarted == 0 || !checkpoint_to_resume("auto", options.save)) return;
   options.resume = "auto";
   options.initial_weights.clear();
   options.from_hf.clear();

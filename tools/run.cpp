@@ -9,9 +9,11 @@
 #include <limits>
 #include <utility>
 
+#include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "tools/batch_size.h"
+#include "tools/blank_data.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
 #include "tools/early_end.h"
@@ -75,7 +77,12 @@ void check_writable(const char* flag, const std::string& path) {
 
 namespace {
 
-void check_outputs(const TrainOptions& options, const std::string& resumed) {
+bool writes_checkpoints(const TrainOptions& options) {
+  return !options.only_planned && !options.save.empty() && is_first_process(options);
+}
+
+void check_outputs(Run& run) {
+  const TrainOptions& options = run.options;
   check_apart(options);
   if (!is_first_process(options)) return;
   check_writable("--trace", options.trace);
@@ -83,9 +90,10 @@ void check_outputs(const TrainOptions& options, const std::string& resumed) {
   check_writable("--memory-json", options.memory_json);
   if (options.only_planned) return;
   refuse_kill_switch(options.kill_switch);
-  if (options.save.empty()) return;
-  check_own_directory(options.save, resumed);
+  if (!writes_checkpoints(options)) return;
   make_directories(options.save);
+  if (!run.lock) run.lock = std::make_shared<DirectoryLock>(options.save);
+  check_own_directory(options.save, run.checkpoint);
 }
 
 // As accelerate fills "auto".
@@ -126,6 +134,61 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
   return settings;
 }
 
+std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
+                                                  const models::Tokenizer* tokenizer) {
+  const TrainOptions& options = run.options;
+  if (!options.data.source.empty())
+    return make_dataset(options.data,
+                        {.block_size = block_size_of(options.model, options.data),
+                         .seed = options.seed,
+                         .vocabulary = options.model.vocabulary > 0 ? options.model.vocabulary
+                                                                    : own_vocabulary(options.model),
+                         .tokenizer = tokenizer});
+  if (options.only_planned) return blank_dataset(options.model, Validates::yes);
+  if (is_import(options)) return blank_dataset(options.model, Validates::no);
+  throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
+                    (run.resumed.empty()
+                         ? options.save + " has no checkpoint to resume"
+                         : run.resumed + " was made without data; try --data PATH"));
+}
+
+// Fills the run's dataset, the name and checksum of its tokenizer, which it returns, and the line
+// that describes both.
+std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const models::Dataset> dataset,
+                                           const Known* known, std::vector<std::string>& notes) {
+  TrainOptions& options = run.options;
+  DataOptions& data = options.data;
+  if (!run.resumed.empty() && !options.given.count("--data")) check_there(data.source, run.resumed);
+  const bool named = options.given.count("--tokenizer") > 0;
+  const bool is_folders = !options.from_hf.empty() && !named;
+  std::optional<models::Tokenizer> tokenizer =
+      is_folders ? folder_tokenizer(data, *known, notes) : settle_tokenizer(data, known, named);
+  if (options.model.vocabulary == 0 && own_vocabulary(options.model) == 0 && tokenizer)
+    options.model.vocabulary = tokenizer->vocabulary();
+  run.dataset = dataset ? std::move(dataset) : dataset_of(run, tokenizer ? &*tokenizer : nullptr);
+  if (known) check_tokens(*known, data, *run.dataset);
+  if (is_folders && !tokenizer && run.dataset->is_text())
+    notes.push_back(
+        text("%s does not say what its %lld tokens are; the characters of %s are "
+             "taken for them",
+             known->path.c_str(), (long long)run.dataset->vocabulary(), data.source.c_str()));
+  check_data_flags(options, *run.dataset);
+  if (tokenizer && !data.source.empty()) {
+    if (is_folders && run.dataset->vocabulary() > tokenizer->vocabulary()) {
+      notes.push_back(text("the tokenizer of %s is not kept: %s has tokens from its %lld on",
+                           known->path.c_str(), data.source.c_str(),
+                           (long long)tokenizer->vocabulary()));
+      tokenizer.reset();
+      data.tokenizer.clear();
+      data.tokenizer_checksum.clear();
+    } else {
+      check_tokenizer(data, *tokenizer, *run.dataset);
+    }
+  }
+  run.data_line = described(data, *run.dataset, tokenizer);
+  return tokenizer;
+}
+
 // Epochs count samples: what is left of them goes in steps of today's size.
 // An epoch of fewer batches is a share of one. The samples of an epoch; 0: the run counts none.
 double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
@@ -161,52 +224,80 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
   return std::max<int64_t>(1, end.steps);
 }
 
+// Caches, prefetching and the drive are warm after two steps.
+StepRange steps_to_trace(int64_t first, int64_t end) {
+  constexpr int64_t warm_up = 2, count = 3;
+  const int64_t begin = first + std::clamp<int64_t>(end - first - count, 0, warm_up);
+  return {begin, std::min(end, begin + count)};
+}
+
+std::string trace_path(const TrainOptions& options) {
+  return options.trace + (is_first_process(options) ? "" : text(".rank%d", options.process->rank));
+}
+
 }  // namespace
 
-Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset) {
-  Run run{.options = given};
+void TracedSteps::write() {
+  is_written = true;
+  if (trace->is_empty()) {
+    std::fprintf(stderr, "trace: %s is not written: none of its steps was taken\n", path.c_str());
+    return;
+  }
+  trace->write(path);
+  trace->clear();
+}
+
+Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset,
+                std::shared_ptr<DirectoryLock> lock) {
+  Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
   if (!options.only_planned) require_device(options.place.type);
   if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
   settle_precision(options);
   std::optional<Settings> saved;
   Progress done;
-  if (!options.resume.empty()) run.resumed = checkpoint_to_resume(options.resume, options.save);
-  if (!run.resumed.empty()) {
-    const zero::CheckpointInfo info = zero::read_checkpoint_info(run.resumed);
+  if (options.resume != "auto" && HuggingFaceFolder::is_at(options.resume))
+    throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
+                      options.resume);
+  // Before the choice, so that no other run saves or removes checkpoints there behind it.
+  if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
+    run.lock = std::make_shared<DirectoryLock>(options.save);
+  if (!options.resume.empty()) run.checkpoint = checkpoint_to_resume(options.resume, options.save);
+  if (run.checkpoint) {
+    const zero::CheckpointInfo& info = run.checkpoint->manifest().info;
+    run.resumed = run.checkpoint->path();
     run.steps_done = info.steps;
-    saved = settings_from_json(info.config_json, run.resumed);
+    saved = settings_of(*run.checkpoint);
     done = {.steps = info.steps, .samples = saved->samples};
     adopt(*saved, options);
   }
   std::vector<std::string> notes;
-  if (!options.from_hf.empty()) notes = adopt_hf(options);
+  std::optional<Known> known;  // what the weights say that the run starts from
+  if (saved) known = {*saved, run.resumed, run.checkpoint};
+  if (!options.from_hf.empty()) {
+    const HuggingFaceFolder folder(options.from_hf);
+    notes = adopt_hf(folder, options);
+    known = {*settings_in(options.from_hf), options.from_hf};
+  }
   settle_schedule(options);
   settle_offload(options);
   if (options.place.device.threads == 0)
     options.place.device.threads = options.process
                                        ? threads_per_process(options.process->local_size)
                                        : threads_per_rank(static_cast<int>(options.ranks));
-  if (!options.trace.empty()) run.trace = std::make_shared<Trace>();
-  if (options.data.source.empty())
-    throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
-                      options.save + " has no checkpoint to resume");
-  const int64_t known = settle_tokenizer(options.data, saved ? &*saved : nullptr);
-  const int64_t own = own_vocabulary(options.model);
-  if (options.model.vocabulary == 0 && own == 0) options.model.vocabulary = known;
-  run.dataset =
-      dataset ? std::move(dataset)
-              : make_dataset(options.data, block_size_of(options.model, options.data), options.seed,
-                             options.model.vocabulary > 0 ? options.model.vocabulary : own);
-  if (saved) check_tokens(*saved, *run.dataset, options.data.source);
-  check_data_flags(options, *run.dataset);
-  check_tokenizer(options.data, known, *run.dataset);
+  const auto tokenizer = open_data(run, std::move(dataset), known ? &*known : nullptr, notes);
   run.settings = settings_of(options, *run.dataset);
+  if (known) run.settings.special_tokens = known->settings.special_tokens;
+  if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
   require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
-  if (!options.initial_weights.empty())
-    check_initial_weights(options.initial_weights, run.settings.model);
+  if (const std::string& path = options.initial_weights; !path.empty()) {
+    if (HuggingFaceFolder::is_at(path))
+      throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
+    if (is_directory(path)) run.initial = zero::open_checkpoint(path);
+    notes.push_back(check_initial_weights(path, run.initial, run.settings));
+  }
   if (!options.from_hf.empty())
-    hf_weights(options.from_hf, run.settings.model, &notes.emplace_back());
+    HuggingFaceFolder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
   if (is_first_process(options))
     for (const std::string& note : notes)
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
@@ -221,7 +312,11 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
   run.settings.steps = run.steps;
-  check_outputs(options, run.resumed);
+  if (!options.trace.empty()) {
+    const StepRange steps = options.trace_steps.value_or(steps_to_trace(done.steps, run.steps));
+    run.traced = std::make_shared<TracedSteps>(TracedSteps{trace_path(options), steps});
+  }
+  check_outputs(run);
   if (saved) {
     run.changes = check_resumed(*saved, run.settings);
     run.settings.samples = saved->samples;

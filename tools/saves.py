@@ -1,4 +1,5 @@
-"""The runs that `kills` and `power-loss` strike while they save, and what must be left of them."""
+"""What `kills` and `power-loss` strike while it writes, and what must be left of it: runs that save
+checkpoints, and commands that replace files which belong together."""
 import os
 import re
 import shutil
@@ -58,6 +59,10 @@ class Run:
         shutil.copytree(self.base, folder)
         return folder
 
+    def begins(self, line):
+        """Whether the save has begun with this line of strace's."""
+        return f"/.unfinished_step_{SAVED}" in line
+
     def struck(self, folder, steps=None):
         """The command that goes on from step_4, saves step_6 and then removes step_2."""
         steps = steps or self.steps
@@ -65,10 +70,12 @@ class Run:
                           *(["--save-interval", "2"] if steps > SAVED else []),
                           *([] if self.processes else ["--ranks", str(self.ranks)]))
 
-    def problems(self, folder, least=KEPT[-1]):
-        """What is wrong with what is left: step `least` or a later one must be there, every step_N
-        verify, and the newest give the bits of a run that nothing struck."""
+    def problems(self, folder, said=b"", least=KEPT[-1]):
+        """What is wrong with what is left: step `least`, or what it has said to be saved, or a later
+        one must be there, every step_N verify, and the newest give the bits of a run that nothing
+        struck."""
         found = []
+        least = max([least, *map(int, re.findall(rb"^saved .*step_(\d+)$", said, re.M))])
         os.makedirs(folder, exist_ok=True)
         steps = steps_in(folder)
         if max(steps, default=0) < least:
@@ -87,6 +94,104 @@ class Run:
         if left:
             found.append(f"left behind: {left}")
         return found
+
+
+class Outputs:
+    """A command that writes files which belong together, over older ones or where there are none:
+    whoever reads them finds all of the old ones or all of the new ones."""
+
+    processes, more, ranks = False, (), 1
+    steps = None
+
+    def __init__(self, program, name, fresh):
+        self.program, self.name, self.fresh = program, name, fresh
+
+    def __str__(self):
+        return f"{self.name}, " + ("an empty folder" if self.fresh else "older files before")
+
+    def command(self, folder, which):
+        """Which: "old" or "new"."""
+        inputs = os.path.dirname(self.base)
+        return [self.program, *{
+            "tokenize": ["tokenize", f"{inputs}/{which}.txt", "--tokenizer",
+                         "train:" + {"old": "258", "new": "260"}[which], "--workers", "1", "--out",
+                         f"{folder}/corpus"],
+            "export": ["export", f"{inputs}/{which}", "--hf", folder],
+            "consolidate": ["consolidate", f"{inputs}/{which}", f"{folder}/weights"]}[self.name]]
+
+    def prepare(self, folder):
+        os.mkdir(folder)
+        self.base = os.path.join(folder, "base")
+        for which, text, layers in ("old", "one one two two two", "1"), ("new", "two three " * 9, "2"):
+            with open(f"{folder}/{which}.txt", "w") as file:
+                file.write(text)
+            if self.name == "tokenize":
+                continue
+            finish([self.program, "tokenize", f"{folder}/{which}.txt", "--tokenizer", "train:258",
+                    "--out", f"{folder}/{which}.words"])
+            flags = [*FLAGS[:2], "--n-layer", layers, *FLAGS[4:]]
+            if self.name == "export":  # with a tokenizer among its files
+                flags[1], flags[flags.index("11")] = f"{folder}/{which}.txt", "4"
+                flags += ["--tokenizer", f"{folder}/{which}.words.tokenizer", "--val-fraction", "0"]
+            finish([self.program, "train", *flags, "--steps", "1", "--save", f"{folder}/{which}"])
+        self.views = {}
+        for which in "old", "new":
+            os.mkdir(f"{folder}/of_{which}")
+            finish(self.command(f"{folder}/of_{which}", which))
+            self.views[which] = view_of(f"{folder}/of_{which}")
+        assert self.views["old"] != self.views["new"]
+        os.mkdir(self.base)
+        if self.fresh:
+            self.views["old"] = {}
+        else:
+            finish(self.command(self.base, "old"))
+        return self
+
+    copy = Run.copy
+
+    def begins(self, line):
+        return True
+
+    def struck(self, folder, steps=None):
+        return self.command(folder, "new")
+
+    def problems(self, folder, said=b"", least=None):
+        """What is wrong with what is left: all files must be old or all new, or new where it has
+        said so. The next writer leaves the new ones and nothing else."""
+        found = []
+        view = view_of(folder)
+        if view != self.views["new"] and (b"saved " in said or view != self.views["old"]):
+            found.append(f"neither old nor new: { {name: len(text) for name, text in view.items()} }")
+        again = subprocess.run(self.struck(folder), capture_output=True, text=True)
+        if again.returncode != 0 or view_of(folder) != self.views["new"]:
+            found.append(f"written again with status {again.returncode}: {again.stderr}")
+        found += [f"left behind: {path}" for path in files_in(folder)
+                  if path not in self.views["new"] or os.path.islink(os.path.join(folder, path))]
+        return found
+
+
+def files_in(folder):
+    """Paths of all that is no folder, hidden ones too."""
+    return [os.path.relpath(os.path.join(place, name), folder)
+            for place, folders, names in os.walk(folder)
+            for name in names + [name for name in folders if os.path.islink(os.path.join(place, name))]]
+
+
+def view_of(folder):
+    """What a reader finds: contents by path. Nobody looks for hidden or unfinished files, and a link
+    is as good as what it leads to."""
+    view = {}
+    for path in files_in(folder):
+        hidden = path.endswith(".unfinished") or any(part.startswith(".") for part in path.split("/"))
+        if not hidden and os.path.isfile(os.path.join(folder, path)):
+            with open(os.path.join(folder, path), "rb") as file:
+                view[path] = file.read()
+    return view
+
+
+def outputs(program):
+    return [Outputs(program, name, fresh) for name in ("tokenize", "export", "consolidate")
+            for fresh in (False, True)]
 
 
 def finish(command):

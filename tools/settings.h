@@ -5,8 +5,10 @@
 #include <string>
 
 #include "models/gpt.h"
+#include "models/hugging_face.h"
 #include "tools/data_file.h"
 #include "tools/options.h"
+#include "zero/checkpoint_file.h"
 #include "zero/config.h"
 
 namespace zg::tools {
@@ -18,6 +20,10 @@ struct Settings {
   DataOptions data;
   std::string characters;  ///< of the data, in order of token ids; empty when tokens are numbers
   Contents contents;       ///< of the data file, as the run read it
+  models::SpecialTokens special_tokens;  ///< as imported; a tokenizer may say others
+  /// models::tokenizer_json() of the tokenizer that data names; empty: none, or an older
+  /// checkpoint. A checkpoint has it as a file of its own.
+  std::string tokenizer_json;
   int64_t micro_batch = 0;
   int64_t accumulation = 1;  ///< of the whole batch
   int64_t ranks = 1;         ///< that share the data
@@ -44,8 +50,17 @@ struct Settings {
   }
 };
 
-std::string to_json(const Settings& settings);
+std::string to_json(const Settings& settings);  ///< without tokenizer_json
 Settings settings_from_json(const std::string& json, const std::string& path);  ///< FileError
+
+/// A run as its checkpoint keeps it, beside tensors and counters. Paths are absolute in it, so that
+/// they lead to the same files from any folder.
+zero::CheckpointInfo checkpoint_info(const Settings& settings);
+/// Back from it; `path` is for errors. FileError.
+Settings settings_from(const zero::CheckpointInfo& info, const std::string& path);
+
+/// A path as a checkpoint has it: absolute, but for nothing, sort and adder.
+std::string absolute_path(const std::string& path);
 
 /// Compares a resumed run with its checkpoint: ConfigError when the model differs; what else
 /// differs, the contents of the data file too, comes back as lines "run.rate: 0.0005 in the

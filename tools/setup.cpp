@@ -6,13 +6,16 @@
 
 #include "models/names.h"
 #include "models/tokenized_text.h"
-#include "models/tokenizer_files.h"
 #include "runtime/comm.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
+#include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
+#include "tools/hugging_face.h"
 #include "tools/model_flags.h"
 #include "tools/text.h"
+#include "tools/tokenizers.h"
 #include "tools/values.h"
 #include "zero/checkpoint_file.h"
 #include "zero/consolidate.h"
@@ -109,82 +112,143 @@ std::string sizes(const models::GPTConfig& model) {
 
 }  // namespace
 
-std::optional<Settings> settings_in(const std::string& path) {
-  if (std::filesystem::is_directory(path))
-    return settings_from_json(zero::read_checkpoint_info(path).config_json, path);
-  const auto metadata = zero::SafetensorsReader(path).metadata();
-  const auto found = metadata.find(zero::config_metadata);
-  if (found == metadata.end()) return std::nullopt;
-  return settings_from_json(found->second, path);
+namespace {
+
+/// What the settings say of the model is what the tensors beside them have: else memory would be
+/// taken for a model that is not there. FileError.
+void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
+                 const std::string& path) {
+  const auto refuse = [&](const std::string& said, const std::string& there) {
+    throw FileError(path + ": its settings say a model with " + said + ", and its tensors have " +
+                    there + "; expected a checkpoint as zerograd wrote it");
+  };
+  if (settings.model.layers > static_cast<int64_t>(shapes.size()))
+    refuse(text("%lld blocks", (long long)settings.model.layers), text("%zu names", shapes.size()));
+  ParameterStore store;
+  const models::GPT model(store, settings.model);
+  for (const auto& [name, parameter] : store.by_name()) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end() || found->second != parameter->whole)
+      refuse("'" + name + "' " + parameter->whole.str(),
+             found == shapes.end() ? "none of that name" : found->second.str());
+  }
 }
 
-Settings settings_of(const std::string& path, const ModelOptions& options) {
-  if (std::filesystem::is_directory(path)) return *settings_in(path);
-  Settings settings{.micro_batch = default_micro_batch};
-  try {
-    if (std::optional<Settings> own = settings_in(path)) return *own;
-    settings.model = config_from_shapes(path, options);
-  } catch (const FileError& error) {
-    throw FileError(std::string(error.what()) +
-                    "; expected a checkpoint's DIR, a step_N or a safetensors file");
+}  // namespace
+
+std::optional<Settings> settings_in(const std::string& path) {
+  if (HuggingFaceFolder::is_at(path)) {
+    const HuggingFaceFolder folder(path);
+    Settings settings{.model = folder.model().config};
+    if (folder.has_tokenizer()) settings.data.tokenizer = path;
+    settings.special_tokens = folder.model().tokens;
+    settings.micro_batch = default_micro_batch;
+    return settings;
   }
+  if (is_directory(path)) return settings_of(*zero::open_checkpoint(path));
+  const zero::SafetensorsReader reader(path);
+  const auto info = zero::info_of(reader);
+  if (!info) return std::nullopt;
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, entry] : reader.entries()) shapes.emplace(name, entry.shape);
+  Settings settings = settings_from(*info, path);
+  check_model(settings, shapes, path);
   return settings;
 }
 
-std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options, int64_t block_size,
-                                              uint64_t seed, int64_t vocabulary) {
+Settings settings_of(const zero::CheckpointReader& checkpoint) {
+  Settings settings = settings_from(checkpoint.info(), checkpoint.path());
+  check_model(settings, checkpoint.manifest().parameters, checkpoint.path());
+  return settings;
+}
+
+Known known_of(const std::string& path, const ModelOptions& options) {
+  if (HuggingFaceFolder::is_at(path)) return {*settings_in(path), path};
+  if (!is_regular_file(path)) {
+    const Checkpoint checkpoint = usable_checkpoint(path);
+    return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
+  }
+  Settings settings{.micro_batch = default_micro_batch};
+  try {
+    if (std::optional<Settings> own = settings_in(path)) return {*own, path};
+    settings.model = config_from_shapes(path, options);
+  } catch (const FileError& error) {
+    throw FileError(std::string(error.what()) +
+                    "; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face "
+                    "folder");
+  }
+  return {.settings = settings, .path = path, .bare = true};
+}
+
+zero::WeightSource weights_of(const Known& known) {
+  if (known.checkpoint) return zero::weights_of(known.checkpoint);
+  return is_directory(known.path) ? HuggingFaceFolder(known.path).weights(known.settings.model)
+                                  : zero::weights_of(known.path);
+}
+
+DataKind kind_of(const std::string& source) {
+  if (source.empty()) return DataKind::none;
+  if (is_task(source)) return DataKind::task;
+  if (!indexed_prefix(source).empty()) return DataKind::documents;
+  if (ends_with(source, ".bin")) return DataKind::tokens;
+  if (ends_with(source, ".txt") || is_regular_file(source)) return DataKind::text;
+  const std::string found = is_directory(source)  ? " is a folder"
+                            : path_exists(source) ? " is no regular file"
+                                                  : " is not there";
+  throw ConfigError("--data: '" + source + "'" + found + ", and neither is there a " + source +
+                    ".idx; expected sort, adder, PATH.txt, PATH.bin or PREFIX" +
+                    did_you_mean(source, {"sort", "adder"}));
+}
+
+void check_there(const std::string& source, const std::string& checkpoint) {
+  std::error_code ignored;  // reading it tells what is wrong with one that cannot be asked
+  const bool gone =
+      std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
+  if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
+  throw FileError("--data: there is no " + source + ", with which " + checkpoint +
+                  " was trained; give --data PATH with its new place");
+}
+
+std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
+                                              const DatasetRequest& request) {
+  const int64_t block_size = request.block_size;
   if (options.source == "sort") {
-    if (block_size == 0) return models::sort_dataset(seed);
+    if (block_size == 0) return models::sort_dataset(request.seed);
     if (block_size % 2 == 0) refuse_block_size("sort", "2 x length - 1, an odd number", block_size);
-    return models::sort_dataset(seed, (block_size + 1) / 2);
+    return models::sort_dataset(request.seed, (block_size + 1) / 2);
   }
   if (options.source == "adder") {
-    if (block_size == 0) return models::adder_dataset(seed);
+    if (block_size == 0) return models::adder_dataset(request.seed);
     if (block_size % 3 != 0) refuse_block_size("adder", "3 x digits: 3, 6 or 9", block_size);
-    return models::adder_dataset(seed, block_size / 3);
+    return models::adder_dataset(request.seed, block_size / 3);
   }
   const models::TextOptions text = {.block_size = block_size > 0 ? block_size : text_block_size,
                                     .validation_fraction = options.validation_fraction,
                                     .order = options.order,
-                                    .seed = seed};
-  if (const std::string prefix = indexed_prefix(options.source); !prefix.empty()) {
-    const int64_t known =
-        options.tokenizer.empty() ? 0 : models::load_tokenizer(options.tokenizer).vocabulary();
-    return models::indexed_dataset(prefix, {.block_size = text.block_size,
-                                            .split = options.split,
-                                            .order = options.order,
-                                            .seed = seed,
-                                            .vocabulary = vocabulary > 0 ? vocabulary : known});
+                                    .seed = request.seed};
+  const DataKind kind = kind_of(options.source);
+  if (kind == DataKind::documents) {
+    const int64_t known = request.tokenizer ? request.tokenizer->vocabulary() : 0;
+    return models::indexed_dataset(
+        indexed_prefix(options.source),
+        {.block_size = text.block_size,
+         .split = options.split,
+         .order = options.order,
+         .seed = request.seed,
+         .vocabulary = request.vocabulary > 0 ? request.vocabulary : known});
   }
-  if (ends_with(options.source, ".bin")) return token_file_dataset(options.source, text);
-  if (ends_with(options.source, ".txt") || std::filesystem::is_regular_file(options.source))
-    return options.tokenizer.empty()
-               ? models::text_dataset(options.source, text)
-               : models::tokenized_dataset(options.source,
-                                           models::load_tokenizer(options.tokenizer), text);
-  throw ConfigError("--data: expected sort, adder, PATH.txt, PATH.bin or PREFIX, got '" +
-                    options.source + "', beside which there is no " + options.source + ".idx" +
-                    did_you_mean(options.source, {"sort", "adder"}));
+  if (kind == DataKind::tokens) return token_file_dataset(options.source, text);
+  return request.tokenizer ? models::tokenized_dataset(options.source, *request.tokenizer, text)
+                           : models::text_dataset(options.source, text);
 }
 
 std::string characters_of(const models::Dataset& dataset) {
-  const int64_t V = dataset.vocabulary();
-  std::vector<int32_t> ids(static_cast<size_t>(V));
+  const bool digits = dataset.question_length() > 0 && dataset.vocabulary() <= 10;
+  // Tokens that are numbers may be of any vocabulary, before a model's memory is known to suffice.
+  if (!dataset.is_text() && !digits) return "";
+  std::vector<int32_t> ids(static_cast<size_t>(dataset.vocabulary()));
   std::iota(ids.begin(), ids.end(), 0);
-  if (dataset.is_text()) return dataset.decode(ids);
-  if (dataset.question_length() == 0 || V > 10) return "";
-  return std::string("0123456789").substr(0, ids.size());
-}
-
-void check_tokens(const Settings& saved, const models::Dataset& dataset,
-                  const std::string& source) {
-  if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
-    throw ConfigError("--data: " + source + " has other characters than the checkpoint's " +
-                      saved.data.source);
-  if (dataset.vocabulary() > saved.model.vocabulary)
-    throw ConfigError("--data: expected at most the model's " +
-                      std::to_string(saved.model.vocabulary) + " tokens, got " +
-                      std::to_string(dataset.vocabulary()) + " in " + source);
+  return digits ? std::string("0123456789").substr(0, ids.size()) : dataset.decode(ids);
 }
 
 int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
@@ -227,10 +291,15 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   return config;
 }
 
-void check_initial_weights(const std::string& path, const models::GPTConfig& model) {
-  const std::optional<Settings> settings = settings_in(path);
-  if (!settings && !family_of(zero::SafetensorsReader(path))) return;
+std::string check_initial_weights(const std::string& path, const Checkpoint& checkpoint,
+                                  const Settings& run) {
+  const std::optional<Settings> settings =
+      checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
+  if (!settings && !family_of(zero::SafetensorsReader(path))) return "";
+  const std::string found = checkpoint ? checkpoint->path() : path;
+  const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
+  const models::GPTConfig& model = run.model;
   const bool learned = there.position == models::Position::learned;
   std::string flags;
   const auto compare = [&](const char* flag, int64_t size, int64_t own) {
@@ -250,6 +319,7 @@ void check_initial_weights(const std::string& path, const models::GPTConfig& mod
   if (!flags.empty())
     throw FileError("--init: " + path + " has " + sizes(there) + "; expected the run's " +
                     sizes(model) + "; try" + flags);
+  return note;
 }
 
 void adopt(const Settings& saved, TrainOptions& options) {
@@ -354,7 +424,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
     // As it was, or the largest that this number of ranks can share every step in.
     const int64_t common = batch.rampup.common(*batch.train);
     if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
-      while (share % *batch.micro != 0) --*batch.micro;
+      batch.micro = largest_divisor(share, *batch.micro);
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;
     if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
@@ -364,18 +434,16 @@ void adopt(const Settings& saved, TrainOptions& options) {
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
                                          const PlaceOptions& place) {
   require_device(place.type);
-  const bool is_file = std::filesystem::is_regular_file(path);
-  const std::string source = is_file ? path : usable_checkpoint(path);
-  Settings settings = settings_of(source, options);
-  models::validate(settings.model);
+  Known known = known_of(path, options);
+  models::validate(known.settings.model);
   auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
-  trained->model = std::make_unique<models::GPT>(trained->store, settings.model);
-  zero::Config config = settings.optimisation.engine;
-  require_dtype(place.type, config.compute, source);
+  trained->model = std::make_unique<models::GPT>(trained->store, known.settings.model);
+  zero::Config config = known.settings.optimisation.engine;
+  require_dtype(place.type, config.compute, known.path);
   config.offload = {};  // of training's states, for which there may be no place here
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
-  zero::load_weights(source, *trained->engine);
-  trained->settings = std::move(settings);
+  zero::load_weights(weights_of(known), *trained->engine);
+  trained->known = std::move(known);
   return trained;
 }
 

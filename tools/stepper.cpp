@@ -51,6 +51,11 @@ class TrainingStage final : public models::PipelineStage {
  public:
   TrainingStage(Stepper& stepper, int64_t micro_batches) : s_(stepper), last_(micro_batches - 1) {}
 
+  bool goes_on(int64_t) override {
+    stopped = stopped || s_.reaches_stop();
+    return !stopped;
+  }
+
   Tape tape() override { return s_.engine_->tape(); }
 
   Var forward(Tape& tape, const Var& input, int64_t index) override {
@@ -97,6 +102,7 @@ class TrainingStage final : public models::PipelineStage {
   }
 
   std::vector<double> losses;  ///< on the last stage, by micro-batch
+  bool stopped = false;        ///< within the step
 
  private:
   Stepper& s_;
@@ -115,7 +121,6 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
                           settings_.axes.sequence_parallel))),
       schedule_(settings_.optimisation.schedule),
       memory_(device_, keep) {
-  device_.set_trace(run.trace);
   const PhaseScope phase(device_, "initialise");
   engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings_.optimisation.engine);
 }
@@ -123,11 +128,16 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
 Stepper::~Stepper() = default;
 
 int64_t Stepper::load() {
-  if (!run_.resumed.empty()) return zero::load_checkpoint(run_.resumed, *engine_).micro_batches;
-  if (!run_.options.initial_weights.empty())
+  if (run_.checkpoint) {
+    zero::load_checkpoint(*run_.checkpoint, *engine_);
+    return run_.checkpoint->manifest().info.micro_batches;
+  }
+  if (run_.initial)
+    zero::load_weights(zero::weights_of(run_.initial), *engine_);
+  else if (!run_.options.initial_weights.empty())
     zero::load_weights(run_.options.initial_weights, *engine_);
   if (!run_.options.from_hf.empty())
-    zero::load_weights(hf_weights(run_.options.from_hf, settings_.model), *engine_);
+    zero::load_weights(HuggingFaceFolder(run_.options.from_hf).weights(settings_.model), *engine_);
   return 0;
 }
 
@@ -142,7 +152,19 @@ void Stepper::pass(Drill::Phase phase, int64_t step) {
 }
 
 Stepper::Step Stepper::step() {
-  const TraceSpan span(device_.compute(), "step");
+  const TracedSteps* traced = run_.traced.get();
+  if (!traced || !traced->steps.contains(engine_->steps())) return take_step();
+  struct Traced {
+    ~Traced() { device.set_trace(nullptr); }
+    const Device& device;
+  } const scope{device_};  // a step that is stopped throws
+  device_.set_trace(traced->trace, ranks_.rank());
+  return take_step();
+}
+
+Stepper::Step Stepper::take_step() {
+  TraceSpan span(device_.compute(), "step");
+  span.add("step", engine_->steps());
   ranks_.set_step(engine_->steps());
   memory_.begin_step(engine_->steps());
   Step done{.micro_batches = settings_.step_accumulation(),
@@ -152,6 +174,11 @@ Stepper::Step Stepper::step() {
   TrainingStage stage(*this, done.micro_batches);
   models::run_pipeline(mesh_, run_.options.axes.schedule, done.micro_batches,
                        model_->between(settings_.micro_batch), device_, stage);
+  if (stage.stopped) {
+    engine_->drop_gradients();
+    memory_.drop_step();
+    throw Stopped{};
+  }
   settings_.samples += done.samples;
   done.loss = engine_->mean_loss(stage.losses, done.micro_batches);
   if (run_.options.dump_gradients_step == engine_->steps())
@@ -169,9 +196,14 @@ Stepper::Step Stepper::step() {
   return done;
 }
 
+Tape Stepper::inference_tape() {
+  if (reaches_stop()) throw Stopped{};
+  return engine_->inference_tape();
+}
+
 Evaluation Stepper::evaluation() {
   return {.model = *model_,
-          .make_tape = [this] { return engine_->inference_tape(); },
+          .make_tape = [this] { return inference_tape(); },
           .dataset = *run_.dataset,
           .device = device_,
           .sorts = settings_.data.source == "sort"};
@@ -190,15 +222,16 @@ std::vector<int32_t> Stepper::sample() {
   std::vector<int32_t> ids(static_cast<size_t>(dataset.block_size())), targets(ids.size());
   dataset.sample(split, 0, ids.data(), targets.data());
   ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
-  return models::generate(*model_, [this] { return engine_->inference_tape(); }, {ids},
-                          sample_tokens, {.top_k = 10, .seed = settings_.seed})
+  return models::generate(*model_, [this] { return inference_tape(); }, {ids}, sample_tokens,
+                          {.top_k = 10, .seed = settings_.seed})
       .front();
 }
 
 int Stepper::agreed(int reason) {
-  // Sums of digits: how many ranks have each. Of the last, whose digit has three bits, one has.
-  constexpr int reasons[] = {SIGTERM, SIGINT, SIGPIPE, kill_switch};
-  constexpr int digit_bits = 20;
+  // The sum has a digit for each reason: how many ranks have it. Only rank 0 has the kill switch,
+  // so that the three bits that are left hold its digit.
+  constexpr int reasons[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, kill_switch};
+  constexpr int digit_bits = 15;
   int64_t own = 0;
   for (size_t i = 0; i < std::size(reasons); ++i)
     if (reason == reasons[i]) own = int64_t{1} << (digit_bits * i);
@@ -212,13 +245,15 @@ int Stepper::agreed(int reason) {
 }
 
 RankMemory Stepper::rank_memory() const {
-  RankMemory memory = {.rank = ranks_.rank(),
-                       .rest = engine_->resting_bytes(),
-                       .rows = memory_.rows(),
-                       .wire = ranks_.wire(),
-                       .axes = {},
-                       .place = {},
-                       .io = swapped(device_)};
+  RankMemory memory = {
+      .rank = ranks_.rank(),
+      .rest = engine_->resting_bytes(),
+      .rows = memory_.rows(),
+      .start = memory_.rows().empty() ? std::optional(memory_.now()) : std::nullopt,
+      .wire = ranks_.wire(),
+      .axes = {},
+      .place = {},
+      .io = swapped(device_)};
   if (settings_.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = sum(memory.wire, axis.wire);

@@ -7,6 +7,7 @@
 #include "models/pipeline.h"
 #include "runtime/mesh.h"
 #include "tools/evaluation.h"
+#include "tools/interrupt.h"
 #include "tools/memory_json.h"
 #include "tools/run.h"
 #include "zero/engine.h"
@@ -37,14 +38,18 @@ class Stepper {
     zero::StepResult result;
   };
   /// One optimizer step on the next samples, at the schedule's rate for what was taken so far.
+  /// Stopped: the state is as it was before.
   Step step();
+  /// From here on steps, validation and samples look for this stop before each micro-batch and each
+  /// token, and throw Stopped at it. Null: they do not.
+  void stop_with(CommonStop* stop) { stop_ = stop; }
   double rate() const;  ///< of the next step
   Evaluation evaluation();
   double validation_loss();
   std::vector<int32_t> sample();  ///< the tokens of a short text
-  /// A signal finds the ranks at different places and, where they are processes, not all of them:
-  /// whoever has one speaks for all, after a step. SIGTERM, SIGINT, SIGPIPE, kill_switch, which one
-  /// rank looks for, or 0.
+  /// Called after a step: a signal finds the ranks at different places and, where they are
+  /// processes, not all of them, so one that any rank got counts for all. SIGTERM, SIGINT, SIGHUP,
+  /// SIGPIPE, kill_switch (which only rank 0 looks for) or 0.
   int agreed(int reason);
 
   /// Here a drill may strike.
@@ -60,6 +65,9 @@ class Stepper {
 
  private:
   friend class TrainingStage;
+  Tape inference_tape();
+  bool reaches_stop() { return stop_ && stop_->reached(ranks_.rank()); }
+  Step take_step();
 
   const Run& run_;
   Communicator& ranks_;
@@ -71,6 +79,7 @@ class Stepper {
   std::unique_ptr<zero::Engine> engine_;
   zero::Schedule schedule_;
   MemoryRows memory_;
+  CommonStop* stop_ = nullptr;
 };
 
 }  // namespace zg::tools

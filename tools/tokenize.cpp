@@ -8,7 +8,7 @@
 #include "models/tokenizer_files.h"
 #include "runtime/error.h"
 #include "runtime/file_io.h"
-#include "tools/run.h"
+#include "runtime/file_set.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/text_documents.h"
@@ -21,9 +21,24 @@ namespace fs = std::filesystem;
 using Ids = std::vector<int32_t>;
 using Format = TokenizeOptions::Format;
 
-std::string tokenizer_folder(const TokenizeOptions& options) {
-  return options.prefix + ".tokenizer";
-}
+std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
+
+/// What --out names: everything that is written takes its place at one moment.
+struct Output {
+  std::string name;  // in the set's folder
+  FileSet files;
+
+  explicit Output(const fs::path& prefix)
+      : name(prefix.filename().string()), files(set_of(prefix, name)) {}
+
+ private:
+  // A prefix that cannot be written should be known before hours of work.
+  static FileSet set_of(const fs::path& prefix, const std::string& name) try {
+    return FileSet(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name);
+  } catch (const FileError& error) {
+    throw FileError("--out: " + prefix.string() + ".bin cannot be written: " + error.what());
+  }
+};
 
 // What would cost an input, or be read as something else.
 void check_outputs(const TokenizeOptions& options) {
@@ -34,22 +49,16 @@ void check_outputs(const TokenizeOptions& options) {
       if (input == output || fs::equivalent(input, output, ignored))
         throw ConfigError("--out: " + output + " is a text to read; expected another PREFIX");
     }
-  if (options.format == Format::llmc && fs::exists(options.prefix + ".idx"))
+  if (options.format == Format::llmc && path_exists(options.prefix + ".idx"))
     throw ConfigError("--out: " + options.prefix + ".idx is there, so that " + options.prefix +
                       ".bin would be read as Megatron's; expected another PREFIX");
-  check_writable("--out", options.prefix + ".bin");
 }
 
 models::Tokenizer trained_on(const TokenizeOptions& options) {
   TextDocuments documents(options.inputs, options.json_key);
   std::string all, document;
   while (documents.next(document)) all += (all.empty() ? "" : "\n") + document;
-  const models::Tokenizer tokenizer =
-      models::train_tokenizer(all, {.vocabulary = options.train_size});
-  models::save_tokenizer(tokenizer, tokenizer_folder(options));
-  std::printf("saved %s: %lld tokens\n", tokenizer_folder(options).c_str(),
-              (long long)tokenizer.vocabulary());
-  return tokenizer;
+  return models::train_tokenizer(all, {.vocabulary = options.train_size});
 }
 
 models::Tokenizer tokenizer_for(const TokenizeOptions& options) {
@@ -154,13 +163,20 @@ int tokenize(const std::vector<std::string>& arguments) {
   TokenizeOptions options;
   if (!parse(arguments, options)) return 0;
   check_outputs(options);
+  Output out(options.prefix);
   const models::Tokenizer tokenizer = tokenizer_for(options);
   const int64_t vocabulary = tokenizer.vocabulary();
-  const bool megatron = options.format == Format::megatron;
-  const auto writer = megatron ? models::indexed_dataset_writer(options.prefix, vocabulary)
-                               : models::token_file_writer(options.prefix + ".bin", vocabulary);
+  const bool megatron = options.format == Format::megatron, trained = options.train_size > 0;
+  if (trained) models::add_tokenizer(tokenizer, out.files, tokenizer_folder(out.name));
+  const auto writer = megatron
+                          ? models::indexed_dataset_writer(out.files, out.name, vocabulary)
+                          : models::token_file_writer(out.files, out.name + ".bin", vocabulary);
   const Account done = write(options, tokenizer, *writer);
   writer->finish();
+  out.files.finish();
+  if (trained)
+    std::printf("saved %s: %lld tokens\n", tokenizer_folder(options.prefix).c_str(),
+                (long long)vocabulary);
   std::printf("saved %s.bin%s: %lld documents, %lld tokens, vocabulary %lld%s\n",
               options.prefix.c_str(), megatron ? (" and " + options.prefix + ".idx").c_str() : "",
               (long long)done.documents, (long long)done.tokens, (long long)vocabulary,

@@ -22,10 +22,10 @@ struct Ended {
 
 // Every rank that a failure reached says so; the first cause is the command's own error.
 Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
-                 const InterruptScope& interrupt) {
+                 const InterruptScope& interrupt, CommonStop& stop) {
   try {
     Training training(run, ranks, device);
-    const int status = training.run(interrupt);
+    const int status = training.run(interrupt, &stop);
     return {status, training.finished(), training.memory()};
   } catch (const CommError& error) {
     std::fprintf(stderr, "rank %d/%d ends: CommError: %s\n", ranks.rank(), ranks.size(),
@@ -37,10 +37,11 @@ Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
 int train_on_threads(const Run& run, const InterruptScope& interrupt) {
   int status = 0;
   bool finished = false;
+  CommonStop stop(run.options.ranks, interrupt);
   std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
             [&](Communicator& ranks, const Device& device) {
-              Ended own = train_rank(run, ranks, device, interrupt);
+              Ended own = train_rank(run, ranks, device, interrupt, stop);
               memory[static_cast<size_t>(ranks.rank())] = std::move(own.memory);
               if (ranks.rank() > 0) return;
               status = own.status;
@@ -68,11 +69,14 @@ int train_on_threads(const Run& run, const InterruptScope& interrupt) {
 }
 
 // One of several processes: each is a rank and reports for itself.
-int train_as_process(const Run& run, const InterruptScope& interrupt) {
+int train_as_process(const Run& prepared, const TrainOptions& given,
+                     const InterruptScope& interrupt) {
   int status = 0;
+  Run run = prepared;
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
+    run = agreed(run, given, ranks);
     Training training(run, ranks, device);
-    status = training.run(interrupt);
+    status = training.run(interrupt, nullptr);
     if (!training.finished() || run.options.memory_json.empty()) return;
     const auto texts = gather_texts(ranks, to_json(training.memory()));
     if (ranks.rank() == 0)
@@ -99,15 +103,21 @@ int train_as_process(const Run& run, const InterruptScope& interrupt) {
   return status;
 }
 
-int train_on_ranks(const Run& run) {
+int train_on_ranks(const Run& run, const TrainOptions& given) {
   const InterruptScope interrupt;
-  return run.options.process ? train_as_process(run, interrupt) : train_on_threads(run, interrupt);
+  return run.options.process ? train_as_process(run, given, interrupt)
+                             : train_on_threads(run, interrupt);
 }
 
+/// What saves have left behind that failed or were killed, also those of an earlier run: nobody
+/// else writes there while the run has its lock.
+void remove_leftovers(const Run& run) {
+  if (run.lock) zero::remove_unfinished(run.options.save);
+}
+
+// What the steps to trace left, where the run ended among them.
 void write_trace(const Run& run) {
-  if (!run.trace) return;
-  const bool first = is_first_process(run.options);
-  run.trace->write(run.options.trace + (first ? "" : text(".rank%d", run.options.process->rank)));
+  if (run.traced && !run.traced->is_written) run.traced->write();
 }
 
 // A rank that stalls or is killed takes its process with it, so that what goes on is another one.
@@ -115,7 +125,7 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "train");
   return run_with_restarts(options, arguments,
                            [](std::vector<std::string> words) {
-                             words.insert(words.begin(), "/proc/self/exe");
+                             words.insert(words.begin(), this_program);
                              return run_child(words, "try without --max-restarts");
                            })
       .status;
@@ -133,8 +143,9 @@ int train(const std::vector<std::string>& arguments) {
   check_budgets(run);
   int status = 0;
   try {
-    status = train_on_ranks(run);
+    status = train_on_ranks(run, options);
   } catch (...) {
+    remove_leftovers(run);
     try {
       write_trace(run);
     } catch (const FileError&) {  // the first error is the one to report
@@ -146,6 +157,7 @@ int train(const std::vector<std::string>& arguments) {
       explain(run, error);
     }
   }
+  remove_leftovers(run);
   write_trace(run);
   return status;
 }

@@ -49,10 +49,6 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
 }
 
 void Training::prepare_engine() {
-  if (is_first() && !options_.save.empty()) {
-    lock_.emplace(options_.save);
-    check_own_directory(options_.save, run_.resumed);  // again: nobody can come in between now
-  }
   if (!options_.save.empty())
     checkpoints_.emplace(
         CheckpointDirectory::Options{
@@ -100,11 +96,9 @@ void Training::announce() {
         axes.sequence_parallel ? ", which share the tokens too" : "",
         100.0 * models::pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
   if (const std::string drive = swap_description(device_); !drive.empty())
-    console_->log(text("drive %s: %s", options_.offload.nvme_path.c_str(), drive.c_str()));
-  console_->log(text("data %s: %lld training and %lld validation samples of %lld tokens",
-                     settings_.data.source.c_str(), (long long)dataset_.epoch_samples(Split::train),
-                     (long long)dataset_.epoch_samples(Split::validation),
-                     (long long)dataset_.block_size()));
+    console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), drive.c_str(),
+                       swap_requests(device_).c_str()));
+  console_->log(run_.data_line);
   console_->log(
       text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
            (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
@@ -135,7 +129,8 @@ void Training::announce() {
                         static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
 
-int Training::run(const InterruptScope& interrupt) {
+int Training::run(const InterruptScope& interrupt, CommonStop* stop) {
+  stepper_.stop_with(stop);
   try {
     return run_steps(interrupt);
   } catch (const LeftEarly&) {
@@ -150,24 +145,43 @@ int Training::run_steps(const InterruptScope& interrupt) {
   ranks_.set_step(engine_.steps());
   stepper_.pass(Drill::Phase::init);
   ranks_.wait(ranks_.barrier("start"));
-  while (engine_.steps() < run_.steps) {
-    ranks_.set_step(engine_.steps());
-    stepper_.pass(Drill::Phase::begin);
-    report(train_step(engine_.steps()));
-    if (checkpoints_) checkpoints_->look();
-    report_periodic(engine_.steps());
-    if (const int reason = stepper_.agreed(reason_to_end(interrupt)))
-      return reason == kill_switch
-                 ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
-                 : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
-    if (is_due(engine_.steps(), options_.exit_interval) && engine_.steps() < run_.steps)
-      return end_early(text("--exit-interval %lld ends the run", (long long)options_.exit_interval),
-                       0);
-  }
+  // Every rank has loaded. Open files would keep the space of a checkpoint that is removed later.
+  if (is_first() || options_.process)
+    for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
+      if (checkpoint) checkpoint->close();
+  while (engine_.steps() < run_.steps) try {
+      if (const std::optional<int> status = take_step(interrupt)) return *status;
+    } catch (const Stopped&) {
+      return end_early("interrupted by " + name_of_signal(interrupt.signal()),
+                       128 + interrupt.signal());
+    }
+  interrupt.save_from_now();
+  stepper_.stop_with(nullptr);
   memory_ = stepper_.rank_memory();  // without what scores and the hash take
   const int status = finish(interrupt);
   finished_ = true;
   return status;
+}
+
+// A step and what follows it. The exit status where the run ends here, before its last step.
+std::optional<int> Training::take_step(const InterruptScope& interrupt) {
+  ranks_.set_step(engine_.steps());
+  stepper_.pass(Drill::Phase::begin);
+  const StepRecord record = train_step(engine_.steps());
+  interrupt.save_from_now();  // before anybody reads that the step is done
+  report(record);
+  if (checkpoints_) checkpoints_->look();
+  report_periodic(engine_.steps());
+  const int reason = stepper_.agreed(reason_to_end(interrupt));
+  write_trace();  // every rank has taken the step
+  if (reason)
+    return reason == kill_switch
+               ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
+               : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
+  if (is_due(engine_.steps(), options_.exit_interval) && engine_.steps() < run_.steps)
+    return end_early(text("--exit-interval %lld ends the run", (long long)options_.exit_interval),
+                     0);
+  return std::nullopt;
 }
 
 StepRecord Training::train_step(int64_t step) {
@@ -288,6 +302,21 @@ void Training::report_epochs() {
     console_->result(line);
 }
 
+void Training::write_trace() {
+  TracedSteps* traced = run_.traced.get();
+  const bool writes = is_first() || options_.process;
+  if (!traced || !writes || traced->is_written || engine_.steps() < traced->steps.end) return;
+  try {
+    traced->write();
+    console_->log(text("trace of steps %lld to %lld: %s", (long long)traced->steps.first,
+                       (long long)(traced->steps.end - 1), traced->path.c_str()));
+  } catch (const FileError& error) {
+    console_->end_progress();
+    std::fprintf(stderr, "error: FileError: %s; training goes on\n", error.what());
+    results_lost_ = true;
+  }
+}
+
 TensorBoardFile::Place Training::place() const {
   return {.steps = engine_.steps(), .samples = settings_.samples};
 }
@@ -329,7 +358,8 @@ bool Training::save_last() {
 
 void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
   if (result.failed_rank < 0) return console_->result("saved " + step_n);
-  if (result.reason.empty()) return;
+  // The end of a run tries the last step again that an interval could not save.
+  if (result.reason.empty() || std::exchange(reported_, step_n) == step_n) return;
   console_->end_progress();
   std::fprintf(stderr,
                "save failed: %s: rank %d: %s; earlier checkpoints stay and the next save tries "

@@ -22,9 +22,10 @@ class Training {
  public:
   /// Run, communicator and device's owner must outlive it. Announces the run.
   Training(const Run& run, Communicator& ranks, const Device& device);
-  /// The exit status; also after an error rank 0 prints the memory table. Of signals any
-  /// rank's counts for all; once the last step is saved they end the process.
-  int run(const InterruptScope& interrupt);
+  /// The exit status; also after an error rank 0 prints the memory table. A signal that one rank
+  /// gets counts for all; once the last step is saved it ends the process. `stop`: of ranks that
+  /// are threads, which then stop within a step too; null: after it.
+  int run(const InterruptScope& interrupt, CommonStop* stop);
   const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
   bool finished() const { return finished_; }  ///< after run(): neither interrupted nor a drill
 
@@ -32,6 +33,7 @@ class Training {
   void prepare_engine();
   void announce();
   int run_steps(const InterruptScope& interrupt);
+  std::optional<int> take_step(const InterruptScope& interrupt);
   StepRecord train_step(int64_t step);
   void note_divergence(int64_t step, double loss);
   void note_growth(int64_t samples);
@@ -42,6 +44,7 @@ class Training {
   void report_as_deepspeed(const StepRecord& record);
   void report_periodic(int64_t step);
   void report_epochs();
+  void write_trace();
   TensorBoardFile::Place place() const;
   void validate();
   void print_sample();
@@ -64,7 +67,6 @@ class Training {
   Settings& settings_;  ///< position and loss move on
   zero::Engine& engine_;
   RankMemory memory_;
-  std::optional<DirectoryLock> lock_;               ///< of --save
   std::optional<CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardFile> tensorboard_;
@@ -73,6 +75,7 @@ class Training {
   std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
   int64_t validated_at_ = -1, saved_at_ = -1;
+  std::string reported_;      ///< the step_N whose failure was printed last
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
   double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
   double seconds_ = 0.0;      ///< of this run's steps

@@ -30,6 +30,7 @@ const std::set<std::string> without_effect = {"--autotuning",
                                               "--sample-interval",
                                               "--metrics",
                                               "--trace",
+                                              "--trace-steps",
                                               "--score-samples",
                                               "--dump-memory",
                                               "--memory-json",
@@ -189,6 +190,11 @@ int tune(const std::vector<std::string>& arguments) {
         "tune: every trial failed, as the table says; try a longer --time, or train with the flags "
         "of a row to see all that it says");
   write_config(options.out, config_with(best->plan.tuning, run));
+  if (best != search.fastest())
+    std::fprintf(stderr,
+                 "within the noise of the fastest the best is the one nearest to the run as given: "
+                 "%s\n",
+                 described(best->plan.tuning, run).c_str());
   Words words = words_of(options, {"--autotuning"});
   const Words flags = flags_of(best->plan.tuning, run);
   words.insert(words.end(), flags.begin(), flags.end());

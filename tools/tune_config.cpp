@@ -60,23 +60,33 @@ void set_batch(Json& config, const Tuning& tuning, const Run& run) {
   config["gradient_accumulation_steps"] = tuning.accumulation;
 }
 
-// accelerate's file says it elsewhere, and without a file a flag did.
-void set_precision(Json& config, const OptimisationOptions& optimisation) {
-  for (const char* known : {"fp16", "bf16", "bfloat16"})
-    if (config.contains(known)) return;
-  if (!optimisation.preset.empty()) return;
-  if (optimisation.engine.compute == DType::bf16) config["bf16"] = {{"enabled", true}};
-  if (optimisation.engine.compute == DType::f16) config["fp16"] = {{"enabled", true}};
+// What the config leaves open, accelerate's file or a flag has said.
+void set_precision(Json& config, const CheckedConfig& given,
+                   const OptimisationOptions& optimisation) {
+  const DType compute = optimisation.engine.compute;
+  if (compute == DType::f32 || given.is_on("fp16", "enabled") || given.is_on("bf16", "enabled"))
+    return;
+  const bool is_preset_of_flag =
+      !optimisation.preset.empty() && !given.is_on("bf16", "bf16_optimizer_states");
+  if (is_preset_of_flag) return;
+  const char* const name = compute == DType::f16         ? "fp16"
+                           : config.contains("bfloat16") ? "bfloat16"
+                                                         : "bf16";
+  const Setting* enabled = given.find(compute == DType::f16 ? "fp16" : "bf16", "enabled");
+  if (!enabled || !enabled->given) section(config, name)["enabled"] = true;
 }
 
 }  // namespace
 
 std::string config_with(const Tuning& tuning, const Run& run) {
   const TrainOptions& options = run.options;
-  Json config = Json::object();
-  if (!options.config.path.empty()) config = json_of(deepspeed_config(options.config));
+  const Value given = options.config.path.empty() ? Value{.kind = Value::Kind::object}
+                                                  : deepspeed_config(options.config);
+  Json config = json_of(given);
   set_batch(config, tuning, run);
-  set_precision(config, run.settings.optimisation);
+  set_precision(config,
+                check_config(given, options.config.path, options.config.compat, /*lenient=*/true),
+                run.settings.optimisation);
   Json& zero = section(config, "zero_optimization");
   for (const char* old : {"cpu_offload", "cpu_offload_param", "prefetch_bucket_size"})
     zero.erase(old);

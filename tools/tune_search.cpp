@@ -29,12 +29,27 @@ double Search::left() const {
   return time_s_ - std::chrono::duration<double>(Clock::now() - begin_).count();
 }
 
-const Trial* Search::best() const {
+const Trial* Search::fastest() const {
   const auto found =
       std::max_element(trials_.begin(), trials_.end(), [&](const Trial& a, const Trial& b) {
         return a.samples_per_s(run_) < b.samples_per_s(run_);
       });
   return found == trials_.end() || !found->failure.empty() ? nullptr : &*found;
+}
+
+const Trial* Search::best() const {
+  std::vector<Measured> measured;
+  std::vector<const Trial*> trials;
+  for (const Trial& trial : trials_) {
+    if (!trial.failure.empty()) continue;
+    const double samples = trial.samples_per_s(run_) * trial.seconds;
+    measured.push_back({.fast = trial.fast_s / samples,
+                        .median = trial.seconds / samples,
+                        .slow = trial.slow_s / samples,
+                        .deviations = deviations_of(trial.plan.tuning, run_)});
+    trials.push_back(&trial);
+  }
+  return trials.empty() ? nullptr : trials[simplest_within_noise(measured)];
 }
 
 void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
@@ -68,7 +83,7 @@ void Search::try_each(const std::vector<Planned>& plans) {
 
 // Whether there was one to try.
 bool Search::try_neighbours(const std::vector<Planned>& plans) {
-  const Tuning tuning = best()->plan.tuning;
+  const Tuning tuning = fastest()->plan.tuning;
   size_t below = plans.size(), above = plans.size();
   for (size_t i = 0; i < plans.size(); ++i) {
     const Tuning& other = plans[i].tuning;
@@ -100,7 +115,7 @@ void Search::find_fastest(const std::vector<Planned>& plans) {
   const auto own = flags_of(tuning_of(run_), run_);
   for (size_t i = 0; i < plans.size(); ++i)
     if (flags_of(plans[i].tuning, run_) == own) try_plan(plans, i);
-  while (best() && trials_.size() < most_trials && try_neighbours(plans)) {
+  while (fastest() && trials_.size() < most_trials && try_neighbours(plans)) {
   }
 }
 

@@ -1,12 +1,37 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/tune_trial.h"
 
 namespace zg::tools {
+
+/// What a trial measured, for a choice: seconds per sample, quartiles of its steps, and by how many
+/// values it deviates from the run as the user gave it.
+struct Measured {
+  double fast, median, slow;
+  int deviations;
+};
+/// Of those whose middle half of the steps overlaps that of the fastest median, which is the noise
+/// of the measurement, the one with the fewest deviations; among equals the fastest.
+inline size_t simplest_within_noise(std::span<const Measured> trials) {
+  const auto& fastest =
+      *std::min_element(trials.begin(), trials.end(),
+                        [](const Measured& a, const Measured& b) { return a.median < b.median; });
+  size_t chosen = static_cast<size_t>(&fastest - trials.data());
+  for (size_t i = 0; i < trials.size(); ++i) {
+    const Measured &trial = trials[i], &best = trials[chosen];
+    if (trial.fast > fastest.slow) continue;
+    if (std::pair(trial.deviations, trial.median) < std::pair(best.deviations, best.median))
+      chosen = i;
+  }
+  return chosen;
+}
 
 /// Runs planned settings for real, one after the other, until `time_s` after `begin`.
 class Search {
@@ -22,8 +47,9 @@ class Search {
   void try_each(const std::vector<Planned>& plans);
 
   const std::vector<Trial>& trials() const { return trials_; }
-  const Trial* best() const;              ///< null: all failed
-  int signal() const { return signal_; }  ///< SIGINT or SIGTERM that ended it; 0: none
+  const Trial* fastest() const;           ///< null: all failed
+  const Trial* best() const;              ///< simplest_within_noise(); null: all failed
+  int signal() const { return signal_; }  ///< SIGINT, SIGTERM or SIGHUP that ended it; 0: none
 
  private:
   double left() const;

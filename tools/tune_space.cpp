@@ -72,6 +72,18 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
   return flags;
 }
 
+int deviations_of(const Tuning& tuning, const Run& run) {
+  const Tuning own = tuning_of(run);
+  return (tuning.stage != own.stage) + (tuning.offload.optimizer != own.offload.optimizer) +
+         (tuning.offload.gradient != own.offload.gradient) +
+         (tuning.offload.parameter != own.offload.parameter) +
+         (tuning.offload.activation != own.offload.activation) +
+         (tuning.activation_checkpoint != own.activation_checkpoint) +
+         (tuning.micro_batch != own.micro_batch) +
+         (tuning.reduce_bucket_size != own.reduce_bucket_size) +
+         (tuning.prefetch_bucket_size != own.prefetch_bucket_size);
+}
+
 std::string described(const Tuning& tuning, const Run& run) {
   const std::vector<std::string> flags = flags_of(tuning, run);
   return flags.empty() ? "as given" : join(flags, " ");

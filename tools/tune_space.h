@@ -25,6 +25,10 @@ Run tuned(const Run& run, const Tuning& tuning);
 /// differs. None of what was given.
 std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
 
+/// How many of its values the run as given does not have: stage, each place, checkpointing, the
+/// micro-batch, each bucket.
+int deviations_of(const Tuning& tuning, const Run& run);
+
 /// The same for people to read.
 std::string described(const Tuning& tuning, const Run& run);
 

@@ -33,9 +33,10 @@ void read_steps(const std::string& output, Trial& trial) {
     if (record["step"] >= warm_up) seconds.push_back(record["step_s"]);
   }
   if (seconds.empty()) return void(trial.failure = "no steps came of it");
-  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  trial.seconds = *middle;
+  std::sort(seconds.begin(), seconds.end());
+  trial.fast_s = seconds[seconds.size() / 4];
+  trial.seconds = seconds[seconds.size() / 2];
+  trial.slow_s = seconds[seconds.size() * 3 / 4];
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ double Trial::samples_per_s(const Run& run) const {
 
 Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s) {
   const auto steps = std::clamp<int64_t>(static_cast<int64_t>(seconds / plan.seconds), 3, 50);
-  flags.insert(flags.begin(), {"/proc/self/exe", "train"});
+  flags.insert(flags.begin(), {this_program, "train"});
   for (const char* word : {"--score-samples", "0", "--eval-batches", "1", "--log-interval", "0",
                            "--progress", "off", "--metrics", "/dev/stdout", "--steps"})
     flags.push_back(word);

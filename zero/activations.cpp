@@ -1,8 +1,19 @@
 #include "zero/activations.h"
 
+#include <string>
 #include <utility>
 
+#include "zero/transfer.h"
+
 namespace zg::zero {
+namespace {
+
+/// The unit or the op that is under way.
+std::string traced_name(const Stream& stream) {
+  return stream.trace() ? stream.device().memory().name() : std::string();
+}
+
+}  // namespace
 
 Tensor OffloadedActivations::keep(const Tensor& tensor, Stream& stream) {
   if (tensor.numel() == 0) return tensor;
@@ -15,7 +26,7 @@ Tensor OffloadedActivations::keep(const Tensor& tensor, Stream& stream) {
   const PurposeScope purpose(tensor.device(), Purpose::activation);
   const Space space = space_ == Space::host ? host_space(tensor.device()) : space_;
   Tensor kept = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), space);
-  copy(tensor, kept, stream);
+  traced_copy(tensor, kept, "activation of ", traced_name(stream));
   known = {tensor.buffer(), kept.buffer()};
   return kept;
 }
@@ -24,7 +35,7 @@ Tensor OffloadedActivations::fetch(const Tensor& kept, Stream& stream) {
   if (kept.numel() == 0) return kept;
   const PurposeScope purpose(kept.device(), Purpose::activation);
   const Tensor fetched = Tensor::empty(kept.shape(), kept.dtype(), kept.device());
-  copy(kept, fetched, stream);
+  traced_copy(kept, fetched, "activation of ", traced_name(stream));
   return fetched;
 }
 

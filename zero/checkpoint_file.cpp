@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
@@ -30,11 +32,6 @@ std::optional<int64_t> step_of(const std::string& name) {
       std::from_chars(name.data() + std::string(step_prefix).size(), end, step);
   if (error != std::errc() || rest != end || step < 0) return std::nullopt;
   return step;
-}
-
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
 }
 
 /// Up to three names of the file, for an error message; those of the wanted shape first.
@@ -82,6 +79,18 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
                       ", which the model has not; load_weights takes what the model has");
 }
 
+/// Calls f for ranges that make up `held`, so that no rank has more of a parameter in memory beside
+/// the engine's own than 32 MiB, eight of a checkpoint's blocks.
+template <class F>
+void for_each_range(const Engine::Held& held, const F& f) {
+  constexpr int64_t longest = int64_t{1} << 23;
+  for (int64_t begin = held.begin; begin < held.end; begin += longest)
+    f(Engine::Held{begin, std::min(begin + longest, held.end)});
+}
+
+/// Whether elements of a part of a parameter that follow each other do so in the whole, too.
+bool is_range(const Slice& slice) { return slice.outer == 1 || slice.is_whole(); }
+
 std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
   std::vector<float> part(static_cast<size_t>(slice.numel()));
   for_each_common(slice, 0, slice.numel(), whole_slice(slice.whole_numel()),
@@ -95,7 +104,7 @@ std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) 
 
 std::vector<StepFolder> step_folders(const std::string& directory) {
   std::vector<StepFolder> folders;
-  if (!exists(directory)) return folders;
+  if (!path_exists(directory)) return folders;
   for (const fs::path& entry : entries_of(directory))
     if (const std::optional<int64_t> step = step_of(entry.filename().string()))
       folders.push_back({*step, entry.string()});
@@ -118,22 +127,103 @@ void remove_checkpoint(const std::string& step_folder) {
 }
 
 std::string find_checkpoint(const std::string& path) {
-  if (exists(path + "/" + manifest_name)) return path;
-  if (!exists(path))
+  if (path_exists(path + "/" + manifest_name)) return path;
+  if (!path_exists(path))
     throw FileError("checkpoint: " + path +
                     ": there is nothing of that name; expected a step_N folder or one with some");
   for (const StepFolder& folder : step_folders(path))
-    if (exists(folder.path + "/" + manifest_name)) return folder.path;
+    if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
   throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
 }
 
+namespace {
+
+using Reader = std::shared_ptr<CheckpointReader>;
+
+// Each of them needs a save of another process in between, and most are too few to come to two.
+constexpr int most_attempts = 100;
+
+[[noreturn]] void refuse_changing(const std::string& path) {
+  throw FileError("checkpoint: " + path + ": its checkpoints come and go faster than they can be " +
+                  "read; try again later");
+}
+
+/// The newest step_N of a DIR that `look` takes: it gives a reader, null for one to pass over, and
+/// nothing for one that has gone meanwhile. Null: it takes none.
+Reader newest_of(const std::string& directory,
+                 const std::function<std::optional<Reader>(const StepFolder&)>& look) {
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    std::optional<Reader> seen = Reader();
+    for (const StepFolder& folder : step_folders(directory)) {
+      seen = look(folder);
+      if (!seen) break;
+      if (*seen) return *seen;
+    }
+    if (seen) return nullptr;
+  }
+  refuse_changing(directory);
+}
+
+/// All of them in a line.
+std::string summary(const std::vector<std::string>& damages) {
+  const size_t more = damages.size() - 1;
+  return damages.front() + (more ? "; and " + std::to_string(more) + " more" : "");
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
+  for (int attempt = 0; path_exists(path + "/" + manifest_name); ++attempt) {
+    if (Reader reader = CheckpointReader::open(path)) return reader;
+    if (attempt == most_attempts) refuse_changing(path);
+  }
+  Reader newest;
+  if (path_exists(path))
+    newest = newest_of(path, [](const StepFolder& folder) -> std::optional<Reader> {
+      if (path_exists(folder.path + "/" + manifest_name)) {
+        const Reader reader = CheckpointReader::open(folder.path);
+        return reader ? std::optional(reader) : std::nullopt;
+      }
+      return path_exists(folder.path) ? std::optional(Reader()) : std::nullopt;
+    });
+  return newest ? newest : open_checkpoint(find_checkpoint(path));
+}
+
+std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
+                                                    const PassedOver& passed_over) {
+  if (step_folders(path).empty()) return open_checkpoint(path);
+  std::set<std::string> damaged;
+  const Reader newest = newest_of(path, [&](const StepFolder& folder) -> std::optional<Reader> {
+    std::vector<std::string> damages;
+    try {
+      Reader reader = CheckpointReader::open(folder.path);
+      if (!reader) return std::nullopt;
+      damages = reader->damages();
+      if (damages.empty()) return reader;
+    } catch (const FileError& error) {
+      damages = {error.what()};
+    }
+    if (damaged.insert(folder.path).second && passed_over) passed_over(folder, summary(damages));
+    return nullptr;
+  });
+  if (newest) return newest;
+  throw FileError(path + (damaged.size() == 1 ? ": its one checkpoint does not verify"
+                                              : ": none of its " + std::to_string(damaged.size()) +
+                                                    " checkpoints verifies"));
+}
+
 CheckpointInfo read_checkpoint_info(const std::string& path) {
-  return read_manifest(find_checkpoint(path)).info;
+  return open_checkpoint(path)->info();
 }
 
 std::vector<std::string> damages_of(const std::string& step_folder) {
   try {
-    return CheckpointReader(step_folder).damages();
+    for (int attempt = 0; attempt < most_attempts; ++attempt) {
+      if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
+      if (!path_exists(step_folder))
+        throw FileError("checkpoint: " + step_folder + ": there is nothing of that name");
+    }
+    refuse_changing(step_folder);
   } catch (const FileError& error) {
     return {error.what()};
   }
@@ -141,13 +231,16 @@ std::vector<std::string> damages_of(const std::string& step_folder) {
 
 void verify_checkpoint(const std::string& path) {
   const std::vector<std::string> damages = damages_of(find_checkpoint(path));
-  if (damages.empty()) return;
-  const size_t more = damages.size() - 1;
-  throw FileError(damages.front() + (more ? "; and " + std::to_string(more) + " more" : ""));
+  if (!damages.empty()) throw FileError(summary(damages));
 }
 
 CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
-  const CheckpointReader reader(find_checkpoint(path));
+  const auto reader = open_checkpoint(path);
+  load_checkpoint(*reader, engine);
+  return on_meta(engine) ? reader->manifest().info : reader->info();
+}
+
+void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   const ParameterStore& store = engine.store();
   check_parameters(reader.path(), reader.manifest().parameters, store);
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
@@ -156,30 +249,40 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter)) {
       const Engine::Held held = engine.held(*parameter, saved.state);
-      std::vector<float> values;
-      if (!on_meta(engine) && held.begin < held.end)
-        values = reader.read(name, saved.name, parameter->slice, held.begin, held.end);
-      engine.write_held(*parameter, saved.state, values);
+      const auto load = [&](const Engine::Held& range) {
+        std::vector<float> values;
+        if (!on_meta(engine) && range.begin < range.end)
+          values = reader.read(name, saved.name, parameter->slice, range.begin, range.end);
+        engine.write_held(*parameter, saved.state, range, values);
+      };
+      if (is_range(parameter->slice) && reader.reads_ranges(name, saved.name))
+        for_each_range(held, load);
+      else
+        load(held);
     }
   const CheckpointInfo& info = reader.manifest().info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(reader.manifest().loss_scaler);
-  return info;
+}
+
+WeightSource weights_of(const std::shared_ptr<CheckpointReader>& reader) {
+  const auto& shapes = reader->manifest().parameters;
+  for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
+  return {.path = reader->path(),
+          .shapes = shapes,
+          .read = [reader](const std::string& name) { return reader->read(name, "master"); },
+          .read_part = [reader](const std::string& name,
+                                const Slice& part) { return reader->read(name, "master", part); },
+          .read_range = [reader](const std::string& name, int64_t begin,
+                                 int64_t count) -> std::optional<std::vector<float>> {
+            if (!reader->reads_ranges(name, "master")) return std::nullopt;
+            const int64_t numel = reader->manifest().parameters.at(name).numel();
+            return reader->read(name, "master", whole_slice(numel), begin, begin + count);
+          }};
 }
 
 WeightSource weights_of(const std::string& path) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    const auto reader = std::make_shared<CheckpointReader>(find_checkpoint(path));
-    const auto& shapes = reader->manifest().parameters;
-    for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
-    return {
-        .path = reader->path(),
-        .shapes = shapes,
-        .read = [reader](const std::string& name) { return reader->read(name, "master"); },
-        .read_part = [reader](const std::string& name,
-                              const Slice& part) { return reader->read(name, "master", part); }};
-  }
+  if (is_directory(path)) return weights_of(open_checkpoint(path));
   const auto reader = std::make_shared<SafetensorsReader>(path);
   WeightSource weights = {
       .path = path,
@@ -195,15 +298,41 @@ WeightSource weights_of(const std::string& path) {
               });
             });
             return values;
-          }};
+          },
+      .read_range = [reader](const std::string& name, int64_t begin, int64_t count)
+          -> std::optional<std::vector<float>> { return reader->read_floats(name, begin, count); }};
   for (const auto& [name, entry] : reader->entries())
     if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
   return weights;
 }
 
+namespace {
+
+/// False: the source cannot read ranges of this parameter.
+bool load_ranges(const WeightSource& weights, const Parameter& parameter, Engine& engine) {
+  if (!weights.read_range || !is_range(parameter.slice)) return false;
+  const int64_t first = parameter.slice.is_whole() ? 0 : parameter.slice.whole_index(0);
+  bool can = true;
+  for_each_range(engine.held(parameter, State::master), [&](const Engine::Held& range) {
+    std::vector<float> values;
+    if (can && !on_meta(engine)) {
+      auto read = weights.read_range(parameter.name, first + range.begin, range.end - range.begin);
+      can = read.has_value();
+      if (can) values = *std::move(read);
+    }
+    if (!can) return;
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write_held(parameter, State::master, range, values);
+  });
+  return can;
+}
+
+}  // namespace
+
 void load_weights(const WeightSource& weights, Engine& engine) {
   check_parameters(weights.path, weights.shapes, engine.store());
   for (const auto& [name, parameter] : engine.store().by_name()) {
+    if (load_ranges(weights, *parameter, engine)) continue;
     std::vector<float> values;
     if (!on_meta(engine))
       values = parameter->slice.is_whole() ? weights.read(name)

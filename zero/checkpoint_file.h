@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +26,9 @@ namespace zg::zero {
 //                             parameters (name to shape), tensors (name, dtype, shape, file and
 //                             XXH3-128 of the bytes, and of long ones that of each block of 2^20
 //                             elements), headers (file to XXH3-128 of its bytes
-//                             before the tensors), the state of a dynamic loss scale, and a
-//                             checksum of the manifest itself
+//                             before the tensors), files (name to XXH3-128 of the contents), the
+//                             state of a dynamic loss scale, and a checksum of the manifest itself
+//   the files of CheckpointInfo, under their own names
 // Beside the step_N, DIR/latest is the name of the one saved last. Nothing here reads it.
 // Shards hold parts of parameters, cut where the ranks' were: whoever loads puts them together by
 // offset, at any number of ranks and any stage.
@@ -36,17 +39,26 @@ struct CheckpointInfo {
   int64_t skipped = 0;
   int64_t micro_batches = 0;  ///< consumed so far: the position in the data
   std::string config_json;    ///< the caller's own JSON object: model, data and run settings
+  /// Small files that belong to the run, as a tokenizer.json: name to contents. Rank 0 writes them
+  /// beside the shards. A name has letters, digits, '.', '_' and '-', does not begin with '.' or
+  /// "shard_" and is not "manifest.json"; all contents together have at most 1 GiB.
+  std::map<std::string, std::string> files = {};
 };
 
 /// Writes DIR/step_N (N: info.steps) in a temporary folder, fsyncs and renames it, so a step_N that
 /// exists is complete; one that existed before is replaced in one step. One process at a time
 /// writes to a DIR: what a killed one left unfinished is removed. Returns the path. FileError on
 /// every rank alike when any could not write: nothing else was changed, and the engine goes on.
-/// ConfigError when counters differ from the engine's or gradients wait for a step. Collective:
+/// ConfigError when counters differ from the engine's, gradients wait for a step or a file has a
+/// name that it cannot have. Collective:
 /// each rank writes its shard, rank 0 the rest once all are on the disk; the folder is there when
 /// any rank returns. zero/checkpoint_save.h does it while the engine goes on.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
+
+/// Removes from a DIR what saves have left that failed or were killed, as far as that can be done.
+/// No save may be under way there.
+ZG_API void remove_unfinished(const std::string& directory) noexcept;
 
 struct StepFolder {
   int64_t steps;
@@ -61,6 +73,21 @@ ZG_API void remove_checkpoint(const std::string& step_folder);
 
 /// `path` is a DIR (its newest step_N) or one step_N. Returns the step_N; FileError when none.
 ZG_API std::string find_checkpoint(const std::string& path);
+
+/// A step_N whose files are open (zero/checkpoint_reader.h). Whoever reads one while another
+/// process saves and removes checkpoints reads it by this, and not by its path, which may lead to
+/// nothing or to another one the next time.
+class CheckpointReader;
+/// The one that find_checkpoint() finds; what goes away meanwhile is looked for again. FileError.
+ZG_API std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path);
+/// What --resume takes: one step_N as it is, of a DIR the newest of which every byte verifies.
+/// `passed_over` is told of those that do not, once of each. A step_N that is removed or replaced
+/// meanwhile is none of them: the choice begins again. FileError when there is none.
+using PassedOver = std::function<void(const StepFolder& folder, const std::string& damage)>;
+ZG_API std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
+                                                           const PassedOver& passed_over = {});
+
+/// With its files. FileError, also when one of them is missing or damaged.
 ZG_API CheckpointInfo read_checkpoint_info(const std::string& path);
 
 /// Reads every byte of a step_N. What is missing or damaged, an entry each, naming file, tensor and
@@ -73,8 +100,10 @@ ZG_API void verify_checkpoint(const std::string& path);
 /// in the checkpoint: as a new run starts). The parameters must be the engine's, by name and shape,
 /// which is checked first; bytes are checked as they come, so after a FileError about a damaged
 /// tensor the engine holds a mixture: make another. For an engine on meta the manifest is read and
-/// no values, here and in load_weights.
+/// no values, here and in load_weights. Of ranks in a mesh that find different checkpoints at the
+/// path the result is a mixture: where checkpoints come and go, choose one and load its reader.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
+ZG_API void load_checkpoint(const CheckpointReader& checkpoint, Engine& engine);
 
 /// Weights by parameter name, wherever they lie.
 struct WeightSource {
@@ -84,9 +113,15 @@ struct WeightSource {
   std::function<std::vector<float>(const std::string& name)> read;
   /// A part of it, where that can be read without the whole; else absent.
   std::function<std::vector<float>(const std::string& name, const Slice& part)> read_part = {};
+  /// `count` elements from `begin` on, where those can be read without the whole: nullopt for one
+  /// of which that is not so; absent where it is so of none.
+  std::function<std::optional<std::vector<float>>(const std::string& name, int64_t begin,
+                                                  int64_t count)>
+      read_range = {};
 };
 /// A plain safetensors file's floating tensors or a checkpoint's masters. FileError.
 ZG_API WeightSource weights_of(const std::string& path);
+ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoint);
 
 /// Weights only, by parameter name, rounded to Config::load; others are ignored. FileError naming
 /// what is missing or has another shape, and what there is instead, before anything is written.

@@ -16,13 +16,21 @@ constexpr NamedState saved_states[] = {{Engine::State::master, "master"},
 
 std::string shard_name(int rank) {
   char name[40];
-  std::snprintf(name, sizeof name, "shard_%05d.safetensors", rank);
+  std::snprintf(name, sizeof name, "%s%05d.safetensors", shard_prefix, rank);
   return name;
 }
 
 bool is_file_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+}
+
+bool is_own_file_name(const std::string& name) {
+  constexpr const char* letters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  return !name.empty() && name.size() <= 200 && name.front() != '.' &&
+         name.find_first_not_of(letters) == std::string::npos && !name.starts_with(shard_prefix) &&
+         name != manifest_name;
 }
 
 std::span<const NamedState> states_of(const Parameter& parameter) {

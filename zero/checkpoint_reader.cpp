@@ -1,9 +1,11 @@
 #include "zero/checkpoint_reader.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "zero/checksum.h"
 #include "zero/piece_checksum.h"
 #include "zero/piece_sequence.h"
@@ -11,11 +13,27 @@
 
 namespace zg::zero {
 
+template <class T, class Open>
+CheckpointReader::Opened<T> CheckpointReader::opened(const Open& open) {
+  try {
+    return {open(), ""};
+  } catch (const FileError& error) {
+    return {std::nullopt, error.what()};
+  }
+}
+
 CheckpointReader::CheckpointReader(const std::string& path)
     : CheckpointReader(path, read_manifest(path)) {}
 
 CheckpointReader::CheckpointReader(const std::string& path, Manifest manifest)
     : path_(path), manifest_(std::move(manifest)) {
+  for (const Manifest::Piece& piece : manifest_.pieces)
+    if (!shards_.contains(piece.file))
+      shards_.emplace(piece.file,
+                      opened<SafetensorsReader>([&] { return open_shard(piece.file); }));
+  for (const auto& file : manifest_.file_checksums)
+    own_files_.emplace(file.first,
+                       opened<File>([&] { return File::open(path_ + "/" + file.first); }));
   for (const Manifest::Piece& piece : manifest_.pieces)
     pieces_[{piece.parameter, piece.state}].push_back(&piece);
   const auto place = [](const Manifest::Piece* piece) {
@@ -24,6 +42,31 @@ CheckpointReader::CheckpointReader(const std::string& path, Manifest manifest)
   for (auto& [key, pieces] : pieces_)
     std::sort(pieces.begin(), pieces.end(),
               [&](const auto* a, const auto* b) { return place(a) < place(b); });
+}
+
+std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path) {
+  const std::optional<Folder> folder = Folder::open(path);
+  if (!folder) return nullptr;
+  std::shared_ptr<CheckpointReader> reader;
+  try {
+    reader = std::make_shared<CheckpointReader>(path);
+  } catch (const FileError&) {
+    if (folder->is_at(path)) throw;
+    return nullptr;
+  }
+  // Else the manifest may be one's and a shard another's.
+  return folder->is_at(path) ? reader : nullptr;
+}
+
+void CheckpointReader::close() {
+  const auto let_go = [&](auto& files) {
+    for (auto& [name, opened] : files) {
+      opened.file.reset();
+      opened.failure = "checkpoint: " + path_ + "/" + name + ": was closed";
+    }
+  };
+  let_go(shards_);
+  let_go(own_files_);
 }
 
 const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& parameter,
@@ -80,14 +123,36 @@ void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
 }
 
 const SafetensorsReader& CheckpointReader::file(const std::string& name) const {
-  if (const auto open = files_.find(name); open != files_.end()) return open->second;
+  const Opened<SafetensorsReader>& shard = shards_.at(name);
+  if (!shard.file) throw FileError(shard.failure);
+  return *shard.file;
+}
+
+SafetensorsReader CheckpointReader::open_shard(const std::string& name) const {
   SafetensorsReader reader(path_ + "/" + name);
   const auto header = manifest_.headers.find(name);
   if (header != manifest_.headers.end() && header->second != reader.header_checksum())
     throw FileError("checkpoint: " + path_ + "/" + name +
                     ": its header, from byte 0 on, is damaged " +
                     "or another shard's: its checksum differs from the manifest's");
-  return files_.emplace(name, std::move(reader)).first->second;
+  return reader;
+}
+
+std::string CheckpointReader::read_own_file(const std::string& name) const {
+  const Opened<File>& file = own_files_.at(name);
+  if (!file.file) throw FileError(file.failure);
+  std::string contents = read_text(*file.file, most_file_bytes);
+  if (checksum(std::as_bytes(std::span(contents))) != manifest_.file_checksums.at(name))
+    throw FileError("checkpoint: " + file.file->path() +
+                    ": is damaged: its checksum differs from the manifest's");
+  return contents;
+}
+
+CheckpointInfo CheckpointReader::info() const {
+  CheckpointInfo info = manifest_.info;
+  for (const auto& file : manifest_.file_checksums)
+    info.files.emplace(file.first, read_own_file(file.first));
+  return info;
 }
 
 const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) const {
@@ -212,6 +277,13 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
   return wanted;
 }
 
+bool CheckpointReader::reads_ranges(const std::string& parameter, const std::string& state) const {
+  const Pieces& all = pieces(parameter, state);
+  return std::none_of(all.begin(), all.end(), [](const Manifest::Piece* piece) {
+    return piece->slice || (piece->blocks.empty() && piece->shape.numel() > block_elements);
+  });
+}
+
 std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
                                           const Slice& part) const {
   return read(parameter, state, part, 0, part.numel());
@@ -249,6 +321,7 @@ std::vector<std::string> CheckpointReader::damages() const {
     if (is_new) known->second = note([&] { file(piece.file); });
     if (known->second) note([&] { for_floats(piece, [](std::span<const float>) {}); });
   }
+  for (const auto& file : manifest_.file_checksums) note([&] { read_own_file(file.first); });
   return found;
 }
 

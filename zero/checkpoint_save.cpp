@@ -35,6 +35,22 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
                       " micro-batches wait for a step and would be lost; call step first");
 }
 
+/// Of all the info's files. ConfigError.
+int64_t check_files(const CheckpointInfo& info) {
+  int64_t bytes = 0;
+  for (const auto& [name, contents] : info.files) {
+    if (!is_own_file_name(name))
+      throw ConfigError("save_checkpoint: a file is called '" + name +
+                        "'; expected letters, digits, '.', '_' and '-', not '.' first, and no "
+                        "name of the checkpoint's own");
+    bytes += static_cast<int64_t>(contents.size());
+  }
+  if (bytes > most_file_bytes)
+    throw ConfigError("save_checkpoint: the files have " + std::to_string(bytes) +
+                      " bytes; expected at most " + std::to_string(most_file_bytes));
+  return bytes;
+}
+
 Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file) {
   const Parameter& parameter = *piece.parameter;
   const Slice& slice = parameter.slice;
@@ -134,11 +150,12 @@ std::string room(const std::string& directory, int64_t needed) {
 }  // namespace
 
 struct CheckpointSaveState {
-  CheckpointSaveState(const std::string& directory, const Engine& engine, bool read_back)
+  CheckpointSaveState(const std::string& directory, const Engine& engine, int64_t file_bytes,
+                      bool read_back)
       : directory(directory),
         path(directory + "/" + step_prefix + std::to_string(engine.steps())),
         unfinished(UnfinishedFolder::path_of(directory, engine.steps())),
-        needed_bytes(bytes_of(engine)),
+        needed_bytes(bytes_of(engine) + file_bytes),
         read_back(read_back),
         device(engine.device()),
         ranks(engine.world()) {}
@@ -227,9 +244,10 @@ struct CheckpointSaveState {
 CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engine,
                                const CheckpointInfo& info, bool read_back) {
   require_step_boundary(engine, info);
-  state_ = std::make_unique<CheckpointSaveState>(directory, engine, read_back);
+  state_ = std::make_unique<CheckpointSaveState>(directory, engine, check_files(info), read_back);
   CheckpointSaveState& s = *state_;
   s.manifest.info = info;
+  if (!s.first()) s.manifest.info.files.clear();  // they may be long, and rank 0 writes them
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
   s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // refuses a config_json that is none, before anything is written

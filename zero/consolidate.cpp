@@ -28,6 +28,28 @@ void write(SafetensorsWriter& writer, DType dtype, std::span<const float> values
   writer.write_part(std::as_bytes(std::span(rounded)));
 }
 
+using ForFloats = std::function<void(const std::string& name, const SafetensorsReader::Visit&)>;
+
+std::string write_file(const std::string& file, DType dtype,
+                       const std::map<std::string, Shape>& parameters, const CheckpointInfo& info,
+                       const ForFloats& for_floats) {
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    throw DTypeError(std::string("consolidate: expected f32 or bf16, got ") + name_of(dtype));
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& [name, shape] : parameters) entries.push_back({name, dtype, shape});
+  // transformers opens no file without this format.
+  std::map<std::string, std::string> metadata = {{"format", "pt"},
+                                                 {config_metadata, info.config_json}};
+  for (const auto& [name, contents] : info.files) metadata.emplace(file_metadata + name, contents);
+  SafetensorsWriter writer(file, entries, metadata);
+  Checksum hash;
+  for (const SafetensorsWriter::Entry& entry : entries)
+    for_floats(entry.name,
+               [&](std::span<const float> values) { write(writer, dtype, values, hash); });
+  writer.finish();
+  return hash.hex();
+}
+
 /// What rank `rank` of so many holds: an equal share of every parameter, in the order of names. An
 /// empty parameter lies in no share: rank 0 has its name.
 std::vector<Manifest::Piece> share_of(const std::map<std::string, Shape>& parameters, int rank,
@@ -84,29 +106,46 @@ void write_shard(const SafetensorsReader& reader, const std::string& folder, int
 }  // namespace
 
 std::string consolidate(const std::string& path, const std::string& file, DType dtype) {
-  if (dtype != DType::f32 && dtype != DType::bf16)
-    throw DTypeError(std::string("consolidate: expected f32 or bf16, got ") + name_of(dtype));
-  const CheckpointReader reader(find_checkpoint(path));
-  std::vector<SafetensorsWriter::Entry> entries;
-  for (const auto& [name, shape] : reader.manifest().parameters) {
-    reader.check_tiles(name, "master");
-    entries.push_back({name, dtype, shape});
-  }
-  // transformers opens no file without this format.
-  SafetensorsWriter writer(
-      file, entries, {{"format", "pt"}, {config_metadata, reader.manifest().info.config_json}});
-  Checksum hash;
-  for (const SafetensorsWriter::Entry& entry : entries)
-    reader.for_floats(entry.name, "master",
-                      [&](std::span<const float> values) { write(writer, dtype, values, hash); });
-  writer.finish();
-  return hash.hex();
+  return consolidate(*open_checkpoint(path), file, dtype);
 }
 
-std::string split(const std::string& file, const std::string& directory,
-                  const std::string& config_json, int ranks) {
+std::string consolidate(const CheckpointReader& reader, const std::string& file, DType dtype) {
+  for (const auto& parameter : reader.manifest().parameters)
+    reader.check_tiles(parameter.first, "master");
+  return write_file(file, dtype, reader.manifest().parameters, reader.info(),
+                    [&](const std::string& name, const SafetensorsReader::Visit& visit) {
+                      reader.for_floats(name, "master", visit);
+                    });
+}
+
+std::string consolidate(const WeightSource& weights, const CheckpointInfo& info,
+                        const std::string& file, DType dtype) {
+  return write_file(file, dtype, weights.shapes, info,
+                    [&](const std::string& name, const SafetensorsReader::Visit& visit) {
+                      visit(weights.read(name));
+                    });
+}
+
+std::optional<CheckpointInfo> info_of(const SafetensorsReader& file) {
+  const auto& metadata = file.metadata();
+  const auto config = metadata.find(config_metadata);
+  if (config == metadata.end()) return std::nullopt;
+  CheckpointInfo info{.config_json = config->second};
+  const std::string prefix = file_metadata;
+  for (const auto& [key, contents] : metadata) {
+    if (!key.starts_with(prefix)) continue;
+    const std::string name = key.substr(prefix.size());
+    if (!is_own_file_name(name))
+      throw FileError("metadata: '" + name + "'; expected the name of a file of a checkpoint");
+    info.files.emplace(name, contents);
+  }
+  return info;
+}
+
+std::string split(const std::string& file, const std::string& directory, const CheckpointInfo& info,
+                  int ranks) {
   const SafetensorsReader reader(file);
-  Manifest manifest{.info = {.config_json = config_json}};
+  Manifest manifest{.info = {.config_json = info.config_json, .files = info.files}};
   for (const auto& [name, entry] : reader.entries())
     if (is_floating(entry.dtype)) manifest.parameters.emplace(name, entry.shape);
   if (manifest.parameters.empty())

@@ -296,6 +296,12 @@ void Engine::set_steps(int64_t taken, int64_t skipped) {
   state_->clear_gradients();
 }
 
+void Engine::drop_gradients() {
+  state_->residency.finish();
+  state_->mirrors.finish();
+  state_->clear_gradients();
+}
+
 // --- what the tape asks for ---
 
 void Engine::acquire(const Unit& unit, Stream&) {

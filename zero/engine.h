@@ -112,9 +112,15 @@ class ZG_API Engine final : public ParameterSource {
   };
   Held held(const Parameter& parameter, State state) const;
   void write_held(const Parameter& parameter, State state, std::span<const float> values);
+  /// Elements [begin, begin + values.size()) of those; on a meta device as many, without values.
+  void write_held(const Parameter& parameter, State state, Held range,
+                  std::span<const float> values);
 
   /// For resuming: sets the counters and drops the gradients accumulated so far.
   void set_steps(int64_t taken, int64_t skipped);
+  /// Ends a step that is given up between two micro-batches: the engine is as it was after the last
+  /// step. In a pipeline every stage has done the same micro-batches. Collective.
+  void drop_gradients();
 
   void acquire(const Unit& unit, Stream& stream) override;
   void release(const Unit& unit, Stream& stream) noexcept override;

@@ -179,8 +179,18 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
 }
 
 void Engine::write_held(const Parameter& parameter, State state, std::span<const float> values) {
+  write_held(parameter, state, this->held(parameter, state), values);
+}
+
+void Engine::write_held(const Parameter& parameter, State state, Held held,
+                        std::span<const float> values) {
   require_writable(parameter, state);
-  const Held held = this->held(parameter, state);
+  const Held all = this->held(parameter, state);
+  if (held.begin < held.end && (held.begin < all.begin || held.end > all.end))
+    throw ShapeError("write: elements " + std::to_string(held.begin) + " to " +
+                     std::to_string(held.end) + " of '" + parameter.name +
+                     "' are not on this rank; expected some of " + std::to_string(all.begin) +
+                     " to " + std::to_string(all.end));
   if (const auto numel = static_cast<size_t>(held.end - held.begin);
       values.size() != numel && !state_->on_meta())
     throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +

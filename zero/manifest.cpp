@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "runtime/error.h"
@@ -22,6 +22,7 @@ constexpr const char* format = "zerograd checkpoint";
 constexpr int version = 1, version_with_slices = 2;
 constexpr int deepest = 64;  // of a caller's config; what writes JSON follows its depth
 constexpr int64_t most_bytes = int64_t{1} << 30;
+constexpr int64_t largest_count = int64_t{1} << 53;  // sums of two do not overflow
 
 json extents_of(const Shape& shape) {
   return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
@@ -29,9 +30,8 @@ json extents_of(const Shape& shape) {
 
 // The parser's own conversion takes 1e300 and -1 too.
 int64_t count_of(const json& value) {
-  if (!value.is_number_unsigned() ||
-      value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
-    throw FileError("expected a count, got " + value.dump().substr(0, 60));
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{largest_count})
+    throw FileError("expected a count up to 2^53, got " + value.dump().substr(0, 60));
   return value.get<int64_t>();
 }
 
@@ -119,16 +119,24 @@ Manifest::Piece piece_of(const json& tensor) {
   return piece;
 }
 
+[[noreturn]] void refuse_place(const Manifest::Piece& piece, const Shape& parameter) {
+  throw FileError("tensor '" + piece.name() + "' " + piece.shape.str() +
+                  " is no part of its parameter " + parameter.str());
+}
+
 /// A slice of the parameter that has the piece's elements: else indices would leave it.
-void check_slice(const Manifest::Piece& piece, const Shape& parameter) {
-  if (!piece.slice) return;
+void check_place(const Manifest::Piece& piece, const Shape& parameter) {
+  if (!piece.slice) {
+    if (piece.offset > parameter.numel() || piece.shape.numel() > parameter.numel() - piece.offset)
+      refuse_place(piece, parameter);
+    return;
+  }
   const Slice& slice = *piece.slice;
   const int64_t extents[] = {slice.outer, slice.extent, slice.inner};
   if (!is_addressable(extents) || slice.whole_numel() != parameter.numel() ||
       slice.begin > slice.extent || slice.rows > slice.extent - slice.begin ||
       piece.offset > slice.numel() || piece.shape.numel() > slice.numel() - piece.offset)
-    throw FileError("tensor '" + piece.name() + "' " + piece.shape.str() +
-                    " is no part of its parameter " + parameter.str());
+    refuse_place(piece, parameter);
 }
 
 json tensors_of(const std::vector<Manifest::Piece>& pieces) {
@@ -195,24 +203,36 @@ Manifest parse(const std::string& text) {
   object["checksum"] = written;
   if (written_as(object) != text)
     throw FileError("is damaged: between its values stands something else than was written");
-  Manifest manifest;
+  Manifest manifest{.checksum = written};
   if (!object.at("config").is_object()) throw FileError("config: expected an object");
   manifest.info = {.steps = count_of(object.at("steps")),
                    .skipped = count_of(object.at("skipped")),
                    .micro_batches = count_of(object.at("micro_batches")),
                    .config_json = object.at("config").dump()};
+  if (manifest.info.skipped > manifest.info.steps)
+    throw FileError("skipped: expected at most the " + std::to_string(manifest.info.steps) +
+                    " steps, got " + std::to_string(manifest.info.skipped));
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
   add_parameters(object.at("parameters"), manifest);
   add_pieces(object.at("tensors"), manifest);
+  if (manifest.pieces.empty()) throw FileError("has no tensors; expected those of a model");
+  std::set<std::string> names;  // each tensor is read for each time that it is named
   for (const Manifest::Piece& piece : manifest.pieces) {
     const auto parameter = manifest.parameters.find(piece.parameter);
     if (parameter == manifest.parameters.end())
       throw FileError("tensor '" + piece.name() + "' is of none of its parameters");
-    check_slice(piece, parameter->second);
+    if (!names.insert(piece.name()).second)
+      throw FileError("tensor '" + piece.name() + "' is there twice");
+    check_place(piece, parameter->second);
   }
   if (const auto headers = object.find("headers"); headers != object.end())
     headers->get_to(manifest.headers);
+  if (const auto files = object.find("files"); files != object.end())
+    files->get_to(manifest.file_checksums);
+  for (const auto& file : manifest.file_checksums)
+    if (!is_own_file_name(file.first))
+      throw FileError("files: '" + file.first + "'; expected the name of a file that it may have");
   return manifest;
 }
 
@@ -255,6 +275,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;
+  if (!manifest.file_checksums.empty()) object["files"] = manifest.file_checksums;
   object["checksum"] = checksum_of(object);
   return written_as(object);
 }

@@ -9,6 +9,7 @@
 #include "autograd/parameter.h"
 #include "runtime/shape.h"
 #include "zero/checkpoint_file.h"
+#include "zero/checkpoint_layout.h"
 
 namespace zg::zero {
 
@@ -34,6 +35,11 @@ struct Manifest {
   std::vector<Piece> pieces;
   /// Of each shard: XXH3-128 of its bytes before the tensors. Empty: an older checkpoint.
   std::map<std::string, std::string> headers;
+  /// Of the manifest itself, once it was read: equal where all of two checkpoints is.
+  std::string checksum = {};
+  /// Of each of the info's files: XXH3-128 of its contents. A manifest that was read has these and
+  /// not the contents, which CheckpointReader::info() reads.
+  std::map<std::string, std::string> file_checksums;
 };
 
 /// ConfigError when info.config_json is not a JSON object.
@@ -45,6 +51,5 @@ void add_account(const std::string& text, Manifest& manifest);
 /// says of shapes and places is checked, not what is in the files.
 ZG_API Manifest read_manifest(const std::string& path);
 Manifest manifest_from(const std::string& text, const std::string& file);  ///< file: for errors
-inline constexpr const char* manifest_name = "manifest.json";
 
 }  // namespace zg::zero

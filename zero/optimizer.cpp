@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace {
 /// What AdamW writes, and reads. Sums are absent where everybody's are needed, at stage 0.
 enum { masters, moment1, moment2, low_precision, sums };
 using States = std::array<Tensor, 5>;
+constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
 /// Everybody's sums.
 Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,
@@ -108,7 +110,9 @@ Streaming::Lane lane_of(const Storage& storage, const States& states, size_t sta
   return {.tensor = states[state],
           .loads = state != low_precision,
           .saves = state != sums,
-          .to_host = is_updated_by_host(storage)};
+          .to_host = is_updated_by_host(storage),
+          .unit = storage.name,
+          .state = state_names[state]};
 }
 
 /// How many elements of a storage are taken at a time: kernels cut its ranges at multiples of the
@@ -173,8 +177,10 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
       const int64_t end = piece.begin + FlatUnit::aligned(piece.numel());
       const int64_t step = step_of(end - piece.begin, in_file(storage.sums), config);
       for (int64_t begin = piece.begin; begin < end; begin += step) {
-        parts.push_back(
-            {{.tensor = storage.sums.flat(begin, std::min(step, end - begin)), .saves = false}});
+        parts.push_back({{.tensor = storage.sums.flat(begin, std::min(step, end - begin)),
+                          .saves = false,
+                          .unit = storage.name,
+                          .state = "gradients"}});
         parameter_of.push_back(piece.parameter);
       }
     }

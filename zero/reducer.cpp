@@ -89,7 +89,8 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
         continue;
       }
       folds.push_back(part);
-      parts.push_back({{.tensor = sum, .loads = !first}});
+      parts.push_back(
+          {{.tensor = sum, .loads = !first, .unit = storage.name, .state = "gradients"}});
     }
   }
   if (folds.empty()) return;
@@ -118,7 +119,10 @@ Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
   wait_for(1);  // one on its way while the next is filled
   filling_.push_back({&storage, {storage, device_}, -1, nullptr});
   if (in_file(storage.sums))
-    filling_.back().sums = stream({{{.tensor = storage.sums, .loads = !is_fresh(storage)}}});
+    filling_.back().sums = stream({{{.tensor = storage.sums,
+                                     .loads = !is_fresh(storage),
+                                     .unit = storage.name,
+                                     .state = "gradients"}}});
   return filling_.back();
 }
 
@@ -170,7 +174,8 @@ void Reducer::finish() {
 
 void Reducer::reduce_local_sums(Storage& storage) {
   if (!storage.local_sums) return;
-  const std::unique_ptr<Streaming> sums = stream({{{.tensor = storage.sums, .loads = false}}});
+  const std::unique_ptr<Streaming> sums = stream(
+      {{{.tensor = storage.sums, .loads = false, .unit = storage.name, .state = "gradients"}}});
   comm_.wait(scatter(in_memory(storage.local_sums), sums->next()[0], storage, /*fresh=*/true));
   sums->keep();
   sums->finish();

@@ -89,7 +89,8 @@ void Residency::gather(size_t index) {
     if (passes_through)
       state.shards[i] =
           Tensor::empty(values.shard.shape(), values.shard.dtype(), device, host_space(device));
-    state.read = start_swap(values.shard, passes_through ? state.shards[i] : values.whole);
+    state.read = start_swap(values.shard, passes_through ? state.shards[i] : values.whole,
+                            {storage.name, " values"});
   }
 }
 
@@ -102,7 +103,7 @@ void Residency::exchange(size_t index) {
     if (values.empty()) continue;
     const Tensor& shard = state.shards[i] ? state.shards[i] : values.shard;
     if (comm_.size() == 1)
-      copy(shard, values.whole, shard.device().compute());
+      traced_copy(shard, values.whole, storage.name, " values");
     else
       gather_in_buckets(shard, values.whole, storage.name + " values",
                         config_.allgather_bucket_size, comm_, state.tickets);

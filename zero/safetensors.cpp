@@ -121,9 +121,14 @@ void SafetensorsReader::for_floats(const std::string& name, int64_t begin, int64
 }
 
 std::vector<float> SafetensorsReader::read_floats(const std::string& name) const {
+  return read_floats(name, 0, floats(name).shape.numel());
+}
+
+std::vector<float> SafetensorsReader::read_floats(const std::string& name, int64_t begin,
+                                                  int64_t numel) const {
   std::vector<float> values;
-  values.reserve(static_cast<size_t>(floats(name).shape.numel()));
-  for_floats(name, [&](std::span<const float> chunk) {
+  values.reserve(static_cast<size_t>(numel));
+  for_floats(name, begin, numel, [&](std::span<const float> chunk) {
     values.insert(values.end(), chunk.begin(), chunk.end());
   });
   return values;
@@ -269,6 +274,10 @@ void SafetensorsWriter::finish() {
   s.file.close();
   if (s.written != s.path) rename_over(s.written, s.path);
   s.finished = true;
+  if (s.written != s.path) {
+    const std::string folder = fs::path(s.path).parent_path().string();
+    sync_directory(folder.empty() ? "." : folder);
+  }
 }
 
 }  // namespace zg::zero

@@ -34,10 +34,11 @@ class ZG_API SafetensorsReader {
   bool contains(const std::string& name) const;
   /// Widened to f32 from f64, f32, bf16 or f16; FileError for others or an unknown name.
   std::vector<float> read_floats(const std::string& name) const;
+  std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;
   /// The same a few MiB at a time, in order.
   using Visit = std::function<void(std::span<const float> values)>;
   void for_floats(const std::string& name, const Visit& visit) const;
-  /// Of elements [begin, begin + numel), which the tensor has.
+  /// Elements [begin, begin + numel), which the tensor has; read_floats() alike.
   void for_floats(const std::string& name, int64_t begin, int64_t numel, const Visit& visit) const;
   /// XXH3-128 of the file's bytes before its tensors.
   const std::string& header_checksum() const;
@@ -67,7 +68,7 @@ class ZG_API SafetensorsWriter {
   void write_floats(std::span<const float> values);
   void write_part(std::span<const std::byte> bytes);  ///< of an entry, whose parts come in order
   const std::string& header_checksum() const;         ///< as the reader's
-  void finish();                                      ///< fsyncs, then gives the file its name
+  void finish();  ///< fsyncs, gives the file its name and makes that durable
 
  private:
   std::unique_ptr<struct SafetensorsWriterState> state_;

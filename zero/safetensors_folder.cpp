@@ -1,6 +1,5 @@
 #include "zero/safetensors_folder.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
@@ -49,10 +48,7 @@ std::map<std::string, std::string> weight_map_from(const std::string& text,
 }
 
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) : path_(folder) {
-  std::error_code ignored;
-  const auto has = [&](const std::string& name) {
-    return std::filesystem::exists(path_ + "/" + name, ignored);
-  };
+  const auto has = [&](const std::string& name) { return path_exists(path_ + "/" + name); };
   if (has(single)) {
     open(single);
     return;
@@ -98,6 +94,11 @@ const Shape& SafetensorsFolder::shape(const std::string& name) const {
 
 std::vector<float> SafetensorsFolder::read_floats(const std::string& name) const {
   return place_of_.at(name)->read_floats(name);
+}
+
+std::vector<float> SafetensorsFolder::read_floats(const std::string& name, int64_t begin,
+                                                  int64_t numel) const {
+  return place_of_.at(name)->read_floats(name, begin, numel);
 }
 
 }  // namespace zg::zero

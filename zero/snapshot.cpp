@@ -118,7 +118,7 @@ std::span<const float> Snapshot::floats(const Tensor& chunk) const {
     const Tensor end = bucket_.alias(numel * (size_of(DType::f32) - size_of(chunk.dtype())),
                                      {numel}, chunk.dtype());
     if (in_file(chunk)) {
-      wait_for_swap(chunk.device(), start_counted_read(chunk, end));
+      read_counted(chunk, end);
     } else {
       stream_->copy(end.raw(), chunk.raw(), static_cast<size_t>(chunk.bytes()));
       stream_->synchronize();

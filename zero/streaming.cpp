@@ -1,9 +1,11 @@
 #include "zero/streaming.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/trace.h"
 #include "zero/transfer.h"
 
 namespace zg::zero {
@@ -51,12 +53,42 @@ void Streaming::load(size_t index, bool from_file) {
     if (const Lane& from = parts_[index][lane];
         from.moves() && from.loads && in_file(from.tensor) == from_file) {
       if (from_file) {
-        ready_[index % 2] = start_swap(from.tensor, memory[lane]);
+        ready_[index % 2] = start_swap(from.tensor, memory[lane], {from.unit, " ", from.state});
       } else {
         wait_for_swap(device_, written_[index % 2]);  // the drive may still read this set
-        copy(from.tensor, memory[lane], *copies_);
+        queue_copy(from.tensor, memory[lane], from);
       }
     }
+}
+
+void Streaming::queue_copy(const Tensor& from, const Tensor& to, const Lane& lane) {
+  if (Trace* trace = device_.trace()) {
+    if (queued_.bytes == 0) queued_.begin_ns = trace->now_ns();
+    queued_.bytes += from.bytes();
+    queued_.names += (queued_.names.empty() ? "" : ", ") + std::string(lane.unit) + " " +
+                     std::string(lane.state);
+  }
+  copy(from, to, *copies_);
+}
+
+// Nobody knows before when they ended: one span has all of them.
+void Streaming::await_copies() {
+  if (!copies_) return;
+  Trace* trace = device_.trace();
+  const Queued done = std::exchange(queued_, {});
+  {
+    std::optional<TraceSpan> span;
+    if (done.bytes > 0) span.emplace(device_.compute(), "wait for copies", Trace::Kind::wait);
+    copies_->synchronize();
+  }
+  if (!trace || done.bytes == 0) return;
+  trace->span({.rank = device_.trace_rank(),
+               .track = "copies",
+               .kind = Trace::Kind::copy,
+               .name = done.names,
+               .begin_ns = done.begin_ns,
+               .end_ns = trace->now_ns(),
+               .arguments = {{"bytes", done.bytes}}});
 }
 
 Streaming::~Streaming() {
@@ -70,7 +102,7 @@ Streaming::~Streaming() {
 
 const std::vector<Tensor>& Streaming::next() {
   // This set's copies have come and the other's have left, which the drive fills next.
-  if (copies_) copies_->synchronize();
+  await_copies();
   load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);
   load(next_ + 1, /*from_file=*/false);
@@ -81,16 +113,17 @@ void Streaming::keep() {
   for (size_t lane = 0; lane < current_.size(); ++lane)
     if (const Lane& to = parts_[next_][lane]; to.moves() && to.saves) {
       if (in_file(to.tensor))
-        last_ = written_[next_ % 2] = ready_[next_ % 2] = start_swap(current_[lane], to.tensor);
+        last_ = written_[next_ % 2] = ready_[next_ % 2] =
+            start_swap(current_[lane], to.tensor, {to.unit, " ", to.state});
       else
-        copy(current_[lane], to.tensor, *copies_);
+        queue_copy(current_[lane], to.tensor, to);
     }
   ++next_;
 }
 
 void Streaming::finish() {
   wait_for_swap(device_, last_);
-  if (copies_) copies_->synchronize();
+  await_copies();
 }
 
 }  // namespace zg::zero

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/swap.h"
@@ -20,7 +22,10 @@ class Streaming {
     bool loads = true;     ///< else it is only written
     bool saves = true;     ///< else it is only read
     bool to_host = false;  ///< the CPU computes on it; it waits for what the device has queued
-    bool moves() const;    ///< it goes through a buffer
+    /// In a trace it is called both; they outlive the streaming.
+    std::string_view unit = {}, state = {};
+
+    bool moves() const;  ///< it goes through a buffer
   };
   using Part = std::vector<Lane>;  ///< as many in every part
 
@@ -40,6 +45,8 @@ class Streaming {
   using Buffers = std::vector<Tensor>;  // by lane
   std::vector<Tensor> in_memory(size_t index) const;
   void load(size_t index, bool from_file);
+  void queue_copy(const Tensor& from, const Tensor& to, const Lane& lane);
+  void await_copies();
 
   const Device device_;
   const std::vector<Part> parts_;
@@ -50,6 +57,11 @@ class Streaming {
   std::array<SwapTicket, 2> written_{};  // after it, the drive has what the set was left with
   SwapTicket last_ = 0;
   std::unique_ptr<Stream> copies_;  // to and from an accelerator, in order; null: there are none
+  /// Of copies since the last await_copies(), for a trace.
+  struct Queued {
+    std::string names;
+    int64_t begin_ns = 0, bytes = 0;
+  } queued_;
 };
 
 }  // namespace zg::zero

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/elementwise.h"
+#include "runtime/trace.h"
 
 namespace zg::zero {
 namespace {
@@ -38,8 +39,21 @@ Tensor in_memory(const Tensor& tensor) {
   if (!in_file(tensor)) return tensor;
   const Tensor memory =
       Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device(), host_space(tensor.device()));
-  copy(tensor, memory, tensor.device().compute());
+  traced_copy(tensor, memory);
   return memory;
+}
+
+void traced_copy(const Tensor& from, const Tensor& to, std::string_view name,
+                 std::string_view suffix) {
+  Stream& stream = to.device().compute();
+  if (!stream.trace()) return copy(from, to, stream);
+  const std::string scope = name.empty() ? to.device().memory().name() : "";
+  TraceSpan span(stream, {scope, name, suffix}, Trace::Kind::copy, "copies");
+  copy(from, to, stream);
+  stream.synchronize();  // so that the span ends with the copy
+  span.add("bytes", from.bytes());
+  span.add("from", name_of(from.buffer()->space()));
+  span.add("to", name_of(to.buffer()->space()));
 }
 
 void convert(const Tensor& from, const Tensor& to) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 
 #include "runtime/tensor.h"
 
@@ -22,6 +23,10 @@ void read_floats(const Tensor& from, const std::function<void(std::span<const fl
 bool in_file(const Tensor& tensor);
 /// The tensor itself, or a copy on the host of one in a file.
 Tensor in_memory(const Tensor& tensor);
+/// copy() on the device's stream. In a trace it is on the track "copies", under a name of two
+/// parts; without one it is what allocations are for (NameScope).
+void traced_copy(const Tensor& from, const Tensor& to, std::string_view name = {},
+                 std::string_view suffix = {});
 /// to = from, rounded to its dtype, wherever the two are; a few MiB at a time.
 void convert(const Tensor& from, const Tensor& to);
 

@@ -1,10 +1,12 @@
 #include "zero/unfinished_folder.h"
 
 #include <filesystem>
+#include <span>
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
 #include "zero/checkpoint_layout.h"
+#include "zero/checksum.h"
 
 namespace zg::zero {
 namespace {
@@ -12,14 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
-
-// As far as it goes: what stays takes room and nothing else.
-void remove_unfinished(const std::string& directory) {
-  for (const fs::path& entry : entries_of(directory)) {
-    std::error_code ignored;
-    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
-  }
-}
 
 /// For people and their scripts; whoever loads takes the newest that verifies.
 void write_latest(const std::string& directory, const std::string& name) {
@@ -33,6 +27,14 @@ void write_latest(const std::string& directory, const std::string& name) {
 }
 
 }  // namespace
+
+void remove_unfinished(const std::string& directory) noexcept try {
+  for (const fs::path& entry : entries_of(directory)) {
+    std::error_code ignored;
+    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
+  }
+} catch (const std::exception&) {  // it takes room and nothing else
+}
 
 UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
     : directory_(directory), name_(step_name(step)), path_(path_of(directory, step)) {
@@ -54,8 +56,12 @@ std::string UnfinishedFolder::path_of(const std::string& directory, int64_t step
   return directory + "/" + unfinished_prefix + step_name(step);
 }
 
-std::string UnfinishedFolder::finish(const Manifest& manifest) {
+std::string UnfinishedFolder::finish(Manifest manifest) {
   const std::string finished = directory_ + "/" + name_;
+  for (const auto& [name, contents] : manifest.info.files) {
+    write_text(path_ + "/" + name, contents);
+    manifest.file_checksums[name] = checksum(std::as_bytes(std::span(contents)));
+  }
   write_text(path_ + "/" + manifest_name, manifest_text(manifest));
   sync_directory(path_);
   rename_over(path_, finished);

@@ -18,9 +18,9 @@ class UnfinishedFolder {
   /// Its path, which other processes know too.
   static std::string path_of(const std::string& directory, int64_t step);
   const std::string& path() const { return path_; }
-  /// Writes the manifest and gives the folder its name, in place of one that had it; all of it is
-  /// on the disk when it returns. Returns the step_N.
-  std::string finish(const Manifest& manifest);
+  /// Writes the info's files and the manifest and gives the folder its name, in place of one that
+  /// had it; all of it is on the disk when it returns. Returns the step_N.
+  std::string finish(Manifest manifest);
 
  private:
   const std::string directory_, name_, path_;

@@ -94,25 +94,32 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
 
 bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
 
-/// Adds into `sums` of y's extents; one task per outer index and block of inner ones, so that each
-/// sum has one writer, in rising j.
+/// Adds into `sums` of y's extents. A task has some places of the axes beside the indexed one, so
+/// that each sum has one writer, in rising j.
 template <class T, class Index>
 void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
-  const Indexed from = Indexed::split(args.index.shape(), args.axis);
-  const int64_t y_extent = Indexed::split(args.y.shape(), args.axis).extent;
+  const Shape& shape = args.index.shape();
+  const int64_t extent = shape[args.axis];
+  const IndexedStrides of_index = IndexedStrides::of(shape, args.axis);
+  const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), args.axis);
+  const IndexedStrides of_y = IndexedStrides::of(args.y.shape(), args.axis);
+  const LoopNest<3> nest(shape.with(args.axis, 1), {of_index.others, of_x.others, of_y.others});
+  const int64_t index_stride = nest.inner_stride(0), x_stride = nest.inner_stride(1),
+                y_stride = nest.inner_stride(2);
   const T* x = args.x.data<T>();
   const Index* index = args.index.data<Index>();
-  constexpr int64_t inner_block = 256;
-  const int64_t blocks = (from.inner + inner_block - 1) / inner_block;
-  team(threads, from.outer * blocks, [&](int64_t task, int) {
-    const int64_t outer = task / blocks, begin = task % blocks * inner_block;
-    const int64_t end = std::min(begin + inner_block, from.inner);
-    accumulator_t<T>* to = sums + outer * y_extent * from.inner;
-    for (int64_t j = 0; j < from.extent; ++j) {
-      const int64_t row = (outer * from.extent + j) * from.inner;
-      for (int64_t k = begin; k < end; ++k)
-        to[int64_t{index[row + k]} * from.inner + k] += static_cast<accumulator_t<T>>(x[row + k]);
-    }
+  constexpr int64_t longest = 256;  // places whose rows of index are read side by side
+  const int64_t grain =
+      std::max<int64_t>(longest, elementwise_grain / std::max<int64_t>(1, extent));
+  parallel_for(threads, nest.numel(), grain, [&](int64_t first, int64_t last) {
+    nest.run(first, last, [&](const std::array<int64_t, 3>& offsets, int64_t count) {
+      for (int64_t begin = 0; begin < count; begin += longest)
+        for (int64_t j = 0; j < extent; ++j)
+          for (int64_t k = begin; k < std::min(count, begin + longest); ++k)
+            sums[offsets[2] + k * y_stride +
+                 int64_t{index[offsets[0] + k * index_stride + j * of_index.along]} * of_y.along] +=
+                static_cast<accumulator_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
+    });
   });
 }
 
@@ -135,11 +142,9 @@ void gather(const Gather& args, Workspace, Stream& stream) {
   const Shape& shape = args.index.shape();
   const int axis = shape.axis(args.axis);
   check_indices("gather", "index", args.index, args.x.extent(axis));
-  const int64_t axis_stride = Indexed::split(shape, axis).inner;
-  // x is walked like index with the axis held still; the index moves along it.
-  Strides x_strides = broadcast_strides(args.x.shape(), args.x.shape());
-  x_strides[static_cast<size_t>(axis)] = 0;
-  const LoopNest<2> nest(shape, {broadcast_strides(shape, shape), x_strides});
+  // The loop holds x still along the axis; the index moves along it.
+  const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), axis);
+  const LoopNest<2> nest(shape, {broadcast_strides(shape, shape), of_x.others});
   const int64_t x_stride = nest.inner_stride(1);
   visit_bits(args.x.dtype(), [&]<class T>() {
     visit_index(args.index.dtype(), [&]<class Index>() {
@@ -150,7 +155,7 @@ void gather(const Gather& args, Workspace, Stream& stream) {
                    [&](const std::array<int64_t, 2>& offsets, int64_t count) {
                      for (int64_t i = 0; i < count; ++i) {
                        const int64_t at = offsets[0] + i;
-                       y[at] = x[offsets[1] + i * x_stride + int64_t{index[at]} * axis_stride];
+                       y[at] = x[offsets[1] + i * x_stride + int64_t{index[at]} * of_x.along];
                      }
                    });
     });

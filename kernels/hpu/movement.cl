@@ -11,21 +11,21 @@
     y[at.s1] = x[at.s0];                                                                    \
   }
 
-/// The n elements of y and index; x has x_extent along the axis where y has `extent`. An index that
-/// is outside is reported and read as 0.
-#define GATHER(size, bits, index_type, index_c)                                        \
-  element_kernel void gather_##size##_##index_type(                                    \
-      __global const bits* x, __global const index_c* index, __global bits* y, long n, \
-      long extent, long inner, long x_extent, fault_parameters) {                      \
-    const long i = element_index();                                                    \
-    if (i >= n) return;                                                                \
-    const long before = quotient(i, inner), outer = quotient(before, extent);          \
-    long row = index[i];                                                               \
-    if (row < 0 || row >= x_extent) {                                                  \
-      report(fault_arguments, i, row, x_extent);                                       \
-      row = 0;                                                                         \
-    }                                                                                  \
-    if (x_extent > 0) y[i] = x[(outer * x_extent + row) * inner + i - before * inner]; \
+/// The n elements of y and index; the nest leads to x, which is indexed along its axis of `extent`
+/// elements, `along` apart. An index that is outside is reported and read as 0.
+#define GATHER(size, bits, index_type, index_c)                                                  \
+  element_kernel void gather_##size##_##index_type(                                              \
+      __global const bits* x, __global const index_c* index, __global bits* y, long n, int rank, \
+      long8 extents, long8 x_strides, long extent, long along, fault_parameters) {               \
+    const long i = element_index();                                                              \
+    if (i >= n) return;                                                                          \
+    const long at = located(i, rank, extents, x_strides, (long8)(0), (long8)(0)).s0;             \
+    long row = index[i];                                                                         \
+    if (row < 0 || row >= extent) {                                                              \
+      report(fault_arguments, i, row, extent);                                                   \
+      row = 0;                                                                                   \
+    }                                                                                            \
+    if (extent > 0) y[i] = x[at + row * along];                                                  \
   }
 
 // Bits of one size stand for any dtype.

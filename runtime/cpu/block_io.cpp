@@ -18,6 +18,7 @@
 
 #include "runtime/cpu/uring_io.h"
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 
 namespace zg::cpu {
 namespace {
@@ -27,10 +28,11 @@ std::string reason(int error) { return std::strerror(error); }
 // Without a name from the start, or named and removed at once where the file system has no such.
 int open_unnamed(const std::string& directory, int more) {
   const int flags = O_RDWR | O_CLOEXEC | more;
-  if (const int file = ::open(directory.c_str(), O_TMPFILE | flags, 0600); file >= 0) return file;
+  const int unnamed = retried([&] { return ::open(directory.c_str(), O_TMPFILE | flags, 0600); });
+  if (unnamed >= 0) return unnamed;
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return -1;
   std::string name = directory + "/zerograd_" + std::string(6, 'X');
-  const int file = mkostemp(name.data(), O_CLOEXEC | more);
+  const int file = retried([&] { return mkostemp(name.data(), O_CLOEXEC | more); });
   if (file >= 0) unlink(name.c_str());
   return file;
 }
@@ -96,9 +98,10 @@ class PreadIo final : public BlockIo {
   int transfer(Request left) const {
     while (left.bytes > 0) {
       const auto bytes = static_cast<size_t>(left.bytes);
-      const ssize_t count = left.writes ? pwrite(descriptor_, left.memory, bytes, left.offset)
-                                        : pread(descriptor_, left.memory, bytes, left.offset);
-      if (count < 0 && errno == EINTR) continue;
+      const ssize_t count = retried([&] {
+        return left.writes ? pwrite(descriptor_, left.memory, bytes, left.offset)
+                           : pread(descriptor_, left.memory, bytes, left.offset);
+      });
       if (count <= 0) return count < 0 ? errno : EIO;
       left.offset += count, left.memory += count, left.bytes -= count;
     }
@@ -139,7 +142,9 @@ void BlockIo::fail(const char* what, int error) const {
 }
 
 void BlockIo::reserve(int64_t bytes) {
-  const int error = posix_fallocate(descriptor_, 0, bytes);
+  int error = 0;
+  do error = posix_fallocate(descriptor_, 0, bytes);
+  while (error == EINTR);
   if (error == 0) return;
   struct statvfs drive {};
   const bool known = fstatvfs(descriptor_, &drive) == 0;

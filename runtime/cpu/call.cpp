@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <stdexcept>
+#include <typeinfo>
 
 #include "runtime/error.h"
 
@@ -97,6 +99,38 @@ std::string describe(const std::exception_ptr& error) {
   } catch (...) {
     return "an unknown exception";
   }
+}
+
+namespace {
+
+/// An exception of the same type, if that is one of these, with another message; else null.
+template <class... Types>
+std::exception_ptr same_of(const std::exception& error, const std::string& message) {
+  std::exception_ptr same;
+  const auto is = [&]<class T>(T*) {
+    if (typeid(error) == typeid(T)) same = std::make_exception_ptr(T(message));
+  };
+  (is(static_cast<Types*>(nullptr)), ...);
+  return same;
+}
+
+}  // namespace
+
+std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks) {
+  if (ranks == 1 || is_comm_error(error)) return error;
+  const std::string who = "rank " + std::to_string(rank) + "/" + std::to_string(ranks) + ": ";
+  std::exception_ptr named;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& typed) {
+    named = typed.with_message(who + typed.what());
+  } catch (const std::exception& other) {
+    named = same_of<std::runtime_error, std::range_error, std::overflow_error, std::underflow_error,
+                    std::logic_error, std::invalid_argument, std::domain_error, std::length_error,
+                    std::out_of_range>(other, who + other.what());
+  } catch (...) {
+  }
+  return named ? named : error;
 }
 
 bool is_comm_error(const std::exception_ptr& error) {

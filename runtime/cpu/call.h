@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/comm.h"
+#include "runtime/trace.h"
 
 namespace zg::cpu {
 
@@ -30,6 +32,9 @@ struct Job {
   bool by_library = false;  ///< a reduce_scatter whose order is the library's
   Tensor window;            ///< of a reduce_scatter on accelerators: where pieces of peers may lie
   int root = -1;            ///< of a broadcast: its number in the group
+  int64_t bytes = 0;        ///< that peers send here
+  int64_t queued_ns = 0;    ///< by the trace's clock
+  std::shared_ptr<Trace> trace = {};  ///< where its span goes; null: nowhere
   bool finished = false;
 };
 
@@ -65,6 +70,10 @@ std::string unfinished(const std::vector<int>& ranks, const char* verb, const st
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
 
 std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."
+/// The same error, whose message begins with "rank 2/4: " where there are several ranks. Unchanged:
+/// a CommError, which says who failed and where, and a type of exception that is neither this
+/// library's nor one of the standard library's that consist of a message.
+std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks);
 bool is_comm_error(const std::exception_ptr& error);
 
 }  // namespace zg::cpu

@@ -1,9 +1,11 @@
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "runtime/arena.h"
@@ -13,44 +15,103 @@
 namespace zg {
 namespace {
 
-// Address space costs nothing until it is touched; four times the machine's memory leaves room for
-// whatever can run here and keeps the arena one contiguous range, so freed neighbours always merge.
-int64_t address_space_bytes() {
-  const int64_t physical =
-      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  return std::max<int64_t>(physical * 4, Arena::grow_bytes) / Arena::grow_bytes * Arena::grow_bytes;
+constexpr int64_t step = Arena::grow_bytes;
+constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+
+// `ulimit -v`: every mapped address counts against it, whether or not there is memory behind it.
+int64_t address_limit_bytes() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(unlimited)));
 }
 
+// Four times the machine's memory: room for whatever can run here. No arena can outgrow the limit.
+int64_t capacity_bytes() {
+  const int64_t physical =
+      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  return std::max(step, std::min(physical * 4, address_limit_bytes()) / step * step);
+}
+
+/// One range of addresses, so that freed neighbours always merge.
 class HostMemory final : public ArenaMemory {
  public:
-  HostMemory() : capacity_(address_space_bytes()) {
-    constexpr auto step = static_cast<uintptr_t>(Arena::grow_bytes);
-    const auto asked = static_cast<size_t>(capacity_) + step;
-    void* start =
-        mmap(nullptr, asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED)
-      throw DeviceError("arena: cannot reserve " + std::to_string(capacity_) +
-                        " bytes of address space: " + std::strerror(errno) +
-                        "; raise the limit shown by `ulimit -v`");
-    // Huge pages need a 2 MiB boundary.
-    const auto address = reinterpret_cast<uintptr_t>(start);
-    const uintptr_t aligned = (address + step - 1) / step * step;
-    base_ = reinterpret_cast<std::byte*>(aligned);
-    if (aligned > address) munmap(start, aligned - address);
-    if (const uintptr_t tail = address + step - aligned; tail > 0) munmap(base_ + capacity_, tail);
-    madvise(base_, static_cast<size_t>(capacity_), MADV_HUGEPAGE);  // a refusal only costs speed
+  HostMemory() : limit_(address_limit_bytes()), capacity_(capacity_bytes()) {
+    if (limit_ == unlimited)
+      reserve();
+    else
+      claim();
   }
-  ~HostMemory() override { munmap(base_, static_cast<size_t>(capacity_)); }
+  ~HostMemory() override { munmap(base_, static_cast<size_t>(mapped_)); }
 
   std::byte* base() const override { return base_; }
   int64_t capacity() const override { return capacity_; }
   bool grow(int64_t from, int64_t to) override {
+    if (to > mapped_ && !map(mapped_, to)) return false;
+    mapped_ = std::max(mapped_, to);
     return mprotect(base_ + from, static_cast<size_t>(to - from), PROT_READ | PROT_WRITE) == 0;
+  }
+  std::string cause() const override {
+    return limit_ == unlimited ? ""
+                               : "; `ulimit -v` allows this process " + std::to_string(limit_) +
+                                     " bytes of addresses in all";
   }
 
  private:
-  const int64_t capacity_;
+  // Addresses cost nothing until they are touched, so the whole range is mapped at once.
+  void reserve() {
+    void* start = mmap(nullptr, static_cast<size_t>(capacity_ + step), PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED)
+      throw OutOfMemory("arena: cannot reserve " + std::to_string(capacity_) +
+                        " bytes of addresses: " + std::strerror(errno));
+    // Huge pages need a 2 MiB boundary.
+    const auto address = reinterpret_cast<uintptr_t>(start);
+    constexpr auto boundary = static_cast<uintptr_t>(step);
+    const uintptr_t aligned = (address + boundary - 1) / boundary * boundary;
+    base_ = reinterpret_cast<std::byte*>(aligned);
+    mapped_ = capacity_;
+    if (aligned > address) munmap(start, aligned - address);
+    if (const uintptr_t tail = address + boundary - aligned; tail > 0)
+      munmap(base_ + capacity_, tail);
+    madvise(base_, static_cast<size_t>(capacity_), MADV_HUGEPAGE);  // a refusal only costs speed
+  }
+
+  // Under a limit only what is used may be mapped. Each arena takes a range far from where the
+  // system puts other mappings, marks it by mapping its first step, and maps the rest as it grows:
+  // what lies there already is never replaced.
+  void claim() {
+    constexpr int64_t first = int64_t{1} << 36, last = int64_t{1} << 46;
+    for (int64_t address = first; address + capacity_ <= last; address += capacity_) {
+      base_ = reinterpret_cast<std::byte*>(address);
+      if (map(0, step)) {
+        mapped_ = step;
+        return;
+      }
+      if (errno != EEXIST) break;
+    }
+    throw OutOfMemory("arena: cannot map " + std::to_string(step) +
+                      " bytes of addresses: " + std::strerror(errno) + cause());
+  }
+
+  bool map(int64_t from, int64_t to) {
+    const auto bytes = static_cast<size_t>(to - from);
+    void* const wanted = base_ + from;
+    void* const there =
+        mmap(wanted, bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (there == MAP_FAILED) return false;
+    if (there != wanted) {  // a kernel before 4.17, which takes the address for a wish
+      munmap(there, bytes);
+      errno = EEXIST;
+      return false;
+    }
+    madvise(there, bytes, MADV_HUGEPAGE);
+    return true;
+  }
+
+  const int64_t limit_, capacity_;
   std::byte* base_ = nullptr;
+  int64_t mapped_ = 0;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "runtime/comm.h"
 #include "runtime/cpu/local_world.h"
 #include "runtime/cpu/queued_comm.h"
+#include "runtime/device_state.h"
 #include "runtime/error.h"
 
 namespace zg {
@@ -71,6 +72,7 @@ class LocalCommunicator final : public QueuedCommunicator {
  private:
   void run(const Job& job, Ticket ticket) override {
     group_->meet(rank_, ticket, job.call, [&] {
+      note_arrival(job);
       if (is_carried(job)) return carry(job, ticket);
       act(job);
       stream_->synchronize();
@@ -252,6 +254,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     std::exception_ptr error;
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
+      DeviceState::of(device).rank = rank;
       const auto group = world->join(rank, all, [&](const cpu::Members&) { return carriers; });
       cpu::LocalCommunicator communicator(world, group, rank, device);
       try {
@@ -264,6 +267,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
       error = std::current_exception();
       world->abort(rank, cpu::describe(error));
     }
+    if (error) error = cpu::of_rank(error, rank, ranks);
     std::lock_guard lock(shared->mutex);
     shared->errors[static_cast<size_t>(rank)] = error;
     shared->ended[static_cast<size_t>(rank)] = true;

@@ -85,7 +85,10 @@ void MpiCommunicator::choose_carrier(const std::vector<CarrierPlace>& places) {
 
 void MpiCommunicator::run(const Job& job, Ticket ticket) {
   Meeting meeting{.group = group_.get(), .sequence = ticket, .call = &job.call};
-  if (size_ > 1) world_->arrive(meeting);
+  if (size_ > 1) {
+    world_->arrive(meeting);
+    note_arrival(job);
+  }
   if (is_carried(job)) {
     carry(job, meeting);
   } else {

@@ -1,6 +1,7 @@
 #include <iterator>
 
 #include "runtime/cpu/mpi_comm.h"
+#include "runtime/device_state.h"
 #include "runtime/error.h"
 
 namespace zg {
@@ -15,6 +16,7 @@ void run_processes(const std::function<void(Communicator&, const Device&)>& f,
   const bool is_cpu = options.type == Device::Type::cpu;
   const Device device =
       device_of_rank(options.type, is_cpu ? place.rank : place.local_rank, device_options);
+  DeviceState::of(device).rank = place.rank;
   if (place.size == 1)
     return run_local(1, f,
                      {.timeout_s = options.timeout_s,
@@ -26,9 +28,10 @@ void run_processes(const std::function<void(Communicator&, const Device&)>& f,
     f(communicator, device);
     communicator.finish();
   } catch (...) {
-    communicator.abort(cpu::describe(std::current_exception()));
+    const std::exception_ptr error = std::current_exception();
+    communicator.abort(cpu::describe(error));
     communicator.dump();
-    throw;
+    std::rethrow_exception(cpu::of_rank(error, place.rank, place.size));
   }
 }
 

@@ -10,7 +10,6 @@ namespace zg::cpu {
 Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
                                                     const std::string& name, Chunk chunk) {
   chunk = check_all_gather(shard, full, chunk);
-  count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
   // It may throw, which GCC 12 does not survive among the members of a job.
   Tensor window = window_for(Collective::all_gather, full, chunk.count);
   return enqueue({.call = {.op = Collective::all_gather,
@@ -20,14 +19,14 @@ Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const T
                            .input = shard.flat(chunk.begin, chunk.count)},
                   .output = full,
                   .chunk = chunk,
-                  .window = std::move(window)});
+                  .window = std::move(window),
+                  .bytes = chunk.count * size_of(shard.dtype()) * (size_ - 1)});
 }
 
 Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, const Tensor& shard,
                                                         bool fresh, Combine combine,
                                                         const std::string& name, Chunk chunk) {
   chunk = check_reduce_scatter(full, shard, chunk);
-  count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
   Tensor window = window_for(Collective::reduce_scatter, full, chunk.count);
   return enqueue({.call = {.op = Collective::reduce_scatter,
                            .dtype = full.dtype(),
@@ -39,7 +38,8 @@ Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, cons
                   .combine = combine,
                   .fresh = fresh,
                   .by_library = by_library_,
-                  .window = std::move(window)});
+                  .window = std::move(window),
+                  .bytes = chunk.count * size_of(full.dtype()) * (size_ - 1)});
 }
 
 Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t count) {
@@ -60,19 +60,18 @@ void QueuedCommunicator::sum_by_library() {
 Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::string& name) {
   if (x.dtype() != DType::i64)
     throw DTypeError(std::string("all_reduce: expected i64, got ") + name_of(x.dtype()));
-  count(Collective::all_reduce, x.bytes() * (size_ - 1));
   return enqueue({.call = {.op = Collective::all_reduce,
                            .dtype = x.dtype(),
                            .count = x.numel(),
                            .name = name,
                            .input = x},
-                  .output = x});
+                  .output = x,
+                  .bytes = x.bytes() * (size_ - 1)});
 }
 
 Communicator::Ticket QueuedCommunicator::broadcast(const Tensor& x, int root,
                                                    const std::string& name) {
   check_root(root);
-  count(Collective::broadcast, rank_ == root ? 0 : x.bytes());
   Tensor window = window_for(Collective::broadcast, x, x.numel());
   return enqueue({.call = {.op = Collective::broadcast,
                            .dtype = x.dtype(),
@@ -82,11 +81,11 @@ Communicator::Ticket QueuedCommunicator::broadcast(const Tensor& x, int root,
                            .input = x},
                   .output = x,
                   .window = std::move(window),
-                  .root = root});
+                  .root = root,
+                  .bytes = rank_ == root ? 0 : x.bytes()});
 }
 
 Communicator::Ticket QueuedCommunicator::barrier(const std::string& name) {
-  count(Collective::barrier, 0);
   return enqueue({.call = {.op = Collective::barrier, .dtype = DType::u8, .name = name}});
 }
 
@@ -94,6 +93,10 @@ void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return done_ > ticket || failure_; };
   if (!ready()) {
+    // What is waited for is still in the queue, whose end has the ticket next_ - 1.
+    const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
+    const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
+                         Trace::Kind::wait);
     lock.unlock();
     owner_waits(true);
     lock.lock();
@@ -106,13 +109,14 @@ void QueuedCommunicator::wait(Ticket ticket) {
   while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
 }
 
-void QueuedCommunicator::count(Collective collective, int64_t bytes) {
-  WireCount& count = counts_[static_cast<size_t>(collective)];
-  ++count.calls;
-  count.bytes += bytes;
-}
-
 Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
+  WireCount& count = counts_[static_cast<size_t>(job.call.op)];
+  ++count.calls;
+  count.bytes += job.bytes;
+  if (Trace* trace = device_.trace()) {
+    job.trace = trace->shared_from_this();
+    job.queued_ns = trace->now_ns();
+  }
   device_.compute().synchronize();
   std::unique_lock lock(mutex_);
   if (failure_) tell();
@@ -133,9 +137,40 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
 
 void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
   log_->started(ticket);
+  const int64_t begin_ns = job.trace ? job.trace->now_ns() : 0;
+  arrived_ns_ = -1;
   run(job, ticket);
   stream_->synchronize();
+  if (job.trace) record(job, ticket, begin_ns);
   log_->done(ticket);
+}
+
+void QueuedCommunicator::note_arrival(const Job& job) {
+  if (job.trace) arrived_ns_ = job.trace->now_ns();
+}
+
+void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns) const {
+  const Call& call = job.call;
+  Trace::Span span{
+      .rank = device_.trace_rank(),
+      .track = members_.group.empty() ? "communication" : "communication, " + members_.group,
+      .kind = Trace::Kind::collective,
+      .name = std::string(name_of(call.op)) + " " + call.name,
+      .begin_ns = begin_ns,
+      .end_ns = job.trace->now_ns(),
+      .arguments = {{"bytes", job.bytes},
+                    {"elements", call.count},
+                    {"dtype", name_of(call.dtype)},
+                    {"sequence", ticket},
+                    {"queued_us", (begin_ns - job.queued_ns) / 1000}}};
+  if (arrived_ns_ >= 0)
+    job.trace->span({.rank = span.rank,
+                     .track = span.track,
+                     .kind = Trace::Kind::wait,
+                     .name = "wait for peers",
+                     .begin_ns = begin_ns,
+                     .end_ns = arrived_ns_});
+  job.trace->span(std::move(span));
 }
 
 void QueuedCommunicator::tell() {

@@ -54,6 +54,8 @@ class QueuedCommunicator : public Communicator {
 
   /// On the thread of work(), or at once on the caller's where the rank is alone.
   virtual void run(const Job& job, Ticket ticket) = 0;
+  /// run() says so once all peers have arrived, for the job's span.
+  void note_arrival(const Job& job);
   virtual void watch() {}  ///< on that thread too, while there is nothing to run
   /// What run() or watch() threw, before anybody is told.
   virtual void failed(const std::exception_ptr&) {}
@@ -84,11 +86,11 @@ class QueuedCommunicator : public Communicator {
   std::exception_ptr failure_;
 
  private:
-  void count(Collective collective, int64_t bytes);
   Ticket enqueue(Job job);
   Tensor window_for(Collective op, const Tensor& full, int64_t count);
   void fail(std::unique_lock<std::mutex>& lock);
   void run_logged(const Job& job, Ticket ticket);
+  void record(const Job& job, Ticket ticket, int64_t begin_ns) const;
   [[noreturn]] void tell();
   bool await_job(std::unique_lock<std::mutex>& lock);
 
@@ -98,6 +100,7 @@ class QueuedCommunicator : public Communicator {
   CommWindow window_;
   bool by_library_ = false;
   Ticket next_ = 0, done_ = 0;  // queued, finished
+  int64_t arrived_ns_ = -1;     // when all peers had come to the job that is traced; -1: not yet
 };
 
 }  // namespace zg::cpu

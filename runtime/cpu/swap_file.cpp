@@ -42,6 +42,11 @@ std::string SwapFile::description() const {
                         : " through the page cache, as its file system refuses O_DIRECT");
 }
 
+std::string SwapFile::requests() const {
+  return std::to_string(io_->depth()) + " requests of " + std::to_string(io_->request_bytes()) +
+         " bytes";
+}
+
 void SwapFile::reserve(int64_t bytes) {
   const int64_t whole = (bytes + block - 1) / block * block;
   if (whole <= reserved_) return;
@@ -54,20 +59,20 @@ void SwapFile::reserve(int64_t bytes) {
   reserved_ = whole;
 }
 
-SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to) {
-  return push({offset, to.data(), static_cast<int64_t>(to.size()), false});
+SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, Note note) {
+  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(note)});
 }
 
-SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from) {
-  return push(
-      {offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()), true});
+SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, Note note) {
+  return push({offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()), true,
+               std::move(note)});
 }
 
-SwapFile::Ticket SwapFile::push(const Job& job) {
+SwapFile::Ticket SwapFile::push(Job job) {
   Ticket ticket = 0;
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(job);
+    jobs_.push_back(std::move(job));
     ticket = ++pushed_;
   }
   changed_.notify_all();
@@ -80,6 +85,11 @@ void SwapFile::wait(Ticket ticket) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
+bool SwapFile::is_done(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  return done_ >= ticket || failure_;
+}
+
 // After a failure nothing more is done: what is read would be wrong.
 void SwapFile::serve() {
   std::unique_lock lock(mutex_);
@@ -90,7 +100,7 @@ void SwapFile::serve() {
       std::optional<Job> job;
       const Ticket ticket = pushed_ - static_cast<Ticket>(jobs_.size()) + 1;
       if (!jobs_.empty()) {
-        job = jobs_.front();
+        job = std::move(jobs_.front());
         jobs_.pop_front();
       }
       lock.unlock();
@@ -116,6 +126,12 @@ void SwapFile::serve() {
 
 void SwapFile::cut(const Job& job, Ticket ticket) {
   missing_.push_back(1);  // this
+  if (job.note.trace)
+    traced_.push_back({.ticket = ticket,
+                       .note = job.note,
+                       .writes = job.writes,
+                       .bytes = job.bytes,
+                       .begin_ns = job.note.trace->now_ns()});
   const int64_t step = io_->request_bytes() / block;
   const int64_t end = job.offset + job.bytes, last = (end + block - 1) / block;
   for (int64_t first = job.offset / block; first < last; first += step) {
@@ -223,11 +239,31 @@ void SwapFile::finish_one() {
 void SwapFile::leave(Ticket ticket) {
   --missing_[static_cast<size_t>(ticket - done_ - 1)];
   if (missing_.front() > 0) return;
+  Ticket done = done_;
+  for (; !missing_.empty() && missing_.front() == 0; missing_.pop_front()) ++done;
+  record(done);
   {
     const std::lock_guard lock(mutex_);
-    for (; !missing_.empty() && missing_.front() == 0; missing_.pop_front()) ++done_;
+    done_ = done;
   }
   changed_.notify_all();
+}
+
+// Calls are under way beside each other and end in order: a span begins where the one before ended.
+void SwapFile::record(Ticket done) {
+  for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
+    const Traced& call = traced_.front();
+    Trace& trace = *call.note.trace;
+    const int64_t end_ns = trace.now_ns();
+    trace.span({.rank = call.note.rank,
+                .track = "disk",
+                .kind = Trace::Kind::copy,
+                .name = (call.writes ? "write " : "read ") + call.note.name,
+                .begin_ns = std::min(end_ns, std::max(call.begin_ns, last_end_ns_)),
+                .end_ns = end_ns,
+                .arguments = {{"bytes", call.bytes}}});
+    last_end_ns_ = end_ns;
+  }
 }
 
 // What is under way ends: its memory is somebody's.
@@ -239,6 +275,7 @@ void SwapFile::give_up() noexcept {
   }
   for (Slot& slot : slots_) slot.busy = false;
   missing_.clear();
+  traced_.clear();
 }
 
 void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {

@@ -13,6 +13,7 @@
 
 #include "runtime/cpu/block_io.h"
 #include "runtime/device.h"
+#include "runtime/trace.h"
 
 namespace zg::cpu {
 
@@ -25,6 +26,12 @@ namespace zg::cpu {
 class SwapFile {
  public:
   using Ticket = int64_t;
+  /// Whose span a call is; none without a trace.
+  struct Note {
+    std::shared_ptr<Trace> trace = {};
+    int rank = 0;
+    std::string name = {};
+  };
 
   explicit SwapFile(const SwapOptions& options);  ///< FileError
   ~SwapFile();
@@ -36,14 +43,16 @@ class SwapFile {
   void reserve(int64_t bytes);
 
   /// Memory must live until wait() of the ticket.
-  Ticket read(int64_t offset, std::span<std::byte> to);
-  Ticket write(int64_t offset, std::span<const std::byte> from);
+  Ticket read(int64_t offset, std::span<std::byte> to, Note note);
+  Ticket write(int64_t offset, std::span<const std::byte> from, Note note);
   /// Returns when this call and all before it are done. FileError: one of them failed, or a block
   /// is not what was written there; after it every call says so.
   void wait(Ticket ticket);
+  bool is_done(Ticket ticket);  ///< or will not be, as one has failed
 
   /// "io_uring past the page cache"
   std::string description() const;
+  std::string requests() const;  ///< "8 requests of 1048576 bytes"
 
  private:
   struct Job {
@@ -51,6 +60,14 @@ class SwapFile {
     std::byte* memory;
     int64_t bytes;
     bool writes;
+    Note note;
+  };
+  /// A call that is under way and traced.
+  struct Traced {
+    Ticket ticket;
+    Note note;
+    bool writes;
+    int64_t bytes, begin_ns;
   };
   /// What one request does of a job.
   struct Part {
@@ -70,7 +87,7 @@ class SwapFile {
     Part part{};
     Ticket ticket = 0;
   };
-  Ticket push(const Job& job);
+  Ticket push(Job job);
   void serve();
   void cut(const Job& job, Ticket ticket);
   void start(const Part& part, Ticket ticket);
@@ -79,6 +96,7 @@ class SwapFile {
   int free_slot_for(const Part& part);
   void finish_one();
   void leave(Ticket ticket);
+  void record(Ticket done);
   void give_up() noexcept;
   std::span<std::byte> blocks_of(int slot) const;
   void check(int64_t first_block, std::span<const std::byte> bytes) const;
@@ -93,6 +111,8 @@ class SwapFile {
   std::vector<Slot> slots_;
   int busy_ = 0;
   std::deque<int> missing_;  // of each call from done_ + 1 on: what keeps it from being done
+  std::deque<Traced> traced_;
+  int64_t last_end_ns_ = 0;  // of the last span
 
   std::mutex mutex_;
   std::condition_variable changed_;

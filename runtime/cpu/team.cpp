@@ -2,8 +2,17 @@
 
 #include <omp.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "runtime/error.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -30,6 +39,11 @@ inline void acquire(void* edge) {
 #endif
 }
 
+bool address_limit() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 struct Region {
   const TaskRef& f;
   const int64_t tasks;
@@ -42,6 +56,34 @@ void work(Region& region, int worker) {
   for (int64_t task; (task = region.next.fetch_add(1, std::memory_order_relaxed)) < region.tasks;)
     region.f(task, worker);
   release(&region.end);
+}
+
+// libgomp ends the process where the system refuses it a thread, which is to be an error. So a
+// thread that is about to get a larger team than it had first sees whether the system gives as
+// many: the stacks of those are what libgomp's threads get next.
+void require_threads(int workers) {
+  static thread_local int had = 1;
+  if (workers == had) return;
+  if (workers < had) {
+    if (address_limit()) had = workers;  // libgomp ends those that a smaller team leaves idle
+    return;
+  }
+  std::mutex gate;
+  std::vector<std::thread> helpers;
+  try {
+    const std::lock_guard closed(gate);  // all of them are there at once
+    for (int i = had; i < workers; ++i)
+      helpers.emplace_back([&gate] { const std::lock_guard open(gate); });
+  } catch (const std::system_error& error) {
+    for (std::thread& helper : helpers) helper.join();
+    throw OutOfMemory("threads: the system refused thread " +
+                      std::to_string(had + static_cast<int>(helpers.size()) + 1) + " of " +
+                      std::to_string(workers) + ": " + error.what() +
+                      "; expected room for their stacks; try fewer threads, or a higher limit "
+                      "(`ulimit -v`, `ulimit -u`)");
+  }
+  for (std::thread& helper : helpers) helper.join();
+  had = workers;
 }
 
 // OpenMP hands the region's address over in a place of its own, before any edge can be announced;
@@ -62,6 +104,7 @@ void team(int threads, int64_t tasks, TaskRef f) {
     for (int64_t task = 0; task < tasks; ++task) f(task, 0);
     return;
   }
+  require_threads(workers);
   Region region{f, tasks};
   release(&region.start);
   fork(workers, region);

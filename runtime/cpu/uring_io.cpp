@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "runtime/swap.h"
@@ -38,7 +40,7 @@ class UringIo final : public BlockIo {
         slots_(static_cast<size_t>(depth_)) {}
 
   void submit(int slot, const Request& request) override {
-    slots_[static_cast<size_t>(slot)] = request;
+    slots_[static_cast<size_t>(slot)] = {.left = request};
     if (const int error = ask_for_rest(slot)) fail("asked", error);
   }
   Ended wait() override {
@@ -51,9 +53,9 @@ class UringIo final : public BlockIo {
       const auto slot = static_cast<int>(io_uring_cqe_get_data64(entry));
       const int count = entry->res;
       io_uring_cqe_seen(ring_->get(), entry);
-      const bool again = count == -EINTR || count == -EAGAIN;
+      const bool again = is_for_now(count) && may_ask_again(slot);
       if (count <= 0 && !again) return {slot, count < 0 ? -count : EIO};
-      Request& left = slots_[static_cast<size_t>(slot)];
+      Request& left = slots_[static_cast<size_t>(slot)].left;
       const int64_t done = again ? 0 : count;
       left.memory += done, left.offset += done, left.bytes -= done;
       if (left.bytes == 0) return {slot, 0};
@@ -63,10 +65,28 @@ class UringIo final : public BlockIo {
   const char* engine() const override { return "io_uring"; }
 
  private:
+  struct Slot {
+    Request left;  // what is still to come
+    int refusals = 0;
+  };
+
+  static bool is_for_now(int result) {
+    return result == -EINTR || result == -EAGAIN || result == -EBUSY;
+  }
+
+  // The system may lack memory or places for a request for a while. Ten seconds of that are an
+  // error.
+  bool may_ask_again(int slot) {
+    constexpr int most = 10'000;
+    if (++slots_[static_cast<size_t>(slot)].refusals > most) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return true;
+  }
+
   // The system's reason when it took nothing.
   int ask_for_rest(int slot) {
     io_uring_sqe* entry = io_uring_get_sqe(ring_->get());
-    const Request& left = slots_[static_cast<size_t>(slot)];
+    const Request& left = slots_[static_cast<size_t>(slot)].left;
     const auto bytes = static_cast<unsigned>(left.bytes);
     const auto offset = static_cast<uint64_t>(left.offset);
     if (left.writes)
@@ -75,13 +95,13 @@ class UringIo final : public BlockIo {
       io_uring_prep_read(entry, descriptor_, left.memory, bytes, offset);
     io_uring_sqe_set_data64(entry, static_cast<uint64_t>(slot));
     int taken = 0;
-    while ((taken = io_uring_submit(ring_->get())) == -EINTR || taken == -EAGAIN) {
-    }
+    do taken = io_uring_submit(ring_->get());
+    while (is_for_now(taken) && may_ask_again(slot));
     return taken < 0 ? -taken : 0;
   }
 
   std::unique_ptr<Ring> ring_;
-  std::vector<Request> slots_;  // what is still to come
+  std::vector<Slot> slots_;
 };
 
 }  // namespace

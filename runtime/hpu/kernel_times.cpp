@@ -27,7 +27,7 @@ ze_event_handle_t KernelTimes::next(const char* kernel) {
   return events_[kernels_.size() - 1];
 }
 
-void KernelTimes::tell(Trace* trace, int rank) {
+void KernelTimes::tell(Trace* trace, int rank, const std::string& stream) {
   std::vector<ze_kernel_timestamp_data_t> times;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     ze_kernel_timestamp_result_t time = {};
@@ -40,7 +40,12 @@ void KernelTimes::tell(Trace* trace, int rank) {
     const double until_now = nanoseconds(times[i].kernelEnd, times.back().kernelEnd);
     const double taken = nanoseconds(times[i].kernelStart, times[i].kernelEnd);
     const int64_t end_ns = now_ns - static_cast<int64_t>(until_now);
-    trace->span(rank, "kernels", kernels_[i], end_ns - static_cast<int64_t>(taken), end_ns);
+    trace->span({.rank = rank,
+                 .track = stream == "compute" ? "kernels" : "kernels, " + stream,
+                 .kind = Trace::Kind::kernel,
+                 .name = kernels_[i],
+                 .begin_ns = end_ns - static_cast<int64_t>(taken),
+                 .end_ns = end_ns});
   }
   kernels_.clear();
 }

@@ -20,9 +20,9 @@ class KernelTimes {
   /// What the next launch signals.
   ze_event_handle_t next(const char* kernel);
   /// Spans on the track "kernels" of all launches since the last call, which must be done; none
-  /// without a trace. Lengths and distances are by the device's clock, which knows no other: the
-  /// last one ends now.
-  void tell(Trace* trace, int rank);
+  /// without a trace. Another stream than "compute" has a track of its own. Lengths and distances
+  /// are by the device's clock, which knows no other: the last one ends now.
+  void tell(Trace* trace, int rank, const std::string& stream);
 
  private:
   void add_pool();

@@ -1,6 +1,82 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "tests/accelerator/accelerator.h"
+#include "tests/kernels/every_kernel.h"
+#include "tests/kernels/guarded_call.h"
+
+namespace {
+
+using namespace zg;
+using namespace zg::testing;
+
+/// A kernel's function for accelerators; between install() and remove() each of its outputs lies
+/// between guards.
+template <class Args>
+class GuardedSlot {
+ public:
+  static void install(Kernel<Args>& kernel) {
+    name = kernel.name;
+    own = slot_of(kernel);
+    if (own) slot_of(kernel) = call;
+  }
+  static void remove(Kernel<Args>& kernel) { slot_of(kernel) = own; }
+
+ private:
+  static typename Kernel<Args>::Function& slot_of(Kernel<Args>& kernel) {
+    return accelerator == Device::Type::cuda ? kernel.cuda : kernel.hpu;
+  }
+  static void call(const Args& args, Workspace workspace, Stream& stream) {
+    for (const std::string& damage : guarded_call<Args>(own, name, args, workspace, stream))
+      FAIL_CHECK(damage);
+  }
+
+  static inline typename Kernel<Args>::Function own = nullptr;
+  static inline const char* name = nullptr;
+};
+
+// Guards wait for each call, which the tests of queues, ranks and engines must not.
+bool is_of_kernels(const std::filesystem::path& file) {
+  const std::set<std::string> others = {"attention_bits_test.cpp", "hopper_test.cpp",
+                                        "matmul_tiles_test.cpp",   "norm_widths_test.cpp",
+                                        "tensor_core_test.cpp",    "variant_test.cpp"};
+  return file.parent_path().filename() == "kernels" || others.count(file.filename().string()) > 0;
+}
+
+/// Puts guards into each test of kernels.
+struct Guards : doctest::IReporter {
+  explicit Guards(const doctest::ContextOptions&) {}
+  void test_case_start(const doctest::TestCaseData& test) override {
+    if (!is_of_kernels(test.m_file.c_str())) return;
+    for_every_kernel([]<class Args>(Kernel<Args>& kernel) { GuardedSlot<Args>::install(kernel); });
+    installed = true;
+  }
+  void test_case_end(const doctest::CurrentTestCaseStats&) override {
+    if (!installed) return;
+    for_every_kernel([]<class Args>(Kernel<Args>& kernel) { GuardedSlot<Args>::remove(kernel); });
+    installed = false;
+  }
+  void report_query(const doctest::QueryData&) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats&) override {}
+  void test_case_reenter(const doctest::TestCaseData&) override {}
+  void test_case_exception(const doctest::TestCaseException&) override {}
+  void subcase_start(const doctest::SubcaseSignature&) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData&) override {}
+  void log_message(const doctest::MessageData&) override {}
+  void test_case_skipped(const doctest::TestCaseData&) override {}
+
+  bool installed = false;
+};
+REGISTER_LISTENER("guards", 1, Guards);
+
+}  // namespace
+
 // Of the folders that test the CPU, too, only what is written for every device.
 int main(int count, char** arguments) {
   doctest::Context context(count, arguments);

@@ -258,7 +258,7 @@ TEST_CASE("arithmetic refuses operands that do not fit, before any work") {
     CHECK(contains(message_of<ShapeError>([&] { operation.op(a, Var()); }),
                    name + ": b is absent; expected a tensor"));
     CHECK(contains(message_of<DeviceError>([&] { operation.op(a, elsewhere); }),
-                   name + ": tensors on different devices, cpu:0 and cpu:1"));
+                   name + ": tensors on two devices, cpu:0 and cpu:1; copy one over first"));
   }
   CHECK(contains(message_of<DTypeError>([&] { pow(whole, whole); }), "pow: a holds i32; expected"));
   CHECK(contains(message_of<ShapeError>([&] { neg(Var()); }), "neg: x is absent"));

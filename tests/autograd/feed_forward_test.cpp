@@ -13,7 +13,7 @@ namespace {
 
 constexpr int operand_count = 5;
 constexpr unsigned every_operand = (1u << operand_count) - 1;
-enum Operand : unsigned { x_operand, fc_weight, fc_bias, out_weight, out_bias };
+enum Input : unsigned { x_operand, fc_weight, fc_bias, out_weight, out_bias };
 
 /// x [2, 3, 5], a hidden layer of 7, y [2, 3, 4].
 const Shape shapes[operand_count] = {{2, 3, 5}, {7, 5}, {7}, {4, 7}, {4}};
@@ -126,7 +126,7 @@ TEST_CASE("feed_forward's gradient, whichever operands are frozen") {
 TEST_CASE("feed_forward computes in backward what the operands that take a gradient need") {
   for (unsigned trained = 1; trained <= every_operand; ++trained) {
     CAPTURE(trained);
-    const auto is = [&](Operand operand) { return static_cast<int>(trained >> operand & 1u); };
+    const auto is = [&](Input operand) { return static_cast<int>(trained >> operand & 1u); };
     const int hidden = is(x_operand) | is(fc_weight) | is(fc_bias);
     std::map<std::string, int> expected{
         {"matmul", hidden + is(x_operand) + is(fc_weight) + is(out_weight)},

@@ -202,8 +202,6 @@ TEST_CASE("gather picks along an axis and its gradient adds up repeats") {
   check_gradient([&](Tape&, Vars in) { return gather(in[0], 1, index); }, {doubles({2, 3, 2}, 1)});
   const Tensor last = indices({1, 1, 0, 1, 0, 0}, {2, 3, 1});
   check_gradient([&](Tape&, Vars in) { return gather(in[0], -1, last); }, {doubles({2, 3, 2}, 1)});
-  CHECK(contains(message_of<ShapeError>([&] { gather(x, 0, index); }),
-                 "gather: index has shape [2, 2, 2]; expected [2, 3, 2] but for axis 0"));
   CHECK(contains(message_of<DTypeError>([&] { gather(x, 0, x.value()); }),
                  "gather: index holds f64; expected i32 or i64"));
 }
@@ -218,8 +216,6 @@ TEST_CASE("scatter_add adds along an axis, in both operands' gradients") {
                  {doubles({4, 2}, 1), doubles({3, 2}, 2)});
   check_gradient([&](Tape&, Vars in) { return scatter_add(base, 0, index, in[0]); },
                  {doubles({3, 2}, 2)});
-  CHECK(contains(message_of<ShapeError>([&] { scatter_add(base, 0, index, base); }),
-                 "scatter_add: index has shape [3, 2]; expected [4, 2]"));
   CHECK(contains(message_of<DTypeError>([&] { scatter_add(base, 0, index, Var(index)); }),
                  "scatter_add: base holds f64 and source holds i64"));
 }

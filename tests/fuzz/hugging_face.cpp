@@ -24,9 +24,13 @@ void guarded(const std::string& begin, const Read& read) {
 }
 
 void read_config(const std::string& text) {
-  const models::GPTConfig config = models::hf_config(text, "config.json").config;
+  models::HFModel model = models::hf_config(text, "config.json");
+  models::read_hf_generation(text, "config.json", model);
+  const models::GPTConfig& config = model.config;
   models::validate(config);
-  const models::GPTConfig back = models::hf_config(models::hf_json(config), "again").config;
+  const models::HFModel again = models::hf_config(models::hf_json(config, model.tokens), "again");
+  const models::GPTConfig& back = again.config;
+  if (again.tokens != model.tokens) report("not the tokens that are written", text);
   if (back.layers != config.layers || back.heads != config.heads || back.width != config.width ||
       back.vocabulary != config.vocabulary || back.block_size != config.block_size ||
       back.tied != config.tied || back.dropout != config.dropout || back.family != config.family ||

@@ -24,7 +24,9 @@ void load(const std::string& text) {
   const bool lenient = text.size() % 8 == 0;
   const tools::Value root = tools::read_yaml(text, file);
   const tools::CheckedConfig yaml = checked(root, lenient, "accelerate");
-  const tools::CheckedConfig deepspeed = checked(tools::deepspeed_config_of(root), lenient, "");
+  tools::CheckedConfig deepspeed = checked(tools::deepspeed_config_of(root), lenient, "");
+  tools::fill_defaults(yaml, {}, deepspeed);
+  if (deepspeed.unsupported) throw Unsupported(*deepspeed.unsupported);
   tools::TrainOptions options;
   tools::apply_config(deepspeed, options);
   tools::apply_accelerate(yaml, &deepspeed, {}, options);

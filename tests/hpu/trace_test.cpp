@@ -1,31 +1,19 @@
 #include <doctest/doctest.h>
 
-#include <fstream>
 #include <set>
 
 #include "tests/tools/command.h"
+#include "tests/trace_events.h"
 
 using namespace zg::testing;
 
 namespace {
 
-struct Span {
-  std::string name;
-  double begin, end;  // microseconds
-};
-
-/// Of the track of that name.
-std::vector<Span> spans_on(const std::string& track, const nlohmann::json& events) {
-  std::set<int> ids;
-  for (const auto& event : events)
-    if (event["ph"] == "M" && event["name"] == "thread_name" && event["args"]["name"] == track)
-      ids.insert(event["tid"].get<int>());
-  std::vector<Span> spans;
-  for (const auto& event : events)
-    if (event["ph"] == "X" && ids.count(event["tid"].get<int>()))
-      spans.push_back(
-          {event["name"], event["ts"], event["ts"].get<double>() + event["dur"].get<double>()});
-  return spans;
+std::vector<TraceEvent> on_track(const std::vector<TraceEvent>& events, const std::string& track) {
+  std::vector<TraceEvent> own;
+  for (const TraceEvent& event : events)
+    if (event.track == track) own.push_back(event);
+  return own;
 }
 
 }  // namespace
@@ -39,20 +27,22 @@ TEST_CASE("a trace has the device's own time of each kernel, within the op that 
       path);
   CAPTURE(run.error);
   REQUIRE(run.status == 0);
-  const auto events = nlohmann::json::parse(std::ifstream(path)).at("traceEvents");
-  const std::vector<Span> ops = spans_on("compute", events), kernels = spans_on("kernels", events);
+  const std::vector<TraceEvent> events = trace_events(path);
+  CHECK(misnested(events) == "");
+  const std::vector<TraceEvent> ops = on_track(events, "compute"),
+                                kernels = on_track(events, "kernels");
   REQUIRE(kernels.size() > 50);
   constexpr double rounding = 0.002;  // places and lengths are rounded to nanoseconds
-  const auto lies_in = [&](const Span& kernel, const Span& op) {
+  const auto lies_in = [&](const TraceEvent& kernel, const TraceEvent& op) {
     return kernel.begin >= op.begin - rounding && kernel.end <= op.end + rounding;
   };
   std::set<std::string> names, ops_with_kernels;
-  for (const Span& kernel : kernels) {
+  for (const TraceEvent& kernel : kernels) {
     CAPTURE(kernel.name);
     CHECK(kernel.end > kernel.begin);
     // The innermost of the ops around it.
-    const Span* within = nullptr;
-    for (const Span& op : ops)
+    const TraceEvent* within = nullptr;
+    for (const TraceEvent& op : ops)
       if (lies_in(kernel, op) && (!within || op.end - op.begin < within->end - within->begin))
         within = &op;
     REQUIRE(within);

@@ -31,6 +31,48 @@ TEST_CASE("slopes of ALiBi are the paper's, also for head counts that are no pow
                        ConfigError);
 }
 
+namespace {
+
+/// The paper's own code, get_slopes() of github.com/ofirpress/attention_with_linear_biases, which
+/// BLOOM was trained with; in double.
+std::vector<double> published_slopes(int64_t heads) {
+  const auto of_power = [](double n) {
+    const double start = std::pow(2.0, -std::pow(2.0, -(std::log2(n) - 3.0)));
+    std::vector<double> slopes;
+    for (int i = 0; i < static_cast<int>(n); ++i) slopes.push_back(start * std::pow(start, i));
+    return slopes;
+  };
+  const double power = std::pow(2.0, std::floor(std::log2(static_cast<double>(heads))));
+  std::vector<double> slopes = of_power(power);
+  const std::vector<double> more = of_power(2.0 * power);
+  for (size_t i = 0; slopes.size() < static_cast<size_t>(heads); i += 2) slopes.push_back(more[i]);
+  return slopes;
+}
+
+}  // namespace
+
+TEST_CASE("slopes of ALiBi for BLOOM-176B's 112 heads are those of the published code") {
+  for (const int64_t heads : {112, 12, 24, 32, 71}) {
+    CAPTURE(heads);
+    const std::vector<float> slopes = alibi_slopes(heads);
+    const std::vector<double> published = published_slopes(heads);
+    REQUIRE(slopes.size() == published.size());
+    for (size_t i = 0; i < slopes.size(); ++i) {
+      CAPTURE(i);
+      // One rounding to f32, and powers in double of a base that is rounded.
+      CHECK(std::fabs(slopes[i] - published[i]) <= published[i] * (0x1p-24 + 0x1p-44));
+    }
+  }
+  // 64 heads' powers of 2^(-1/8), then every other one of 128 heads' powers of 2^(-1/16).
+  const std::vector<float> slopes = alibi_slopes(112);
+  CHECK(slopes[0] == 0.91700404320467123f);
+  CHECK(slopes[7] == 0x1p-1f);
+  CHECK(slopes[63] == 0x1p-8f);
+  CHECK(slopes[64] == 0.95760328069857365f);
+  CHECK(slopes[65] == 0.87812608018664974f);
+  CHECK(slopes[111] == 0.01631677785042834f);
+}
+
 TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes and levels" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();

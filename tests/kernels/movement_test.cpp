@@ -55,31 +55,52 @@ void check_copy(StridedCopy copy, const Shape& x, const Shape& y) {
     }
 }
 
-template <class Index>
-std::vector<Index> random_indices(int64_t n, int64_t bound, uint64_t seed) {
-  std::vector<Index> indices(static_cast<size_t>(n));
+std::vector<int64_t> random_indices(int64_t n, int64_t bound, uint64_t seed) {
+  std::vector<int64_t> indices(static_cast<size_t>(n));
   for (size_t i = 0; i < indices.size(); ++i)
-    indices[i] = static_cast<Index>(Philox::block({static_cast<uint32_t>(i)}, seed)[0] %
-                                    static_cast<uint64_t>(bound));
+    indices[i] = static_cast<int64_t>(Philox::block({static_cast<uint32_t>(i)}, seed)[0] %
+                                      static_cast<uint64_t>(bound));
   return indices;
 }
 
 struct IndexCase {
   Shape index;
   int axis;
-  int64_t extent;  ///< of the other tensor along the axis
+  Shape other;        ///< gather's x, scatter_add's y
+  Shape source = {};  ///< scatter_add's x; rank 0: like index
 };
-const IndexCase index_cases[] = {{{33}, 0, 7},         {{31, 5}, 0, 3},       {{31, 5}, 1, 9},
-                                 {{4, 1023}, 0, 2},    {{3, 17, 600}, 1, 20}, {{2, 3, 1, 4}, -2, 6},
-                                 {{2, 1, 40000}, 2, 5}};
+const IndexCase index_cases[] = {
+    {{33}, 0, {7}},
+    {{31, 5}, 0, {3, 5}},
+    {{31, 5}, 1, {31, 9}},
+    {{4, 1023}, 0, {2, 1023}},
+    {{3, 17, 600}, 1, {3, 20, 600}},
+    {{2, 3, 1, 4}, -2, {2, 3, 6, 4}},
+    {{2, 1, 40000}, 2, {2, 1, 5}},
+    // Smaller than the others before the axis, behind it, and on both sides.
+    {{5, 9}, 1, {7, 4}, {6, 11}},
+    {{9, 5}, 0, {4, 8}, {9, 6}},
+    {{2, 30, 3}, 1, {3, 5, 7}, {2, 31, 4}},
+    {{1, 2, 40, 1}, -2, {2, 3, 5, 600}, {3, 2, 41, 2}},
+};
 
-/// The place in the other tensor that element `flat` of the index tensor meets, given its value.
-size_t place(const IndexCase& c, int64_t flat, int64_t value) {
-  int64_t inner = 1;
-  const int axis = c.index.axis(c.axis);
-  for (int i = axis + 1; i < c.index.rank(); ++i) inner *= c.index[i];
-  const int64_t outer = flat / (inner * c.index[axis]);
-  return static_cast<size_t>((outer * c.extent + value) * inner + flat % inner);
+/// The places of another tensor that meets each element of index: the same in all axes, or in all
+/// but `axis`, where it is the index's value.
+std::vector<size_t> places_in(const Shape& other, const IndexCase& c,
+                              const std::vector<int64_t>& at, bool by_index) {
+  std::vector<size_t> places;
+  for (int64_t flat = 0; flat < c.index.numel(); ++flat) {
+    int64_t rest = flat, place = 0, stride = 1;
+    for (int i = c.index.rank() - 1; i >= 0; --i) {
+      const int64_t own = rest % c.index[i];
+      rest /= c.index[i];
+      place +=
+          stride * (by_index && i == c.index.axis(c.axis) ? at[static_cast<size_t>(flat)] : own);
+      stride *= other[i];
+    }
+    places.push_back(static_cast<size_t>(place));
+  }
+  return places;
 }
 
 }  // namespace
@@ -115,16 +136,15 @@ TEST_CASE("gather reads where the index points, for every type and axis" *
       for (DType dtype : on_device(any_type, device)) {
         CAPTURE(c.index.str());
         CAPTURE(name_of(dtype));
-        const Tensor x = random_tensor(c.index.with(c.axis, c.extent), dtype, device, 3, 0, 100);
-        const std::vector<int64_t> at = random_indices<int64_t>(c.index.numel(), c.extent, 4);
+        const Tensor x = random_tensor(c.other, dtype, device, 3, 0, 100);
+        const std::vector<int64_t> at = random_indices(c.index.numel(), c.other[c.axis], 4);
         const Tensor y = Tensor::empty(c.index, dtype, device);
         kernels::gather(
             {.x = x, .index = Tensor::from(at, c.index, device), .y = y, .axis = c.axis},
             device.compute());
         const std::vector<double> xs = x.to_doubles();
-        std::vector<double> expected(at.size());
-        for (size_t i = 0; i < at.size(); ++i)
-          expected[i] = xs[place(c, static_cast<int64_t>(i), at[i])];
+        std::vector<double> expected;
+        for (const size_t place : places_in(c.other, c, at, true)) expected.push_back(xs[place]);
         CHECK(y.to_doubles() == expected);
       }
 }
@@ -139,17 +159,20 @@ TEST_CASE("scatter_add sums in the accumulator, with the same bits for any threa
       std::vector<Tensor> results;
       for (int threads : {1, 2}) {
         const Device device = devices_at_every_level(threads).back();
-        const Tensor x = random_tensor(c.index, dtype, device, 5);
-        const Tensor y = random_tensor(c.index.with(c.axis, c.extent), dtype, device, 6);
-        const std::vector<int32_t> at = random_indices<int32_t>(c.index.numel(), c.extent, 7);
+        const Shape source = c.source.rank() > 0 ? c.source : c.index;
+        const Tensor x = random_tensor(source, dtype, device, 5);
+        const Tensor y = random_tensor(c.other, dtype, device, 6);
+        const std::vector<int64_t> at = random_indices(c.index.numel(), c.other[c.axis], 7);
+        const std::vector<int32_t> narrow(at.begin(), at.end());
         std::vector<double> expected = y.to_doubles(), magnitude(expected.size(), 1.0);
         const std::vector<double> xs = x.to_doubles();
         int64_t terms = 0;
-        for (size_t i = 0; i < at.size(); ++i)
-          expected[place(c, static_cast<int64_t>(i), at[i])] += xs[i];
+        const std::vector<size_t> from = places_in(source, c, at, false);
+        const std::vector<size_t> to = places_in(c.other, c, at, true);
+        for (size_t i = 0; i < at.size(); ++i) expected[to[i]] += xs[from[i]];
         terms = c.index[c.axis];
         kernels::scatter_add(
-            {.x = x, .index = Tensor::from(at, c.index, device), .y = y, .axis = c.axis},
+            {.x = x, .index = Tensor::from(narrow, c.index, device), .y = y, .axis = c.axis},
             device.compute());
         // n additions of terms below 1 in the accumulator, then one rounding.
         const double n = static_cast<double>(terms);

@@ -116,8 +116,10 @@ TEST_CASE("BLOOM's config comes back from what is written of it") {
     config.vocabulary = tied ? 97 : 250880;
     config.block_size = 512;
     config.dropout = 0.1f;
-    const std::string text = hf_json(config);
+    const SpecialTokens tokens = {.bos = 1, .pad = 3, .eos = {2}};
+    const std::string text = hf_json(config, tokens);
     const HFModel back = hf_config(text, "config.json");
+    CHECK(back.tokens == tokens);
     CHECK(back.dropouts.empty());
     CHECK(back.config.layers == config.layers);
     CHECK(back.config.heads == config.heads);
@@ -130,7 +132,8 @@ TEST_CASE("BLOOM's config comes back from what is written of it") {
     CHECK(back.config.position == Position::alibi);
     CHECK(back.config.embedding_norm);
     CHECK(json::parse(text)["hidden_dropout"] == 0.1);
-    CHECK(json::parse(text)["pad_token_id"] == (tied ? json(nullptr) : json(3)));
+    CHECK(json::parse(text)["pad_token_id"] == 3);
+    CHECK(json::parse(hf_json(config))["pad_token_id"] == nullptr);
     // What transformers wrote of the fixture is in what we write, with the same values.
     const json theirs = fixture_json(), ours = json::parse(hf_json(fixture_config()));
     for (const char* key : {"architectures", "model_type", "vocab_size", "hidden_size", "n_layer",
@@ -161,6 +164,8 @@ TEST_CASE("published BLOOM configs have other keys for the same sizes") {
   CHECK(published.block_size == named.block_size);
   CHECK(published.tied);
   CHECK(published.dropout == 0.0f);
+  CHECK(hf_config(R"({"model_type": "bloom"})", "c").tokens ==
+        SpecialTokens{.bos = 1, .pad = {}, .eos = {2}});
   const GPTConfig smallest = read({{"model_type", "bloom"}});  // transformers' defaults
   CHECK(smallest.width == 64);
   CHECK(smallest.layers == 2);
@@ -186,6 +191,7 @@ TEST_CASE("what our BLOOM does not compute is refused by its key") {
   refused("n_inner", 95);
   refused("quantization_config", json::object());
   refused("model_type", "mpt");
+  refused("pruned_heads", {{"1", {0}}});
   json config = fixture_json();
   config["attention_dropout"] = 0.1;
   CHECK(hf_config(config.dump(), "c").dropouts == "hidden_dropout and attention_dropout");

@@ -67,8 +67,11 @@ TEST_CASE("a config comes back from what is written of it") {
     GPTConfig config = fixture_config();
     config.tied = tied;
     config.vocabulary = tied ? 61 : 50257;
-    const std::string text = hf_json(config);
+    const SpecialTokens tokens = {
+        .bos = 7, .pad = 3, .eos = tied ? std::vector{60} : std::vector{60, 9}};
+    const std::string text = hf_json(config, tokens);
     const HFModel back = hf_config(text, "config.json");
+    CHECK(back.tokens == tokens);
     CHECK(back.dropouts.empty());
     CHECK(back.config.layers == config.layers);
     CHECK(back.config.heads == config.heads);
@@ -78,13 +81,85 @@ TEST_CASE("a config comes back from what is written of it") {
     CHECK(back.config.tied == tied);
     CHECK(back.config.dropout == config.dropout);
     CHECK(json::parse(text)["resid_pdrop"] == 0.1);
-    CHECK(json::parse(text)["eos_token_id"] == (tied ? json(nullptr) : json(50256)));
+    CHECK(json::parse(text)["eos_token_id"] == (tied ? json(60) : json({60, 9})));
+    // A model of characters or numbers has none, whatever its vocabulary: null, not 50256.
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      CHECK(json::parse(hf_json(config)).at(key) == nullptr);
   }
   const GPTConfig gpt2 = hf_config("{}", "config.json").config;  // transformers' defaults
   CHECK(gpt2.layers == 12);
   CHECK(gpt2.width == 768);
   CHECK(gpt2.vocabulary == 50257);
   CHECK(gpt2.block_size == 1024);
+}
+
+TEST_CASE("special tokens are read as transformers reads them") {
+  const auto tokens_of = [](const json& keys) {
+    json config = fixture_json();
+    config.erase("bos_token_id");
+    config.erase("eos_token_id");
+    config.update(keys);
+    return hf_config(config.dump(), "config.json").tokens;
+  };
+  // The fixture names 50256, which its 61 tokens do not have.
+  CHECK(hf_config(fixture_json().dump(), "config.json").tokens == SpecialTokens());
+  CHECK(tokens_of({{"vocab_size", 50257}}) ==
+        SpecialTokens{.bos = 50256, .pad = {}, .eos = {50256}});
+  CHECK(tokens_of({{"eos_token_id", {3, 4, 61}}, {"bos_token_id", 1}, {"pad_token_id", 2}}) ==
+        SpecialTokens{.bos = 1, .pad = 2, .eos = {3, 4}});
+  CHECK(tokens_of({{"vocab_size", 50257},
+                   {"eos_token_id", nullptr},
+                   {"bos_token_id", nullptr},
+                   {"pad_token_id", -1}}) == SpecialTokens());
+  for (const json& wrong : {json("5"), json(1.5), json(uint64_t{1} << 40), json({1, "x"})}) {
+    CAPTURE(wrong.dump());
+    CHECK(
+        contains(message_of<FileError>([&] {
+                   tokens_of({{"eos_token_id", wrong}});
+                 }),
+                 "config.json: eos_token_id: expected the id of a token, a list of them or null"));
+  }
+  // generate() goes by generation_config.json where there is one.
+  HFModel model = hf_config(fixture_json().dump(), "config.json");
+  model.tokens = {.bos = 1, .pad = 2, .eos = {3}};
+  read_hf_generation(R"({"eos_token_id": [5, 6], "pad_token_id": null})", "g.json", model);
+  CHECK(model.tokens == SpecialTokens{.bos = 1, .pad = {}, .eos = {5, 6}});
+  read_hf_generation(hf_generation_json({.bos = 8, .pad = {}, .eos = {9}}), "g.json", model);
+  CHECK(model.tokens == SpecialTokens{.bos = 8, .pad = {}, .eos = {9}});
+  CHECK(contains(message_of<FileError>([&] { read_hf_generation("[", "g.json", model); }),
+                 "g.json: is not JSON"));
+}
+
+TEST_CASE("what means the same in a config of GPT-2's is read") {
+  const auto read = [](const json& keys) {
+    json config = fixture_json();
+    config.update(keys);
+    return hf_config(config.dump(), "config.json").config;
+  };
+  for (const char* gelu :
+       {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"})
+    CHECK(read({{"activation_function", gelu}}).width == 8);
+  for (const json& keys : {json{{"pruned_heads", json::object()}}, json{{"n_inner", nullptr}},
+                           json{{"reorder_and_upcast_attn", true}}, json{{"dtype", "bfloat16"}},
+                           json{{"summary_type", "last"}, {"task_specific_params", {{"x", 1}}}}})
+    CHECK(read(keys).layers == 2);
+  // transformers reads these names too.
+  json other = fixture_json();
+  for (const auto& [own, alias] : {std::pair{"n_embd", "hidden_size"},
+                                   {"n_layer", "num_hidden_layers"},
+                                   {"n_head", "num_attention_heads"},
+                                   {"n_positions", "max_position_embeddings"}}) {
+    other[alias] = other[own];
+    other.erase(own);
+  }
+  const GPTConfig config = hf_config(other.dump(), "config.json").config;
+  CHECK(config.width == 8);
+  CHECK(config.layers == 2);
+  CHECK(config.heads == 2);
+  CHECK(config.block_size == 16);
+  other["n_embd"] = 16;
+  CHECK(contains(message_of<FileError>([&] { hf_config(other.dump(), "c.json"); }),
+                 "c.json: hidden_size: expected 16 as n_embd says, got 8"));
 }
 
 TEST_CASE("what our GPT does not compute is refused by its key") {
@@ -104,6 +179,7 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
   refused("add_cross_attention", true);
   refused("model_type", "llama");
   refused("quantization_config", json::object());
+  refused("pruned_heads", {{"0", {1}}});
   json config = fixture_json();
   config["n_inner"] = 32;  // what it is anyway
   CHECK(hf_config(config.dump(), "c").config.width == 8);

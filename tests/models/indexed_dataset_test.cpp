@@ -126,7 +126,7 @@ TEST_CASE("a dataset has its names only when it is whole") {
   {
     const auto writer = indexed_dataset_writer(folder / "data", 10);
     writer->add_document(std::vector<int32_t>{1, 2, 3});
-    CHECK(names() == std::vector<std::string>{"data.bin.unfinished", "data.idx.unfinished"});
+    CHECK(names() == std::vector<std::string>{".replacing_data"});
     CHECK_THROWS_WITH_AS(writer->add_document(std::vector<int32_t>{3, 10}),
                          (folder / "data.bin: expected ids below 10, got 10").c_str(), FileError);
     CHECK_THROWS_AS(writer->add_document(std::vector<int32_t>{-1}), FileError);

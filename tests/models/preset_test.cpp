@@ -61,6 +61,31 @@ TEST_CASE("the nine presets have minGPT's parameter counts") {
                        ConfigError);
 }
 
+TEST_CASE("published models have the vocabulary and positions that they were published with") {
+  struct Published {
+    const char* name;
+    int64_t vocabulary, positions;
+  };
+  for (const Published& model :
+       {Published{"openai-gpt", 40478, 512}, Published{"gpt2", 50257, 1024},
+        Published{"gpt2-medium", 50257, 1024}, Published{"gpt2-large", 50257, 1024},
+        Published{"gpt2-xl", 50257, 1024}, Published{"gopher-44m", 32000, 2048},
+        Published{"gpt-mini", 0, 0}, Published{"gpt-micro", 0, 0}, Published{"gpt-nano", 0, 0},
+        Published{"bloom-560m", 250880, 2048}, Published{"bloom-13b", 50304, 2048}}) {
+    CAPTURE(model.name);
+    const GPTConfig config = GPTConfig::published(model.name),
+                    named = GPTConfig::preset(model.name);
+    CHECK(config.vocabulary == model.vocabulary);
+    CHECK(config.block_size == model.positions);
+    CHECK(config.layers == named.layers);
+    CHECK(config.width == named.width);
+    CHECK(config.tied == named.tied);
+    // preset() leaves the vocabulary to the data, but for BLOOM.
+    CHECK(named.vocabulary == (named.family == Family::bloom ? model.vocabulary : 0));
+  }
+  CHECK_THROWS_AS(GPTConfig::published("gpt-huge"), ConfigError);
+}
+
 TEST_CASE("parameters have the names, shapes, units and decay of minGPT's state dict") {
   ParameterStore store;
   const GPT model(store, small());

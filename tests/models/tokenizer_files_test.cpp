@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/hugging_face.h"
 #include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
@@ -57,6 +58,23 @@ TEST_CASE("a tokenizer comes back from the folder that it was saved to") {
   CHECK(tokenizer_json(load_tokenizer(folder / "a/b/tokenizer.json")) == tokenizer_json(tokenizer));
   std::filesystem::remove(folder / "a/b/tokenizer.json");
   CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
+  // Older folders have later tokens in a file of their own.
+  write_file(folder / "a/b/added_tokens.json", R"({"<|pad|>": 260, "<|user|>": 261})");
+  const Tokenizer more = load_tokenizer(folder / "a/b");
+  CHECK(more.vocabulary() == 262);
+  CHECK(more.encode("the<|user|>") == std::vector<int32_t>{tokenizer.encode("the")[0], 261});
+  CHECK(more.id_of_added("<|pad|>") == 260);
+  CHECK(tokenizer_json(tokenizer_from_gpt2(gpt2_files(more), "again")) == tokenizer_json(more));
+  for (const auto& [added, expected] :
+       {std::pair{R"({"<|pad|>": 262})", "vocab.json: expected the ids 0 to 260, each once"},
+        {R"({"<|pad|>": 5})", "vocab.json: expected the ids 0 to 260, each once"},
+        {R"({"<|endoftext|>": 9})", "token \"<|endoftext|>\" is 0 there and 9 among the added"},
+        {R"({"<|pad|>": "x"})", "added_tokens.json.\"<|pad|>\": expected an id, got \"x\""},
+        {"[]", "added_tokens.json: expected a JSON object"}}) {
+    write_file(folder / "a/b/added_tokens.json", added);
+    CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), expected));
+  }
+  std::filesystem::remove(folder / "a/b/added_tokens.json");
   std::filesystem::remove(folder / "a/b/merges.txt");
   CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), "merges.txt"));
   CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder.path()); }),
@@ -71,9 +89,18 @@ TEST_CASE(
     CHECK(contains(refusal(pointer, value), "Unsupported t.json: " + expected));
   };
   refused("/normalizer", {{"type", "NFC"}}, "normalizer is {\"type\":\"NFC\"}; expected null");
-  refused("/truncation", {{"max_length", 5}}, "truncation is");
-  refused("/padding", {{"direction", "Left"}}, "padding is");
-  refused("/post_processor", {{"type", "TemplateProcessing"}}, "post_processor.type is");
+  refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor.type is");
+  const json with_start = {{"type", "TemplateProcessing"},
+                           {"single",
+                            {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                             {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}};
+  refused("/post_processor", with_start, "post_processor.single[0] is {\"SpecialToken\":");
+  refused("/post_processor", {{"type", "Sequence"}, {"processors", {with_start}}},
+          "post_processor.processors[0].single[0] is");
+  refused("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}},
+          "normalizer.normalizers[0] is {\"type\":\"Lowercase\"}; expected null");
+  refused("/decoder", {{"type", "Sequence"}, {"decoders", {{{"type", "Metaspace"}}}}},
+          "decoder.decoders[0].type is");
   refused("/decoder", {{"type", "WordPiece"}}, "decoder.type is");
   refused("/pre_tokenizer", nullptr, "pre_tokenizer is null; expected ByteLevel");
   refused("/pre_tokenizer", {{"type", "Whitespace"}}, "pre_tokenizer.type is \"Whitespace\"");
@@ -85,10 +112,70 @@ TEST_CASE(
   refused("/model/dropout", 0.1, "model.dropout is 0.1; expected null");
   refused("/model/continuing_subword_prefix", "##", "model.continuing_subword_prefix is");
   refused("/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix is");
-  refused("/model/byte_fallback", true, "model.byte_fallback is true");
   refused("/added_tokens/0/lstrip", true, "added_tokens[0].lstrip is true; expected false");
   refused("/added_tokens/0/rstrip", true, "added_tokens[0].rstrip is true");
   refused("/added_tokens/0/single_word", true, "added_tokens[0].single_word is true");
+}
+
+TEST_CASE("another model than BPE is told by its type, whatever else comes with it") {
+  json file = small_file();
+  file["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}};
+  file["normalizer"] = {{"type", "BertNormalizer"}};
+  file["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  file["post_processor"] = {{"type", "TemplateProcessing"}};
+  file["model"] = {{"type", "WordPiece"}, {"unk_token", "[UNK]"}, {"vocab", {{"[UNK]", 0}}}};
+  CHECK(
+      contains(refusal(file), "Unsupported t.json: model.type is \"WordPiece\"; expected \"BPE\""));
+  file["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {{"<unk>", 0.0}}}};
+  CHECK(contains(refusal(file), "Unsupported t.json: model.type is \"Unigram\""));
+  file["model"].erase("type");  // as older files have it
+  CHECK(contains(refusal(file), "Unsupported t.json: model is "));
+}
+
+TEST_CASE("what a tokenizer.json has without effect on ids and bytes passes") {
+  const auto passes = [](const char* pointer, const json& value) {
+    CAPTURE(pointer);
+    CHECK(refusal(pointer, value) == "nothing was thrown");
+  };
+  passes("/truncation", {{"direction", "Right"}, {"max_length", 512}, {"stride", 0}});
+  passes("/padding", {{"strategy", "BatchLongest"}, {"direction", "Left"}, {"pad_id", 3}});
+  passes("/decoder", nullptr);
+  passes("/decoder",
+         {{"type", "Sequence"}, {"decoders", {{{"type", "ByteLevel"}}, {{"type", "Fuse"}}}}});
+  passes("/normalizer", {{"type", "Sequence"}, {"normalizers", json::array()}});
+  passes("/post_processor", nullptr);
+  passes("/post_processor", {{"type", "TemplateProcessing"},
+                             {"single", {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}});
+  passes("/post_processor", {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}}}});
+  passes("/model/dropout", 0.0);
+  passes("/model/byte_fallback", true);  // every byte has a token
+  passes("/model/unk_token", "<|endoftext|>");
+  passes("/model/fuse_unk", true);
+  passes("/pre_tokenizer/trim_offsets", false);
+  json file = small_file();
+  file.erase("decoder");
+  file.erase("version");
+  CHECK(refusal(file) == "nothing was thrown");
+}
+
+TEST_CASE("a tokenizer says which tokens begin, end and pad a text") {
+  const auto tokens_of = [](std::vector<std::string> added) {
+    return special_tokens_of(train_tokenizer("", {.vocabulary = 270, .added = std::move(added)}));
+  };
+  CHECK(tokens_of({"<|endoftext|>"}) == SpecialTokens{.bos = 0, .pad = {}, .eos = {0}});
+  CHECK(tokens_of({"<unk>", "<s>", "</s>", "<pad>"}) ==
+        SpecialTokens{.bos = 1, .pad = 3, .eos = {2}});
+  CHECK(tokens_of({"<pad>", "<|endoftext|>"}) == SpecialTokens{.bos = 1, .pad = 0, .eos = {1}});
+  CHECK(tokens_of({}) == SpecialTokens());
+  const Tokenizer tokenizer =
+      train_tokenizer("", {.vocabulary = 270, .added = {"<unk>", "<s>", "</s>", "<pad>"}});
+  const json written =
+      json::parse(hf_tokenizer_config_json(tokenizer, special_tokens_of(tokenizer), 128));
+  CHECK(written.at("bos_token") == "<s>");
+  CHECK(written.at("eos_token") == "</s>");
+  CHECK(written.at("pad_token") == "<pad>");
+  CHECK(written.at("model_max_length") == 128);
+  CHECK(!json::parse(hf_tokenizer_config_json(tokenizer, {}, 128)).contains("eos_token"));
 }
 
 TEST_CASE("a tokenizer.json that is none is told by its key") {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <future>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 
 using namespace zg;
 using zg::testing::contains;
+using zg::testing::message_of;
 
 namespace {
 
@@ -145,6 +147,40 @@ TEST_CASE("a rank that comes too late is named, and finds out itself") {
                          ", in step 5; look at what that rank is doing, or raise --comm-timeout");
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   CHECK(took.count() < timeout_s + 2.0);  // the promise itself
+}
+
+TEST_CASE("the error that run_local rethrows names its rank and keeps its type") {
+  const auto run = [](int ranks, const auto& fail) {
+    run_local(ranks, [&](Communicator& comm, const Device&) {
+      if (is_last(comm)) fail();
+      comm.wait(comm.barrier("never met"));
+    });
+  };
+  const auto shape = [] { throw ShapeError("planted"); };
+  CHECK(message_of<ShapeError>([&] { run(4, shape); }) == "rank 3/4: planted");
+  CHECK(message_of<ShapeError>([&] { run(1, shape); }) == "planted");
+  const auto memory = [] { throw OutOfMemory("planted\n  table\n"); };
+  CHECK(message_of<OutOfMemory>([&] { run(2, memory); }) == "rank 1/2: planted\n  table\n");
+  const auto base = [] { throw Error("planted"); };
+  CHECK(message_of<Error>([&] { run(2, base); }) == "rank 1/2: planted");
+  const auto standard = [] { throw std::invalid_argument("planted"); };
+  CHECK(message_of<std::invalid_argument>([&] { run(2, standard); }) == "rank 1/2: planted");
+  // A CommError names ranks already.
+  const std::string early = message_of<CommError>([] {
+    run_local(2, [](Communicator& comm, const Device&) {
+      if (!is_last(comm)) comm.wait(comm.barrier("never met"));
+    });
+  });
+  CHECK(early.starts_with("rank 1 returned early, in step 0"));
+  // What has more in it than a message comes as it is.
+  struct Derived : Error {
+    using Error::Error;
+    int more = 7;
+  };
+  const auto derived = [] { throw Derived("planted"); };
+  CHECK(message_of<Derived>([&] { run(2, derived); }) == "planted");
+  const auto number = [] { throw 7; };
+  CHECK_THROWS_AS(run(2, number), int);
 }
 
 TEST_CASE("a combination that throws on one rank ends all of them") {

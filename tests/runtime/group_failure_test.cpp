@@ -214,6 +214,57 @@ TEST_CASE("a failure in one group ends collectives in all others, and those that
   }
 }
 
+TEST_CASE("a rank that fails inside a group is named by its number among all ranks") {
+  // In the group of ranks 3 and 1, rank 3 is the first.
+  const int members[] = {3, 1};
+  const auto is_member = [](const Communicator& comm) { return comm.rank() % 2 == 1; };
+  const auto fails_in_worker = [&](Communicator& comm, const Device& device) {
+    if (!is_member(comm)) return comm.wait(comm.barrier("of all"));
+    const auto group = comm.group(members, "odd");
+    const Tensor full = Tensor::zeros({2}, DType::f32, device), shard = number(device);
+    if (comm.rank() == 3) shard.data<float>()[0] = 1.0f;
+    const auto combine = [](const Tensor&, const Tensor& sum, bool, Stream&) {
+      if (sum.data<float>()[0] != 0.0f) throw DeviceError("planted");
+    };
+    group->wait(group->reduce_scatter(full, shard, false, combine, "x"));
+  };
+  const auto aborts = [&](Communicator& comm, const Device&) {
+    if (!is_member(comm)) return comm.wait(comm.barrier("of all"));
+    const auto group = comm.group(members, "odd");
+    if (comm.rank() == 3) group->abort("DeviceError: planted");
+    group->wait(group->barrier("of some"));
+  };
+  const std::pair<Body, std::string> failures[] = {
+      {fails_in_worker,
+       "rank 3 failed in step 0, after collective #0, reduce_scatter of 'x' (f32, 1 elements) in "
+       "group 'odd': DeviceError: planted"},
+      {aborts, "rank 3 failed in step 0, before any collective: DeviceError: planted"}};
+  for (const auto& [body, cause] : failures) {
+    CAPTURE(cause);
+    const auto errors = errors_of(4, body);
+    for (const size_t rank : {0, 1, 2}) {
+      CAPTURE(rank);
+      CAPTURE(errors[rank]);
+      CHECK(contains(errors[rank], cause));
+      if (rank != 1) CHECK(contains(errors[rank], "; rank " + std::to_string(rank) + " waits in "));
+    }
+  }
+  // One that leaves the group early, and one that stays away, are known by that number too.
+  const auto leaves = [&](Communicator& comm, const Device&) {
+    if (!is_member(comm)) return;
+    const auto group = comm.group(members, "odd");
+    if (comm.rank() == 1) group->wait(group->barrier("of some"));
+  };
+  CHECK(contains(errors_of(4, leaves)[1], "rank 3 returned early, in step 0; the others are at "));
+  const auto comes_late = [&](Communicator& comm, const Device&) {
+    if (!is_member(comm)) return;
+    const auto group = comm.group(members, "odd");
+    if (comm.rank() == 3) std::this_thread::sleep_for(std::chrono::seconds(2));
+    group->wait(group->barrier("of some"));
+  };
+  CHECK(contains(errors_of(4, comes_late, 1.0)[1], "rank 3 did not arrive within 1 s: "));
+}
+
 TEST_CASE("calls that differ in a group are told with the numbers of all ranks") {
   const auto errors = errors_of(3, [](Communicator& comm, const Device& device) {
     if (comm.rank() == 1) return comm.wait(comm.barrier("other"));

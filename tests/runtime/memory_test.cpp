@@ -2,10 +2,18 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "runtime/error.h"
 #include "runtime/tensor.h"
+#include "tests/error_message.h"
 
 using namespace zg;
 
@@ -105,4 +113,58 @@ TEST_CASE("what is live when a phase begins belongs to its peak") {
   const Tensor small = Tensor::empty({1 << 10}, DType::u8, device);
   CHECK(device.memory().rows().back().phase == "step");
   CHECK(device.memory().rows().back().peak == 1 << 20);
+}
+
+// A limit on addresses cannot be lifted again: what has one is a process of its own.
+TEST_CASE("arenas under a limit on addresses: run by the next test" * doctest::skip()) {
+  constexpr int64_t mebibyte = 1 << 20;
+  std::vector<Device> devices;
+  std::vector<Tensor> first, second;
+  // Arenas of several devices and spaces grow in turns; each stays one range.
+  for (int i = 0; i < 6; ++i) devices.push_back(Device::cpu(i));
+  const auto fill = [&](std::vector<Tensor>& tensors, int64_t mebibytes) {
+    for (const Device& device : devices)
+      for (const Space space : {Space::device, Space::host}) {
+        tensors.push_back(Tensor::empty({mebibytes * mebibyte}, DType::u8, device, space));
+        std::memset(tensors.back().raw(), static_cast<int>(tensors.size()),
+                    static_cast<size_t>(tensors.back().bytes()));
+      }
+  };
+  fill(first, 3);
+  fill(second, 9);
+  for (size_t i = 0; i < first.size(); ++i) {
+    CAPTURE(i);
+    CHECK(second[i].raw() == first[i].raw() + 3 * mebibyte);
+    for (const Tensor& tensor : {first[i], second[i]})
+      for (const int64_t at : {int64_t{0}, tensor.bytes() - 1})
+        CHECK(static_cast<int>(tensor.raw()[at]) == static_cast<int>(i) + 1);
+  }
+  const std::string refused = zg::testing::message_of<OutOfMemory>(
+      [&] { Tensor::empty({3000 * mebibyte}, DType::u8, devices[0]); });
+  CHECK(zg::testing::contains(refused, "allocate: 3000.00 MiB"));
+  CHECK(zg::testing::contains(refused, "; `ulimit -v` allows this process 1048576000 bytes"));
+  CHECK(devices[0].memory().reserved() == 12 * mebibyte);
+  first.clear();
+  second.clear();
+  CHECK(Tensor::empty({500 * mebibyte}, DType::u8, devices[3]).raw());
+}
+
+TEST_CASE("arenas grow in place under `ulimit -v`, and end with OutOfMemory at the limit") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("SKIPPED: a sanitizer maps more addresses than any limit leaves\n");
+#else
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command =
+      "ulimit -v 1024000 && exec '" + self +
+      "' --no-skip --test-case='arenas under a limit on addresses: run by the next test' 2>&1";
+  FILE* output = popen(command.c_str(), "r");
+  REQUIRE(output);
+  std::string text;
+  for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
+  const int status = pclose(output);
+  CAPTURE(text);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(zg::testing::contains(text, "1 passed"));
+#endif
 }

@@ -173,3 +173,47 @@ TEST_CASE("mpi: stages that are slow one after the other are waited for") {
   CAPTURE(ended.text);
   CHECK(ended.status == 0);
 }
+
+TEST_CASE("mpi child: a failure in a group" * doctest::skip()) {
+  std::signal(SIGTERM, SIG_IGN);  // mpirun's, before it kills
+  const bool in_worker = std::string(std::getenv("ZG_TEST_MPI")) == "worker";
+  const auto body = [&](Communicator& comm, const Device& device) {
+    if (comm.rank() % 2 == 0) return comm.wait(comm.barrier("of all"));
+    const int members[] = {3, 1};  // rank 3 is the first of them
+    const auto group = comm.group(members, "odd");
+    const Tensor full = Tensor::zeros({2}, DType::f32, device);
+    const Tensor shard = Tensor::full({1}, comm.rank(), DType::f32, device);
+    const auto combine = [](const Tensor&, const Tensor& sum, bool, Stream&) {
+      if (sum.data<float>()[0] == 3.0f) throw DeviceError("planted");
+    };
+    if (!in_worker && comm.rank() == 3) throw DeviceError("planted");
+    group->wait(group->reduce_scatter(full, shard, false, combine, "x"));
+  };
+  try {
+    run_processes(body, {.timeout_s = 30});
+  } catch (const DeviceError& error) {
+    std::fprintf(stderr, "rank %d threw: %s\n", process_place()->rank, error.what());
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    std::_Exit(1);
+  } catch (const CommError& error) {
+    say_and_end(error);
+  }
+}
+
+TEST_CASE(
+    "mpi: a rank that fails in a group is named by its number among all ranks, and names it") {
+  if (skips_mpi("faults in groups")) return;
+  for (const char* where : {"worker", "own thread"}) {
+    CAPTURE(where);
+    const Ended ended =
+        mpirun(4, "mpi child: a failure in a group", "ZG_TEST_MPI='" + std::string(where) + "'",
+               "--mca odls_base_sigkill_timeout 4");
+    CAPTURE(ended.text);
+    CHECK(ended.status != 0);
+    CHECK(contains(ended.text, "rank 3 threw: rank 3/4: planted\n"));
+    for (const int rank : {0, 1, 2})
+      CHECK(std::regex_search(ended.text,
+                              std::regex("(^|\n)rank " + std::to_string(rank) +
+                                         ": rank 3 failed in step 0, .*: DeviceError: planted")));
+  }
+}

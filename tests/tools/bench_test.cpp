@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -102,6 +103,7 @@ TEST_CASE("bench kernels prints the limits, then each case beside the one that b
   REQUIRE(rows.size() == 4);  // two cases, by one thread and by two
   REQUIRE(table.size() > rows.size());
   const size_t first = table.size() - rows.size();
+  bool explained = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& row = rows[i];
     const auto& cells = table[first + i];
@@ -113,7 +115,15 @@ TEST_CASE("bench kernels prints the limits, then each case beside the one that b
     CHECK(row["best_s"] <= row["p10_s"]);
     CHECK(row["p10_s"] <= row["median_s"]);
     CHECK(row["median_s"] <= row["p90_s"]);
+    // A row above a limit of memory names the cache that explains it, and no other row does.
+    const bool exceeds = row["limit"] != "matmul peak" && row["percent_of_limit"] > 105.0;
+    CHECK(row["cache"].is_string() == exceeds);
+    const std::string percent = std::to_string(std::lround(row["percent_of_limit"].get<double>()));
+    CHECK(cells[9] ==
+          percent + " %" + (exceeds ? " (" + row["cache"].get<std::string>() + ")" : ""));
+    explained = explained || exceeds;
   }
+  CHECK(contains(outcome.out, "A cache behind a percentage: it holds the operands") == explained);
   CHECK(rows[0]["case"] == "matmul NT");
   CHECK(rows[0]["flops"] == 2.0 * 64 * 48 * 48);
   CHECK(rows[0]["bytes"] == 4.0 * (64 * 48 + 48 * 48 + 64 * 48));

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "tests/small_disk.h"
@@ -90,6 +91,130 @@ TEST_CASE("a model that no drive holds is refused at once") {
   CHECK(contains(outcome.error,
                  "error: FileError: --nvme-path: /tmp has too little room: 100 ranks take 4"));
   CHECK(zerograd("plan" + run).status == 5);
+}
+
+TEST_CASE("a run without steps is planned too, and refused before anything is allocated") {
+  const TemporaryFolder folder;
+  const std::string huge =
+      "train --data sort --vocab-size 100000000 --steps 0 --save " + (folder / "huge");
+  const Outcome refused = zerograd(huge);
+  CAPTURE(refused.error);
+  CHECK(refused.status == 3);
+  CHECK(contains(refused.error, "error: OutOfMemory: train: "));
+  CHECK(contains(refused.error, " by plan; this machine has "));
+  CHECK(!contains(refused.error, "rank 0/1 pid"));
+  CHECK(refused.resident_bytes < int64_t{512} << 20);
+  CHECK(std::filesystem::is_empty(folder / "huge"));
+  const std::string small =
+      " --data sort --steps 0 --ranks 2 --zero-stage 3 --param-persistence-threshold 0 "
+      "--cpu-offload --score-samples 0 --model-type gpt-micro --host-memory ";
+  const Outcome capped = zerograd("train" + small + "1");
+  CAPTURE(capped.error);
+  CHECK(capped.status == 3);
+  const int64_t needed = bytes_after(capped.error, "--host-memory: a rank takes ");
+  CHECK(needed > 1 << 20);
+  CHECK(zerograd("train" + small + std::to_string(needed)).status == 0);
+  CHECK(zerograd("train" + small + std::to_string(needed - 1)).status == 3);
+  CHECK(zerograd("plan" + small + std::to_string(needed)).status == 0);
+  CHECK(zerograd("plan" + small + std::to_string(needed - 1)).status == 3);
+}
+
+TEST_CASE("the plan of a run without steps is what that run takes, to the byte") {
+  const TemporaryFolder folder;
+  const std::string saved = folder / "saved", weights = folder / "weights.safetensors";
+  REQUIRE(zerograd("train --data sort --steps 1 --score-samples 0 --save " + saved).status == 0);
+  REQUIRE(zerograd("consolidate " + saved + " " + weights).status == 0);
+  for (const std::string& start :
+       {std::string("--steps 0"), "--steps 0 --init " + weights, "--steps 1 --resume " + saved})
+    for (const char* flags :
+         {"", "--ranks 2 --zero-stage 3 --precision bf16 --param-persistence-threshold 0 ",
+          "--ranks 2 --zero-stage 3 --offload-optimizer nvme --offload-param host --nvme-path "
+          "/tmp ",
+          "--ranks 2 --pipeline-parallel 2 "}) {
+      CAPTURE(start);
+      CAPTURE(flags);
+      const std::string run = " --data sort --score-samples 0 " + start + " " + flags;
+      const std::string ran = folder / "ran", planned = folder / "planned";
+      const Outcome train = zerograd("train" + run + "--memory-json " + ran);
+      CAPTURE(train.error);
+      CHECK(train.status == 0);
+      const Outcome plan = zerograd("plan" + run + "--memory-json " + planned);
+      CHECK(plan.status == 0);
+      CHECK(contains(plan.out, "(rank 0, no steps, "));
+      CHECK(read_file(ran) == read_file(planned));
+      const auto peak = nlohmann::json::parse(read_file(ran))["ranks"][0]["peak"];
+      CHECK(peak["reserved"] > 0);
+      CHECK(peak["step"].is_null());
+      CHECK(peak["phase"] == "initialise");
+    }
+}
+
+TEST_CASE("the plan of a run without steps counts what saving and scores take") {
+  const auto peak = [](const std::string& flags) {
+    const Outcome plan = zerograd(
+        "plan --data sort --steps 0 --vocab-size 100000 --n-layer 1 --n-head 1 --n-embd 8 " +
+        flags);
+    CHECK(plan.status == 0);
+    return std::stod(line_after(plan.out, "peak "));
+  };
+  // Two tables of [100000, 8] with their gradients, masters and moments; 64 rows of logits.
+  constexpr double states = 2 * 4 * 100000 * 8 * 4 / 1048576.0,
+                   logits = 64 * 100000 * 4 / 1048576.0;
+  constexpr double first_values = 4.0;  // a chunk of them, before they are stored
+  CHECK(peak("--score-samples 0") == doctest::Approx(states + first_values).epsilon(0.05));
+  CHECK(peak("--score-samples 500") == doctest::Approx(states + logits).epsilon(0.1));
+  const auto host = [](const std::string& flags) {
+    const Outcome plan =
+        zerograd("plan --data sort --steps 0 --precision fsdp-memory --score-samples 0 " + flags);
+    CHECK(plan.status == 0);
+    return std::stod(line_after(plan.out, "host "));
+  };
+  CHECK(host("") == 0.0);
+  CHECK(host("--save x") > 0.0);  // a bucket, through which states of bf16 are read
+}
+
+TEST_CASE("runs under `ulimit -v` give the same bits, or end with OutOfMemory") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("SKIPPED: a sanitizer maps more addresses than any limit leaves\n");
+#else
+  const TemporaryFolder folder;
+  const auto limited = [](int64_t kibibytes, const std::string& line) {
+    return program("prlimit --as=" + std::to_string(kibibytes * 1024) + " " ZG_COMMAND " " + line);
+  };
+  const std::string run =
+      "train --data sort --steps 2 --batch-size 8 --score-samples 10 --log-interval 0 ";
+  const std::string nvme =
+      "--ranks 2 --zero-stage 3 --precision bf16 --offload-optimizer nvme --offload-param host "
+      "--nvme-path " +
+      folder.path() + " ";
+  for (const std::string& flags : {std::string("--threads 2 "), "--ranks 3 " + nvme.substr(10)}) {
+    CAPTURE(flags);
+    const Outcome outcome = limited(4000000, run + flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(line_after(outcome.out, "param_hash ") ==
+          line_after(zerograd(run + flags).out, "param_hash "));
+  }
+  // 1.4 GB of states do not fit; that is known before anything is allocated.
+  const Outcome refused = limited(1000000, "train --data sort --model-type gpt2 --steps 1");
+  CAPTURE(refused.error);
+  CHECK(refused.status == 3);
+  CHECK(contains(refused.error, "; `ulimit -v` leaves this process "));
+  CHECK(!contains(refused.error, "rank 0/1 pid"));
+  // Near the limit, where the plan cannot see what libraries and stacks take: with CUDA's library
+  // that is more.
+  int ended = 0, refusals = 0;
+  for (int64_t kibibytes = 60000; ended < 4 && kibibytes <= 1000000; kibibytes += 10000) {
+    CAPTURE(kibibytes);
+    const Outcome outcome = limited(kibibytes, run + "--threads 4 " + nvme);
+    CAPTURE(outcome.error);
+    CHECK((outcome.status == 0 || outcome.status == 3));
+    ended += outcome.status == 0;
+    refusals += outcome.status == 3 && contains(outcome.error, "error: OutOfMemory: ");
+  }
+  CHECK(ended > 0);
+  CHECK(refusals > 0);
+#endif
 }
 
 }  // namespace zg::testing

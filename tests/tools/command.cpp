@@ -6,16 +6,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 namespace zg::testing {
 namespace {
 
-struct Process {
+struct Started {
   pid_t pid = -1;
   int out = -1, error = -1;  // the ends to read from
 };
@@ -30,7 +33,7 @@ void quiet_sanitizers() {
   }
 }
 
-Process start(const std::vector<std::string>& words, const char* path = nullptr,
+Started start(const std::vector<std::string>& words, const char* path = nullptr,
               const std::string& program = ZG_COMMAND) {
   int out[2], error[2];
   if (pipe2(out, O_CLOEXEC) != 0 || pipe2(error, O_CLOEXEC) != 0)
@@ -54,7 +57,7 @@ Process start(const std::vector<std::string>& words, const char* path = nullptr,
 // Reads both ends until they close; `seen` is called whenever stdout grew and says whether to read
 // on there.
 template <class Seen>
-Outcome finish(const Process& process, const Seen& seen) {
+Outcome finish(const Started& process, const Seen& seen) {
   Outcome outcome{};
   pollfd ends[2] = {{process.out, POLLIN, 0}, {process.error, POLLIN, 0}};
   std::string* texts[2] = {&outcome.out, &outcome.error};
@@ -98,12 +101,27 @@ Outcome zerograd(const std::string& line) { return zerograd(split(line)); }
 
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
                            int times) {
-  const Process process = start(split(line));
+  const Started process = start(split(line));
   bool sent = false;
   return finish(process, [&](const Outcome& so_far) {
     if (sent || !contains(so_far.out, text)) return true;
     sent = true;
     for (int i = 0; i < times; ++i) kill(process.pid, signal);
+    return true;
+  });
+}
+
+Outcome zerograd_signalled_within_step(const std::string& line, const std::string& text, int signal,
+                                       double share) {
+  const Started process = start(split(line));
+  bool sent = false;
+  return finish(process, [&](const Outcome& so_far) {
+    if (sent || !contains(so_far.out, text)) return true;
+    sent = true;
+    const std::string label = "iter_dt ";
+    const double step_ms = std::stod(so_far.out.substr(so_far.out.rfind(label) + label.size()));
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(share * step_ms));
+    kill(process.pid, signal);
     return true;
   });
 }
@@ -155,7 +173,7 @@ Outcome program(const std::string& line) {
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
                          int signal) {
   bool sent = false;
-  const Process process = start(mpirun_words(line), nullptr, "mpirun");
+  const Started process = start(mpirun_words(line), nullptr, "mpirun");
   return finish(process, [&](const Outcome& so_far) {
     const std::string pid = rank == "mpirun" ? std::to_string(process.pid) + " "
                                              : line_after(so_far.error, "rank " + rank + " pid ");
@@ -164,6 +182,28 @@ Outcome mpirun_signalled(const std::string& line, const std::string& text, const
     kill(std::stoi(pid), signal);
     return true;
   });
+}
+
+std::vector<Process> processes_with(const std::string& word) {
+  std::vector<Process> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string pid = entry.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    try {
+      const std::string line = read_file(entry.path() / "cmdline");
+      if (!contains(line, word)) continue;
+      const std::string state = read_file(entry.path() / "stat");
+      const size_t end = state.rfind(')'), begin = state.find('(') + 1;
+      std::istringstream fields(state.substr(end + 1));
+      std::string letter;
+      int parent = 0;
+      fields >> letter >> parent;
+      if (letter != "Z")
+        found.push_back({std::stoi(pid), parent, state.substr(begin, end - begin), line});
+    } catch (const std::exception&) {  // it has gone meanwhile
+    }
+  }
+  return found;
 }
 
 std::string line_after(const std::string& text, const std::string& prefix) {

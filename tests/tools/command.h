@@ -27,6 +27,9 @@ Outcome zerograd(const std::string& line);
 /// waits for the end.
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
                            int times = 1);
+/// The same once, when a share of the time that the newest step took has passed since.
+Outcome zerograd_signalled_within_step(const std::string& line, const std::string& text, int signal,
+                                       double share);
 
 /// The same with stdout at a path: "/dev/full".
 Outcome zerograd_into(const std::string& path, const std::string& line);
@@ -47,6 +50,13 @@ Outcome mpirun(const std::string& line);
 /// signal.
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
                          int signal);
+
+struct Process {
+  int pid, parent;
+  std::string name, command_line;  ///< as lists of processes show them; words end with \0
+};
+/// Those that have `word` in their command line.
+std::vector<Process> processes_with(const std::string& word);
 
 /// What follows `prefix` on the line of `text` that begins with it; "" when none does.
 std::string line_after(const std::string& text, const std::string& prefix);

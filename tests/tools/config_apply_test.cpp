@@ -1,77 +1,8 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
-#include "runtime/error.h"
 #include "tests/tools/config_case.h"
-#include "tools/config/coerce.h"
 
 namespace zg::testing {
-namespace {
-
-using nlohmann::json;
-using tools::Effect;
-using tools::Row;
-using tools::Type;
-
-// What it sets, asks in vain for, or what it says.
-std::string behaviour(const json& config) {
-  const Loaded loaded = load(config.dump());
-  return fingerprint(loaded.options) + loaded.config.unsupported.value_or("") +
-         (loaded.config.is_on("", "dump_state") ? "dumps" : "");
-}
-
-}  // namespace
-
-TEST_CASE("config: every honoured key changes the run, and every other one says that it does not") {
-  int honoured = 0, only = 0, listed = 0;
-  for (const Row& row : tools::rows()) {
-    if (std::string(row.section).starts_with("accelerate")) continue;  // of another file
-    if (row.type == Type::section && row.effect != Effect::nothing) continue;
-    const std::string path = tools::path_of(row);
-    CAPTURE(path);
-    json with = surroundings(row.section), without = with;
-    if (std::string(row.key) == "enabled") without.erase(row.section);
-    section_in(with, row.section)[row.key] =
-        row.type == Type::section ? json::object() : another(row);
-    CAPTURE(with.dump());
-    const Loaded loaded = load(with.dump());
-    switch (row.effect) {
-      case Effect::honoured:
-        ++honoured;
-        // With its default the run is that of a config without the key.
-        CHECK(behaviour(with) != behaviour(without));
-        break;
-      case Effect::only: {
-        ++only;
-        REQUIRE(loaded.config.unsupported);
-        CHECK(loaded.config.unsupported->starts_with("c.json:1:"));
-        CHECK(contains(*loaded.config.unsupported, path + ": "));
-        CHECK(contains(*loaded.config.unsupported, row.why));
-        json plain = without;
-        const std::string fallback = row.fallback;
-        if (fallback != "null") section_in(plain, row.section)[row.key] = json::parse(fallback);
-        CHECK(behaviour(plain) == behaviour(without));
-        break;
-      }
-      case Effect::nothing:
-        ++listed;
-        CHECK(fingerprint(loaded.options) == fingerprint(load(without.dump()).options));
-        CHECK(std::any_of(loaded.config.without_effect.begin(), loaded.config.without_effect.end(),
-                          [&](const std::string& line) {
-                            return contains(line, path + ": accepted without effect (" + row.why);
-                          }));
-        break;
-      case Effect::inner:
-        break;
-    }
-  }
-  CHECK(honoured >= 40);
-  CHECK(only >= 30);
-  CHECK(listed >= 18);
-}
-
 TEST_CASE("config: a section's defaults are DeepSpeed's, of the version that is asked for") {
   const std::string batch = "{train_batch_size: 8, ";
   const auto engine = [&](const std::string& text, tools::Compat compat) {

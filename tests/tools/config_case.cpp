@@ -93,6 +93,8 @@ json fields(const tools::TrainOptions& options) {
 std::string fingerprint(const tools::TrainOptions& options) { return fields(options).dump(); }
 
 json surroundings(const std::string& section) {
+  if (section.starts_with("accelerate"))
+    return {{"distributed_type", "DEEPSPEED"}, {"deepspeed_config", json::object()}};
   json config = {{"train_micro_batch_size_per_gpu", 4}};
   if (section == "fp16") config["fp16"]["enabled"] = true;
   if (section == "zero_optimization") config[section]["stage"] = 0;
@@ -112,7 +114,8 @@ json surroundings(const std::string& section) {
 }
 
 json& section_in(json& config, const std::string& section) {
-  if (section.empty()) return config;
+  if (section.empty() || section == "accelerate") return config;
+  if (section == "accelerate_deepspeed") return config["deepspeed_config"];
   if (section == "adam") return config["optimizer"]["params"];
   if (section == "writer") return config["checkpoint"][section];
   if (is_schedule(section)) return config["scheduler"]["params"];

@@ -266,6 +266,10 @@ TEST_CASE("info says what the machine has and why backends are absent") {
   for (const char* part :
        {"version", "instruction set", "cores", "memory", "cuda", "hpu", "mpi", "io_uring"})
     CHECK(contains(outcome.out, part));
+  const std::string unicode = line_after(outcome.out, "unicode ");
+  CAPTURE(unicode);
+  CHECK(std::stod(unicode) >= 14.0);
+  CHECK(contains(unicode, "(PCRE2 10."));
 }
 
 }  // namespace zg::testing

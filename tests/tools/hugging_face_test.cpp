@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 
+#include "models/tokenizer_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zero/safetensors.h"
@@ -62,6 +64,49 @@ void write_part(const std::string& path, const Rename& rename) {
   for (const auto& tensor : values) writer.write_floats(tensor);
   writer.finish();
 }
+
+/// A text, a tokenizer and a folder of Hugging Face's with both a model and that tokenizer.
+struct TextCase {
+  TemporaryFolder folder;
+  std::string text = folder / "text.txt", tokenizer = folder / "tokenizer", hf = folder / "hf";
+  models::Tokenizer own;
+
+  TextCase() : own(models::train_tokenizer(lines(), {.vocabulary = 280})) {
+    write_file(text, lines());
+    models::save_tokenizer(own, tokenizer);
+    fs::create_directory(hf);
+    for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt"})
+      fs::copy_file(tokenizer + "/" + name, hf + "/" + name);
+    hash_of(model(" --vocab-size 280 --data " + write_tokens(folder) + " --save " +
+                  (folder / "first")));
+    hash_of("export " + (folder / "first") + " --hf " + hf);
+    json config = json::parse(read_file(hf + "/config.json"));
+    config["eos_token_id"] = 5;
+    config["bos_token_id"] = 4;
+    write_file(hf + "/config.json", config.dump());
+    fs::remove(hf + "/generation_config.json");
+  }
+  static std::string lines() {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "the quick brown fox jumps over the lazy dög\n";
+    return text;
+  }
+  static std::string model(const std::string& flags) {
+    return "train --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 --steps 2 "
+           "--val-fraction 0 --tied --log-interval 0" +
+           flags;
+  }
+  /// One step from the folder on some data.
+  Outcome from_hf(const std::string& flags) const {
+    return zerograd("train --from-hf " + hf + " --steps 1 --batch-size 4 --log-interval 0 " +
+                    flags);
+  }
+  /// Without any of a tokenizer's files.
+  void forget_tokenizer() const {
+    for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt"})
+      fs::remove(hf + "/" + name);
+  }
+};
 
 std::string copy_of_config(const TemporaryFolder& folder, const std::string& name) {
   fs::create_directory(folder / name);
@@ -200,6 +245,194 @@ TEST_CASE("a folder that is none of GPT-2's is refused by what is wrong with it"
   refused(2, fixture, "--init x", "expected one of --init and --from-hf");
   CHECK(zerograd("export absent --hf " + (folder / "out")).status == 5);
   CHECK(zerograd("export absent").status == 2);
+}
+
+TEST_CASE("a text is read with the tokenizer of the folder, or not at all") {
+  const TextCase a;
+  const std::string save = a.folder / "save";
+  const Outcome own = a.from_hf("--data " + a.text + " --save " + save);
+  CAPTURE(own.error);
+  CHECK(own.status == 0);
+  CHECK(contains(own.error, " tokens; tokens: tokenizer " + a.hf + ", vocabulary 280\n"));
+  const Outcome named = a.from_hf("--data " + a.text + " --tokenizer " + a.tokenizer);
+  CHECK(line_after(named.out, "param_hash ") == line_after(own.out, "param_hash "));
+  CHECK(zerograd({"generate", save, "--prompt", "the dög", "--length", "0"}).out == "the dög\n");
+  fs::remove(a.hf + "/tokenizer.json");  // vocab.json and merges.txt say the same
+  CHECK(line_after(a.from_hf("--data " + a.text).out, "param_hash ") ==
+        line_after(own.out, "param_hash "));
+
+  // Another one, whose ids are other tokens.
+  const std::string other = a.folder / "other";
+  models::save_tokenizer(models::train_tokenizer("sea sea sea", {.vocabulary = 258}), other);
+  const Outcome differs = a.from_hf("--data " + a.text + " --tokenizer " + other);
+  CHECK(differs.status == 2);
+  CHECK(contains(differs.error, other + " is not the tokenizer of " + a.hf + ": token 257 is '"));
+
+  // Digits and the numbers of a file do without.
+  const Outcome sort = a.from_hf("--data sort --block-size 11 --score-samples 0");
+  CHECK(sort.status == 0);
+  CHECK(contains(sort.error, "note: the tokenizer of " + a.hf +
+                                 " is not used: the tokens of sort are digits\n"));
+  CHECK(contains(sort.error, "; tokens: digits\n"));
+
+  a.forget_tokenizer();
+  const Outcome none = a.from_hf("--data " + a.text);
+  CHECK(none.status == 2);
+  CHECK(contains(none.error, "--data: without a tokenizer " + a.text +
+                                 " is read as its 29 "
+                                 "characters, and the model of " +
+                                 a.hf + " knows 280 tokens"));
+  CHECK(contains(none.error, "try --tokenizer PATH"));
+  CHECK(zerograd("eval " + a.hf + " --data " + a.text).status == 2);
+  CHECK(zerograd("generate " + a.hf + " --prompt the --data " + a.text).status == 2);
+  CHECK(a.from_hf("--data " + a.text + " --tokenizer " + a.tokenizer).status == 0);
+
+  write_file(a.hf + "/tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  CHECK(a.from_hf("--data " + a.text).status == 6);
+  const Outcome numbers = a.from_hf("--val-fraction 0 --data " + write_tokens(a.folder));
+  CHECK(numbers.status == 0);
+  CHECK(contains(numbers.error, "note: the tokenizer of " + a.hf + " is not kept: "));
+  CHECK(contains(numbers.error, "model.type is \"WordPiece\""));
+  CHECK(contains(numbers.error, "; tokens: numbers\n"));
+}
+
+TEST_CASE("characters as many as the model's tokens are taken for them, and told") {
+  const TextCase a;
+  const std::string save = a.folder / "save", out = a.folder / "out";
+  hash_of(TextCase::model(" --data " + a.text + " --save " + save));
+  hash_of("export " + save + " --hf " + out);
+  for (const char* absent : {"tokenizer.json", "tokenizer_config.json"})
+    CHECK(!fs::exists(out + "/" + absent));
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    const json written = json::parse(read_file(out + "/" + file));
+    CHECK(written.value("eos_token_id", json()) == nullptr);
+    CHECK(written.value("bos_token_id", json()) == nullptr);
+  }
+  const Outcome again =
+      zerograd("train --from-hf " + out + " --steps 0 --log-interval 0 --data " + a.text);
+  CHECK(again.status == 0);
+  CHECK(contains(again.error, "note: " + out +
+                                  " does not say what its 29 tokens are; the "
+                                  "characters of " +
+                                  a.text + " are taken for them\n"));
+  CHECK(contains(again.error, "; tokens: 29 characters\n"));
+}
+
+TEST_CASE("special tokens come from the folder or from the tokenizer, and stay") {
+  const TextCase a;
+  const auto exported = [&](const std::string& checkpoint, const std::string& name) {
+    const std::string out = a.folder / name;
+    hash_of("export " + checkpoint + " --hf " + out);
+    const json config = json::parse(read_file(out + "/config.json")),
+               generation = json::parse(read_file(out + "/generation_config.json")),
+               tokenizer = json::parse(read_file(out + "/tokenizer_config.json"));
+    for (const char* key : {"bos_token_id", "eos_token_id"})
+      CHECK(config.at(key) == generation.at(key));
+    const json& eos = config.at("eos_token_id");
+    CHECK(tokenizer.at("eos_token") ==
+          a.own.parts().tokens[(eos.is_array() ? eos.front() : eos).get<size_t>()]);
+    return config.at("bos_token_id").dump() + " " + config.at("eos_token_id").dump();
+  };
+  const std::string imported = a.folder / "imported", further = a.folder / "further";
+  CHECK(a.from_hf("--data " + a.text + " --save " + imported).status == 0);
+  CHECK(exported(imported, "out1") == "4 5");
+  hash_of("train --resume " + imported + " --steps 2 --log-interval 0 --save " + further);
+  CHECK(exported(further, "out2") == "4 5");
+  CHECK(exported(a.folder / "out2", "out3") == "4 5");
+  write_file(a.hf + "/generation_config.json", R"({"eos_token_id": [7, 5]})");
+  CHECK(exported(a.hf, "out4") == "4 [7,5]");
+
+  const std::string trained = a.folder / "trained";
+  hash_of(
+      TextCase::model(" --data " + a.text + " --tokenizer " + a.tokenizer + " --save " + trained));
+  CHECK(exported(trained, "out5") == "0 0");  // its one added token: <|endoftext|>
+}
+
+TEST_CASE("a Hugging Face folder is taken where a checkpoint is") {
+  const TextCase a;
+  const std::string save = a.folder / "save", out = a.folder / "out";
+  // The same model as a checkpoint says the same.
+  const std::string hash = hash_of("train --from-hf " + a.hf + " --steps 0 --save " + save);
+  const std::string loss =
+      line_after(zerograd("eval " + save + " --data " + a.text).out, "val loss ");
+  CHECK(loss.size() == 6);
+  CHECK(line_after(zerograd("eval " + a.hf + " --data " + a.text).out, "val loss ") == loss);
+  const std::vector<std::string> words = {"--prompt", "the dög", "--length", "20"};
+  const auto said = [&](const std::string& what) {
+    std::vector<std::string> line = {"generate", what};
+    line.insert(line.end(), words.begin(), words.end());
+    const Outcome outcome = zerograd(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.starts_with("the dög"));
+    return outcome.out;
+  };
+  CHECK(said(a.hf) == said(save));
+  CHECK(hash_of("export " + a.hf + " --hf " + out) == hash);
+  CHECK(said(out) == said(save));
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const std::string file = a.folder / dtype, theirs = a.folder / ("hf_" + dtype);
+    const std::string expected = hash_of("consolidate " + save + " " + file + " --dtype " + dtype);
+    CHECK(hash_of("consolidate " + a.hf + " " + theirs + " --dtype " + dtype) == expected);
+    CHECK(said(theirs) == said(file));
+  }
+
+  // Shorter sequences than its positions, for a short text.
+  const std::string text = a.folder / "short.txt";
+  write_file(text, TextCase::lines().substr(0, 60));
+  const std::string eval = "eval " + a.hf + " --val-fraction 0.5 --data " + text;
+  CHECK(zerograd(eval).status == 2);
+  CHECK(zerograd(eval + " --block-size 4").status == 0);
+
+  const auto refused = [](int status, const std::string& line, const std::string& what) {
+    const Outcome outcome = zerograd(line);
+    CAPTURE(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == status);
+    CHECK(contains(outcome.error, what));
+  };
+  refused(2, eval + " --block-size 17", "--block-size: expected at most the model's 16 positions");
+  refused(2, "eval " + a.hf, a.hf + " does not name its data");
+  refused(2, "generate " + a.hf + " --prompt a --n-head 2", "says itself what its model is");
+  refused(2, "export " + a.hf + " --hf " + a.hf + "/.", "is the folder to read");
+  refused(2, "train --data " + a.text + " --init " + a.hf,
+          "is a Hugging Face folder; try --from-hf");
+  refused(2, "train --resume " + a.hf, "is a Hugging Face folder; try --from-hf");
+  // Beside checkpoints a config.json is no folder's own.
+  CHECK(hash_of("export " + save + " --hf " + save) == hash);
+  CHECK(said(save) == said(a.hf));
+  CHECK(hash_of("train --steps 1 --log-interval 0 --resume " + save + " --data " + a.text).size() ==
+        32);
+  json config = json::parse(read_file(a.hf + "/config.json"));
+  config["attn_pdrop"] = 0.5;
+  write_file(a.hf + "/config.json", config.dump());
+  const Outcome differ = zerograd("export " + a.hf + " --hf " + (a.folder / "one_dropout"));
+  CHECK(differ.status == 0);
+  CHECK(
+      contains(differ.error, "note: " + a.hf + ": resid_pdrop, embd_pdrop and attn_pdrop differ"));
+}
+
+TEST_CASE("a folder becomes a checkpoint without data, and training goes on with some") {
+  const TextCase a;
+  const std::string save = a.folder / "save", direct = a.folder / "direct";
+  const Outcome imported = zerograd("train --from-hf " + a.hf + " --steps 0 --save " + save);
+  CAPTURE(imported.error);
+  CHECK(imported.status == 0);
+  CHECK(contains(imported.error, "no data; tokens: tokenizer " + a.hf + ", vocabulary 280\n"));
+  CHECK(contains(imported.out, "saved " + save + "/step_0\n"));
+  const Outcome without = zerograd("train --resume " + save);
+  CHECK(without.status == 2);
+  CHECK(contains(without.error, save + "/step_0 was made without data; try --data PATH"));
+  const std::string further = " --steps 2 --batch-size 4 --log-interval 0 --data " + a.text;
+  const Outcome resumed = zerograd("train --resume " + save + further);
+  CHECK(resumed.status == 0);
+  CHECK(!contains(resumed.error, "data.source"));  // there was none to change
+  CHECK(line_after(resumed.out, "param_hash ") == hash_of("train --from-hf " + a.hf + further));
+  CHECK(zerograd("train --from-hf " + a.hf + " --steps 1").status == 2);
+  CHECK(zerograd("train --from-hf " + a.hf + " --steps 0 --epochs 1").status == 2);
+  const Outcome planned = zerograd("plan --batch-size 1 --from-hf " + a.hf);
+  CHECK(planned.status == 0);
+  CHECK(contains(planned.out, "peak "));
 }
 
 TEST_CASE("plan knows a Hugging Face GPT-2 by its config") {

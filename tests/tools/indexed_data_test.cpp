@@ -67,6 +67,24 @@ TEST_CASE("a resumed run says when a Megatron dataset is another") {
         std::string::npos);
 }
 
+TEST_CASE("a vocabulary that no memory holds is refused before anything of its size is filled") {
+  const TemporaryFolder folder;
+  write_file(folder / "text.txt", std::string(500, 'a') + "b");
+  const std::string large = sizes + "--steps 1 --vocab-size 1000000000 --data ";
+  for (const std::string& data :
+       {fixture + " --split 1", (folder / "text.txt") + " --sample-interval 1"}) {
+    CAPTURE(data);
+    const Outcome trained = zerograd("train" + large + data),
+                  planned = zerograd("plan" + large + data);
+    CHECK(trained.status == 3);
+    CHECK(contains(trained.error, " by plan; this machine has "));
+    CHECK(planned.status == 0);
+    // One byte for each token of the vocabulary would be 1e9.
+    CHECK(trained.resident_bytes < 200'000'000);
+    CHECK(planned.resident_bytes < 200'000'000);
+  }
+}
+
 TEST_CASE("what of its data a run cannot take is refused by name") {
   const TemporaryFolder folder;
   const std::string train = "train" + sizes + "--steps 1 --data ";
@@ -84,8 +102,9 @@ TEST_CASE("what of its data a run cannot take is refused by name") {
     check_refused("train --data sort --split=" + std::string(split), 2,
                   "--split: expected up to three weights from 0, like 949,50,1, got '");
   check_refused(train + (folder / "none"), 2,
-                "expected sort, adder, PATH.txt, PATH.bin or PREFIX, got '" + (folder / "none") +
-                    "', beside which there is no " + (folder / "none.idx"));
+                "--data: '" + (folder / "none") + "' is not there, and neither is there a " +
+                    (folder / "none.idx") + "; expected sort, adder, PATH.txt, PATH.bin or PREFIX");
+  check_refused(train + folder.path(), 2, "--data: '" + folder.path() + "' is a folder, and ");
   fs::copy_file(fixture + ".bin", folder / "alone.bin");
   check_refused(
       train + (folder / "alone.bin"), 5,

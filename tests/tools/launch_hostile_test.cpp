@@ -217,6 +217,23 @@ TEST_CASE("hostile selections: no word of --include or --exclude becomes a comma
     }
 }
 
+TEST_CASE("hostile words: a colon does not begin another program") {
+  const Trap trap;
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"launch", "--num_gpus", "1", "train", "--data", "sort", "--save",
+                                 ":", "touch", trap.canary()},
+        {"launch", "--num_gpus", "1", "--", "train", "--data", ":"},
+        {"launch", "--num_gpus", "1", "train", "--data", "sort", "--save", ":"}}) {
+    const Outcome outcome = zerograd(words);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    if (words.back() == ":")
+      CHECK(error_of(outcome).starts_with("launch: expected no word ':' in train's command line"));
+    REQUIRE(trap.is_untouched());
+  }
+}
+
 TEST_CASE("hostile environments: no variable of a launcher becomes a command") {
   const Trap trap;
   for (const char* variable :

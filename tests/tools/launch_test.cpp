@@ -164,7 +164,8 @@ TEST_CASE("launch trains what ranks as threads train") {
   CHECK(processes.status == 0);
   CHECK(line_after(processes.out, "param_hash ") ==
         line_after(zerograd(run + "--ranks 2").out, "param_hash "));
-  for (const auto& [signal, status] : {std::pair(SIGTERM, 143), std::pair(SIGINT, 130)}) {
+  for (const auto& [signal, status] :
+       {std::pair(SIGTERM, 143), std::pair(SIGINT, 130), std::pair(SIGHUP, 129)}) {
     const TemporaryFolder folder;
     const Outcome outcome = zerograd_signalled(
         "launch --num_gpus 2" + run + "--steps 1000000 --batch-size 64 --log-interval 1 --save " +

@@ -83,7 +83,8 @@ TEST_CASE("mpi: processes compute, count and record what threads do") {
 
 TEST_CASE("mpi: a signal to any process saves on all, and the run goes on from there") {
   NEEDS_MPI("signals");
-  for (const auto& [signal, status] : {std::pair(SIGTERM, 143), std::pair(SIGINT, 130)}) {
+  for (const auto& [signal, status] :
+       {std::pair(SIGTERM, 143), std::pair(SIGINT, 130), std::pair(SIGHUP, 129)}) {
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
     const std::string run = long_run + "--comm-timeout 20 ";
@@ -131,8 +132,8 @@ TEST_CASE("mpi: a signal while a peer is gone saves nothing and says what was pe
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
     const Outcome outcome = mpirun_signalled(
-        started(2, long_run + "--inject rank=1,step=0,fault=stall,phase=forward --save " + save),
-        "number of parameters", who, SIGTERM);
+        started(2, long_run + "--inject rank=1,step=1,fault=stall,phase=forward --save " + save),
+        "iter 0:", who, SIGTERM);
     CAPTURE(outcome.error);
     CHECK(outcome.status == (std::string(who) == "mpirun" ? 1 : 4));
     CHECK(contains(outcome.error, std::string("error: CommError: rank 0/2 ends: ") + cause));

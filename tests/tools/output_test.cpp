@@ -53,34 +53,6 @@ TEST_CASE("a run whose output nobody reads any more stops and saves") {
   CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
 }
 
-// As `timeout` sends it: to the process and to its group. What is sent while one is pending is one.
-TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const Outcome outcome =
-      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
-  CHECK(outcome.status == 128 + SIGTERM);
-  CHECK(!line_after(outcome.out, "saved ").empty());
-}
-
-TEST_CASE("a signal while a saved run is scored ends it") {
-  const TemporaryFolder folder;
-  const Outcome outcome = zerograd_signalled(
-      "train --data sort --steps 2 --batch-size 2 --save " + (folder / "checkpoints"), "saved ",
-      SIGINT);
-  CHECK(outcome.status == 128 + SIGINT);
-  CHECK(!contains(outcome.out, "param_hash"));
-}
-
-TEST_CASE("an interrupted run says that it saves and how to go on") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const Outcome outcome =
-      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGINT);
-  CHECK(contains(outcome.error, "steps; saving, a second signal ends that too\n"));
-  CHECK(contains(outcome.error, "go on with: --resume " + save + " --save " + save + "\n"));
-}
-
 TEST_CASE("a run that diverged says since when, at once and at its end") {
   const Outcome outcome = zerograd(tiny + "--steps 6 --lr 1e30 --clip 0");
   CHECK(outcome.status == 0);
@@ -118,6 +90,57 @@ TEST_CASE("a run of epochs ends with minGPT's three lines, others do not") {
   // An epoch that was cut short is one.
   CHECK(contains(zerograd(tiny + "--epochs 0.0001").out, "Average Epoch time: "));
   CHECK(!contains(zerograd(tiny + "--steps 2").out, "Average"));
+}
+
+TEST_CASE("a loop of links is a file error wherever a path is read or written") {
+  const TemporaryFolder folder;
+  const std::string loop = folder / "loop", text = folder / "text.txt", save = folder / "save";
+  for (const std::string& name : {loop, loop + ".txt"}) std::filesystem::create_symlink(name, name);
+  write_file(text, "some letters to read");
+  REQUIRE(zerograd(tiny + "--steps 1 --save " + save).status == 0);
+  const std::string run = tiny + "--steps 1 ";
+  for (const std::string& line :
+       {"train --data " + loop,
+        "train --data " + loop + ".txt",
+        run + "--init " + loop,
+        "train --steps 2 --resume " + loop,
+        run + "--resume auto --save " + loop,
+        run + "--save " + loop,
+        "train --data " + text + " --tokenizer " + loop,
+        run + "--config " + loop,
+        run + "--from-hf " + loop,
+        run + "--offload-optimizer nvme --nvme-path " + loop,
+        run + "--metrics " + loop,
+        run + "--trace " + loop,
+        run + "--memory-json " + loop,
+        run + "--dump-gradients " + loop,
+        run + "--tensorboard-dir " + loop,
+        "eval " + loop,
+        "generate " + loop + " --prompt 1",
+        "consolidate " + loop + " " + (folder / "out"),
+        "consolidate --split " + loop + " " + (folder / "split") + " --ranks 2",
+        "export " + loop + " --hf " + (folder / "hf"),
+        "export " + save + " --hf " + loop,
+        "verify " + loop,
+        "tokenize " + loop + " --out " + (folder / "p") + " --tokenizer train:260",
+        "tokenize " + text + " --out " + (folder / "p") + " --tokenizer " + loop,
+        "tokenize " + text + " --out " + loop + "/p --tokenizer train:260",
+        "bench offload --nvme-path " + loop,
+        "bench kernels --json " + loop,
+        "bench tokenizer " + loop + " --tokenizer train:260",
+        "launch --hostfile " + loop + " train --data sort",
+        "tune --data sort --out " + loop,
+        "plan --data sort --memory-json " + loop,
+        "plan --data " + loop}) {
+    CAPTURE(line);
+    const Outcome outcome = zerograd(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 5);
+    CHECK(contains(outcome.error, "error: FileError: "));
+    CHECK(contains(outcome.error, loop));
+    CHECK(contains(outcome.error, "Too many levels of symbolic links"));
+  }
+  CHECK(std::filesystem::is_symlink(loop));
 }
 
 }  // namespace zg::testing

@@ -280,6 +280,31 @@ TEST_CASE("gpt2-xl in 24 GiB: batch 16 fits at stage 3 with offload, no batch wi
   CHECK(line_after(plain.out, "fits 24GiB: ") == "no; smallest setting that fits: --zero-stage 1");
 }
 
+TEST_CASE("a published model is planned without data, by its own vocabulary and positions") {
+  struct Model {
+    const char *name, *parameters;  // embedding, positions and a head of its own
+  };
+  for (const Model& model : {Model{"gpt2-xl", "1638022400"}, Model{"gpt2", "163037184"},
+                             Model{"openai-gpt", "147623424"}, Model{"gopher-44m", "59036672"},
+                             Model{"bloom-560m", "559214592"}}) {
+    CAPTURE(model.name);
+    const std::string flags = std::string("--steps 1 --batch-size 1 --model-type ") + model.name;
+    CHECK(line_after(plan_of(flags), "number of parameters: ") == model.parameters);
+  }
+  // Flags say otherwise, and so does data: sort has 3 tokens and 11 positions.
+  CHECK(line_after(plan_of("--model-type gpt2 --tied --steps 1 --batch-size 1"),
+                   "number of parameters: ") == "124439808");
+  CHECK(line_after(plan_of("--model-type gpt2 --vocab-size 3 --block-size 11 --steps 1"),
+                   "number of parameters: ") ==
+        line_after(plan_of("--model-type gpt2 --data sort --steps 1"), "number of parameters: "));
+  for (const char* small : {"gpt-mini", "gpt-micro", "gpt-nano"}) {
+    const Outcome outcome = zerograd(std::string("plan --model-type ") + small);
+    CHECK(outcome.status == 2);
+    CHECK(contains(outcome.error, "--vocab-size and --block-size for a plan without data"));
+  }
+  CHECK(zerograd("train --model-type gpt2 --steps 1").status == 2);
+}
+
 TEST_CASE("a plan writes nothing but its record") {
   const TemporaryFolder folder;
   const Outcome outcome =
@@ -399,7 +424,7 @@ TEST_CASE("a run without memory names a setting that fits, and that one trains")
   const Outcome full = zerograd(run);
   CHECK(full.status == 3);
   const std::regex refusal(
-      "error: OutOfMemory: allocate: [0-9.]+ MiB \\([0-9]+ bytes\\) of "
+      "error: OutOfMemory: rank [01]/2: allocate: [0-9.]+ MiB \\([0-9]+ bytes\\) of "
       "(activation|workspace|gradient) for [a-z0-9. ]+ on cpu:[01] \\(device\\) in phase "
       "(forward|backward); expected at most 40.00 MiB in all, of which [0-9.]+ MiB are reserved");
   CHECK(std::regex_search(full.error, refusal));

@@ -235,10 +235,11 @@ TEST_CASE("a scale at its minimum ends the run and names what overflowed") {
                                    "--steps 9 --ranks 2 --precision f16 --initial-scale-power 1 "
                                    "--inject rank=0,step=2+3+4,fault=inf");
   CHECK(outcome.status == 1);
-  CHECK(contains(outcome.error,
-                 "error: Error: Current loss scale already at minimum - cannot decrease scale "
-                 "anymore. Exiting run. The gradient of transformer.wte.weight is not finite; try "
-                 "bf16, which has the range of f32."));
+  CHECK(contains(
+      outcome.error,
+      "error: Error: rank 0/2: Current loss scale already at minimum - cannot decrease scale "
+      "anymore. Exiting run. The gradient of transformer.wte.weight is not finite; try "
+      "bf16, which has the range of f32."));
 }
 
 TEST_CASE("a checkpoint that knew no schedules and presets goes on as it was") {

@@ -136,9 +136,9 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
     std::string waits_in = "";  // what a peer names
   };
   std::vector<Case> cases = {
-      {"throw", 1, 1, "error: ShapeError: inject: a drill on rank 0 in step 1\n"},
-      {"return", 1, 4, "error: CommError: inject: a drill ended rank 0 in step 1\n"},
-      {"stall", 1, 4, "error: CommError: inject: a drill stalled rank 0 in step 1\n"}};
+      {"throw", 1, 1, "error: ShapeError: inject: a drill in step 1\n"},
+      {"return", 1, 4, "error: CommError: inject: a drill ended the rank in step 1\n"},
+      {"stall", 1, 4, "error: CommError: inject: a drill stalled the rank in step 1\n"}};
   for (const int ranks : {2, 8}) {
     const std::string rank = "rank " + std::to_string(ranks - 1);
     // The first exchange of a step.
@@ -146,7 +146,9 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
                                                   {3, "all_gather of 'embedding values' (f32, "}};
     for (const auto& [stage, first] : firsts) {
       cases.push_back(
-          {"throw", ranks, 1, "error: ShapeError: inject: a drill on " + rank, stage, first});
+          {"throw", ranks, 1,
+           "error: ShapeError: " + rank + "/" + std::to_string(ranks) + ": inject: a drill in ",
+           stage, first});
       cases.push_back(
           {"return", ranks, 4, "error: CommError: " + rank + " returned early, in ", stage, first});
       cases.push_back({"stall", ranks, 4, "error: CommError: " + rank + " did not arrive within 4 ",

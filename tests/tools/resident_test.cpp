@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
 using namespace zg::testing;
@@ -46,6 +47,29 @@ TEST_CASE("eight ranks of stage 0 hold eight times what they rest on") {
   CHECK(rest >= 8 * 12 * parameters);  // values and both moments of each, and a share of sums
   MESSAGE("counted " << rest << " bytes, resident " << outcome.resident_bytes);
   CHECK(outcome.resident_bytes >= rest);
+}
+
+TEST_CASE("loading takes little memory beside what is counted, however long a parameter is") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save", file = folder / "weights.safetensors";
+  const std::string memory = folder / "memory.json";
+  // Its table of tokens is 128 MB, of which a range of 32 MiB is read at once.
+  const std::string run =
+      "train --data sort --vocab-size 4000000 --tied --n-layer 1 --n-head 1 --n-embd 8 "
+      "--batch-size 1 --score-samples 0 --log-interval 0 --memory-json " +
+      memory + " --steps 0 ";
+  REQUIRE(zerograd(run + "--save " + save).status == 0);
+  REQUIRE(zerograd("consolidate " + save + " " + file).status == 0);
+  for (const std::string& start : {"--resume " + save, "--init " + file}) {
+    CAPTURE(start);
+    const Outcome outcome = zerograd(run + start);
+    INFO(outcome.error);
+    REQUIRE(outcome.status == 0);
+    const int64_t peak = json_lines(memory)[0].at("ranks")[0].at("peak").at("reserved");
+    CHECK(peak > int64_t{4} * 128'000'000);
+    MESSAGE("counted " << peak << " bytes, resident " << outcome.resident_bytes);
+    CHECK(outcome.resident_bytes < peak + int64_t{100} * 1000 * 1000);
+  }
 }
 
 #endif

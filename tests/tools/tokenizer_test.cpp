@@ -2,9 +2,11 @@
 
 #include <filesystem>
 
+#include "models/token_writer.h"
 #include "models/tokenizer_files.h"
 #include "models/utf8.h"
 #include "tests/tools/command.h"
+#include "zero/manifest.h"
 
 namespace zg::testing {
 namespace {
@@ -64,19 +66,105 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   // It goes on, and a plan has the bytes of the vocabulary.
   const Outcome resumed = zerograd("train --resume " + a.save + " --steps 5");
   CHECK(resumed.status == 0);
-  CHECK(!contains(resumed.error, "tokenizer"));
+  CHECK(!contains(resumed.error, "changed: data."));
   const Outcome planned = zerograd("plan --data " + a.text + " --tokenizer " + a.tokenizer + small);
   CHECK(planned.status == 0);
   CHECK(contains(planned.out, "parameters"));
 }
 
-TEST_CASE("a tokenizer that is gone, moved or another is told from the checkpoint's") {
+TEST_CASE("a checkpoint carries its tokenizer, and so does a file made of it") {
   const Case a;
   REQUIRE(zerograd(a.train() + " --steps 1").status == 0);
+  const std::string step = a.save + "/step_1", file = a.folder / "weights.safetensors",
+                    split = a.folder / "split", exported = a.folder / "exported";
+  CHECK(read_file(step + "/tokenizer.json") == models::tokenizer_json(a.own));
+  CHECK(zero::read_manifest(step).file_checksums.contains("tokenizer.json"));
+  REQUIRE(zerograd("consolidate " + a.save + " " + file).status == 0);
+  std::filesystem::remove_all(a.tokenizer);
+  REQUIRE(zerograd("consolidate --split " + file + " " + split).status == 0);
+  CHECK(read_file(split + "/step_0/tokenizer.json") == models::tokenizer_json(a.own));
+  const std::string said = zerograd("generate " + a.save + " --prompt the --length 9").out;
+  CHECK(said.starts_with("the"));
+  const std::string loss = zerograd("eval " + a.save).out;
+  CHECK(loss.starts_with("val loss "));
+  for (const std::string& other : {file, split}) {
+    CHECK(zerograd("generate " + other + " --prompt the --length 9").out == said);
+    CHECK(zerograd("eval " + other).out == loss);
+  }
+  REQUIRE(zerograd("export " + file + " --hf " + exported).status == 0);
+  CHECK(read_file(exported + "/tokenizer.json") == models::tokenizer_json(a.own));
+  const Outcome resumed = zerograd("train --steps 2 --resume " + a.save + " --save " + a.save);
+  CHECK(resumed.status == 0);
+  CHECK(!contains(resumed.error, "changed: data."));
+  CHECK(read_file(a.save + "/step_2/tokenizer.json") == models::tokenizer_json(a.own));
+
+  // Another one that is named is refused, whatever lies where the first one was.
+  models::save_tokenizer(models::train_tokenizer(lines(60), {.vocabulary = 279}), a.tokenizer);
+  CHECK(zerograd("generate " + a.save + " --prompt the --length 9").status == 0);
+  for (const std::string& line :
+       {"generate " + a.save + " --prompt the", "eval " + a.save,
+        "train --resume " + a.save + " --steps 3", "export " + a.save + " --hf " + exported}) {
+    CAPTURE(line);
+    const Outcome other = zerograd(line + " --tokenizer " + a.tokenizer);
+    CHECK(other.status == 2);
+    CHECK(contains(other.error, "is not the tokenizer that the checkpoint was trained with"));
+  }
+  // It lies under the manifest's checksum.
+  write_file(split + "/step_0/tokenizer.json", models::tokenizer_json(a.own) + " ");
+  CHECK(zerograd("verify " + split).status == 5);
+}
+
+TEST_CASE("a checkpoint finds its text and tokenizer from any folder, or says what is gone") {
+  const Case a;
+  const std::string here = "env -C " + a.folder.path() + " " + ZG_COMMAND + " ";
+  const Outcome trained = program(here + "train --data ./text.txt --tokenizer tokenizer --steps 2" +
+                                  small + "--save checkpoints");
+  CAPTURE(trained.error);
+  REQUIRE(trained.status == 0);
+  const std::string loss = line_after(trained.out, "val loss ");
+  CHECK(loss.size() == 6);
+  CHECK(line_after(zerograd("eval " + a.save + " --batch-size 4").out, "val loss ") == loss);
+  CHECK(zerograd("generate " + a.save + " --prompt the --length 3").out.starts_with("the"));
+  const auto unchanged = [&](const Outcome& resumed) {
+    CAPTURE(resumed.error);
+    CHECK(resumed.status == 0);
+    CHECK(!contains(resumed.error, "changed: data."));
+  };
+  unchanged(zerograd("train --resume " + a.save + " --steps 3"));
+  unchanged(program(here + "train --resume checkpoints --steps 3 --data text.txt"));
+  unchanged(zerograd("train --resume " + a.save + " --steps 3 --tokenizer " + a.tokenizer));
+
+  const std::string moved = a.folder / "moved.txt";
+  std::filesystem::rename(a.text, moved);
+  for (const std::string& line : {"eval " + a.save, "train --steps 3 --resume " + a.save}) {
+    CAPTURE(line);
+    const Outcome gone = zerograd(line);
+    CHECK(gone.status == 5);
+    CHECK(contains(gone.error, "--data: there is no " + a.text + ", with which " + a.save +
+                                   "/step_2 was trained; give --data PATH with its new place\n"));
+    CHECK(zerograd(line + " --data " + moved).status == 0);
+  }
+}
+
+TEST_CASE("an older checkpoint, which names its tokenizer only, is read as before") {
+  const Case a;
+  REQUIRE(zerograd(a.train() + " --steps 1").status == 0);
+  const std::string step = a.save + "/step_1";
+  zero::Manifest manifest = zero::read_manifest(step);
+  manifest.file_checksums.clear();
+  auto config = nlohmann::json::parse(manifest.info.config_json);
+  for (const char* key : {"bos_token", "eos_tokens", "pad_token"}) config["data"].erase(key);
+  manifest.info.config_json = config.dump();
+  write_file(step + "/manifest.json", zero::manifest_text(manifest));
+  std::filesystem::remove(step + "/tokenizer.json");
+  REQUIRE(zerograd("verify " + a.save).status == 0);
+
   const std::string moved = a.folder / "moved";
+  const std::string lines_of_use[] = {"generate " + a.save + " --prompt the", "eval " + a.save,
+                                      "train --resume " + a.save + " --steps 2"};
+  for (const std::string& line : lines_of_use) CHECK(zerograd(line).status == 0);
   std::filesystem::rename(a.tokenizer, moved);
-  for (const std::string& line : {"generate " + a.save + " --prompt the", "eval " + a.save,
-                                  "train --resume " + a.save + " --steps 2"}) {
+  for (const std::string& line : lines_of_use) {
     CAPTURE(line);
     const Outcome gone = zerograd(line);
     CHECK(gone.status == 5);
@@ -89,13 +177,81 @@ TEST_CASE("a tokenizer that is gone, moved or another is told from the checkpoin
   CHECK(zerograd("eval " + a.save + " --tokenizer " + moved).status == 0);
 
   models::save_tokenizer(models::train_tokenizer(lines(60), {.vocabulary = 279}), a.tokenizer);
-  for (const std::string& line : {"generate " + a.save + " --prompt the", "eval " + a.save,
-                                  "train --resume " + a.save + " --steps 3"}) {
+  for (const std::string& line : lines_of_use) {
     CAPTURE(line);
     const Outcome other = zerograd(line);
     CHECK(other.status == 2);
     CHECK(contains(other.error, "is not the tokenizer that the checkpoint was trained with"));
   }
+}
+
+TEST_CASE("weights of --init whose tokens mean something else are refused") {
+  const Case a;
+  const std::string other_text = a.folder / "other.txt", numbers = a.folder / "numbers",
+                    characters = a.folder / "characters", digits = a.folder / "digits";
+  const std::string model = small + "--vocab-size 300 --steps 0 --log-interval 0";
+  REQUIRE(zerograd(a.train() + model).status == 0);
+  REQUIRE(zerograd("train --data " + a.text + model + " --save " + characters).status == 0);
+  REQUIRE(
+      zerograd("train --data sort --n-layer 1 --n-head 2 --n-embd 16 --steps 0 --save " + digits)
+          .status == 0);
+  const auto init = [&](const std::string& weights, const std::string& flags) {
+    return zerograd("train --init " + weights + model + flags);
+  };
+  const auto refused = [&](const std::string& weights, const std::string& flags,
+                           const std::string& what) {
+    const Outcome outcome = init(weights, flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 2);
+    CHECK(contains(outcome.error, what));
+    CHECK(contains(outcome.error, ": the same id would mean another token; try "));
+  };
+  const auto passes = [&](const std::string& weights, const std::string& flags,
+                          const std::string& note) {
+    const Outcome outcome = init(weights, flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.error, "note: --init: ") == !note.empty());
+    CHECK(contains(outcome.error, note));
+  };
+  const std::string as_text = " --data " + a.text, tokenized = as_text + " --tokenizer ";
+  passes(a.save, tokenized + a.tokenizer, "");
+  passes(a.save, tokenized + a.save + "/step_0", "");  // which has it
+  refused(a.save, as_text,
+          "are those of the tokenizer " + a.tokenizer +
+              ", the run's are the "
+              "characters of " +
+              a.text);
+  refused(a.save, as_text, "; try --tokenizer " + a.save);
+  passes(characters, as_text, "");
+  refused(characters, tokenized + a.tokenizer, "are the characters of " + a.text);
+  // More characters behind those that both have; others between them.
+  write_file(other_text, lines(60) + "\u4e2d\u6587");
+  passes(characters, " --data " + other_text, "");
+  write_file(other_text, lines(60) + "!");
+  refused(characters, " --data " + other_text, "the run's are the characters of " + other_text);
+  const std::string another = a.folder / "another";
+  models::save_tokenizer(models::train_tokenizer(lines(60), {.vocabulary = 279}), another);
+  refused(a.save, tokenized + another, "the run's are those of the tokenizer " + another);
+  passes(digits, " --vocab-size 3 --block-size 11 --data sort", "");
+
+  // Numbers may mean the same: a note says that nobody knows.
+  const auto writer = models::token_file_writer(a.folder / "tokens.bin", 300);
+  std::vector<int32_t> ids = a.own.encode(lines(60));
+  writer->add_document(ids);
+  writer->finish();
+  const std::string as_numbers = " --data " + (a.folder / "tokens.bin");
+  REQUIRE(zerograd("train" + as_numbers + model + " --save " + numbers).status == 0);
+  passes(numbers, as_numbers, "");
+  passes(numbers, tokenized + a.tokenizer,
+         "note: --init: the tokens of " + numbers + "/step_0 are numbers");
+  passes(a.save, as_numbers, "are numbers: whether an id means the same is not known\n");
+  CHECK(contains(init(numbers, as_numbers).error, "; tokens: numbers\n"));
+  CHECK(contains(init(numbers, as_numbers + " --tokenizer " + a.tokenizer).error,
+                 "; tokens: tokenizer " + a.tokenizer + ", vocabulary 280\n"));
+  const Outcome resumed = zerograd("train --resume " + numbers + " --steps 1" + as_text);
+  CHECK(resumed.status == 2);
+  CHECK(contains(resumed.error, "is read as its 29 characters, and the model of " + numbers));
 }
 
 TEST_CASE("tokens of a file are spoken with the tokenizer that made them") {

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <set>
 
@@ -280,23 +279,6 @@ TEST_CASE("a damaged checkpoint is passed over for the newest that verifies") {
   CHECK(zerograd(with("--resume " + save + "/step_8")).status == 5);
 }
 
-TEST_CASE("a signal saves and exits with 128 plus its number; resuming gives the same bits") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const std::string run =
-      "train --data sort --batch-size 16 --score-samples 0 --log-interval 1 --steps ";
-  for (const int signal : {SIGINT, SIGTERM}) {
-    std::filesystem::remove_all(save);
-    const Outcome outcome = zerograd_signalled(run + "1000000 --save " + save, "iter 3:", signal);
-    CHECK(outcome.status == 128 + signal);
-    const std::string saved = line_after(outcome.out, "saved ");
-    REQUIRE(!saved.empty());
-    const int64_t steps = std::stoll(saved.substr(saved.rfind('_') + 1)) + 2;
-    const std::string length = std::to_string(steps);
-    CHECK(hash_of(run + length + " --resume " + save) == hash_of(run + length));
-  }
-}
-
 TEST_CASE("a device cap ends in OutOfMemory with the itemised table") {
   const Outcome capped = zerograd(
       "train --data sort --steps 2 --batch-size 512 --score-samples 0 --device-memory 8MiB");
@@ -316,24 +298,6 @@ TEST_CASE("dump-memory prints the tutorials' columns, a row per step") {
     const std::string row = line_after(outcome.out, "| " + std::to_string(step) + " |");
     CHECK(std::count(row.begin(), row.end(), '|') == 7);
   }
-}
-
-TEST_CASE("a trace is JSON with spans of kernels and counters of memory") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "trace.json";
-  hash_of("train --data sort --steps 2 --batch-size 4 --score-samples 0 --trace " + path);
-  const nlohmann::json trace = nlohmann::json::parse(read_file(path));
-  std::set<std::string> spans;
-  size_t counters = 0;
-  for (const nlohmann::json& event : trace.at("traceEvents")) {
-    if (event.at("ph") == "X") spans.insert(event.at("name").get<std::string>());
-    if (event.at("ph") == "C") counters += event.at("args").at("parameter").get<int64_t>() > 0;
-  }
-  for (const char* name : {"step", "forward", "backward", "optimizer", "matmul"}) {
-    CAPTURE(name);
-    CHECK(spans.count(name) == 1);
-  }
-  CHECK(counters > 0);
 }
 
 TEST_CASE("gradients of one step are dumped by name") {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/comm.h"
 #include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
@@ -205,6 +206,84 @@ TEST_CASE("damage to a checkpoint is found and named") {
   CHECK(contains(file_error([&] { zero::load_checkpoint(path, engine); }), shard));
 }
 
+TEST_CASE("files of the run's own travel with a checkpoint, under its checksums") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const TemporaryFolder folder;
+  const std::string any_bytes("\0\xff\n{", 4);
+  CheckpointInfo info = info_of(engine);
+  info.files = {{"tokenizer.json", R"({"model": "BPE"})"}, {"Notes-2_b", any_bytes}, {"e", ""}};
+  const std::string path = zero::save_checkpoint(folder.path(), engine, info);
+  CHECK(read_file(path + "/Notes-2_b") == any_bytes);
+  CHECK(zero::read_checkpoint_info(path).files == info.files);
+  Engine loaded(toy.store, Device::cpu(), {.seed = 8});
+  CHECK(zero::load_checkpoint(path, loaded).files == info.files);
+  CHECK(zero::damages_of(path).empty());
+
+  const std::string file = path + "/tokenizer.json";
+  change_byte(file, 3);
+  const std::string damage =
+      "checkpoint: " + file + ": is damaged: its checksum differs from the manifest's";
+  CHECK(zero::damages_of(path) == std::vector{damage});
+  CHECK(file_error([&] { zero::read_checkpoint_info(path); }) == damage);
+  CHECK(file_error([&] { zero::load_checkpoint(path, loaded); }) == damage);
+  fs::remove(file);
+  CHECK(contains(zero::damages_of(path).front(), file + ": No such file"));
+
+  info.files = {{"tokenizer.json", "another"}};  // which replaces the step with all its files
+  CHECK(zero::save_checkpoint(folder.path(), engine, info) == path);
+  CHECK(zero::read_checkpoint_info(path).files == info.files);
+  CHECK(!fs::exists(path + "/e"));
+  info.files.clear();
+  zero::save_checkpoint(folder.path(), engine, info);
+  CHECK(!contains(read_file(path + "/manifest.json"), "files"));
+}
+
+TEST_CASE("a file of the run's own has a name that stays in its folder and is not taken") {
+  const Toy toy;
+  const Engine engine(toy.store, Device::cpu());
+  const TemporaryFolder folder;
+  const std::vector<std::string> names = {"",
+                                          ".",
+                                          "..",
+                                          "../out",
+                                          "a/b",
+                                          "/etc/a",
+                                          ".hidden",
+                                          "a\nb",
+                                          "\x1b[",
+                                          "\xff",
+                                          "shard_00000.safetensors",
+                                          "shard_1",
+                                          "manifest.json",
+                                          std::string("a\0b", 3)};
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), engine, {.files = {{name, "x"}}}),
+                    ConfigError);
+  }
+  CHECK(fs::is_empty(folder.path()));
+  // A manifest that somebody else wrote, with the checksum of its text.
+  const std::string path = zero::save_checkpoint(folder.path(), engine, {.files = {{"a", "x"}}});
+  write_file(folder / "out", "x");
+  const nlohmann::json whole = nlohmann::json::parse(read_file(path + "/manifest.json"));
+  for (const nlohmann::json& files :
+       {nlohmann::json{{"../out", whole["files"]["a"]}},
+        nlohmann::json{{"shard_00000.safetensors", ""}}, nlohmann::json{{"a", 1}},
+        nlohmann::json{"a"}, nlohmann::json("a")}) {
+    CAPTURE(files.dump());
+    nlohmann::json manifest = whole;
+    manifest["files"] = files;
+    manifest.erase("checksum");
+    const std::string text = manifest.dump();
+    manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+    write_file(path + "/manifest.json", manifest.dump(1) + "\n");
+    const std::string error = file_error([&] { zero::read_checkpoint_info(path); });
+    CHECK(contains(error, "checkpoint: " + path + "/manifest.json: "));
+    CHECK(contains(error, "; expected "));
+  }
+}
+
 TEST_CASE("pieces of a parameter in several shards are put together by offset") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
@@ -341,4 +420,49 @@ TEST_CASE("dumped gradients are the mean over the micro-batches, by name") {
   const std::vector<float> means = reader.read_floats("gain");
   for (size_t i = 0; i < sums.size(); ++i)
     CHECK(means[i] == static_cast<float>(static_cast<double>(sums[i]) / 3.0));
+}
+
+TEST_CASE("a parameter that is longer than what is read at once loads whole, from every source") {
+  const auto make_store = [](ParameterStore& store) -> const Parameter& {
+    // Two ranges of 2^23 elements, the second one short and no multiple of anything.
+    return store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003},
+                     Init::normal(0.5f), {.decay = true});
+  };
+  const TemporaryFolder folder;
+  const Device device = Device::cpu(0, {.threads = 2});
+  ParameterStore store;
+  const Parameter& parameter = make_store(store);
+  Engine saved(store, device, {.seed = 7});
+  std::vector<float> moments(static_cast<size_t>(parameter.shape.numel()));
+  for (size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<float>(i % 1000003) + 0.5f;
+  saved.write(parameter, State::moment2, moments);
+  const std::string step = zero::save_checkpoint(folder.path(), saved, info_of(saved));
+  const std::string hash = saved.parameter_hash(), file = folder / "weights.safetensors";
+  {
+    zero::SafetensorsWriter writer(file, {{parameter.name, DType::f32, parameter.shape}});
+    writer.write_floats(saved.read(parameter, State::master));
+    writer.finish();
+  }
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    run_local(ranks, [&](Communicator& comm, const Device& own) {
+      ParameterStore other;
+      const Parameter& loaded = make_store(other);
+      Engine engine(other, comm, own, {.stage = 3, .seed = 8, .param_persistence_threshold = 0});
+      zero::load_checkpoint(step, engine);
+      const std::string from_checkpoint = engine.parameter_hash();
+      const std::vector<float> restored = engine.read(loaded, State::moment2);
+      engine.write(loaded, State::master, moments);
+      zero::load_weights(file, engine);
+      const std::string from_file = engine.parameter_hash();
+      engine.write(loaded, State::master, moments);
+      zero::load_weights(step, engine);
+      const std::string from_masters = engine.parameter_hash();
+      if (comm.rank() > 0) return;
+      CHECK(from_checkpoint == hash);
+      CHECK(restored == moments);
+      CHECK(from_file == hash);
+      CHECK(from_masters == hash);
+    });
+  }
 }

@@ -66,6 +66,41 @@ TEST_CASE("a consolidated file is the live masters, bit for bit, whoever saved t
     }
 }
 
+TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "weights.safetensors";
+  const std::map<std::string, std::string> files = {{"tokenizer.json", "{\"a\": \"\\u0120\"}\n"},
+                                                    {"notes.txt", "dög\n"}};
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu(), {.seed = 5});
+  zero::save_checkpoint(folder / "save", engine, {.config_json = "{}", .files = files});
+  const std::string hash = zero::consolidate(folder / "save", file, DType::f32);
+  const auto info = zero::info_of(zero::SafetensorsReader(file));
+  REQUIRE(info);
+  CHECK(info->config_json == "{}");
+  CHECK(info->files == files);
+  CHECK(zero::split(file, folder / "split", *info, 2) == hash);
+  CHECK(zero::damages_of(folder / "split/step_0").empty());
+  CHECK(zero::read_checkpoint_info(folder / "split").files == files);
+
+  // From weights that are read as they are asked for, the same file.
+  const std::string again = folder / "again.safetensors";
+  CHECK(zero::consolidate(zero::weights_of(folder / "save"), *info, again, DType::f32) == hash);
+  CHECK(zero::info_of(zero::SafetensorsReader(again))->files == files);
+  CHECK(zero::SafetensorsReader(again).header_checksum() ==
+        zero::SafetensorsReader(file).header_checksum());
+
+  zero::SafetensorsWriter bare(folder / "bare", {}, {{"format", "pt"}});
+  bare.finish();
+  CHECK(!zero::info_of(zero::SafetensorsReader(folder / "bare")));
+  zero::SafetensorsWriter forged(folder / "forged", {},
+                                 {{zero::config_metadata, "{}"}, {"zerograd_file:../x", "y"}});
+  forged.finish();
+  CHECK(contains(
+      message_of<FileError>([&] { zero::info_of(zero::SafetensorsReader(folder / "forged")); }),
+      "metadata: '../x'; expected the name of a file of a checkpoint"));
+}
+
 TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of zero") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors";
@@ -73,7 +108,7 @@ TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of ze
   zero::consolidate(folder / "save", file, DType::f32);
   for (int ranks : {1, 2, 3, 8}) {
     const std::string directory = folder / ("split_" + std::to_string(ranks));
-    CHECK(zero::split(file, directory, R"({"lr":0.25})", ranks) == hash);
+    CHECK(zero::split(file, directory, {.config_json = R"({"lr":0.25})"}, ranks) == hash);
     CHECK(zero::damages_of(directory + "/step_0").empty());
     const Toy toy;
     Engine engine(toy.store, Device::cpu(), {.seed = 5});
@@ -109,7 +144,7 @@ TEST_CASE("a tensor without elements is in one shard of a split, and nothing is 
   writer.finish();
   for (const int ranks : {1, 2, 4}) {
     const std::string directory = folder / std::to_string(ranks);
-    zero::split(file, directory, "{}", ranks);
+    zero::split(file, directory, {.config_json = "{}"}, ranks);
     CHECK(zero::damages_of(directory + "/step_0").empty());
     CHECK(zero::weights_of(directory).read("empty").empty());
     CHECK(zero::weights_of(directory).read("w") == std::vector<float>{1, 2, 3});
@@ -142,7 +177,7 @@ TEST_CASE("damage ends a consolidation without a file") {
   zero::SafetensorsWriter writer(folder / "ids", {{"ids", DType::i64, {0}}});
   writer.finish();
   CHECK(
-      contains(message_of<FileError>([&] { zero::split(folder / "ids", folder / "none", "", 1); }),
+      contains(message_of<FileError>([&] { zero::split(folder / "ids", folder / "none", {}, 1); }),
                "has no tensor of f64, f32, bf16 or f16"));
   CHECK(!fs::exists(folder / "none"));
 }

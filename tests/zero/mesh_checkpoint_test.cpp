@@ -136,7 +136,7 @@ TEST_CASE("weights of a checkpoint of a mesh, and of one file, load into any mes
     save(engine, folder / "mesh");
   });
   REQUIRE(zero::consolidate(folder / "mesh", folder / "one", DType::f32) == hash);
-  zero::split(folder / "one", folder / "split", "{}", 3);
+  zero::split(folder / "one", folder / "split", {.config_json = "{}"}, 3);
   for (const MeshShape& shape : {MeshShape{1, 1, 1}, MeshShape{1, 2, 4}, MeshShape{2, 1, 2}})
     on_mesh(shape, {.stage = 3, .seed = 5, .param_persistence_threshold = 0}, [&](Engine& engine) {
       for (const char* source : {"mesh", "one", "split"}) {

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "tools/config/coerce.h"
+#include "tools/config/contradictions.h"
 
 namespace zg::tools {
 namespace {
@@ -15,10 +17,12 @@ const Value::Member* find(const Value& object, const std::string& key) {
 
 Value object_at(Position at) { return {.kind = Value::Kind::object, .at = at}; }
 
-// Moves what `from` says under `key` to `to`.
+// Moves what `from` says under `key` to `to`. The word none stands for nothing: accelerate passes
+// these values on in the environment.
 void take(const Value& from, const char* key, Value& to, const char* name) {
-  if (const Value::Member* member = find(from, key))
-    to.members.push_back({.key = name, .at = member->at, .value = member->value});
+  const Value::Member* member = find(from, key);
+  if (!member || (member->value.kind == Value::Kind::text && member->value.text == "none")) return;
+  to.members.push_back({.key = name, .at = member->at, .value = member->value});
 }
 
 }  // namespace
@@ -30,8 +34,7 @@ Value deepspeed_config_of(const Value& yaml) {
   for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu"})
     config.members.push_back(
         {.key = key, .at = at, .value = {.kind = Value::Kind::text, .at = at, .text = "auto"}});
-  if (!block) return config;
-  const Value& own = block->value;
+  const Value own = block ? block->value : object_at(at);
   take(own, "gradient_accumulation_steps", config, "gradient_accumulation_steps");
   take(own, "gradient_clipping", config, "gradient_clipping");
   take(own, "zero_stage", zero, "stage");
@@ -45,6 +48,35 @@ Value deepspeed_config_of(const Value& yaml) {
   }
   config.members.push_back({.key = "zero_optimization", .at = at, .value = std::move(zero)});
   return config;
+}
+
+namespace {
+
+void fill_precision(const CheckedConfig& yaml, CheckedConfig& deepspeed) {
+  const Setting* precision = yaml.find("accelerate", "mixed_precision");
+  if (!precision || precision->text == "no") return;
+  const bool f16 = precision->text == "fp16";
+  const char *const section = f16 ? "fp16" : "bf16", *const other = f16 ? "bf16" : "fp16";
+  if (deepspeed.is_on(other, "enabled"))
+    throw ConfigError(yaml.place_of(*precision) + precision->text + " here and " + other + " in " +
+                      deepspeed.file +
+                      "; expected the same, got both; try mixed_precision: " + other);
+  const Setting* enabled = deepspeed.find(section, "enabled");
+  if (enabled && enabled->given) return;
+  deepspeed.settings[std::string(section) + ".enabled"] = {
+      .row = find_row(section, "enabled"), .given = true, .boolean = true};
+  check_contradictions(deepspeed);
+}
+
+}  // namespace
+
+void fill_defaults(const CheckedConfig& yaml, const Given& flags, CheckedConfig& deepspeed) {
+  const Setting* named = yaml.find("accelerate_deepspeed", "deepspeed_config_file");
+  const Setting* stage = deepspeed.find("zero_optimization", "stage");
+  if ((!named || named->null) && stage && !stage->given)
+    deepspeed.settings["zero_optimization.stage"] =
+        default_of(*find_row("accelerate_deepspeed", "zero_stage"), yaml.compat);
+  if (!flags.count("--precision")) fill_precision(yaml, deepspeed);
 }
 
 std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const CheckedConfig* deepspeed,
@@ -68,14 +100,7 @@ std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const Check
     options.ranks = s.integer;
   });
   take("mixed_precision", "--precision", [&](const Setting& s) {
-    const bool f16 = deepspeed && deepspeed->is_on("fp16", "enabled");
-    const bool bf16 = deepspeed && deepspeed->is_on("bf16", "enabled");
-    if ((f16 && s.text == "bf16") || (bf16 && s.text == "fp16"))
-      throw ConfigError(
-          yaml.place_of(s) + s.text + " here and " + (f16 ? "fp16" : "bf16") + " in " +
-          deepspeed->file +
-          "; expected the same, got both; try mixed_precision: " + (f16 ? "fp16" : "bf16"));
-    if (f16 || bf16 || s.text == "no") return;  // DeepSpeed's config has the say
+    if (deepspeed || s.text == "no") return;  // DeepSpeed's config says it: fill_precision()
     options.optimisation.engine.compute = s.text == "fp16" ? DType::f16 : DType::bf16;
   });
   return overridden;

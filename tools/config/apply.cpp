@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 
 #include "runtime/error.h"
 #include "tools/config/load.h"
 #include "tools/optimisation_flags.h"
+#include "tools/text.h"
 #include "tools/values.h"
 #include "zero/schedule.h"
 
@@ -29,7 +31,8 @@ class Mapping {
          [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
     take("", "steps_per_print", {},
          [&](const Setting& s) { options_.steps_per_print = s.integer; });
-    if (config_.is_on("", "memory_breakdown")) options_.dump_memory = true;
+    take("", "memory_breakdown", {"--dump-memory"},
+         [&](const Setting& s) { options_.dump_memory = s.boolean; });
     options_.given.insert(from_config_.begin(), from_config_.end());
     return overridden_;
   }
@@ -59,7 +62,7 @@ class Mapping {
     const Setting* setting = config_.find(section, key);
     return setting && setting->automatic;
   }
-  bool has_flag(const char* flag) const { return options_.given.count(flag) > 0; }
+  bool has_flag(const std::string& flag) const { return options_.given.count(flag) > 0; }
 
   void apply_batch() {
     BatchOptions& batch = options_.batch;
@@ -75,8 +78,10 @@ class Mapping {
     number("train_batch_size", "--train-batch-size", batch.train);
     number("train_micro_batch_size_per_gpu", "--batch-size", batch.micro);
     number("gradient_accumulation_steps", "--grad-accum", batch.accumulation);
-    // The data loader's, which is ours, unless it follows from the other two.
-    if (is_automatic("", "train_micro_batch_size_per_gpu") && !batch.train && !batch.micro)
+    // "auto" is the data loader's, which is ours, unless it follows from the other numbers.
+    if ((is_automatic("", "train_batch_size") ||
+         is_automatic("", "train_micro_batch_size_per_gpu")) &&
+        !batch.train && !batch.micro)
       batch.micro = default_micro_batch;
   }
 
@@ -159,9 +164,10 @@ class Mapping {
     take(in, "cycle_second_step_size", {},
          [&](const Setting& s) { cycle.cycle_second_step_size = s.integer; });
     take(in, "decay_step_size", {}, [&](const Setting& s) { cycle.decay_step_size = s.integer; });
-    take(in, "cycle_momentum", {"--betas"},
-         [&](const Setting& s) { cycle.cycle_momentum = s.boolean; });
-    if (has_flag("--betas")) cycle.cycle_momentum = false;
+    const std::vector<std::string> betas = {"--betas", "--adam-beta1", "--adam-beta2"};
+    take(in, "cycle_momentum", betas, [&](const Setting& s) { cycle.cycle_momentum = s.boolean; });
+    for (const std::string& flag : betas)
+      if (has_flag(flag)) cycle.cycle_momentum = false;
   }
 
   void apply_precision() {
@@ -183,7 +189,9 @@ class Mapping {
   }
 
   void apply_loss_scale(zero::LossScaleOptions& scaling) {
-    take("fp16", "loss_scale", {}, [&](const Setting& s) { scaling.loss_scale = s.number; });
+    // A static scale has no initial power: the flag asks for a dynamic one.
+    take("fp16", "loss_scale", {"--initial-scale-power"},
+         [&](const Setting& s) { scaling.loss_scale = s.number; });
     take("fp16", "initial_scale_power", {"--initial-scale-power"},
          [&](const Setting& s) { scaling.initial_scale_power = static_cast<int>(s.integer); });
     take("fp16", "loss_scale_window", {}, [&](const Setting& s) { scaling.window = s.integer; });
@@ -221,36 +229,65 @@ class Mapping {
       engine_.overlap_comm = engine_.stage == 3;
   }
 
-  // DeepSpeed sums gradients where the optimizer is; a drive is slow to add to, so here only
-  // --offload-gradients takes them there.
+  // --cpu-offload and Lightning's strategies that end in _offload decide where no flag of its own
+  // does.
+  std::vector<std::string> offload_flags(const char* own) const {
+    if (!options_.offload.cpu_offload) return {own};
+    return {own, has_flag("--cpu-offload") ? "--cpu-offload" : "--strategy"};
+  }
+
+  void check_path(const Setting& device, const char* section) const {
+    const Setting* path = config_.find(section, "nvme_path");
+    if ((!path || path->null) && !has_flag("--nvme-path"))
+      throw ConfigError(config_.place_of(device) +
+                        "nvme without a place; expected nvme_path, got none; try \"nvme_path\": "
+                        "\"/local_nvme\"");
+  }
+
+  // DeepSpeed adds gradients up where the optimizer is. Adding to NVMe is slow, so here only
+  // --offload-gradients puts the gradient accumulators there.
+  void offload_optimizer(const std::string& to) {
+    zero::OffloadOptions& offload = engine_.offload;
+    if (to == "none") return;
+    offload.optimizer = to == "cpu" ? Space::host : Space::file;
+    if (!has_flag("--offload-gradients")) offload.gradient = Space::host;
+  }
+
+  void offload_parameters(const Setting& device, const std::string& to) {
+    if (to == "none") return;
+    if (engine_.stage != 3)
+      throw ConfigError(config_.place_of(device) +
+                        "parameters are offloaded at stage 3 only; expected \"stage\": 3, got " +
+                        std::to_string(engine_.stage) + "; try offload_optimizer, or stage 3");
+    engine_.offload.parameter = to == "cpu" ? Space::host : Space::file;
+  }
+
   void apply_offload() {
     zero::OffloadOptions& offload = engine_.offload;
-    const auto optimizer = [&](const std::string& to) {
-      if (to == "none") return;
-      offload.optimizer = to == "cpu" ? Space::host : Space::file;
-      if (!has_flag("--offload-gradients")) offload.gradient = Space::host;
-    };
-    const auto parameter = [&](const std::string& to) {
-      if (to != "none") offload.parameter = to == "cpu" ? Space::host : Space::file;
-    };
     const char* const in = "zero_optimization";
-    take(in, "cpu_offload", {"--offload-optimizer"},
-         [&](const Setting& s) { optimizer(s.boolean ? "cpu" : "none"); });
-    take(in, "cpu_offload_param", {"--offload-param"},
-         [&](const Setting& s) { parameter(s.boolean ? "cpu" : "none"); });
-    take("offload_optimizer", "device", {"--offload-optimizer"},
-         [&](const Setting& s) { optimizer(s.text); });
-    take("offload_param", "device", {"--offload-param"},
-         [&](const Setting& s) { parameter(s.text); });
-    for (const char* section : {"offload_param", "offload_optimizer"})
-      take(section, "nvme_path", {"--nvme-path"},
-           [&](const Setting& s) { options_.offload.nvme_path = s.text; });
+    const std::vector<std::string> optimizer_flags = offload_flags("--offload-optimizer");
+    const std::vector<std::string> parameter_flags =
+        engine_.stage == 3 ? offload_flags("--offload-param")
+                           : std::vector<std::string>{"--offload-param"};
+    take(in, "cpu_offload", optimizer_flags,
+         [&](const Setting& s) { offload_optimizer(s.boolean ? "cpu" : "none"); });
+    take(in, "cpu_offload_param", parameter_flags,
+         [&](const Setting& s) { offload_parameters(s, s.boolean ? "cpu" : "none"); });
+    take("offload_optimizer", "device", optimizer_flags, [&](const Setting& s) {
+      if (s.text == "nvme") check_path(s, "offload_optimizer");
+      offload_optimizer(s.text);
+    });
+    take("offload_param", "device", parameter_flags, [&](const Setting& s) {
+      if (s.text == "nvme") check_path(s, "offload_param");
+      offload_parameters(s, s.text);
+    });
+    apply_nvme_path();
     take(in, "sub_group_size", {}, [&](const Setting& s) {
       offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
     });
     take("offload_optimizer", "ratio", {},
          [&](const Setting& s) { offload.optimizer_ratio = s.number; });
-    // DeepSpeed's default keeps what is sent to a drive in memory up to 1e9 elements a rank.
+    // DeepSpeed's default keeps up to 1e9 elements a rank in memory of what is sent to NVMe.
     take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
       if (s.given) offload.parameters_on_host = s.integer;
     });
@@ -269,7 +306,28 @@ class Mapping {
          [&](const Setting& s) { options_.offload.cpu_checkpointing = s.boolean; });
   }
 
-  // After apply_offload(), for where sums of gradients are follows from it otherwise.
+  // There is one directory. Where only one kind of bytes goes to NVMe, it is that section's.
+  void apply_nvme_path() {
+    const zero::OffloadOptions& offload = engine_.offload;
+    const bool parameters = offload.parameter == Space::file;
+    const bool optimizer = offload.optimizer == Space::file;
+    const Setting* const one = config_.find("offload_param", "nvme_path");
+    const Setting* const other = config_.find("offload_optimizer", "nvme_path");
+    if (parameters && optimizer && !has_flag("--nvme-path") && one && other && !one->null &&
+        !other->null && one->text != other->text)
+      throw Unsupported(config_.place_of(*other) +
+                        "all bytes on NVMe are in one directory; expected the path of "
+                        "offload_param, '" +
+                        printable(one->text) + "', got '" + printable(other->text) +
+                        "'; try the same for both");
+    std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
+    if (parameters && !optimizer) std::swap(sections[0], sections[1]);
+    for (const char* section : sections)  // the last one decides
+      take(section, "nvme_path", {"--nvme-path"},
+           [&](const Setting& s) { options_.offload.nvme_path = s.text; });
+  }
+
+  // After apply_offload(), which decides where the gradient accumulators are if nothing here does.
   void apply_own() {
     const auto space_of = [](const Setting& s) {
       return s.text == "none" ? Space::device : s.text == "cpu" ? Space::host : Space::file;
@@ -278,7 +336,7 @@ class Mapping {
     zero::OffloadOptions& offload = engine_.offload;
     take(in, "activation_checkpoint", {"--activation-checkpoint"},
          [&](const Setting& s) { options_.activation_checkpoint = s.boolean; });
-    take(in, "offload_gradients", {"--offload-gradients"},
+    take(in, "offload_gradients", offload_flags("--offload-gradients"),
          [&](const Setting& s) { offload.gradient = space_of(s); });
     take(in, "offload_activations", {"--offload-activations"},
          [&](const Setting& s) { offload.activation = space_of(s); });

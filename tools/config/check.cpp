@@ -15,8 +15,9 @@ namespace {
 
 // Where pydantic drops "auto" so that the default holds.
 bool drops_auto(const std::string& section) {
-  static const std::set<std::string> sections = {"zero_optimization", "offload_param",
-                                                 "offload_optimizer", "fp16", "bf16"};
+  static const std::set<std::string> sections = {
+      "zero_optimization", "offload_param", "offload_optimizer", "fp16", "bf16", "tensorboard",
+      "csv_monitor",       "wandb"};
   return sections.count(section) > 0;
 }
 

@@ -45,22 +45,6 @@ void check_offload(CheckedConfig& config) {
                         ", which stands in line " + line_of(*now) +
                         " too; expected one of them, got both; try leaving " + old_key + " out");
   }
-  for (const char* section : {"offload_param", "offload_optimizer"}) {
-    const Setting* device = given(config, section, "device");
-    const Setting* path = config.find(section, "nvme_path");
-    if (device && device->text == "nvme" && (!path || path->null))
-      throw ConfigError(config.place_of(*device) +
-                        "nvme without a place; expected nvme_path, got none; try \"nvme_path\": "
-                        "\"/local_nvme\"");
-  }
-  if (const Setting* parameters = given(config, "offload_param", "device");
-      parameters && parameters->text != "none") {
-    const Setting* stage = config.find("zero_optimization", "stage");
-    if (stage && stage->integer != 3)
-      throw ConfigError(config.place_of(*parameters) +
-                        "parameters are offloaded at stage 3 only; expected \"stage\": 3, got " +
-                        std::to_string(stage->integer) + "; try offload_optimizer, or stage 3");
-  }
 }
 
 void check_sizes(const CheckedConfig& config) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "runtime/error.h"
+#include "runtime/file_io.h"
 #include "tools/config/accelerate.h"
 #include "tools/config/hjson.h"
 #include "tools/config/yaml.h"
@@ -22,9 +23,9 @@ std::string read_text(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
     throw FileError("--config: " + path + " cannot be read: " +
-                    (std::filesystem::is_directory(path) ? "it is a directory"
-                     : std::filesystem::exists(path)     ? "it cannot be opened"
-                                                         : "there is nothing of that name") +
+                    (is_directory(path)  ? "it is a directory"
+                     : path_exists(path) ? "it cannot be opened"
+                                         : "there is nothing of that name") +
                     "; expected a DeepSpeed config, JSON");
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > largest_config)
@@ -97,7 +98,8 @@ Document document_of(const std::string& path) {
   const size_t first = path.find_first_not_of(" \t\n");
   if (first != std::string::npos && path[first] == '{')
     return {.file = "--config", .root = read_hjson(path, "--config")};
-  if (const auto text = base64_decoded(path); text && !std::filesystem::exists(path))
+  std::error_code unnameable;  // a long text is no file's name
+  if (const auto text = base64_decoded(path); text && !std::filesystem::exists(path, unnameable))
     return {.file = "--config", .root = read_hjson(*text, "--config")};
   const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
   const std::string text = read_text(path);
@@ -130,8 +132,12 @@ void report(const CheckedConfig& config, const std::vector<std::string>& overrid
   if (config.is_on("", "dump_state")) print_state(config);
 }
 
-CheckedConfig load_deepspeed(const Document& document, TrainOptions& options) {
+/// `yaml`: accelerate's, which names or holds this one; null: there is none.
+CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml,
+                             TrainOptions& options) {
   CheckedConfig config = checked(document, options);
+  if (yaml) fill_defaults(*yaml, options.given, config);
+  if (config.unsupported) throw Unsupported(*config.unsupported);
   const std::vector<std::string> overridden = apply_config(config, options);
   if (is_first(options)) report(config, overridden);
   return config;
@@ -174,7 +180,7 @@ void load_accelerate(const Document& document, TrainOptions& options) {
                       kind + "; try DEEPSPEED with zero_stage: 3");
   std::optional<CheckedConfig> deepspeed;
   if (const std::optional<Document> own = deepspeed_of(document, yaml))
-    deepspeed = load_deepspeed(*own, options);
+    deepspeed = load_deepspeed(*own, &yaml, options);
   const std::vector<std::string> overridden =
       apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
   if (is_first(options)) report(yaml, overridden);
@@ -195,7 +201,7 @@ void load_config(TrainOptions& options) {
   if (document.is_yaml)
     load_accelerate(document, options);
   else
-    load_deepspeed(document, options);
+    load_deepspeed(document, nullptr, options);
 }
 
 Value deepspeed_config(const ConfigOptions& config) {

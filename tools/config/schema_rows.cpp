@@ -398,7 +398,7 @@ std::vector<Row> accelerate() {
       {block, "zero3_init_flag", boolean, "false", nothing,
        "every rank makes its own parts of each parameter"},
       {block, "zero3_save_16bit_model", boolean, "false", inner},  // the others go to DeepSpeed's
-      {block, "zero_stage", integer, "0", inner, "", "", 0, 3},    // keys, which say what happens
+      {block, "zero_stage", integer, "2", inner, "", "", 0, 3},    // keys, which say what happens
       {block, "gradient_accumulation_steps", any, "null", inner},
       {block, "gradient_clipping", any, "null", inner},
       {block, "offload_optimizer_device", choice, "\"none\"", inner, "", "none|cpu|nvme"},

@@ -1,0 +1,17 @@
+// Apart from memory.cpp: what reads settings names spaces, and needs no device for it.
+#include "runtime/memory.h"
+
+namespace zg {
+
+const char* name_of(Space space) {
+  constexpr const char* names[] = {"device", "pinned", "host", "file"};
+  return names[static_cast<size_t>(space)];
+}
+
+const char* name_of(Purpose purpose) {
+  constexpr const char* names[] = {"parameter",  "gradient",  "optimizer",
+                                   "activation", "workspace", "comm"};
+  return names[static_cast<size_t>(purpose)];
+}
+
+}  // namespace zg

@@ -1,0 +1,94 @@
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/autograd/op_check.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+Shape shape_in(const nlohmann::json& extents) {
+  const auto values = extents.get<std::vector<int64_t>>();
+  return Shape(std::span(values));
+}
+
+struct Recorded {
+  Shape shape;
+  std::vector<double> values;
+};
+Recorded recorded(const nlohmann::json& from, const char* name) {
+  return {shape_in(from.at(name).at("shape")), from.at(name).at("values")};
+}
+
+Tensor tensor_in(const nlohmann::json& from, const char* name) {
+  const auto& [shape, values] = recorded(from, name);
+  return Tensor::from(values, shape, shared_device());
+}
+
+void check_equal(const Tensor& actual, const Recorded& expected) {
+  CHECK(actual.shape().str() == expected.shape.str());
+  CHECK(actual.to_doubles() == expected.values);
+}
+
+}  // namespace
+
+TEST_CASE("gather and scatter_add with a smaller index are PyTorch's, forward and backward") {
+  std::ifstream file(ZG_FIXTURES "indexing.json");
+  const nlohmann::json cases = nlohmann::json::parse(file);
+  REQUIRE(cases.size() == 11);
+  for (const nlohmann::json& c : cases) {
+    const int axis = c.at("axis");
+    const Tensor index = indices(c.at("index"), shape_in(c.at("index_shape")));
+    CAPTURE(index.shape().str());
+    CAPTURE(axis);
+    CAPTURE(c.at("x").at("shape").dump());
+    CAPTURE(c.at("source").at("shape").dump());
+    {
+      Tape tape(shared_device());
+      const Var x = tape.variable(tensor_in(c, "x"));
+      const Var y = gather(x, axis, index);
+      check_equal(y.value(), recorded(c, "gather"));
+      const Tensor dy = tensor_in(c, "dgather");
+      tape.backward({&y, 1}, {&dy, 1});
+      check_equal(tape.gradient(x), recorded(c, "dx"));
+    }
+    Tape tape(shared_device());
+    const Var base = tape.variable(tensor_in(c, "x"));
+    const Var source = tape.variable(tensor_in(c, "source"));
+    const Var y = scatter_add(base, axis, index, source);
+    check_equal(y.value(), recorded(c, "scatter_add"));
+    const Tensor dy = tensor_in(c, "dscatter_add");
+    tape.backward({&y, 1}, {&dy, 1});
+    check_equal(tape.gradient(base), recorded(c, "dbase"));
+    check_equal(tape.gradient(source), recorded(c, "dsource"));
+  }
+}
+
+TEST_CASE("gather and scatter_add with a smaller index have the gradients of differences") {
+  const Tensor index = indices({2, 0, 0, 1, 1, 2}, {1, 3, 2});
+  check_gradient([&](Tape&, Vars in) { return gather(in[0], 1, index); }, {doubles({2, 3, 4}, 1)});
+  check_gradient([&](Tape&, Vars in) { return scatter_add(in[0], 1, index, in[1]); },
+                 {doubles({2, 3, 4}, 1), doubles({3, 4, 2}, 2)});
+  const Tensor none = indices({}, {0, 7});
+  check_gradient([&](Tape&, Vars in) { return scatter_add(in[0], 1, none, in[1]); },
+                 {doubles({2, 3}, 1), doubles({2, 2}, 2)});
+}
+
+TEST_CASE("gather and scatter_add name an index that is too large") {
+  const Var x(doubles({3, 4}, 1)), source(doubles({2, 4}, 2));
+  const auto index = [](const Shape& shape) {
+    return Tensor::zeros(shape, DType::i64, shared_device());
+  };
+  CHECK(message_of<ShapeError>([&] {
+          gather(x, 0, index({9, 5}));
+        }) == "gather: index has shape [9, 5]; expected at most x's [3, 4] but for axis 0");
+  CHECK(message_of<ShapeError>([&] { gather(x, 0, index({3})); }) ==
+        "gather: index has shape [3]; expected at most x's [3, 4] but for axis 0");
+  CHECK(message_of<ShapeError>([&] {
+          scatter_add(x, 0, index({3, 4}), source);
+        }) == "scatter_add: index has shape [3, 4]; expected at most x's [2, 4]");
+  CHECK(message_of<ShapeError>([&] {
+          scatter_add(x, 1, index({4, 4}), Var(doubles({4, 4}, 3)));
+        }) == "scatter_add: index has shape [4, 4]; expected at most y's [3, 4] but for axis 1");
+}

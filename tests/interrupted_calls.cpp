@@ -1,0 +1,108 @@
+// Preloaded by tests/tools/save_failure_test.cpp: every second call of each function below is
+// interrupted as if by a signal, and every second submission to io_uring is refused for now. At the
+// end of the process the file ZG_INTERRUPTED gets a line for each: its name and how often. With
+// ZG_NO_URING there is no io_uring, with ZG_NO_LOCKS a file system without locks.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+extern "C" {
+struct io_uring;
+}
+
+namespace {
+
+struct Function {
+  const char* name;
+  std::atomic<int> calls{0}, interrupted{0};
+
+  bool is_interrupted() {
+    if (calls++ % 2 != 0) return false;
+    ++interrupted;
+    errno = EINTR;
+    return true;
+  }
+  template <class Type>
+  Type* original() const {
+    return reinterpret_cast<Type*>(dlsym(RTLD_NEXT, name));
+  }
+};
+
+Function fsyncs{"fsync"}, flocks{"flock"}, fallocates{"fallocate"},
+    posix_fallocates{"posix_fallocate"}, opens{"open"}, closes{"close"}, preads{"pread"},
+    pwrites{"pwrite"}, submits{"io_uring_submit"};
+
+struct Report {
+  ~Report() {
+    const char* path = std::getenv("ZG_INTERRUPTED");
+    std::FILE* file = path ? std::fopen(path, "a") : nullptr;
+    if (!file) return;
+    for (const Function* function : {&fsyncs, &flocks, &fallocates, &posix_fallocates, &opens,
+                                     &closes, &preads, &pwrites, &submits})
+      std::fprintf(file, "%s %d\n", function->name, function->interrupted.load());
+    std::fclose(file);
+  }
+} report;
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int fsync(int file) { return fsyncs.is_interrupted() ? -1 : fsyncs.original<int(int)>()(file); }
+int flock(int file, int operation) {
+  if (flocks.is_interrupted()) return -1;
+  if (!std::getenv("ZG_NO_LOCKS")) return flocks.original<int(int, int)>()(file, operation);
+  errno = ENOLCK;
+  return -1;
+}
+int fallocate(int file, int mode, off_t offset, off_t bytes) {
+  return fallocates.is_interrupted()
+             ? -1
+             : fallocates.original<int(int, int, off_t, off_t)>()(file, mode, offset, bytes);
+}
+int posix_fallocate(int file, off_t offset, off_t bytes) {
+  return posix_fallocates.is_interrupted()
+             ? EINTR
+             : posix_fallocates.original<int(int, off_t, off_t)>()(file, offset, bytes);
+}
+int open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = va_arg(arguments, mode_t);
+  va_end(arguments);
+  return opens.is_interrupted() ? -1
+                                : opens.original<int(const char*, int, ...)>()(path, flags, mode);
+}
+// Linux closes the file and then says that it was interrupted.
+int close(int file) {
+  const int result = closes.original<int(int)>()(file);
+  return closes.is_interrupted() ? -1 : result;
+}
+ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
+  return preads.is_interrupted()
+             ? -1
+             : preads.original<ssize_t(int, void*, size_t, off_t)>()(file, to, bytes, offset);
+}
+ssize_t pwrite(int file, const void* from, size_t bytes, off_t offset) {
+  return pwrites.is_interrupted() ? -1
+                                  : pwrites.original<ssize_t(int, const void*, size_t, off_t)>()(
+                                        file, from, bytes, offset);
+}
+int io_uring_queue_init(unsigned entries, struct io_uring* ring, unsigned flags) {
+  if (std::getenv("ZG_NO_URING")) return -ENOSYS;
+  const Function original{"io_uring_queue_init"};
+  return original.original<int(unsigned, struct io_uring*, unsigned)>()(entries, ring, flags);
+}
+int io_uring_submit(struct io_uring* ring) {
+  if (!submits.is_interrupted()) return submits.original<int(struct io_uring*)>()(ring);
+  return submits.interrupted % 2 == 0 ? -EBUSY : -EAGAIN;
+}
+}
+#pragma GCC visibility pop

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "kernels/adam.h"
+#include "kernels/attention.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/fold_gradient.h"
+#include "kernels/gelu.h"
+#include "kernels/layer_norm.h"
+#include "kernels/matmul.h"
+#include "kernels/movement.h"
+#include "kernels/reduce.h"
+
+namespace zg::testing {
+
+/// f(kernel) for each; tests/check_layers.py sees that none is missing.
+template <class F>
+void for_every_kernel(const F& f) {
+  const auto each = [&](auto&... kernel) { (f(kernel), ...); };
+  namespace k = kernels;
+  each(k::adam, k::sum_of_squares, k::attention_forward, k::attention_backward,
+       k::cross_entropy_forward, k::cross_entropy_backward, k::projection_cross_entropy, k::dropout,
+       k::unary, k::unary_backward, k::binary, k::binary_backward, k::where, k::axpby, k::cast,
+       k::embedding_forward, k::embedding_backward, k::fold_gradient, k::gelu_forward,
+       k::gelu_backward, k::layer_norm_forward, k::layer_norm_backward, k::rms_norm_forward,
+       k::rms_norm_backward, k::matmul, k::strided_copy, k::gather, k::scatter_add, k::reduce,
+       k::argmax, k::softmax_forward, k::softmax_backward);
+}
+
+}  // namespace zg::testing

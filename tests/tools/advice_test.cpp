@@ -1,0 +1,101 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+/// What plan may advise where data ranks share, from the setting that does least on.
+std::vector<std::string> settings_in_order() {
+  std::vector<std::string> settings;
+  for (const char* more :
+       {"", " --activation-checkpoint", " --cpu-offload", " --cpu-offload --activation-checkpoint"})
+    for (const char* stage : {"0", "1", "2", "3"})
+      settings.push_back(std::string("--zero-stage ") + stage + more);
+  return settings;
+}
+
+int64_t measured_peak(const std::string& flags) {
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd("train " + flags + " --memory-json " + folder / "memory");
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  int64_t peak = 0;
+  const nlohmann::json record = json_lines(folder / "memory").at(0);
+  for (const nlohmann::json& rank : record.at("ranks"))
+    peak = std::max(peak, rank.at("peak").at("reserved").get<int64_t>());
+  return peak;
+}
+
+/// Under several caps: the setting that plan advises trains, the one before it does not, and plan
+/// says of the run as it is what happens to it.
+void check_advice(const std::string& run) {
+  const std::string flags = run + " --score-samples 0 --log-interval 0 --progress off";
+  CAPTURE(flags);
+  const std::vector<std::string> settings = settings_in_order();
+  const int64_t peak = measured_peak(flags);
+  std::set<std::string> advised;
+  for (const int percent : {100, 90, 80, 70, 60, 50, 40, 30, 20}) {
+    const std::string cap = std::to_string(peak * percent / 100 >> 20) + "MiB";
+    const std::string capped = flags + " --device-memory " + cap + " ";
+    const Outcome plan = zerograd("plan " + capped);
+    const std::string line = line_after(plan.out, "fits " + cap + ": ");
+    CAPTURE(cap);
+    CAPTURE(line);
+    CAPTURE(plan.error);
+    const std::string words = "; smallest setting that fits: ";
+    REQUIRE(contains(line, words));
+    const std::string advice = line.substr(line.find(words) + words.size());
+    if (!advised.insert(advice).second) continue;
+    const auto status_of = [&](const std::string& setting) {
+      return zerograd("train " + capped + setting).status;
+    };
+    const bool fits = line.starts_with("yes");
+    CHECK(plan.status == (fits ? 0 : 3));
+    CHECK(status_of("") == (fits ? 0 : 3));
+    if (advice.starts_with("none")) {
+      CHECK(status_of(settings.back()) == 3);
+      continue;
+    }
+    const auto place = std::find(settings.begin(), settings.end(), advice);
+    const bool is_one_of_them = place != settings.end();
+    REQUIRE(is_one_of_them);
+    CHECK(status_of(advice) == 0);
+    if (place == settings.begin()) continue;
+    CAPTURE(*(place - 1));
+    CHECK(status_of(*(place - 1)) == 3);
+  }
+  CAPTURE(advised);
+  CHECK(advised.size() >= 4);
+}
+
+}  // namespace
+
+TEST_CASE("what plan advises for a GPipe pipeline trains, and a smaller setting does not") {
+  check_advice(
+      "--data sort --model-type gpt-mini --ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe "
+      "--grad-accum 4 --batch-size 8 --steps 3");
+}
+
+TEST_CASE("what plan advises for a batch that grows trains, and a smaller setting does not") {
+  // Steps of 4, 8, 12 and 16 samples; plan walks three of them.
+  check_advice(
+      "--data sort --model-type gpt-mini --ranks 2 --batch-size 2 --train-batch-size 16 "
+      "--rampup-batch-size 4 4 12 --steps 6");
+}
+
+TEST_CASE("what plan advises for a run with evaluations trains, and a smaller setting does not") {
+  const TemporaryFolder folder;
+  std::string characters;
+  for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);
+  write_file(folder / "text.txt", characters);
+  // The first evaluation comes after the steps that plan walks.
+  check_advice("--data " + (folder / "text.txt") +
+               " --block-size 64 --model-type gpt-mini --ranks 2 --batch-size 4 --eval-interval 4 "
+               "--eval-batches 2 --sample-interval 4 --steps 5");
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,56 @@
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "tests/checkpoint_churn.h"
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+// Commands beside a run that saves and removes checkpoints.
+namespace zg::testing {
+namespace {
+
+const std::string run =
+    "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
+    "--n-head 1 --n-embd 16 --steps 2 ";
+
+}  // namespace
+
+TEST_CASE("commands read a checkpoint while others come and go, and find no damage") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save";
+  std::set<std::string> hashes;
+  for (const std::string name : {"even", "odd"}) {
+    const Outcome saved =
+        zerograd(run + "--ranks 2 --save " + (folder / name) + (name == "odd" ? " --lr 1e-2" : ""));
+    REQUIRE(saved.status == 0);
+    hashes.insert(line_after(saved.out, "param_hash "));
+  }
+  REQUIRE(hashes.size() == 2);
+  const CheckpointChurn churn(folder / "even/step_2", folder / "odd/step_2", save);
+  const auto check = [&](const Outcome& outcome, const std::string& line) {
+    CAPTURE(line);
+    CAPTURE(outcome.out);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(!contains(outcome.error, "passed over"));
+    const std::string own = line_after(outcome.out, "param_hash ");
+    CHECK((own.empty() || hashes.contains(own)));
+  };
+  // Without a step left its hash is the checkpoint's.
+  const std::string resume = "train --score-samples 0 --threads 1 --resume " + save;
+  const bool processes = missing_mpi().empty();
+  for (int round = 0; round < 4; ++round) {
+    for (const std::string& line :
+         {"verify " + save, "eval " + save + " --score-samples 0", "plan --resume " + save,
+          "generate " + save + " --prompt 012 --length 2",
+          "consolidate " + save + " " + (folder / "weights"),
+          "export " + save + " --hf " + (folder / "hf"), resume, resume + " --ranks 2",
+          run + "--steps 0 --init " + save + " --ranks 2"})
+      check(zerograd(line), line);
+    if (processes) check(mpirun("-np 2 zerograd " + resume), "mpirun " + resume);
+  }
+  if (!processes) std::printf("SKIPPED: mpi: checkpoints that come and go\n");
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,253 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+#include "zero/checksum.h"
+
+// Checkpoints that somebody else wrote, with the checksums that they should have.
+namespace zg::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Change = std::function<void(Json&)>;
+
+const std::string run =
+    "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
+    "--n-head 1 --n-embd 16 --steps 1 ";
+const std::string unreadable = ": the checkpoint's settings cannot be read: ";
+
+/// A checkpoint with a manifest that can be changed.
+class Forged {
+ public:
+  Forged() {
+    REQUIRE(zerograd(run + "--save " + path()).status == 0);
+    manifest_ = Json::parse(read_file(file()));
+    manifest_.erase("checksum");
+  }
+  std::string path() const { return folder_ / "save"; }
+  std::string step() const { return path() + "/step_1"; }
+  const Json& manifest() const { return manifest_; }
+
+  void write(const Change& change) const {
+    Json changed = manifest_;
+    change(changed);
+    const std::string text = changed.dump();
+    changed["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+    write_file(file(), changed.dump(1) + "\n");
+  }
+  /// What the command says of it. It ends by itself and in no time.
+  Outcome told(const std::string& line, const Change& change) const {
+    write(change);
+    return program("timeout 20 " ZG_COMMAND " " + line);
+  }
+
+ private:
+  std::string file() const { return step() + "/manifest.json"; }
+
+  const TemporaryFolder folder_;
+  Json manifest_;
+};
+
+bool has_controls(const std::string& text) {
+  for (const char c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) return true;
+  return contains(text, "\xc2\x9b");  // a terminal's other begin of a command
+}
+
+void check_refused(const Outcome& outcome, const std::string& why) {
+  CAPTURE(outcome.out);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 5);
+  CHECK(contains(outcome.error, "error: FileError: "));
+  CHECK(contains(outcome.error, why));
+  CHECK(contains(outcome.error, "expected "));
+  CHECK(!has_controls(outcome.out + outcome.error));
+}
+
+}  // namespace
+
+TEST_CASE("settings: what each field says is checked as a flag is, and named") {
+  const Forged forged;
+  const std::string generate = "generate " + forged.path() + " --prompt 0 --length 1";
+  REQUIRE(forged.told(generate, [](Json&) {}).status == 0);
+  int fields = 0;
+  for (const auto& [group, values] : forged.manifest()["config"].items())
+    for (const auto& [name, value] : values.items()) {
+      const std::string field = group + "." + name;
+      CAPTURE(field);
+      const Json other =
+          value.is_string() && name != "loss" ? Json(1e300) : Json("\x1b[2J\xc2\x9b");
+      check_refused(forged.told(generate, [&, g = group,
+                                           n = name](Json& all) { all["config"][g][n] = other; }),
+                    forged.step() + unreadable + field + ": ");
+      ++fields;
+    }
+  CHECK(fields > 80);
+}
+
+TEST_CASE("settings: numbers that divide, overflow or never end are refused") {
+  const Forged forged;
+  const std::string resume =
+      "train --score-samples 0 --threads 1 --steps 2 --resume " + forged.path();
+  const int64_t largest = INT64_MAX;
+  const std::vector<std::tuple<std::string, std::string, Json>> cases = {
+      {"run", "micro_batch", 0},
+      {"run", "micro_batch", -1},
+      {"run", "micro_batch", largest},
+      {"run", "micro_batch", uint64_t{1} << 63},
+      {"run", "micro_batch", 2.5},
+      {"run", "accumulation", 0},
+      {"run", "accumulation", largest},
+      {"run", "ranks", 0},
+      {"run", "ranks", largest},
+      {"run", "tensor_parallel", 0},
+      {"run", "rampup_start", -1},
+      {"run", "rampup_start", largest},
+      {"run", "steps", largest},
+      {"run", "steps", int64_t{1} << 52},
+      {"run", "epochs", -1},
+      {"run", "epochs", 1e300},
+      {"run", "train_samples", largest},
+      {"run", "save_top_k", 0},
+      {"run", "save_top_k", -2},
+      {"run", "seed", -1},
+      {"run", "stage", 4},
+      {"run", "stage", int64_t{1} << 32},
+      {"run", "preset", "other"},
+      {"run", "initial_scale_power", 128},
+      {"run", "loss_scale_window", 0},
+      {"run", "warmup_steps", -1},
+      {"run", "rate", -1.0},
+      {"run", "beta2", 1.0},
+      {"position", "samples", -1},
+      {"position", "samples", largest},
+      {"model", "layers", 0},
+      {"model", "heads", 0},
+      {"model", "heads", 3},
+      {"model", "vocabulary", largest},
+      {"data", "split", {1, 2}},
+      {"data", "source", std::string("sort\0", 5)}};
+  for (const auto& [group, name, value] : cases) {
+    CAPTURE(group + "." + name);
+    CAPTURE(value.dump());
+    check_refused(forged.told(resume, [&, g = group, n = name,
+                                       v = value](Json& all) { all["config"][g][n] = v; }),
+                  forged.step() + unreadable);
+  }
+  const auto together = [&](const Json& values, const std::string& why) {
+    CAPTURE(values.dump());
+    check_refused(forged.told(resume, [&](Json& all) { all["config"]["run"].update(values); }),
+                  why);
+  };
+  together({{"micro_batch", 1 << 30}, {"accumulation", 1 << 30}}, "expected a product of at most");
+  together({{"ranks", 1 << 30}, {"tensor_parallel", 2}}, "expected a product of at most");
+  together({{"rampup_start", 1}, {"rampup_increment", 0}}, "rampup_increment, rampup_samples");
+  together({{"rampup_start", 1}, {"rampup_increment", 3}, {"rampup_samples", 9}},
+           "expected an INCREMENT");
+  check_refused(forged.told(resume, [](Json& all) { all["config"]["run"].erase("micro_batch"); }),
+                "run.micro_batch: expected");
+  check_refused(forged.told(resume, [](Json& all) { all["config"].erase("model"); }),
+                "key 'model' not found");
+  // As large as a model of flags, and not the one whose tensors are there.
+  for (const auto& [name, value] :
+       {std::pair{"layers", 65536}, std::pair{"vocabulary", 1 << 30}, std::pair{"width", 512}})
+    check_refused(
+        forged.told(resume, [&, n = name, v = value](Json& all) { all["config"]["model"][n] = v; }),
+        forged.step() + ": its settings say a model with ");
+}
+
+TEST_CASE("settings: what a checkpoint says is shown without what a terminal would obey") {
+  const Forged forged;
+  const std::string bad =
+      "\x1b[2J\xc2\x9b"
+      "1m.txt";
+  const auto told = [&](const std::string& line, const char* group, const char* name) {
+    const Outcome outcome = forged.told(line, [&](Json& all) { all["config"][group][name] = bad; });
+    CAPTURE(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status != 124);
+    CHECK(outcome.status < 128);
+    CHECK(!has_controls(outcome.out + outcome.error));
+    return outcome;
+  };
+  const std::string& S = forged.path();
+  for (const char* line : {"train --threads 1 --steps 2 --resume ", "plan --resume ", "eval ",
+                           "train --data sort --score-samples 0 --threads 1 --steps 2 --resume "})
+    for (const char* name : {"source", "tokenizer", "tokenizer_checksum", "checksum"})
+      told(line + S, "data", name);
+  CHECK(contains(told("eval " + S, "data", "source").error, "\\x1b[2J\\xc2\\x9b1m.txt"));
+}
+
+TEST_CASE("settings: those in a file of weights are checked in the same way") {
+  const Forged forged;
+  const TemporaryFolder folder;
+  const std::string file = folder / "weights";
+  REQUIRE(zerograd("consolidate " + forged.path() + " " + file).status == 0);
+  const std::string bytes = read_file(file);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  const auto told = [&](const std::string& line, const char* group, const char* name,
+                        const Json& value) {
+    Json header = Json::parse(bytes.substr(8, length));
+    std::string& written = header["__metadata__"]["zerograd_config"].get_ref<std::string&>();
+    Json config = Json::parse(written);
+    config[group][name] = value;
+    written = config.dump();
+    const std::string text = header.dump();
+    const uint64_t size = text.size();
+    write_file(file, std::string(reinterpret_cast<const char*>(&size), 8) + text +
+                         bytes.substr(8 + length));
+    return program("timeout 20 " ZG_COMMAND " " + line);
+  };
+  for (const std::string& line :
+       {"generate " + file + " --prompt 0 --length 1", "eval " + file,
+        "export " + file + " --hf " + (folder / "hf"), run + "--init " + file,
+        "consolidate --split " + file + " " + (folder / "split")}) {
+    CAPTURE(line);
+    check_refused(told(line, "run", "micro_batch", 0), file + unreadable + "run.micro_batch: ");
+    check_refused(told(line, "run", "micro_batch", INT64_MAX), "run.micro_batch: ");
+    check_refused(told(line, "data", "order", "\x1b[2J"), "data.order: ");
+    check_refused(told(line, "model", "layers", 60000), "its settings say a model with ");
+  }
+  CHECK(!fs::exists(folder / "split"));
+  CHECK(!fs::exists(folder / "hf"));
+}
+
+TEST_CASE("manifests without tensors, with one tensor twice or absurd counts are refused at once") {
+  const Forged forged;
+  const std::string verify = "verify " + forged.step();
+  const auto damage = [&](const Change& change, const std::string& why) {
+    const Outcome outcome = forged.told(verify, change);
+    CAPTURE(outcome.out);
+    CHECK(outcome.status == 5);
+    CHECK(contains(outcome.out, forged.step() + ": 1 damage\n  checkpoint: "));
+    CHECK(contains(outcome.out, why));
+    CHECK(!has_controls(outcome.out + outcome.error));
+  };
+  damage([](Json& all) { all["tensors"] = Json::array(); }, "has no tensors");
+  damage(
+      [](Json& all) {
+        const Json one = all["tensors"][0];
+        for (int i = 0; i < 80000; ++i) all["tensors"].push_back(one);
+      },
+      "is there twice");
+  damage([](Json& all) { all["steps"] = INT64_MAX; }, "expected a count up to 2^53");
+  damage([](Json& all) { all["skipped"] = 2; }, "skipped: expected at most the 1 steps, got 2");
+  damage([](Json& all) { all["micro_batches"] = -1; }, "expected a count");
+  damage([](Json& all) { all["tensors"][0]["name"] = "\x1b[2J:master@0"; }, "is of none of its");
+  damage(
+      [](Json& all) {
+        std::string name = all["tensors"][0]["name"];
+        name.replace(name.find('@'), std::string::npos, "@9000000000000000000");
+        all["tensors"][0]["name"] = name;
+      },
+      "is no part of its parameter");
+}
+
+}  // namespace zg::testing

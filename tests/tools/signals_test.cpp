@@ -1,0 +1,217 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace zg::testing {
+namespace {
+
+const std::string tiny =
+    "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 2 --n-head 2 "
+    "--n-embd 16 --log-interval 1 ";
+
+std::string hash_of(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  return line_after(outcome.out, "param_hash ");
+}
+
+/// As nohup starts a process: SIGHUP is ignored in what this one starts.
+class IgnoredHangup {
+ public:
+  IgnoredHangup() : before_(std::signal(SIGHUP, SIG_IGN)) {}
+  ~IgnoredHangup() { std::signal(SIGHUP, before_); }
+  IgnoredHangup(const IgnoredHangup&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+}  // namespace
+
+TEST_CASE("a signal saves and exits with 128 plus its number; resuming gives the same bits") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const std::string run =
+      "train --data sort --batch-size 16 --score-samples 0 --log-interval 1 --steps ";
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(signal);
+    std::filesystem::remove_all(save);
+    const Outcome outcome = zerograd_signalled(run + "1000000 --save " + save, "iter 3:", signal);
+    CHECK(outcome.status == 128 + signal);
+    CHECK(contains(outcome.error, signal == SIGHUP ? "interrupted by SIGHUP" : "interrupted by "));
+    const std::string saved = line_after(outcome.out, "saved ");
+    REQUIRE(!saved.empty());
+    const int64_t steps = std::stoll(saved.substr(saved.rfind('_') + 1)) + 2;
+    const std::string length = std::to_string(steps);
+    CHECK(hash_of(run + length + " --resume " + save) == hash_of(run + length));
+  }
+}
+
+TEST_CASE("until the first step of a run is done a signal ends it at once, and nothing is saved") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    for (const char* flags : {"", "--ranks 2 ", "--max-restarts 1 "}) {
+      CAPTURE(signal);
+      CAPTURE(flags);
+      const TemporaryFolder folder;
+      const std::string save = folder / "checkpoints";
+      // A step that would take minutes.
+      const Outcome outcome =
+          zerograd_signalled(tiny + flags + "--steps 2 --grad-accum 1000000 --save " + save,
+                             "number of parameters", signal);
+      CHECK(outcome.status == 128 + signal);
+      CHECK(!contains(outcome.error, "interrupted by"));
+      CHECK(!contains(outcome.error, "restart "));
+      CHECK(std::filesystem::is_empty(save));
+    }
+}
+
+TEST_CASE(
+    "a signal within a step stops all ranks before the same micro-batch; the step is not taken") {
+  struct Case {
+    int micro_batches;  // enough for a step of a few tenths of a second
+    std::string flags;
+    double share = 0.0;  // of a step's time that passes before the signal
+  };
+  for (const auto& [micro_batches, flags, share] :
+       {Case{1500, ""}, Case{700, "--precision f16 --cpu-offload --offload-activations host "},
+        Case{600, "--ranks 2 --zero-stage 2 ", 0.4},
+        Case{250, "--ranks 3 --zero-stage 3 --param-persistence-threshold 0 "},
+        Case{400, "--ranks 2 --zero-stage 1 --reduce-at-boundary ", 0.4},
+        Case{600, "--ranks 2 --pipeline-parallel 2 --tied ", 0.4},
+        Case{150, "--ranks 4 --pipeline-parallel 2 --tensor-parallel 2 "},
+        // GPipe: in the forward passes, and in the backward passes, which begin after a third.
+        Case{600, "--ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe --tied "},
+        Case{600, "--ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe --tied ", 0.5},
+        Case{800,
+             "--ranks 2 --pipeline-parallel 2 --schedule-pipeline gpipe --zero-stage 3 "
+             "--offload-activations host ",
+             0.5}}) {
+    CAPTURE(flags);
+    CAPTURE(share);
+    const TemporaryFolder folder;
+    const std::string save = folder / "checkpoints";
+    const std::string run = tiny + "--grad-accum " + std::to_string(micro_batches) + " " + flags;
+    const Outcome outcome = zerograd_signalled_within_step(run + "--steps 1000000 --save " + save,
+                                                           "iter 0:", SIGTERM, share);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 143);
+    CHECK(contains(outcome.error, "interrupted by SIGTERM after 1 steps"));
+    CHECK(line_after(outcome.out, "saved ") == save + "/step_1");
+    CHECK(hash_of(run + "--steps 2 --resume " + save) == hash_of(run + "--steps 2"));
+  }
+}
+
+TEST_CASE("a signal during validation or a sample stops that, and the step before it is saved") {
+  for (const char* flags : {"--eval-interval 1 --eval-batches 0 ", "--sample-interval 1 "}) {
+    CAPTURE(flags);
+    const TemporaryFolder folder;
+    const std::string save = folder / "checkpoints", text = folder / "text.txt";
+    std::string letters;
+    for (int i = 0; i < 200000; ++i) letters += static_cast<char>('a' + i * i % 23);
+    write_file(text, letters);
+    // Validation reads 60000 windows, a sample draws 200 tokens from a wide model.
+    const std::string run = "train --data " + text +
+                            " --batch-size 1 --threads 1 --n-layer 1 --n-head 1 --n-embd 1024 "
+                            "--block-size 16 --val-fraction 0.3 --log-interval 1 --steps 3 ";
+    const Outcome outcome =
+        zerograd_signalled(run + flags + "--ranks 2 --save " + save, "iter 0:", SIGTERM);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 143);
+    CHECK(contains(outcome.error, "interrupted by SIGTERM after 1 steps"));
+    CHECK(!contains(outcome.out, "val loss"));
+    CHECK(!contains(outcome.out, "sample after"));
+    CHECK(line_after(outcome.out, "saved ") == save + "/step_1");
+  }
+}
+
+// As `timeout` sends it: to the process and to its group. What is sent while one is pending is one.
+TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome =
+      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
+  CHECK(outcome.status == 128 + SIGTERM);
+  CHECK(!line_after(outcome.out, "saved ").empty());
+}
+
+TEST_CASE("a signal while a saved run is scored ends it") {
+  const TemporaryFolder folder;
+  const Outcome outcome = zerograd_signalled(
+      "train --data sort --steps 2 --batch-size 2 --save " + (folder / "checkpoints"), "saved ",
+      SIGINT);
+  CHECK(outcome.status == 128 + SIGINT);
+  CHECK(!contains(outcome.out, "param_hash"));
+}
+
+TEST_CASE("an interrupted run says that it saves and how to go on") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome =
+      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGINT);
+  CHECK(contains(outcome.error, "steps; saving, a second signal ends that too\n"));
+  CHECK(contains(outcome.error, "go on with: --resume " + save + " --save " + save + "\n"));
+}
+
+TEST_CASE("a hangup that was ignored at the start stays ignored, in what is started too") {
+  const TemporaryFolder folder;
+  const IgnoredHangup ignored;
+  for (const char* flags : {"", "--max-restarts 1 "}) {
+    CAPTURE(flags);
+    const std::string save = folder / (*flags ? "restarts" : "alone");
+    const Outcome outcome =
+        zerograd_signalled(tiny + flags + "--steps 3000 --save " + save, "iter 3:", SIGHUP);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(std::filesystem::is_directory(save + "/step_3000"));
+  }
+}
+
+TEST_CASE("a supervisor passes a hangup on, saves by that and does not restart") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "checkpoints";
+  const Outcome outcome = zerograd_signalled(
+      tiny + "--max-restarts 3 --steps 1000000 --save " + save, "iter 3:", SIGHUP);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 129);
+  CHECK(contains(outcome.error, "interrupted by SIGHUP"));
+  CHECK(!contains(outcome.error, "restart "));
+  CHECK(!line_after(outcome.out, "saved ").empty());
+}
+
+TEST_CASE("in lists of processes a run and what it starts are called zerograd") {
+  const TemporaryFolder folder;
+  const std::string stop = folder / "stop";
+  auto run = std::async(std::launch::async, [&] {
+    return zerograd(tiny + "--steps 1000000 --max-restarts 1 --kill-switch-path " + stop +
+                    " --save " + (folder / "checkpoints"));
+  });
+  std::vector<Process> found;
+  const auto is_seen = [&] {
+    found = processes_with(stop);
+    return found.size() == 2 && std::all_of(found.begin(), found.end(), [](const Process& process) {
+             return process.name == "zerograd";
+           });
+  };
+  for (int i = 0; i < 500 && !is_seen(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  write_file(stop, "");
+  CHECK(run.get().status == 0);
+  REQUIRE(found.size() == 2);
+  for (const Process& process : found) {
+    CHECK(process.name == "zerograd");
+    const std::string first_word = process.command_line.c_str();  // words end with \0
+    CHECK(std::filesystem::path(first_word).filename() == "zerograd");
+  }
+}
+
+}  // namespace zg::testing
