@@ -96,6 +96,10 @@ class ZG_API Communicator {
   int check_group(std::span<const int> members, const std::string& name) const;
 };
 
+/// Every rank's text, in rank order. Collective. Its tensors lie on a device of their own, so that
+/// a device's record of memory does not count them.
+ZG_API std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
+
 /// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.
 ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);
 

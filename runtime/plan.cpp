@@ -5,6 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cpu/call.h"
 #include "runtime/device_names.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
@@ -131,6 +132,7 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
   Recorder recorder(rank, options);
   const std::unique_ptr<Communicator> counting = counting_communicator(rank, world);
   const Device device = Device::meta(rank, device_options, options.type);
+  DeviceState::of(device).rank = rank;
   {
     const RecordingScope scope(device, recorder);
     const std::unique_ptr<Communicator> ranks = recorded(*counting, recorder);
@@ -139,7 +141,10 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
     } catch (const PlanEnd&) {
       plan.complete = false;
     } catch (const OutOfMemory&) {
-      if (!recorder.refused()) throw;  // the machine's, not a cap's
+      if (!recorder.refused())  // the machine's, not a cap's
+        std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
+    } catch (...) {
+      std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
     }
   }
   plan.machine = device.traits();

@@ -56,8 +56,7 @@ void Recorder::note_collective(Collective collective, int64_t bytes, const std::
 void Recorder::note_read() {
   if (mode_ != Mode::keep || ++own_.reads <= most_reads_) return;
   throw PlanError("plan: rank " + std::to_string(rank_) + " has read " +
-                  std::to_string(own_.reads) +
-                  " values in step " + std::to_string(steps_) +
+                  std::to_string(own_.reads) + " values in step " + std::to_string(steps_) +
                   "; a plan reads zeros, so a loop that waits for a value does not end; expected a "
                   "loop whose length does not depend on values; try PlanOptions::steps");
 }

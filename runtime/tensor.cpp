@@ -201,10 +201,11 @@ void Tensor::check_dtype(DType asked) const {
 }
 
 void Tensor::refuse_data() const {
-  throw Unsupported("data: " + shape_.str() + " on " + device().name() +
-                    " has no memory, as this is a plan; expected values that come by "
-                    "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
-                    "work on every device");
+  throw Unsupported(
+      "data: " + shape_.str() + " on " + device().name() +
+      " has no memory, as this is a plan; expected values that come by "
+      "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
+      "work on every device");
 }
 
 void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
