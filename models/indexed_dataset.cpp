@@ -80,12 +80,27 @@ int64_t bytes_of(const File& file, uint8_t dtype) {
   return bytes[dtype];
 }
 
+/// Both of one moment, also while another process replaces them together: the data was opened
+/// between two moments at which the index was still in its place.
+std::pair<File, File> open_pair(const IndexedFiles& files) {
+  constexpr int most_attempts = 100;
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    File index = File::open(files.index);
+    File data = File::open(files.data);
+    if (index.has_its_path()) return {std::move(index), std::move(data)};
+  }
+  throw FileError(files.index + ": was replaced " + std::to_string(most_attempts) +
+                  " times while it was opened; try again when nothing writes there");
+}
+
 }  // namespace
 
 IndexedFiles indexed_files(const std::string& prefix) { return {prefix + ".idx", prefix + ".bin"}; }
 
-IndexedDataset::IndexedDataset(const IndexedFiles& files)
-    : index_(File::open(files.index)), data_(File::open(files.data)), data_bytes_(data_.size()) {
+IndexedDataset::IndexedDataset(const IndexedFiles& files) : IndexedDataset(open_pair(files)) {}
+
+IndexedDataset::IndexedDataset(std::pair<File, File> pair)
+    : index_(std::move(pair.first)), data_(std::move(pair.second)), data_bytes_(data_.size()) {
   const int64_t entries = read_header();
   read_sizes();
   check_pointers();

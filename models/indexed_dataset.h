@@ -37,7 +37,8 @@ class IndexedDataset {
   void read(int64_t sequence, int64_t begin, std::span<int32_t> tokens) const;
 
  private:
-  int64_t read_header();  // the entries of the last array
+  explicit IndexedDataset(std::pair<File, File> pair);  // index and data
+  int64_t read_header();                                // the entries of the last array
   void read_sizes();
   void check_pointers() const;
   void check_documents(int64_t entries) const;

@@ -52,6 +52,16 @@ struct stat status_of(int descriptor, const std::string& path) {
   return status;
 }
 
+bool leads_to(const std::string& path, int descriptor) {
+  struct stat there {};
+  if (::stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail("stat", path);
+  }
+  const struct stat own = status_of(descriptor, path);
+  return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
 std::filesystem::file_type type_of(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::status(path, error).type();
@@ -83,6 +93,8 @@ File::~File() {
 
 File::File(File&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+bool File::has_its_path() const { return leads_to(path_, descriptor_); }
 
 int64_t File::size() const { return status_of(descriptor_, path_).st_size; }
 
@@ -160,15 +172,7 @@ Folder& Folder::operator=(Folder&& other) noexcept {
   return *this;
 }
 
-bool Folder::is_at(const std::string& path) const {
-  struct stat there {};
-  if (::stat(path.c_str(), &there) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return false;
-    fail("stat", path);
-  }
-  const struct stat own = status_of(descriptor_, path);
-  return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
-}
+bool Folder::is_at(const std::string& path) const { return leads_to(path, descriptor_); }
 
 bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 

@@ -32,6 +32,8 @@ class ZG_API File {
 
   const std::string& path() const { return path_; }
   int64_t size() const;
+  /// Whether its path still leads to it: no other file has taken its place.
+  bool has_its_path() const;
   /// Fills `bytes` from that place (pread); FileError when the file ends before.
   void read_at(int64_t offset, std::span<std::byte> bytes) const;
   /// Takes the drive's space for so many bytes, which nothing else then gets, and sets the size;

@@ -91,6 +91,9 @@ struct FileSetState {
     for (;;) {
       const bool made = ::mkdir(hidden.c_str(), 0777) == 0;
       if (!made && errno != EEXIST) fail("create", hidden);
+      if (std::error_code gone; fs::is_symlink(hidden, gone))  // of which there may be no end
+        throw FileError("write: " + hidden.string() +
+                        " is a link; expected a folder or nothing; try again without it");
       lock = Folder::open(hidden.string());
       if (lock && !lock->lock())
         throw FileError("write: " + hidden.string() +
@@ -101,7 +104,12 @@ struct FileSetState {
       if (made) break;
       settle();  // what a killed process left
     }
-    if (::mkdir((hidden / fresh).c_str(), 0777) != 0) fail("create", hidden / fresh);
+    if (::mkdir((hidden / fresh).c_str(), 0777) != 0) {
+      const int reason = errno;
+      ::rmdir(hidden.c_str());
+      errno = reason;
+      fail("create", hidden / fresh);
+    }
   }
 
   /// What the link of a name says.

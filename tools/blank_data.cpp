@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/error.h"
+#include "tools/model_flags.h"
 
 namespace zg::tools {
 namespace {
@@ -33,6 +34,7 @@ class BlankDataset final : public models::Dataset {
 std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model,
                                                      Validates validates) {
   int64_t vocabulary = model.vocabulary, block_size = model.block_size;
+  check_sizes(model);
   if (model.layers == 0) {
     const models::GPTConfig named = models::GPTConfig::published(model.model_type);
     if (vocabulary == 0) vocabulary = named.vocabulary;

@@ -37,11 +37,23 @@ std::string shown(const std::vector<std::string>& characters) {
   return line + (characters.size() > most ? " ..." : "");
 }
 
+int32_t token_of(const std::string& word) {
+  const bool is_number =
+      std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!is_number)
+    throw ConfigError(
+        "--prompt: the model has neither characters nor a tokenizer; expected tokens as "
+        "in \"1 2 3\", got '" +
+        printable(word) +
+        "'; try --tokenizer PATH, or --data with "
+        "the text that it was trained on");
+  return static_cast<int32_t>(parse_integer("--prompt", word, 0, INT32_MAX));
+}
+
 std::vector<int32_t> numbers(const std::string& text) {
   std::vector<int32_t> ids;
   std::istringstream words(text);
-  for (std::string word; words >> word;)
-    ids.push_back(static_cast<int32_t>(parse_integer("--prompt", word, 0, 65535)));
+  for (std::string word; words >> word;) ids.push_back(token_of(word));
   return ids;
 }
 

@@ -1,6 +1,8 @@
 #include "zero/consolidate.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "models/tokenizer_files.h"
@@ -17,20 +19,33 @@
 namespace zg::tools {
 namespace {
 
-std::string split(const ConsolidateOptions& options) {
-  const std::vector<zero::StepFolder> folders = zero::step_folders(options.to);
+void check_without_checkpoints(const std::string& directory) {
+  const std::vector<zero::StepFolder> folders = zero::step_folders(directory);
   if (!folders.empty())
-    throw ConfigError("consolidate: " + options.to + " holds checkpoints, up to step_" +
+    throw ConfigError("consolidate: " + directory + " holds checkpoints, up to step_" +
                       std::to_string(folders.front().steps) +
                       "; expected a directory without any; try another one");
+}
+
+std::string split(const ConsolidateOptions& options) {
+  check_without_checkpoints(options.to);
   check_model_flags(options.given, options.from);
   Settings settings = known_of(options.from, options.model).settings;
   settings.samples = settings.skipped_samples = 0;  // a run of its own begins at step 0
   settings.loss = std::numeric_limits<double>::quiet_NaN();
-  std::optional<DirectoryLock> lock;  // a run may be about to save there
-  if (is_directory(options.to)) lock.emplace(options.to);
-  const std::string hash = zero::split(options.from, options.to, checkpoint_info(settings),
-                                       static_cast<int>(options.ranks));
+  const bool is_new = !path_exists(options.to);
+  make_directories(options.to);
+  const DirectoryLock lock(options.to);  // a run may be about to save there
+  std::string hash;
+  try {
+    check_without_checkpoints(options.to);  // of one that has just ended
+    hash = zero::split(options.from, options.to, checkpoint_info(settings),
+                       static_cast<int>(options.ranks));
+  } catch (...) {
+    std::error_code ignored;  // it goes where it is empty
+    if (is_new) std::filesystem::remove(options.to, ignored);
+    throw;
+  }
   std::printf("saved %s/step_0\n", options.to.c_str());
   return hash;
 }

@@ -36,6 +36,11 @@ Contents contents_of(const std::string& path) {
 
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path) {
   if (!saved.known() || !now.known() || saved.checksum == now.checksum) return "";
+  if (saved.bytes == now.bytes)
+    return text(
+        "data: %s has other contents: the same %lld bytes, of checksum %s in the checkpoint, %s "
+        "now",
+        path.c_str(), (long long)now.bytes, saved.checksum.c_str(), now.checksum.c_str());
   return text("data: %s has other contents: %lld bytes in the checkpoint, %lld now", path.c_str(),
               (long long)saved.bytes, (long long)now.bytes);
 }

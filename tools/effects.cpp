@@ -15,8 +15,9 @@ void check_split_flags(const Given& given, const std::string& source, int64_t sc
   if (given.count("--val-fraction") && given.count("--split"))
     throw ConfigError("--split: expected one of --val-fraction and --split, got both");
   if (given.count("--val-fraction") && indexed)
-    throw ConfigError("--val-fraction: expected data PATH.txt or PATH.bin, got the documents of " +
-                      source + "; try --split 9,1,0");
+    throw ConfigError(
+        "--val-fraction: expected data PATH.txt or llm.c's PATH.bin, got the documents of " +
+        source + ", which are not divided; try --split 9,1,0");
   if (given.count("--split") && !indexed)
     throw ConfigError("--split: expected data PREFIX with PREFIX.bin and PREFIX.idx, got " +
                       source + (asks ? "; leave the flag out" : "; try --val-fraction"));

@@ -41,7 +41,9 @@ double Evaluation::loss(int64_t batch, int64_t batches) const {
   const int64_t whole = dataset.epoch_samples(Split::validation);
   if (whole == 0)
     throw ConfigError(
-        "--val-fraction: expected a validation split, got none; try 0.1, or another --split");
+        "--val-fraction: expected a validation split, got none; try 0.1, or for documents a "
+        "--split "
+        "that leaves at least one whole document to validate on");
   const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
   double sum = 0.0;
   for (int64_t first = 0; first < samples; first += batch) {

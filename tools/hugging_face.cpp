@@ -9,6 +9,7 @@
 #include "runtime/file_io.h"
 #include "runtime/file_set.h"
 #include "tools/text.h"
+#include "zero/checkpoint_file.h"
 #include "zero/checksum.h"
 #include "zero/manifest.h"
 #include "zero/safetensors_folder.h"
@@ -19,13 +20,33 @@ namespace {
 constexpr const char *config_name = "config.json", *generation_name = "generation_config.json";
 constexpr int64_t config_bytes = 1 << 20;
 
-models::HFModel read_model(const std::string& directory) {
-  const std::string path = directory + "/" + config_name;
-  models::HFModel model = models::hf_config(read_text(path, config_bytes), path);
+File open_config(const std::string& directory) {
+  if (HuggingFaceFolder::is_at(directory)) return File::open(directory + "/" + config_name);
+  const bool is_there = path_exists(directory), is_folder = is_directory(directory);
+  const bool has_checkpoints = is_folder && (!zero::step_folders(directory).empty() ||
+                                             path_exists(directory + "/" + zero::manifest_name));
+  throw FileError("--from-hf: " + directory +
+                  (!is_there         ? ": there is no such folder"
+                   : !is_folder      ? " is no folder"
+                   : has_checkpoints ? " has checkpoints"
+                                     : " has no " + std::string(config_name)) +
+                  "; expected a folder as Hugging Face's libraries write one" +
+                  (has_checkpoints ? "; try --init or --resume" : ""));
+}
+
+models::HFModel read_model(const File& config, const std::string& directory) {
+  models::HFModel model = models::hf_config(read_text(config, config_bytes), config.path());
   const std::string generation = directory + "/" + generation_name;
   if (path_exists(generation))
     models::read_hf_generation(read_text(generation, config_bytes), generation, model);
   return model;
+}
+
+// All but the longest sequence and the dropout, which flags can change.
+bool is_same_model(const models::GPTConfig& a, const models::GPTConfig& b) {
+  return a.layers == b.layers && a.heads == b.heads && a.width == b.width &&
+         a.vocabulary == b.vocabulary && a.tied == b.tied && a.family == b.family &&
+         a.position == b.position && a.embedding_norm == b.embedding_norm;
 }
 
 // What the model has no use for: of blocks that it lacks, an error; else a line, or nothing.
@@ -57,7 +78,7 @@ std::map<std::string, std::string> names_of(const zero::SafetensorsFolder& folde
 }  // namespace
 
 HuggingFaceFolder::HuggingFaceFolder(std::string path)
-    : path_(std::move(path)), model_(read_model(path_)) {}
+    : path_(std::move(path)), config_(open_config(path_)), model_(read_model(config_, path_)) {}
 
 bool HuggingFaceFolder::is_at(const std::string& path) {
   return path_exists(path + "/" + config_name) && !path_exists(path + "/" + zero::manifest_name) &&
@@ -105,6 +126,9 @@ zero::WeightSource HuggingFaceFolder::weights(const models::GPTConfig& model,
   whole.block_size = model_.config.block_size;
   const std::string positions = std::string(models::names_of(model.family).positions) + ".weight";
   const auto folder = std::make_shared<zero::SafetensorsFolder>(path_);
+  // Else the weights may be those of a model that another process has just exported there.
+  if (!config_.has_its_path() || !is_same_model(model_.config, model))
+    throw FileError(path_ + ": another model took this one's place while it was read; try again");
   const std::map<std::string, std::string> theirs = names_of(*folder);
   std::map<std::string, std::string> used;
   std::map<std::string, models::HFTensor> tensors;

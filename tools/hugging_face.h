@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/hugging_face.h"
+#include "runtime/file_io.h"
 #include "tools/options.h"
 #include "zero/checkpoint_file.h"
 
@@ -33,6 +34,7 @@ class HuggingFaceFolder {
 
  private:
   std::string path_;
+  File config_;
   models::HFModel model_;
 };
 

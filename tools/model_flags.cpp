@@ -62,8 +62,24 @@ bool is_family(const std::string& model_type) {
   return model_type == name_of(models::Family::bloom);
 }
 
+void check_sizes(const ModelOptions& model) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"--n-layer", model.layers}, {"--n-head", model.heads}, {"--n-embd", model.width}};
+  std::string missing;
+  for (const auto& [flag, value] : sizes)
+    if (value == 0) missing += (missing.empty() ? "" : " and ") + std::string(flag);
+  const bool family = is_family(model.model_type);
+  const bool any = model.layers || model.heads || model.width;
+  if (missing.empty() || (!family && !any)) return;
+  throw ConfigError((family ? "--model-type " + model.model_type : "--n-layer") +
+                    ": expected --n-layer, --n-head and --n-embd together, got none of " + missing +
+                    (family ? "; or try a name, " + model.model_type + "-560m" : ""));
+}
+
 Flag checkpoint_positional(std::string& target) {
-  return positional("CHECKPOINT", "a checkpoint's DIR, one step_N, or a safetensors file", target);
+  return positional("CHECKPOINT",
+                    "a checkpoint's DIR, one step_N, a safetensors file or a Hugging Face folder",
+                    target);
 }
 
 int64_t own_vocabulary(const ModelOptions& model) {

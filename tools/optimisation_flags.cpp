@@ -114,7 +114,7 @@ std::vector<Flag> optimisation_flags(TrainOptions& options) {
       text_flag({"--from-hf"}, "DIR", options.from_hf,
                 "a GPT-2 or BLOOM of Hugging Face's: config.json says the model,\n"
                 "model.safetensors has its weights; --block-size may take fewer positions,\n"
-                "--data has its tokens (PATH.bin)"),
+                "a text is read by its tokenizer"),
       seed_flag(options.seed, "of initial weights, data and dropout"),
   };
 }

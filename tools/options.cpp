@@ -309,9 +309,6 @@ void choose_folder(TrainOptions& options) {
   if (asked && options.save.empty()) options.save = "checkpoints";
 }
 
-constexpr const char* data_expected =
-    "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort";
-
 }  // namespace
 
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
@@ -336,7 +333,10 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (!parse_flags(arguments, options)) return false;
   if (options.data.source.empty() && options.resume.empty() && !is_import(options))
-    throw ConfigError(data_expected);
+    throw ConfigError(
+        std::string("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; "
+                    "try --data ") +
+        (options.from_hf.empty() ? "sort" : "text.txt, or --steps 0 --save DIR"));
   adopt_processes(options);
   load_config(options);
   choose_folder(options);

@@ -237,14 +237,16 @@ std::string trace_path(const TrainOptions& options) {
 
 }  // namespace
 
-void TracedSteps::write() {
+bool TracedSteps::write() {
   is_written = true;
   if (trace->is_empty()) {
-    std::fprintf(stderr, "trace: %s is not written: none of its steps was taken\n", path.c_str());
-    return;
+    std::fprintf(stderr, "trace: %s is not written: none of steps %lld to %lld was taken\n",
+                 path.c_str(), (long long)steps.first, (long long)(steps.end - 1));
+    return false;
   }
   trace->write(path);
   trace->clear();
+  return true;
 }
 
 Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset,

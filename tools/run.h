@@ -20,8 +20,9 @@ struct TracedSteps {
   const std::shared_ptr<Trace> trace = std::make_shared<Trace>();
   bool is_written = false;
 
-  /// Once all ranks of this process are past the steps, or the run ends. FileError.
-  void write();
+  /// Once all ranks of this process are past the steps, or the run ends. False: no step was traced,
+  /// and there is no file. FileError.
+  bool write();
 };
 
 /// What the ranks of one run share: read, checked and solved once, before any of them starts.

@@ -337,7 +337,12 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   Settings settings;
   std::string where;
   try {
-    const Json json = Json::parse(written);
+    // What reads a value, or shows it, follows its depth.
+    const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
+      constexpr int deepest = 64;
+      if (depth > deepest) throw ConfigError("are nested deeper than 64 levels");
+      return true;
+    });
     for_each_field(settings,
                    [&](const char* group, const char* name, auto& field, const auto&... bounds) {
                      where = std::string(group) + "." + name + ": ";

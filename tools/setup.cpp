@@ -262,10 +262,7 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   const bool family = is_family(options.model_type);
   if (family || options.layers || options.heads || options.width) {
     if (family) config = models::GPTConfig::of(models::Family::bloom);
-    if (!options.layers || !options.heads || !options.width)
-      throw ConfigError("--n-layer: expected --n-layer, --n-head and --n-embd together, got " +
-                        std::to_string(options.layers) + ", " + std::to_string(options.heads) +
-                        " and " + std::to_string(options.width) + " (0: not given)");
+    check_sizes(options);
     config.layers = options.layers;
     config.heads = options.heads;
     config.width = options.width;

@@ -30,7 +30,10 @@ void append_shown(std::string& line, const std::string& source, size_t& at, cons
   try {
     size_t next = at;
     const char32_t code = models::next_code_point(source, next, "");
-    is_control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+    // Also what turns the direction of the text around it.
+    const bool turns = code == 0x061c || code == 0x200e || code == 0x200f ||
+                       (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+    is_control = code < 0x20 || (code >= 0x7f && code < 0xa0) || turns;
     end = next;
   } catch (const ConfigError&) {  // a byte of something else
   }

@@ -174,6 +174,9 @@ int tokenize(const std::vector<std::string>& arguments) {
   const Account done = write(options, tokenizer, *writer);
   writer->finish();
   out.files.finish();
+  if (trained && vocabulary < options.train_size)
+    std::fprintf(stderr, "note: %lld of %lld tokens: the text has no more pairs to merge\n",
+                 (long long)vocabulary, (long long)options.train_size);
   if (trained)
     std::printf("saved %s: %lld tokens\n", tokenizer_folder(options.prefix).c_str(),
                 (long long)vocabulary);

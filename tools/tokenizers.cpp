@@ -20,6 +20,8 @@ models::Tokenizer tokenizer_of(const Known& known) {
     return models::tokenizer_from_json(json, known.path + ": tokenizer.json");
   try {
     return models::load_tokenizer(path);
+  } catch (const Unsupported& error) {
+    throw Unsupported(std::string(error.what()) + "; --tokenizer PATH names another one");
   } catch (const FileError& error) {
     if (path == known.path) throw;  // a folder's own
     throw FileError(std::string(error.what()) +
@@ -155,7 +157,9 @@ void check_tokens(const Known& known, const DataOptions& data, const models::Dat
              data.source.c_str(), (long long)got, known.path.c_str(), (long long)expected));
   if (got > expected)
     throw ConfigError("--data: expected at most the model's " + std::to_string(expected) +
-                      " tokens, got " + std::to_string(got) + " in " + data.source);
+                      " tokens, got " + std::to_string(got) +
+                      (data.tokenizer.empty() ? " in " + data.source
+                                              : ", as the tokenizer " + data.tokenizer + " has"));
 }
 
 std::string check_initial_tokens(const Known& known, const Settings& run) {

@@ -307,9 +307,9 @@ void Training::write_trace() {
   const bool writes = is_first() || options_.process;
   if (!traced || !writes || traced->is_written || engine_.steps() < traced->steps.end) return;
   try {
-    traced->write();
-    console_->log(text("trace of steps %lld to %lld: %s", (long long)traced->steps.first,
-                       (long long)(traced->steps.end - 1), traced->path.c_str()));
+    if (traced->write())
+      console_->log(text("trace of steps %lld to %lld: %s", (long long)traced->steps.first,
+                         (long long)(traced->steps.end - 1), traced->path.c_str()));
   } catch (const FileError& error) {
     console_->end_progress();
     std::fprintf(stderr, "error: FileError: %s; training goes on\n", error.what());
@@ -376,7 +376,8 @@ int Training::reason_to_end(const InterruptScope& interrupt) const {
 int Training::end_early(const std::string& why, int status) {
   print_memory_table();
   console_->log(text("%s after %lld steps%s", why.c_str(), (long long)engine_.steps(),
-                     options_.save.empty() ? "" : "; saving, a second signal ends that too"));
+                     options_.save.empty() ? "; nothing is saved without --save DIR"
+                                           : "; saving, a second signal ends that too"));
   if (!save_last()) return file_error;
   if (checkpoints_)
     console_->log(

@@ -224,6 +224,9 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
     parts.push_back({slice.rows * slice.inner, {{first, last}, open_piece, check}});
     first = last;
   }
+  const bool is_empty =
+      std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.run == 0; });
+  if (is_empty) return;  // however many blocks it says it has
   for (int64_t block = 0; block < all.front()->slice->outer; ++block)
     for (Part& part : parts)
       for (int64_t left = part.run; left > 0;) {
@@ -310,9 +313,16 @@ std::vector<std::string> CheckpointReader::damages() const {
     }
     return true;
   };
-  for (const auto& parameter : manifest_.parameters)
-    if (!pieces_.contains({parameter.first, "master"}))
-      note([&] { check_tiles(parameter.first, "master"); });
+  for (const auto& parameter : manifest_.parameters) {
+    const auto has = [&](const char* state) { return pieces_.contains({parameter.first, state}); };
+    const auto need = [&](const char* state) {
+      if (!has(state)) note([&] { check_tiles(parameter.first, state); });
+    };
+    need("master");
+    // What is not trained has neither moment.
+    if (has("moment1")) need("moment2");
+    if (has("moment2")) need("moment1");
+  }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });
   std::map<std::string, bool> readable;  // a bad file once, not with each of its tensors

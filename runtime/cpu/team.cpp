@@ -58,9 +58,20 @@ void work(Region& region, int worker) {
   release(&region.end);
 }
 
+// OpenMP hands the region's address over in a place of its own, before any edge can be announced;
+// this function holds nothing but that hand-over.
+#if defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize_thread))
+#endif
+void fork(int workers, Region& region) {
+#pragma omp parallel num_threads(workers)
+  work(region, omp_get_thread_num());
+}
+
 // libgomp ends the process where the system refuses it a thread, which is to be an error. So a
 // thread that is about to get a larger team than it had first sees whether the system gives as
-// many: the stacks of those are what libgomp's threads get next.
+// many: the stacks of those are what libgomp's threads get next. One thread at a time does both, as
+// what it sees could else go to the team of another rank.
 void require_threads(int workers) {
   static thread_local int had = 1;
   if (workers == had) return;
@@ -68,6 +79,8 @@ void require_threads(int workers) {
     if (address_limit()) had = workers;  // libgomp ends those that a smaller team leaves idle
     return;
   }
+  static std::mutex growth;
+  const std::lock_guard alone(growth);
   std::mutex gate;
   std::vector<std::thread> helpers;
   try {
@@ -83,17 +96,13 @@ void require_threads(int workers) {
                       "(`ulimit -v`, `ulimit -u`)");
   }
   for (std::thread& helper : helpers) helper.join();
+  const auto nothing = [](int64_t, int) {};
+  const TaskRef task = nothing;
+  Region empty{task, 0};
+  release(&empty.start);
+  fork(workers, empty);
+  acquire(&empty.end);
   had = workers;
-}
-
-// OpenMP hands the region's address over in a place of its own, before any edge can be announced;
-// this function holds nothing but that hand-over.
-#if defined(__SANITIZE_THREAD__)
-__attribute__((no_sanitize_thread))
-#endif
-void fork(int workers, Region& region) {
-#pragma omp parallel num_threads(workers)
-  work(region, omp_get_thread_num());
 }
 
 }  // namespace

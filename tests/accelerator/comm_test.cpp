@@ -197,6 +197,6 @@ TEST_CASE("a fault of a kernel ends all its ranks at the next collective" *
     const Tensor full = Tensor::zeros({16}, DType::f32, device);
     comm.wait(comm.all_gather(y.view({8}), full, "y"));
   };
-  CHECK_THROWS_WITH_AS(on_devices(2, body), "embedding_forward: ids[0] is 7; expected 0 to 4",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(on_devices(2, body),
+                       "rank 1/2: embedding_forward: ids[0] is 7; expected 0 to 4", ShapeError);
 }

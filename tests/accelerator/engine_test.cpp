@@ -134,7 +134,7 @@ TEST_CASE("states on the host of an accelerator are updated by the cpu, others b
   const auto here = message_of<Unsupported>([&] { updated({}); });
   const Outcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
   slot = own;
-  CHECK(here == "adam: no " + accelerator_name + " kernel");
+  CHECK(here == "rank 0/2: adam: no " + accelerator_name + " kernel");
   CHECK(on_host == expected);
 }
 

@@ -373,8 +373,8 @@ TEST_CASE("a rank that throws while its group is under way in NCCL is named by a
     if (comm.rank() == 1) throw ShapeError("a shape");
     said[0] = message_of<CommError>([&] { group->wait(sent); });
   };
-  CHECK_THROWS_WITH_AS(run_local(2, body, {.timeout_s = 30, .type = Device::Type::cuda}), "a shape",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(run_local(2, body, {.timeout_s = 30, .type = Device::Type::cuda}),
+                       "rank 1/2: a shape", ShapeError);
   CHECK(contains(said[0], "rank 1 failed in step 0, after collective #0, "));
   CHECK(contains(said[0], ": ShapeError: a shape; rank 0 waits in collective #0, broadcast of "));
 }
@@ -394,5 +394,6 @@ TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL" *
                   "4 elements): ShapeError: a shape"))
       throw ConfigError(text);
   };
-  CHECK_THROWS_WITH_AS(run_local(3, body, {.type = Device::Type::cuda}), "a shape", ShapeError);
+  CHECK_THROWS_WITH_AS(run_local(3, body, {.type = Device::Type::cuda}), "rank 1/3: a shape",
+                       ShapeError);
 }

@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "models/token_writer.h"
 #include "runtime/error.h"
+#include "runtime/file_set.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -231,6 +234,40 @@ TEST_CASE("files that change under a reader are errors, not other memory") {
   std::filesystem::resize_file(folder / "data.idx", 40);
   CHECK_THROWS_AS(data.read(0, 0, ids), FileError);
   CHECK_THROWS_AS(IndexedDataset(indexed_files(folder / "none")), FileError);
+}
+
+TEST_CASE("a reader opens both files of one dataset while another takes its place") {
+  const TemporaryFolder folder;
+  const std::string prefix = folder / "data";
+  // The index of one fits the tokens of the other, so that nothing else would tell them apart.
+  const auto write = [&](int32_t token) {
+    FileSet files(folder.path(), "data");
+    const auto writer = indexed_dataset_writer(files, "data", 1000);
+    writer->add_document(std::vector<int32_t>(static_cast<size_t>(token), token));
+    writer->finish();
+    files.finish();
+  };
+  write(400);
+  std::atomic<bool> stop = false;
+  std::atomic<int> written = 0;
+  std::thread writer([&] {
+    while (!stop) {
+      write(written % 2 == 0 ? 300 : 400);
+      ++written;
+    }
+  });
+  int opened = 0, mixed = 0;
+  while (written < 60) {
+    const IndexedDataset data(indexed_files(prefix));
+    const Documents documents = documents_of(data);
+    ++opened;
+    mixed += documents[0] !=
+             std::vector<int32_t>(documents[0].size(), static_cast<int32_t>(documents[0].size()));
+  }
+  stop = true;
+  writer.join();
+  CHECK(opened > 60);
+  CHECK(mixed == 0);
 }
 
 TEST_CASE("a token file of llm.c is written as it is read") {

@@ -204,6 +204,9 @@ TEST_CASE("a set that is not finished, or cannot be, changes nothing") {
       contains(message_of<FileError>([&] { FileSet(place, "a"); }), "is in use: another process"));
   FileSet other(place, "b");  // which is another set
   CHECK(contains(message_of<FileError>([&] { FileSet(folder / "none"); }), "No such file"));
+  fs::create_directory_symlink("nowhere", place + "/.replacing_c");
+  CHECK(contains(message_of<FileError>([&] { FileSet(place, "c"); }),
+                 place + "/.replacing_c is a link; expected a folder or nothing"));
 }
 
 TEST_CASE("killed at any system call, a reader finds all of the old files or all of the new ones") {

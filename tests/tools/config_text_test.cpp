@@ -37,6 +37,7 @@ const std::string no_text[] = {
 TEST_CASE("an error shows a text on one line, shortened, with its controls as numbers") {
   CHECK(printable("worker-0 é") == "worker-0 é");
   CHECK(printable(std::string("a\0b\n\x1b[2J\x7f", 9)) == "a\\x00b\\x0a\\x1b[2J\\x7f");
+  CHECK(printable("\u202Eabc\u2066") == "\\xe2\\x80\\xaeabc\\xe2\\x81\\xa6");
   CHECK(printable("\xC2\x9B"
                   "31m") == "\\xc2\\x9b31m");  // another way to begin an escape
   CHECK(printable("\xA4m\xE2\x82") == "\\xa4m\\xe2\\x82");

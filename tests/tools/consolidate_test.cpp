@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -95,6 +96,37 @@ TEST_CASE("consolidating takes the memory of a few MiB, not of the model") {
   const int64_t small = converted("small"), large = converted("large");
   MESSAGE("resident " << small << " bytes for 4 MiB of weights, " << large << " for 96 MiB");
   CHECK(large - small < 4 << 20);  // one tensor; what was read is 24 times that
+}
+
+TEST_CASE("of two splits into one new folder one is done, and the other refused") {
+  const TemporaryFolder folder;
+  std::vector<std::string> files;
+  for (const std::string seed : {"1", "2"}) {
+    const std::string save = folder / seed, file = folder / (seed + ".safetensors");
+    REQUIRE(zerograd(run + "--seed " + seed + " --save " + save).status == 0);
+    REQUIRE(zerograd("consolidate " + save + " " + file).status == 0);
+    files.push_back(file);
+  }
+  for (int round = 0; round < 10; ++round) {
+    const std::string target = folder / ("split" + std::to_string(round));
+    std::vector<Outcome> outcomes(2);
+    {
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < 2; ++i)
+        threads.emplace_back([&, i] {
+          outcomes[i] = zerograd("consolidate --split " + files[i] + " " + target + " --ranks 9");
+        });
+      for (std::thread& thread : threads) thread.join();
+    }
+    const bool first = outcomes[0].status == 0;
+    const Outcome &done = outcomes[first ? 0 : 1], &refused = outcomes[first ? 1 : 0];
+    CAPTURE(refused.error);
+    CHECK(done.status == 0);
+    CHECK(refused.status == 2);
+    CHECK((contains(refused.error, "another run is writing") ||
+           contains(refused.error, "holds checkpoints, up to step_0")));
+    CHECK(zerograd("verify " + target).status == 0);
+  }
 }
 
 TEST_CASE("a name in a file moves no cursor") {

@@ -1,10 +1,15 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <map>
 #include <set>
+#include <thread>
 
 #include "tests/checkpoint_churn.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zero/consolidate.h"
+#include "zero/safetensors.h"
 
 // Commands beside a run that saves and removes checkpoints.
 namespace zg::testing {
@@ -51,6 +56,44 @@ TEST_CASE("commands read a checkpoint while others come and go, and find no dama
     if (processes) check(mpirun("-np 2 zerograd " + resume), "mpirun " + resume);
   }
   if (!processes) std::printf("SKIPPED: mpi: checkpoints that come and go\n");
+}
+
+TEST_CASE(
+    "a Hugging Face folder that another model takes over is read as one of both, or refused") {
+  const TemporaryFolder folder;
+  const std::string hf = folder / "hf", file = folder / "weights.safetensors";
+  std::map<std::string, std::string> heads_of;  // by hash
+  std::vector<std::string> exports;
+  for (const std::string heads : {"2", "4"}) {
+    const std::string save = folder / heads;
+    const Outcome saved = zerograd(
+        "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 "
+        "--n-layer 1 --n-embd 16 --steps 1 --n-head " +
+        heads + " --save " + save);
+    REQUIRE(saved.status == 0);
+    heads_of[line_after(saved.out, "param_hash ")] = "\"heads\":" + heads;
+    exports.push_back("export " + save + " --hf " + hf);
+    REQUIRE(zerograd(exports.back()).status == 0);
+  }
+  REQUIRE(heads_of.size() == 2);
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (size_t i = 0; !stop; ++i) zerograd(exports[i % 2]);
+  });
+  for (int round = 0; round < 20; ++round) {
+    const Outcome read = zerograd("consolidate " + hf + " " + file);
+    CAPTURE(read.error);
+    if (read.status == 0) {
+      const auto metadata = zero::SafetensorsReader(file).metadata();
+      CHECK(contains(metadata.at(zero::config_metadata),
+                     heads_of.at(line_after(read.out, "param_hash "))));
+      continue;
+    }
+    CHECK(read.status == 5);
+    CHECK(contains(read.error, hf + ": another model took this one's place while it was read"));
+  }
+  stop = true;
+  writer.join();
 }
 
 }  // namespace zg::testing

@@ -8,6 +8,8 @@
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zero/checksum.h"
+#include "zero/consolidate.h"
+#include "zero/safetensors.h"
 
 // Checkpoints that somebody else wrote, with the checksums that they should have.
 namespace zg::testing {
@@ -71,6 +73,25 @@ void check_refused(const Outcome& outcome, const std::string& why) {
 }
 
 }  // namespace
+
+TEST_CASE("settings in a file that are nested without end are refused by every command") {
+  const TemporaryFolder folder;
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  const std::string file = folder / "deep.safetensors";
+  zero::SafetensorsWriter writer(
+      file, {{"transformer.wte.weight", DType::f32, {1, 2}}},
+      {{zero::config_metadata, R"({"model":{},"data":{},"run":{},"x":)" + deep + "}"}});
+  writer.write_floats(std::vector<float>(2, 1.0f));
+  writer.finish();
+  for (const std::string& line :
+       {"eval " + file + " --data sort", "generate " + file + " --prompt 0",
+        "export " + file + " --hf " + (folder / "hf"),
+        "consolidate --split " + file + " " + (folder / "split"), run + "--init " + file}) {
+    CAPTURE(line);
+    check_refused(zerograd(line), "are nested deeper than 64 levels");
+  }
+  CHECK(!fs::exists(folder / "split"));
+}
 
 TEST_CASE("settings: what each field says is checked as a flag is, and named") {
   const Forged forged;
