@@ -140,11 +140,15 @@ Tensor from_dlpack(DLManagedTensor* managed, const Device& device) {
   const DType dtype = dtype_of_type(theirs.dtype);
   const Space space = space_on(device, theirs.device);
   const Shape shape(std::span<const int64_t>(theirs.shape, static_cast<size_t>(theirs.ndim)));
-  if (!is_contiguous(theirs))
+  if (shape.numel() > 0 && !is_contiguous(theirs))
     throw ShapeError("from_dlpack: " + shape.str() +
                      " is not contiguous; expected rows behind each other without gaps; try "
                      "contiguous() in the other program");
   std::byte* data = static_cast<std::byte*>(theirs.data) + theirs.byte_offset;
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) != 0)
+    throw ShapeError("from_dlpack: " + shape.str() + " of " + name_of(dtype) +
+                     " does not lie at a multiple of its element's size; try a copy in the other "
+                     "program");
   return Tensor::of(Buffer::share(device, data, shape.numel() * size_of(dtype), space, owner), 0,
                     shape, dtype);
 }

@@ -1,7 +1,9 @@
 #include "runtime/recorder.h"
 
 #include <algorithm>
+#include <filesystem>
 
+#include "runtime/device_state.h"
 #include "runtime/error.h"
 
 namespace zg {
@@ -39,6 +41,13 @@ Recorder::Recorder(int rank, const Plan* expected)
       expected_(events_of(expected, rank)),
       expected_is_complete_(expected && expected->complete) {}
 
+void plan_file(const Device& device, const std::string& path, const std::string& text) {
+  DeviceState::of(device).planned_files[std::filesystem::path(path).lexically_normal()] = text;
+}
+std::map<std::string, std::string> planned_files(const Device& device) {
+  return DeviceState::of(device).planned_files;
+}
+
 void Recorder::note_allocation(int64_t bytes, Space space, Purpose purpose,
                                const std::string& phase, const std::string& name) {
   if (mode_ == Mode::ignore) return;
@@ -55,8 +64,8 @@ void Recorder::note_collective(Collective collective, int64_t bytes, const std::
 
 void Recorder::note_read() {
   if (mode_ != Mode::keep || ++own_.reads <= most_reads_) return;
-  throw PlanError("plan: rank " + std::to_string(rank_) + " has read " +
-                  std::to_string(own_.reads) + " values in step " + std::to_string(steps_) +
+  throw PlanError("plan: has read " + std::to_string(own_.reads) + " values in step " +
+                  std::to_string(steps_) +
                   "; a plan reads zeros, so a loop that waits for a value does not end; expected a "
                   "loop whose length does not depend on values; try PlanOptions::steps");
 }
@@ -68,8 +77,7 @@ void Recorder::note_step() {
   if (mode_ != Mode::keep) return;
   if (steps_ == last_step_) throw PlanEnd();
   if (steps_ > most_steps_)
-    throw PlanError("plan: rank " + std::to_string(rank_) + " goes on after " +
-                    std::to_string(most_steps_) +
+    throw PlanError("plan: goes on after " + std::to_string(most_steps_) +
                     " steps; a plan reads zeros, so a loop that waits for a value (a loss, say) "
                     "does not end; expected a number of steps that does not depend on values; "
                     "try PlanOptions::steps to plan the first ones, or raise most_steps");
@@ -78,9 +86,8 @@ void Recorder::note_step() {
 void Recorder::finish() const {
   if (mode_ != Mode::compare || next_ == expected_->events.size() || !expected_is_complete_) return;
   const PlannedEvent& event = expected_->events[next_];
-  throw PlanError("plan: rank " + std::to_string(rank_) + " ended after event " +
-                  std::to_string(next_) + " of " + std::to_string(expected_->events.size()) +
-                  "; next was planned: " +
+  throw PlanError("plan: the program ended after event " + std::to_string(next_) + " of " +
+                  std::to_string(expected_->events.size()) + "; next was planned: " +
                   text(event, expected_->names[static_cast<size_t>(event.name)],
                        expected_->names[static_cast<size_t>(event.phase)]) +
                   "; the program ends earlier than its plan: look for a branch on a value, on time "
@@ -113,8 +120,8 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
                        const std::string& phase) {
   if (next_ == expected_->events.size()) {
     if (!expected_is_complete_) return;  // the plan ended before the program did
-    throw PlanError("plan: rank " + std::to_string(rank_) + ": expected the end after event " +
-                    std::to_string(next_) + ", got " + text(event, name, phase) +
+    throw PlanError("plan: expected the end after event " + std::to_string(next_) + ", got " +
+                    text(event, name, phase) +
                     "; the program goes on after its plan: look for a branch on a value, on time "
                     "or on state that ranks share");
   }
@@ -125,8 +132,7 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
   same.name = event.name;
   same.phase = event.phase;
   if (same != event || planned_name != name || planned_phase != phase)
-    throw PlanError("plan: rank " + std::to_string(rank_) + ": event " + std::to_string(next_) +
-                    " differs from the plan: expected " +
+    throw PlanError("plan: event " + std::to_string(next_) + " differs from the plan: expected " +
                     text(planned, planned_name, planned_phase) + ", got " +
                     text(event, name, phase) +
                     "; look for a branch on a value, on time or on state that ranks share");

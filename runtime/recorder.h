@@ -57,6 +57,11 @@ class Recorder {
 /// Ends a planned rank after PlanOptions::steps. Not an Error: programs catch those.
 struct PlanEnd {};
 
+/// A text file that a program writes and, later in the same plan, reads: nothing reaches the disk
+/// of the machine that plans. Paths are compared as they are spelled, but for "." and "//".
+ZG_API void plan_file(const Device& device, const std::string& path, const std::string& text);
+ZG_API std::map<std::string, std::string> planned_files(const Device& device);
+
 /// The same communicator, whose collectives and groups a recorder is told of.
 std::unique_ptr<Communicator> recorded(Communicator& ranks, Recorder& recorder);
 
