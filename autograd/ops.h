@@ -25,8 +25,10 @@ ZG_API Var div(const Var& a, const Var& b);
 ZG_API Var pow(const Var& a, const Var& b);
 ZG_API Var maximum(const Var& a, const Var& b);
 ZG_API Var minimum(const Var& a, const Var& b);
-ZG_API Var add(const Var& a, double b);  ///< b rounded to a's dtype, as in pow
+ZG_API Var add(const Var& a, double b);  ///< b rounded to a's dtype, as in pow and comparisons
 ZG_API Var mul(const Var& a, double b);  ///< b not rounded
+ZG_API Var div(const Var& a, double b);  ///< floating a: times 1 / b, which is not rounded
+ZG_API Var div(double a, const Var& b);  ///< a rounded to b's dtype
 ZG_API Var pow(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
 
@@ -37,6 +39,12 @@ ZG_API Var less(const Var& a, const Var& b);
 ZG_API Var less_equal(const Var& a, const Var& b);
 ZG_API Var greater(const Var& a, const Var& b);
 ZG_API Var greater_equal(const Var& a, const Var& b);
+ZG_API Var equal(const Var& a, double b);
+ZG_API Var not_equal(const Var& a, double b);
+ZG_API Var less(const Var& a, double b);
+ZG_API Var less_equal(const Var& a, double b);
+ZG_API Var greater(const Var& a, double b);
+ZG_API Var greater_equal(const Var& a, double b);
 
 // --- unary ---
 ZG_API Var neg(const Var& x);
@@ -60,6 +68,8 @@ ZG_API Var log_softmax(const Var& x, int axis = -1);
 
 // --- shape ---
 ZG_API Var reshape(const Var& x, const Shape& shape);
+/// One extent may be -1: what the others leave, as in reshape(x, {B, -1}).
+ZG_API Var reshape(const Var& x, std::initializer_list<int64_t> extents);
 ZG_API Var permute(const Var& x, std::initializer_list<int> axes);
 ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
 ZG_API Var concat(std::span<const Var> parts, int axis);
@@ -131,5 +141,46 @@ ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignor
 ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                     int64_t ignore_index = -1);
 ZG_API Var mse(const Var& x, const Var& target);  ///< mean of squared differences
+
+// --- operators: the functions above by their signs ---
+inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
+inline Var operator+(const Var& a, double b) { return add(a, b); }
+inline Var operator+(double a, const Var& b) { return add(b, a); }
+inline Var operator-(const Var& a, const Var& b) { return sub(a, b); }
+inline Var operator-(const Var& a, double b) { return add(a, -b); }
+inline Var operator-(double a, const Var& b) { return add(neg(b), a); }
+inline Var operator-(const Var& x) { return neg(x); }
+inline Var operator*(const Var& a, const Var& b) { return mul(a, b); }
+inline Var operator*(const Var& a, double b) { return mul(a, b); }
+inline Var operator*(double a, const Var& b) { return mul(b, a); }
+inline Var operator/(const Var& a, const Var& b) { return div(a, b); }
+inline Var operator/(const Var& a, double b) { return div(a, b); }
+inline Var operator/(double a, const Var& b) { return div(a, b); }
+inline Var& operator+=(Var& a, const Var& b) { return a = a + b; }
+inline Var& operator-=(Var& a, const Var& b) { return a = a - b; }
+inline Var& operator*=(Var& a, const Var& b) { return a = a * b; }
+inline Var& operator/=(Var& a, const Var& b) { return a = a / b; }
+inline Var& operator+=(Var& a, double b) { return a = a + b; }
+inline Var& operator-=(Var& a, double b) { return a = a - b; }
+inline Var& operator*=(Var& a, double b) { return a = a * b; }
+inline Var& operator/=(Var& a, double b) { return a = a / b; }
+inline Var operator==(const Var& a, const Var& b) { return equal(a, b); }
+inline Var operator==(const Var& a, double b) { return equal(a, b); }
+inline Var operator==(double a, const Var& b) { return equal(b, a); }
+inline Var operator!=(const Var& a, const Var& b) { return not_equal(a, b); }
+inline Var operator!=(const Var& a, double b) { return not_equal(a, b); }
+inline Var operator!=(double a, const Var& b) { return not_equal(b, a); }
+inline Var operator<(const Var& a, const Var& b) { return less(a, b); }
+inline Var operator<(const Var& a, double b) { return less(a, b); }
+inline Var operator<(double a, const Var& b) { return greater(b, a); }
+inline Var operator<=(const Var& a, const Var& b) { return less_equal(a, b); }
+inline Var operator<=(const Var& a, double b) { return less_equal(a, b); }
+inline Var operator<=(double a, const Var& b) { return greater_equal(b, a); }
+inline Var operator>(const Var& a, const Var& b) { return greater(a, b); }
+inline Var operator>(const Var& a, double b) { return greater(a, b); }
+inline Var operator>(double a, const Var& b) { return less(b, a); }
+inline Var operator>=(const Var& a, const Var& b) { return greater_equal(a, b); }
+inline Var operator>=(const Var& a, double b) { return greater_equal(a, b); }
+inline Var operator>=(double a, const Var& b) { return less_equal(b, a); }
 
 }  // namespace zg

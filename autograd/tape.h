@@ -19,8 +19,8 @@ struct TapeState;
 /// A tensor that may have a place on a tape. A small value; copies mean the same tensor.
 class ZG_API Var {
  public:
-  Var() = default;             ///< absent: an optional input that was not given
-  explicit Var(Tensor value);  ///< a constant
+  Var() = default;    ///< absent: an optional input that was not given
+  Var(Tensor value);  ///< a constant; implicit, so that ops take a Tensor where they take a Var
 
   /// A parameter is looked up at each call and throws NotResident outside its unit.
   Tensor value() const;

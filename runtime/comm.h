@@ -19,6 +19,7 @@ ZG_API const char* name_of(Collective collective);
 /// Calls and payload bytes that one rank received from its peers, by collective.
 struct WireCount {
   int64_t calls = 0, bytes = 0;
+  bool operator==(const WireCount&) const = default;
 };
 using WireCounts = std::array<WireCount, collective_count>;
 
@@ -94,6 +95,10 @@ class ZG_API Communicator {
   /// This rank's number among the members. Throws ConfigError.
   int check_group(std::span<const int> members, const std::string& name) const;
 };
+
+/// Every rank's text, in rank order. Collective. Its tensors lie on a device of their own, so that
+/// a device's record of memory does not count them.
+ZG_API std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
 
 /// Rank `rank` of `size` that counts what it would receive and moves nothing: for meta devices.
 ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);

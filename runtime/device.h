@@ -69,6 +69,7 @@ class ZG_API Device {
     Type backend = Type::cpu;  ///< for meta: the backend that it stands for
     Isa isa = Isa::portable;
     int threads = 1;
+    bool operator==(const Traits&) const = default;
   };
 
   static Device cpu(int index = 0, const Options& options = {});

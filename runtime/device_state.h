@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,6 +13,8 @@
 #include "runtime/swap.h"
 
 namespace zg {
+
+class Recorder;
 
 /// The arenas and the books of one device.
 class Ledger final : public MemoryTracker {
@@ -26,6 +29,9 @@ class Ledger final : public MemoryTracker {
   std::string peak_phase(Space space) const override;
   std::vector<Row> rows() const override;
   void reset_peaks() override;
+  std::vector<Row> lifetime_rows() const override;
+  int64_t lifetime_peak(Space space) const override;
+  int64_t lifetime_reserved(Space space) const override;
   int64_t limit(Space space) const override;
   std::string phase() const override;
   std::string name() const override;
@@ -40,20 +46,31 @@ class Ledger final : public MemoryTracker {
   Purpose exchange_purpose(Purpose purpose);
   std::string exchange_phase(std::string phase);
   std::string exchange_name(std::string name);
+  /// What is told of every allocation, before it is made; null ends that. It must outlive the
+  /// device's allocations.
+  void set_recorder(Recorder* recorder) { recorder_ = recorder; }
+  Recorder* recorder() const { return recorder_; }
 
  private:
   struct Account {
     std::unique_ptr<Arena> arena;  // made at first use
     BytesByPurpose live{};
     int64_t total = 0, peak = 0, peak_reserved = 0;
+    int64_t lifetime_peak = 0, lifetime_reserved = 0;
     std::string peak_phase = "outside";  // that took peak_reserved first
 
     int64_t reserved() const { return arena ? arena->reserved() : 0; }
-    int row = -1;  // of the current phase
+  };
+  /// A row per phase and space.
+  struct Rows {
+    std::vector<Row> rows;
+    std::array<int, space_count> current;  // of the phase that runs; -1: not looked up yet
+
+    Rows() { current.fill(-1); }
+    void update(const std::string& phase, Space space, const Account& account);
   };
   Account& account(Space space) { return accounts_[static_cast<size_t>(space)]; }
   const Account& account(Space space) const { return accounts_[static_cast<size_t>(space)]; }
-  void update_row(Space space);
   std::unique_ptr<ArenaMemory> memory_behind(Space space) const;
   [[noreturn]] void refuse(int64_t bytes, Space space, const std::string& why, int64_t held) const;
 
@@ -65,7 +82,8 @@ class Ledger final : public MemoryTracker {
   std::array<Account, space_count> accounts_;
   Purpose purpose_ = Purpose::activation;
   std::string phase_ = "outside", name_;
-  std::vector<Row> rows_;
+  Rows rows_, lifetime_rows_;
+  Recorder* recorder_ = nullptr;
 };
 
 /// What the handles of one logical device share.
@@ -90,6 +108,8 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   std::unique_ptr<cpu::SwapFile> swap_file;
   const SwapOptions swap;
   SwapCount swapped;
+  /// Text files that a device without memory "wrote", by path: a plan that saves and then loads.
+  std::map<std::string, std::string> planned_files;
   int rank = -1;  ///< that run_local or run_processes gave it to; -1: none
   /// The drive has what the arena of Space::file reserves.
   void reserve_file();

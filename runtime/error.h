@@ -42,6 +42,7 @@ ZG_ERROR_TYPE(CommError);    ///< a peer failed, stalled or diverged; exit statu
 ZG_ERROR_TYPE(NotResident);  ///< a parameter was read outside its unit
 ZG_ERROR_TYPE(FileError);    ///< a file is missing, short, or not what it claims; exit status 5
 ZG_ERROR_TYPE(TapeError);    ///< a Var of another tape, a tape that was already walked
+ZG_ERROR_TYPE(PlanError);    ///< a run differs from its plan, or a program that a plan cannot end
 
 #undef ZG_ERROR_TYPE
 

@@ -9,6 +9,7 @@
 #include "runtime/cpu/poison.h"
 #include "runtime/device_state.h"
 #include "runtime/error.h"
+#include "runtime/recorder.h"
 
 namespace zg {
 namespace {
@@ -50,6 +51,7 @@ void Ledger::refuse(int64_t bytes, Space space, const std::string& why, int64_t 
   for (int p = 0; p < purpose_count; ++p)
     message << "  " << name_of(static_cast<Purpose>(p)) << " "
             << mib(account(space).live[static_cast<size_t>(p)]) << " MiB\n";
+  if (recorder_) recorder_->note_refusal({bytes, space, purpose_, phase_, name_, message.str()});
   throw OutOfMemory(message.str());
 }
 
@@ -61,6 +63,7 @@ std::unique_ptr<ArenaMemory> Ledger::memory_behind(Space space) const {
 
 Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->note_allocation(bytes, space, purpose_, phase_, name_);
   Account& account = this->account(space);
   if (!account.arena) try {
       account.arena = std::make_unique<Arena>(memory_behind(space));
@@ -90,7 +93,10 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
     account.peak_reserved = account.reserved();
     account.peak_phase = phase_;
   }
-  update_row(space);
+  account.lifetime_peak = std::max(account.lifetime_peak, account.total);
+  account.lifetime_reserved = std::max(account.lifetime_reserved, account.reserved());
+  rows_.update(phase_, space, account);
+  lifetime_rows_.update(phase_, space, account);
   std::byte* base = account.arena->base();
   return {offset, base ? base + offset : nullptr, purpose_};
 }
@@ -103,17 +109,16 @@ void Ledger::release(int64_t offset, int64_t bytes, Space space, Purpose purpose
   account.total -= bytes;
 }
 
-void Ledger::update_row(Space space) {
-  Account& account = this->account(space);
-  if (account.row < 0) {
-    for (size_t i = 0; i < rows_.size(); ++i)
-      if (rows_[i].phase == phase_ && rows_[i].space == space) account.row = static_cast<int>(i);
-    if (account.row < 0) {
-      account.row = static_cast<int>(rows_.size());
-      rows_.push_back({phase_, space, account.live, account.total, 0});
-    }
+void Ledger::Rows::update(const std::string& phase, Space space, const Account& account) {
+  int& index = current[static_cast<size_t>(space)];
+  if (index < 0) {
+    const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+      return row.phase == phase && row.space == space;
+    });
+    index = static_cast<int>(found - rows.begin());
+    if (found == rows.end()) rows.push_back({phase, space, account.live, account.total, 0});
   }
-  Row& row = rows_[static_cast<size_t>(account.row)];
+  Row& row = rows[static_cast<size_t>(index)];
   row.reserved = std::max(row.reserved, account.reserved());
   if (account.total >= row.peak) {
     row.peak = account.total;
@@ -153,17 +158,31 @@ std::string Ledger::peak_phase(Space space) const {
 
 std::vector<MemoryTracker::Row> Ledger::rows() const {
   std::lock_guard lock(mutex_);
-  return rows_;
+  return rows_.rows;
+}
+
+std::vector<MemoryTracker::Row> Ledger::lifetime_rows() const {
+  std::lock_guard lock(mutex_);
+  return lifetime_rows_.rows;
+}
+
+int64_t Ledger::lifetime_peak(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).lifetime_peak;
+}
+
+int64_t Ledger::lifetime_reserved(Space space) const {
+  std::lock_guard lock(mutex_);
+  return account(space).lifetime_reserved;
 }
 
 void Ledger::reset_peaks() {
   std::lock_guard lock(mutex_);
-  rows_.clear();
+  rows_ = {};
   for (Account& account : accounts_) {
     account.peak = account.total;
     account.peak_reserved = account.reserved();
     account.peak_phase = phase_;
-    account.row = -1;
   }
 }
 
@@ -190,11 +209,12 @@ std::string Ledger::exchange_name(std::string name) {
 std::string Ledger::exchange_phase(std::string phase) {
   std::lock_guard lock(mutex_);
   std::string before = std::exchange(phase_, std::move(phase));
-  for (int s = 0; s < space_count; ++s) {
-    Account& account = accounts_[static_cast<size_t>(s)];
-    account.row = -1;
+  for (Rows* rows : {&rows_, &lifetime_rows_}) {
+    rows->current.fill(-1);
     // What is live when a phase begins belongs to its peak.
-    if (account.total > 0) update_row(static_cast<Space>(s));
+    for (int s = 0; s < space_count; ++s)
+      if (const Account& account = accounts_[static_cast<size_t>(s)]; account.total > 0)
+        rows->update(phase_, static_cast<Space>(s), account);
   }
   return before;
 }
@@ -228,11 +248,26 @@ Buffer::Buffer(const Device& device, int64_t bytes, Space space)
   }
 }
 
+Buffer::Buffer(const Device& device, std::byte* data, int64_t bytes, Space space,
+               std::shared_ptr<void> owner)
+    : device_(device),
+      bytes_(bytes),
+      data_(data),
+      space_(space),
+      purpose_(Purpose::activation),
+      owner_(std::move(owner)) {}
+
+std::shared_ptr<Buffer> Buffer::share(const Device& device, std::byte* data, int64_t bytes,
+                                      Space space, std::shared_ptr<void> owner) {
+  return std::shared_ptr<Buffer>(new Buffer(device, data, bytes, space, std::move(owner)));
+}
+
 std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Space space) {
   return std::shared_ptr<Buffer>(new Buffer(device, bytes, space));
 }
 
 Buffer::~Buffer() {
+  if (owner_) return;
   poison(data_, bytes_);
   device_.state_->ledger.release(offset_, arena_bytes(bytes_, space_), space_, purpose_);
 }

@@ -44,6 +44,9 @@ class ZG_API Buffer {
   /// Throws OutOfMemory with the itemised table when the space's limit would be passed.
   static std::shared_ptr<Buffer> allocate(const Device& device, int64_t bytes,
                                           Space space = Space::device);
+  /// Memory of another program, which `owner` keeps alive: in no accounting and under no cap.
+  static std::shared_ptr<Buffer> share(const Device& device, std::byte* data, int64_t bytes,
+                                       Space space, std::shared_ptr<void> owner);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -57,11 +60,14 @@ class ZG_API Buffer {
 
  private:
   Buffer(const Device& device, int64_t bytes, Space space);
+  Buffer(const Device& device, std::byte* data, int64_t bytes, Space space,
+         std::shared_ptr<void> owner);
   Device device_;
   int64_t bytes_ = 0, offset_ = 0;
   std::byte* data_ = nullptr;
   Space space_;
   Purpose purpose_;
+  std::shared_ptr<void> owner_;  // of memory that is another program's
 };
 
 /// RAII: allocations on the device belong to `purpose` until scope exit. Scopes nest.
@@ -114,6 +120,7 @@ class ZG_API MemoryTracker {
     BytesByPurpose live;  ///< when the phase's peak was reached
     int64_t peak;         ///< the most that was live during the phase
     int64_t reserved;     ///< the most that was reserved during the phase
+    bool operator==(const Row&) const = default;
   };
 
   virtual ~MemoryTracker() = default;
@@ -128,6 +135,10 @@ class ZG_API MemoryTracker {
   virtual std::string peak_phase(Space space = Space::device) const = 0;
   virtual std::vector<Row> rows() const = 0;  ///< a row per phase and space, in order of first use
   virtual void reset_peaks() = 0;             ///< forgets the rows; peaks restart from live
+  /// The same rows and peaks since the device was made; reset_peaks() leaves them.
+  virtual std::vector<Row> lifetime_rows() const = 0;
+  virtual int64_t lifetime_peak(Space space = Space::device) const = 0;
+  virtual int64_t lifetime_reserved(Space space = Space::device) const = 0;
   virtual int64_t limit(Space space = Space::device) const = 0;  ///< 0 for none
   virtual std::string phase() const = 0;
   virtual std::string name() const = 0;  ///< the innermost NameScope's

@@ -1,6 +1,7 @@
 #include "runtime/shape.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "runtime/error.h"
 
@@ -17,6 +18,21 @@ Shape::Shape(std::span<const int64_t> extents) {
   for (int64_t extent : extents)
     if (extent < 0)
       throw ShapeError("shape: expected extents of 0 or more, got " + std::to_string(extent));
+}
+
+Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
+  std::vector<int64_t> values(extents);
+  const auto open = std::find(values.begin(), values.end(), -1);
+  if (open == values.end()) return Shape(extents);
+  if (std::count(values.begin(), values.end(), -1) > 1)
+    throw ShapeError(std::string(op) + ": expected one extent of -1 at most, got two or more");
+  *open = 1;
+  const int64_t others = Shape(std::span<const int64_t>(values)).numel();
+  if (others == 0 || numel % others != 0)
+    throw ShapeError(std::string(op) + ": the extents beside -1 hold " + std::to_string(others) +
+                     " elements; expected a divisor of " + std::to_string(numel));
+  *open = numel / others;
+  return Shape(std::span<const int64_t>(values));
 }
 
 int Shape::axis(int axis) const {

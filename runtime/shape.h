@@ -18,6 +18,9 @@ class ZG_API Shape {
   Shape() = default;
   Shape(std::initializer_list<int64_t> extents);  ///< throws ShapeError: rank > 6 or an extent < 0
   explicit Shape(std::span<const int64_t> extents);
+  /// A shape of `numel` elements from extents of which one may be -1: what the others leave.
+  /// ShapeError naming `op` for two of them, or when the others do not divide numel.
+  static Shape filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op);
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const;  ///< negative counts from the end; throws ShapeError

@@ -30,6 +30,7 @@ ZG_API void read_counted(const Tensor& file, const Tensor& memory);
 /// Bytes of Space::file that were asked for so far, in whole blocks of 4096.
 struct SwapCount {
   int64_t read = 0, written = 0;
+  bool operator==(const SwapCount&) const = default;
 };
 ZG_API SwapCount swapped(const Device& device);
 

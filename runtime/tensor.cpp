@@ -1,9 +1,12 @@
 #include "runtime/tensor.h"
 
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "runtime/device_state.h"
 #include "runtime/error.h"
+#include "runtime/recorder.h"
 #include "runtime/swap.h"
 
 namespace zg {
@@ -49,16 +52,18 @@ double element(const std::byte* raw, DType dtype, int64_t i) {
   return 0;
 }
 
-/// The elements in the host's memory: where they are, or a copy of them.
+/// The elements in the host's memory: where they are, or a copy of them; on a meta device zeros.
 class HostView {
  public:
   explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
-    if (tensor.numel() == 0 || host_reaches(tensor)) return;
+    const bool is_meta = tensor.device().type() == Device::Type::meta;
+    if (tensor.numel() == 0 || (!is_meta && host_reaches(tensor))) return;
     copy_.resize(static_cast<size_t>(tensor.bytes()));
-    Stream& stream = tensor.device().compute();
-    stream.copy(copy_.data(), raw_, copy_.size());
-    stream.synchronize();
     raw_ = copy_.data();
+    if (is_meta) return;
+    Stream& stream = tensor.device().compute();
+    stream.copy(copy_.data(), tensor.raw(), copy_.size());
+    stream.synchronize();
   }
   const std::byte* raw() const { return raw_; }
 
@@ -67,11 +72,11 @@ class HostView {
   std::vector<std::byte> copy_;
 };
 
-void require_host_access(const Tensor& tensor, const char* what) {
+/// Before the host reads values: they are there, and the read is counted.
+void begin_read(const Tensor& tensor, const char* what) {
   if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
-  if (tensor.device().type() == Device::Type::meta)
-    throw Unsupported(std::string(what) + ": a tensor on " + tensor.device().name() +
-                      " has no values; use a cpu device");
+  if (Recorder* recorder = DeviceState::of(tensor.device()).ledger.recorder())
+    recorder->note_read();
   tensor.device().compute().synchronize();
 }
 
@@ -145,6 +150,10 @@ Tensor Tensor::view(const Shape& shape) const {
   return tensor;
 }
 
+Tensor Tensor::view(std::initializer_list<int64_t> extents) const {
+  return view(Shape::filled(extents, numel(), "view"));
+}
+
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
   if (shape_.rank() == 0 || begin < 0 || end < begin || end > shape_[0])
     throw ShapeError("slice: range " + std::to_string(begin) + " to " + std::to_string(end) +
@@ -191,6 +200,14 @@ void Tensor::check_dtype(DType asked) const {
                      ", asked for " + name_of(asked));
 }
 
+void Tensor::refuse_data() const {
+  throw Unsupported(
+      "data: " + shape_.str() + " on " + device().name() +
+      " has no memory, as this is a plan; expected values that come by "
+      "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
+      "work on every device");
+}
+
 void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
   if (count != numel())
     throw ShapeError("from: expected " + std::to_string(numel()) + " values for " + shape_.str() +
@@ -200,8 +217,10 @@ void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
 }
 
 void Tensor::copy_to_host(void* values) const {
-  require_host_access(*this, "to_host");
+  begin_read(*this, "to_host");
   if (numel() == 0) return;
+  if (device().type() == Device::Type::meta)
+    return void(std::memset(values, 0, static_cast<size_t>(bytes())));
   device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
   device().compute().synchronize();
 }
@@ -209,7 +228,7 @@ void Tensor::copy_to_host(void* values) const {
 template <>
 std::vector<bool> Tensor::to_host<bool>() const {
   check_dtype(DType::boolean);
-  require_host_access(*this, "to_host");
+  begin_read(*this, "to_host");
   std::vector<bool> values(static_cast<size_t>(numel()));
   const HostView view(*this);
   for (size_t i = 0; i < values.size(); ++i) values[i] = view.raw()[i] != std::byte{0};
@@ -217,7 +236,7 @@ std::vector<bool> Tensor::to_host<bool>() const {
 }
 
 std::vector<double> Tensor::to_doubles() const {
-  require_host_access(*this, "to_doubles");
+  begin_read(*this, "to_doubles");
   std::vector<double> values(static_cast<size_t>(numel()));
   const HostView view(*this);
   for (size_t i = 0; i < values.size(); ++i)
@@ -227,7 +246,7 @@ std::vector<double> Tensor::to_doubles() const {
 
 double Tensor::item() const {
   if (numel() != 1) throw ShapeError("item: expected a tensor of one element, got " + shape_.str());
-  require_host_access(*this, "item");
+  begin_read(*this, "item");
   return element(HostView(*this).raw(), dtype_, 0);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,23 +48,28 @@ class ZG_API Tensor {
   int64_t bytes() const { return numel() * size_of(dtype_); }
   explicit operator bool() const { return buffer_ != nullptr; }
 
-  Tensor view(const Shape& shape) const;            ///< same numel, same bytes; throws ShapeError
+  Tensor view(const Shape& shape) const;  ///< same numel, same bytes; throws ShapeError
+  /// One extent may be -1: what the others leave.
+  Tensor view(std::initializer_list<int64_t> extents) const;
   Tensor slice(int64_t begin, int64_t end) const;   ///< along axis 0, shares memory
   Tensor flat(int64_t begin, int64_t numel) const;  ///< rank 1: a range of the elements, shared
   /// Another typed view at a byte offset of the same buffer; throws ShapeError when out of range.
   Tensor alias(int64_t byte_offset, const Shape& shape, DType dtype) const;
 
-  /// The elements; null on a meta device. Throws DTypeError when T is not the element type.
+  /// The elements. Throws DTypeError when T is not the element type, Unsupported on a meta device.
   template <class T>
   T* data() const {
     check_dtype(dtype_of<T>);
-    return reinterpret_cast<T*>(raw());
+    std::byte* bytes = raw();
+    if (!bytes && buffer_ && buffer_->device().type() == Device::Type::meta) refuse_data();
+    return reinterpret_cast<T*>(bytes);
   }
+  /// The same without a type; null on a meta device.
   std::byte* raw() const {
     return buffer_ && buffer_->data() ? buffer_->data() + offset_ : nullptr;
   }
 
-  /// Synchronizes and copies out. Throws DTypeError on a mismatch, Unsupported on meta.
+  /// Synchronizes and copies out; zeros on a meta device. Throws DTypeError on a mismatch.
   template <class T>
   std::vector<T> to_host() const {
     check_dtype(dtype_of<T>);
@@ -80,6 +86,7 @@ class ZG_API Tensor {
 
  private:
   void check_dtype(DType asked) const;
+  [[noreturn]] void refuse_data() const;
   void copy_from_host(const void* values, int64_t count, DType dtype);
   void copy_to_host(void* values) const;
 

@@ -127,29 +127,4 @@ Run agreed(Run run, const TrainOptions& given, Communicator& ranks) {
   return run;
 }
 
-// On a device of its own: a record of memory is not part of what it records.
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& own) {
-  const Device device = Device::cpu(ranks.rank(), {.threads = 1});
-  const auto world = static_cast<size_t>(ranks.size());
-  std::vector<int64_t> sizes(world);
-  sizes[static_cast<size_t>(ranks.rank())] = static_cast<int64_t>(own.size());
-  const Tensor lengths = Tensor::from(sizes, {ranks.size()}, device);
-  ranks.wait(ranks.all_reduce(lengths, "lengths of texts"));
-  sizes = lengths.to_host<int64_t>();
-  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
-
-  std::vector<uint8_t> bytes(own.begin(), own.end());
-  bytes.resize(static_cast<size_t>(longest));
-  const Tensor shard = Tensor::from(bytes, {longest}, device);
-  const Tensor full = Tensor::empty({longest * ranks.size()}, DType::u8, device);
-  ranks.wait(ranks.all_gather(shard, full, "texts"));
-  bytes = full.to_host<uint8_t>();
-  std::vector<std::string> texts;
-  for (size_t rank = 0; rank < world; ++rank) {
-    const auto first = bytes.begin() + static_cast<int64_t>(rank) * longest;
-    texts.emplace_back(first, first + sizes[rank]);
-  }
-  return texts;
-}
-
 }  // namespace zg::tools

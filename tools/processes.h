@@ -27,7 +27,4 @@ std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
 /// Collective; none of its exchanges is the run's.
 Run agreed(Run run, const TrainOptions& given, Communicator& ranks);
 
-/// Every rank's text, in rank order. Collective.
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
-
 }  // namespace zg::tools

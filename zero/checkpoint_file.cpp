@@ -10,6 +10,7 @@
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "runtime/recorder.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
 #include "zero/mesh_sums.h"
@@ -234,7 +235,73 @@ void verify_checkpoint(const std::string& path) {
   if (!damages.empty()) throw FileError(summary(damages));
 }
 
+namespace {
+
+/// Where the states of a checkpoint come from.
+struct States {
+  const Manifest& manifest;
+  std::function<bool(const std::string& parameter, const std::string& state)> reads_ranges;
+  /// Null where nothing is stored.
+  std::function<std::vector<float>(const Parameter& parameter, const std::string& state,
+                                   const Engine::Held& range)>
+      read;
+};
+
+void load_states(const States& states, Engine& engine) {
+  for (const auto& [name, parameter] : engine.store().by_name())
+    for (const NamedState& saved : states_of(*parameter)) {
+      const Engine::Held held = engine.held(*parameter, saved.state);
+      const auto load = [&](const Engine::Held& range) {
+        std::vector<float> values;
+        if (states.read && range.begin < range.end)
+          values = states.read(*parameter, saved.name, range);
+        engine.write_held(*parameter, saved.state, range, values);
+      };
+      if (is_range(parameter->slice) && states.reads_ranges(name, saved.name))
+        for_each_range(held, load);
+      else
+        load(held);
+    }
+  const CheckpointInfo& info = states.manifest.info;
+  engine.set_steps(info.steps - info.skipped, info.skipped);
+  engine.set_loss_scaler(states.manifest.loss_scaler);
+}
+
+/// The step_N, or the newest of a DIR, that this plan saved before; absent: none of that path.
+std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
+  const fs::path wanted = fs::path(path).lexically_normal();
+  std::optional<Manifest> newest;
+  for (const auto& [file, text] : planned_files(engine.device())) {
+    const fs::path folder = fs::path(file).parent_path();
+    if (folder != wanted && folder.parent_path() != wanted) continue;
+    Manifest manifest = manifest_from(text, file);
+    if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
+  }
+  if (newest && engine.mesh())
+    throw Unsupported(
+        "load: " + path +
+        " was saved in this plan by ranks that have parts of the model; a plan does not "
+        "know the parts of others; expected a checkpoint that is there; try a plan of "
+        "each half of the program");
+  return newest;
+}
+
+CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, Engine& engine) {
+  check_parameters(path, manifest.parameters, engine.store());
+  check_nothing_else(path, manifest.parameters, engine);
+  load_states({.manifest = manifest,
+               .reads_ranges = [](const std::string&, const std::string&) { return true; },
+               .read = {}},
+              engine);
+  return manifest.info;
+}
+
+}  // namespace
+
 CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
+  if (on_meta(engine))
+    if (const std::optional<Manifest> manifest = planned_checkpoint(path, engine))
+      return load_planned(path, *manifest, engine);
   const auto reader = open_checkpoint(path);
   load_checkpoint(*reader, engine);
   return on_meta(engine) ? reader->manifest().info : reader->info();
@@ -246,23 +313,16 @@ void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter)) reader.check_tiles(name, saved.name);
-  for (const auto& [name, parameter] : store.by_name())
-    for (const NamedState& saved : states_of(*parameter)) {
-      const Engine::Held held = engine.held(*parameter, saved.state);
-      const auto load = [&](const Engine::Held& range) {
-        std::vector<float> values;
-        if (!on_meta(engine) && range.begin < range.end)
-          values = reader.read(name, saved.name, parameter->slice, range.begin, range.end);
-        engine.write_held(*parameter, saved.state, range, values);
-      };
-      if (is_range(parameter->slice) && reader.reads_ranges(name, saved.name))
-        for_each_range(held, load);
-      else
-        load(held);
-    }
-  const CheckpointInfo& info = reader.manifest().info;
-  engine.set_steps(info.steps - info.skipped, info.skipped);
-  engine.set_loss_scaler(reader.manifest().loss_scaler);
+  States states = {.manifest = reader.manifest(),
+                   .reads_ranges = [&](const std::string& parameter, const std::string& state) {
+                     return reader.reads_ranges(parameter, state);
+                   }};
+  if (!on_meta(engine))
+    states.read = [&](const Parameter& parameter, const std::string& state,
+                      const Engine::Held& range) {
+      return reader.read(parameter.name, state, parameter.slice, range.begin, range.end);
+    };
+  load_states(states, engine);
 }
 
 WeightSource weights_of(const std::shared_ptr<CheckpointReader>& reader) {

@@ -11,6 +11,7 @@
 
 #include "runtime/error.h"
 #include "runtime/file_io.h"
+#include "runtime/recorder.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/checkpoint_reader.h"
 #include "zero/manifest.h"
@@ -214,6 +215,13 @@ struct CheckpointSaveState {
     folder.reset();
   }
 
+  /// Keeps what a later load_checkpoint() on this device needs to know of the step_N.
+  void plan() {
+    for (const Snapshot::Piece& piece : snapshot->pieces())
+      manifest.pieces.push_back(described(piece, shard_name(ranks.rank())));
+    plan_file(device, path + "/" + manifest_name, manifest_text(manifest));
+  }
+
   /// The first rank of which `own` is true; -1: none. Collective.
   int first_rank(bool own, const char* name) {
     std::vector<int64_t> flags(static_cast<size_t>(ranks.size()));
@@ -289,6 +297,7 @@ CheckpointSave::Result CheckpointSave::finish() {
   if (s.writer.joinable()) s.writer.join();
   const int failed = s.first_rank(!s.failure.empty(), "checkpoint pieces");
   if (s.folder && failed < 0) s.commit();
+  if (s.on_meta() && failed < 0) s.plan();
   s.folder.reset();  // what was not saved is gone before anybody looks at the free space
   const bool lost =
       s.first_rank(s.first() && !s.on_meta() && !s.committed, "checkpoint saved") >= 0;

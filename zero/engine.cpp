@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/plan.h"
 #include "zero/engine_state.h"
 #include "zero/mesh_sums.h"
 #include "zero/optimizer.h"
@@ -224,6 +225,7 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
          s.config, s.device, s.comm, s.snapshot);
   s.refresh_mirrors();
   s.clear_gradients();
+  count_step(s.device);
   return result;
 }
 
@@ -251,10 +253,9 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
     if (ranks > 1) {
       const Tensor sum = Tensor::from(bits, {count * ranks}, state_->device);
       comm.wait(comm.all_reduce(sum, "losses"));
-      if (!state_->on_meta()) bits = sum.to_host<int64_t>();
+      bits = sum.to_host<int64_t>();
     }
     if (mesh) bits = sum_over_parts(bits, *mesh, state_->device, "losses");
-    if (state_->on_meta()) return 0.0;
     all.resize(bits.size());
     std::transform(bits.begin(), bits.end(), all.begin(),
                    [](int64_t word) { return std::bit_cast<double>(word); });

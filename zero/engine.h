@@ -91,7 +91,8 @@ class ZG_API Engine final : public ParameterSource {
   double mean_loss(std::span<const double> own, int64_t micro_batches);
 
   /// XXH3-128 in hex over the little-endian f32 bytes of all master parameters, in byte order of
-  /// their names: of the whole model, however ranks share it out. Collective.
+  /// their names: of the whole model, however ranks share it out. "planned" on a meta device, after
+  /// the same exchanges. Collective.
   std::string parameter_hash() const;
 
   /// The f32 bytes of this rank's part of one parameter: master, first and second moment, or the

@@ -19,7 +19,6 @@ std::vector<int64_t> sum_over_parts(std::span<const int64_t> own, const Mesh& me
   const Tensor sum = Tensor::from(values, {static_cast<int64_t>(values.size())}, device);
   if (mesh.shape.tensor > 1) mesh.tensor->wait(mesh.tensor->all_reduce(sum, name));
   if (mesh.shape.pipeline > 1) mesh.pipeline->wait(mesh.pipeline->all_reduce(sum, name));
-  if (device.type() == Device::Type::meta) return std::vector<int64_t>(values.size());
   return sum.to_host<int64_t>();
 }
 

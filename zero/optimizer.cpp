@@ -19,12 +19,6 @@
 namespace zg::zero {
 namespace {
 
-// A meta device answers zeros: finite gradients of norm 0.
-std::vector<int64_t> read_back(const Tensor& counts) {
-  if (counts.device().type() != Device::Type::meta) return counts.to_host<int64_t>();
-  return std::vector<int64_t>(static_cast<size_t>(counts.numel()));
-}
-
 /// What AdamW writes, and reads. Sums are absent where everybody's are needed, at stage 0.
 enum { masters, moment1, moment2, low_precision, sums };
 using States = std::array<Tensor, 5>;
@@ -200,7 +194,7 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
     streaming.keep();
   }
   if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
-  const std::vector<int64_t> values = read_back(sums);
+  const std::vector<int64_t> values = sums.to_host<int64_t>();
   const auto counts = values.begin() + limb_count;
   const auto bad = std::find_if(counts, values.end(), [](int64_t n) { return n > 0; });
   PartSums part{.limbs = {values.begin(), counts}};

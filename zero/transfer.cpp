@@ -70,8 +70,7 @@ void write_floats(const Tensor& to,
   for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
     const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device, space);
     device.compute().synchronize();  // the chunk before may still be read
-    if (float* values = staging.data<float>())
-      produce(begin, {values, static_cast<size_t>(chunk.numel())});
+    if (staging.raw()) produce(begin, {staging.data<float>(), static_cast<size_t>(chunk.numel())});
     store(staging, chunk);
   });
 }

@@ -23,7 +23,7 @@ Operands operands(const char* op, const Var& a, const Var& b) {
 
 /// A number as an operand beside `like`, in its dtype.
 Var constant(double value, const Tensor& like) {
-  return Var(Tensor::full({}, value, like.dtype(), like.device()));
+  return Tensor::full({}, value, like.dtype(), like.device());
 }
 
 Tensor computed(const char* name, BinaryOp op, const Operands& sides) {
@@ -99,7 +99,10 @@ Var multiplied(const char* op, const char* name, const Var& a, double b) {
 }
 
 Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
-  return Var(computed(name, op, operands(name, a, b)));
+  return computed(name, op, operands(name, a, b));
+}
+Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
+  return comparison(name, op, a, constant(b, operand(name, "a", a)));
 }
 
 }  // namespace
@@ -119,6 +122,13 @@ Var pow(const Var& a, const Var& b) {
 Var add(const Var& a, double b) { return add(a, constant(b, operand("add", "a", a))); }
 Var pow(const Var& a, double b) { return pow(a, constant(b, operand("pow", "a", a))); }
 
+Var div(double a, const Var& b) { return div(constant(a, operand("div", "b", b)), b); }
+Var div(const Var& a, double b) {
+  const Tensor values = operand("div", "a", a);
+  if (!is_floating(values.dtype())) return div(a, constant(b, values));
+  return multiplied("div", "a", a, 1.0 / b);
+}
+
 Var mul(const Var& a, double b) { return multiplied("mul", "a", a, b); }
 Var neg(const Var& x) { return multiplied("neg", "x", x, -1.0); }
 
@@ -132,6 +142,17 @@ Var less_equal(const Var& a, const Var& b) {
 }
 Var greater(const Var& a, const Var& b) { return comparison("greater", BinaryOp::greater, a, b); }
 Var greater_equal(const Var& a, const Var& b) {
+  return comparison("greater_equal", BinaryOp::greater_equal, a, b);
+}
+
+Var equal(const Var& a, double b) { return comparison("equal", BinaryOp::equal, a, b); }
+Var not_equal(const Var& a, double b) { return comparison("not_equal", BinaryOp::not_equal, a, b); }
+Var less(const Var& a, double b) { return comparison("less", BinaryOp::less, a, b); }
+Var less_equal(const Var& a, double b) {
+  return comparison("less_equal", BinaryOp::less_equal, a, b);
+}
+Var greater(const Var& a, double b) { return comparison("greater", BinaryOp::greater, a, b); }
+Var greater_equal(const Var& a, double b) {
   return comparison("greater_equal", BinaryOp::greater_equal, a, b);
 }
 

@@ -18,6 +18,10 @@ Var reshape(const Var& x, const Shape& shape) {
                 });
 }
 
+Var reshape(const Var& x, std::initializer_list<int64_t> extents) {
+  return reshape(x, Shape::filled(extents, operand("reshape", "x", x).numel(), "reshape"));
+}
+
 Var permute(const Var& x, std::initializer_list<int> axes) {
   const Shape shape = operand("permute", "x", x).shape();
   if (static_cast<int>(axes.size()) != shape.rank())

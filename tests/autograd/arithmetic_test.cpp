@@ -85,6 +85,98 @@ TEST_CASE("arithmetic with a number") {
   check_gradient([](Tape&, Vars in) { return neg(in[0]); }, {x});
 }
 
+TEST_CASE("operators are the functions by their signs") {
+  const Tensor a = doubles({3, 1, 5}, 1, 0.5, 2.0), b = doubles({4, 1}, 2, 0.5, 2.0);
+  const Var x(a), y(b);
+  struct Signed {
+    const char* sign;
+    Var by_sign, by_name;
+  };
+  const Signed cases[] = {{"x + y", x + y, add(x, y)},
+                          {"x - y", x - y, sub(x, y)},
+                          {"x * y", x * y, mul(x, y)},
+                          {"x / y", x / y, div(x, y)},
+                          {"-x", -x, neg(x)},
+                          {"x + 2", x + 2, add(x, 2.0)},
+                          {"2 + x", 2 + x, add(x, 2.0)},
+                          {"x - 2", x - 2, add(x, -2.0)},
+                          {"2 - x", 2 - x, add(neg(x), 2.0)},
+                          {"x * 3", x * 3, mul(x, 3.0)},
+                          {"3 * x", 3 * x, mul(x, 3.0)},
+                          {"x / 4", x / 4, mul(x, 0.25)},
+                          {"4 / x", 4 / x, mul(pow(x, -1.0), 4.0)},
+                          {"tensor + x", a + x, add(x, x)},
+                          {"x * tensor", y * b, mul(y, y)},
+                          {"tensor / tensor", Var(a) / b, div(x, y)}};
+  for (const Signed& c : cases) {
+    CAPTURE(c.sign);
+    CHECK(c.by_sign.shape() == c.by_name.shape());
+    CHECK(excess(c.by_sign.value(), values_of(c.by_name), 0.0, 4 * unit_roundoff(DType::f64)) <=
+          1.0);
+  }
+  Var sum = x;
+  sum += y;
+  sum *= 2;
+  sum -= x;
+  sum /= y;
+  sum += 1;
+  sum -= 3;
+  sum *= x;
+  sum /= 2;
+  CHECK(excess(sum.value(), values_of(((x + y) * 2 - x) / y * x / 2 - x), 0.0,
+               32 * unit_roundoff(DType::f64)) <= 1.0);
+}
+
+TEST_CASE("operators compare with tensors and numbers on either side") {
+  const Var x(Tensor::from(std::vector<float>{1, 2, 3}, {3}, shared_device()));
+  const Var y(Tensor::from(std::vector<float>{3, 2, 1}, {3}, shared_device()));
+  using Bools = std::vector<bool>;
+  const auto bools = [](const Var& v) { return v.value().to_host<bool>(); };
+  CHECK(bools(x == y) == Bools{false, true, false});
+  CHECK(bools(x != y) == Bools{true, false, true});
+  CHECK(bools(x < y) == Bools{true, false, false});
+  CHECK(bools(x <= y) == Bools{true, true, false});
+  CHECK(bools(x > y) == Bools{false, false, true});
+  CHECK(bools(x >= y) == Bools{false, true, true});
+  for (const auto& [left, right] : {std::pair{x == 2, 2 == x}, {x != 2, 2 != x}}) {
+    CHECK(bools(left) == bools(right));
+    CHECK(bools(left)[1] != bools(left)[0]);
+  }
+  CHECK(bools(x < 2) == Bools{true, false, false});
+  CHECK(bools(x <= 2) == Bools{true, true, false});
+  CHECK(bools(x > 2) == Bools{false, false, true});
+  CHECK(bools(x >= 2) == Bools{false, true, true});
+  CHECK(bools(2 < x) == Bools{false, false, true});
+  CHECK(bools(2 <= x) == Bools{false, true, true});
+  CHECK(bools(2 > x) == Bools{true, false, false});
+  CHECK(bools(2 >= x) == Bools{true, true, false});
+}
+
+TEST_CASE("gradients of operators with numbers on either side") {
+  const std::vector<Tensor> x = {doubles({3, 5}, 1, 0.5, 2.0)};
+  check_gradient([](Tape&, Vars in) { return 2 - in[0]; }, x);
+  check_gradient([](Tape&, Vars in) { return in[0] / 3; }, x);
+  check_gradient([](Tape&, Vars in) { return 3 / in[0]; }, x);
+  check_gradient([](Tape&, Vars in) { return (1 - in[0]) * in[0] / (1 + in[0]); }, x);
+}
+
+TEST_CASE("integers divide by numbers as by tensors, and a zero is refused") {
+  const Var x(Tensor::from(std::vector<int64_t>{7, -7, 6}, {3}, shared_device()));
+  CHECK((x / 2).value().to_host<int64_t>() == std::vector<int64_t>{3, -3, 3});
+  CHECK((42 / x).value().to_host<int64_t>() == std::vector<int64_t>{6, -6, 7});
+  CHECK(contains(message_of<ConfigError>([&] { x / 0; }), "0"));
+}
+
+TEST_CASE("operators with numbers account on meta what they take on the CPU") {
+  const auto peak = [](const Device& device) {
+    Tape tape(device);
+    const Var x = tape.variable(Tensor::full({64, 32}, 0.5, DType::bf16, device));
+    tape.backward(sum((2 - x) / 3 * x + 1 / (x + 2)));
+    return device.memory().peak();
+  };
+  CHECK(peak(Device::cpu(0, {.threads = 1})) == peak(Device::meta(0, {.threads = 1})));
+}
+
 TEST_CASE("a factor is not rounded to bf16 before it multiplies") {
   const Device device = Device::cpu();
   const Var x(Tensor::full({1}, 3.0, DType::bf16, device));

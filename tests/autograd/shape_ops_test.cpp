@@ -18,6 +18,23 @@ Var counted(const Shape& shape) {
 
 }  // namespace
 
+TEST_CASE("reshape fills in the extent that is -1") {
+  const Tensor x = doubles({4, 6}, 1);
+  CHECK(reshape(x, {-1}).shape() == Shape{24});
+  CHECK(reshape(x, {2, -1, 3}).shape() == Shape{2, 4, 3});
+  CHECK(reshape(x, {-1, 24}).shape() == Shape{1, 24});
+  CHECK(x.view({8, -1}).shape() == Shape{8, 3});
+  CHECK(reshape(doubles({0, 6}, 1), {-1, 3}).shape() == Shape{0, 3});
+  check_gradient([](Tape&, Vars in) { return reshape(in[0], {3, -1}); }, {x});
+  CHECK(contains(message_of<ShapeError>([&] {
+                   reshape(x, {5, -1});
+                 }),
+                 "reshape: the extents beside -1 hold 5 elements; expected a divisor of 24"));
+  CHECK(contains(message_of<ShapeError>([&] { reshape(x, {-1, -1}); }), "reshape: expected one"));
+  CHECK(contains(message_of<ShapeError>([&] { reshape(x, {0, -1}); }), "hold 0 elements"));
+  CHECK(contains(message_of<ShapeError>([&] { reshape(x, {-2, 12}); }), "got -2"));
+}
+
 TEST_CASE("reshape shares memory and sends the gradient back in the old shape") {
   const Var x = counted({2, 3, 5});
   CHECK(reshape(x, {6, 5}).shape() == Shape{6, 5});

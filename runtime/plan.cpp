@@ -1,0 +1,279 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "runtime/cpu/call.h"
+#include "runtime/device_names.h"
+#include "runtime/device_state.h"
+#include "runtime/error.h"
+#include "runtime/processes.h"
+#include "runtime/recorder.h"
+
+namespace zg {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// RAII: the device tells the recorder of its allocations and reads.
+class RecordingScope {
+ public:
+  RecordingScope(const Device& device, Recorder& recorder) : device_(device) {
+    DeviceState::of(device_).ledger.set_recorder(&recorder);
+  }
+  ~RecordingScope() { DeviceState::of(device_).ledger.set_recorder(nullptr); }
+  RecordingScope(const RecordingScope&) = delete;
+  RecordingScope& operator=(const RecordingScope&) = delete;
+
+ private:
+  const Device device_;
+};
+
+std::string mib(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+int64_t wire_bytes(const WireCounts& wire) {
+  int64_t bytes = 0;
+  for (const WireCount& count : wire) bytes += count.bytes;
+  return bytes;
+}
+
+Json json_of(const BytesByPurpose& bytes) {
+  Json json;
+  for (int p = 0; p < purpose_count; ++p)
+    json[name_of(static_cast<Purpose>(p))] = bytes[static_cast<size_t>(p)];
+  return json;
+}
+
+Json json_of(const std::array<int64_t, space_count>& bytes) {
+  Json json;
+  for (int s = 0; s < space_count; ++s)
+    json[name_of(static_cast<Space>(s))] = bytes[static_cast<size_t>(s)];
+  return json;
+}
+
+Json json_of(const RankReport& rank) {
+  Json phases = Json::array();
+  for (const MemoryTracker::Row& row : rank.phases)
+    phases.push_back({{"phase", row.phase},
+                      {"space", name_of(row.space)},
+                      {"peak", row.peak},
+                      {"reserved", row.reserved},
+                      {"at_peak", json_of(row.live)}});
+  Json wire;
+  for (int c = 0; c < collective_count; ++c)
+    wire[name_of(static_cast<Collective>(c))] = {
+        {"calls", rank.wire[static_cast<size_t>(c)].calls},
+        {"bytes", rank.wire[static_cast<size_t>(c)].bytes}};
+  Json json = {{"rank", rank.rank},
+               {"peak", json_of(rank.peak)},
+               {"reserved", json_of(rank.reserved)},
+               {"phases", phases},
+               {"wire", wire},
+               {"file_io", {{"read", rank.file_io.read}, {"written", rank.file_io.written}}},
+               {"steps", rank.steps}};
+  if (rank.refused)
+    json["out_of_memory"] = {{"bytes", rank.refused->bytes},
+                             {"space", name_of(rank.refused->space)},
+                             {"purpose", name_of(rank.refused->purpose)},
+                             {"phase", rank.refused->phase},
+                             {"name", rank.refused->name}};
+  return json;
+}
+
+BytesByPurpose purposes_from(const Json& json) {
+  BytesByPurpose bytes{};
+  for (int p = 0; p < purpose_count; ++p)
+    bytes[static_cast<size_t>(p)] = json.at(name_of(static_cast<Purpose>(p)));
+  return bytes;
+}
+
+std::array<int64_t, space_count> spaces_from(const Json& json) {
+  std::array<int64_t, space_count> bytes{};
+  for (int s = 0; s < space_count; ++s)
+    bytes[static_cast<size_t>(s)] = json.at(name_of(static_cast<Space>(s)));
+  return bytes;
+}
+
+Space space_from(const std::string& name) {
+  for (int s = 0; s < space_count; ++s)
+    if (name == name_of(static_cast<Space>(s))) return static_cast<Space>(s);
+  throw CommError("run_ranks: a rank reports a space '" + name + "'");
+}
+
+/// What json_of() wrote on another process. A run that returns was refused nothing.
+RankReport report_from(const Json& json) {
+  RankReport report{.rank = json.at("rank"),
+                    .peak = spaces_from(json.at("peak")),
+                    .reserved = spaces_from(json.at("reserved")),
+                    .file_io = {json.at("file_io").at("read"), json.at("file_io").at("written")},
+                    .steps = json.at("steps")};
+  for (const Json& row : json.at("phases"))
+    report.phases.push_back({row.at("phase"), space_from(row.at("space")),
+                             purposes_from(row.at("at_peak")), row.at("peak"), row.at("reserved")});
+  for (int c = 0; c < collective_count; ++c) {
+    const Json& count = json.at("wire").at(name_of(static_cast<Collective>(c)));
+    report.wire[static_cast<size_t>(c)] = {count.at("calls"), count.at("bytes")};
+  }
+  return report;
+}
+
+void check_world(int world) {
+  if (world < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(world));
+}
+
+void plan_rank(int rank, int world, const Program& program, const PlanOptions& options,
+               const DeviceOptions& device_options, Plan& plan) {
+  Recorder recorder(rank, options);
+  const std::unique_ptr<Communicator> counting = counting_communicator(rank, world);
+  const Device device = Device::meta(rank, device_options, options.type);
+  DeviceState::of(device).rank = rank;
+  {
+    const RecordingScope scope(device, recorder);
+    const std::unique_ptr<Communicator> ranks = recorded(*counting, recorder);
+    try {
+      program(*ranks, device);
+    } catch (const PlanEnd&) {
+      plan.complete = false;
+    } catch (const OutOfMemory&) {
+      if (!recorder.refused())  // the machine's, not a cap's
+        std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
+    } catch (...) {
+      std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
+    }
+  }
+  plan.machine = device.traits();
+  plan.ranks.push_back(recorder.report(device));
+  plan.events.push_back(recorder.take_events());
+}
+
+}  // namespace
+
+std::vector<std::array<int64_t, space_count>> MemoryReport::peaks() const {
+  std::vector<std::array<int64_t, space_count>> peaks;
+  for (const RankReport& rank : ranks) peaks.push_back(rank.reserved);
+  return peaks;
+}
+
+std::string MemoryReport::table() const {
+  std::string text =
+      "| rank | device peak MiB | pinned | host | file | received MiB | phase of the peak |\n"
+      "|---:|---:|---:|---:|---:|---:|---|\n";
+  const RankReport* largest = nullptr;
+  for (const RankReport& rank : ranks) {
+    const MemoryTracker::Row* peak = nullptr;
+    for (const MemoryTracker::Row& row : rank.phases)
+      if (row.space == Space::device && (!peak || row.reserved > peak->reserved)) peak = &row;
+    text += "| " + std::to_string(rank.rank) + " |";
+    for (int64_t bytes : rank.reserved) text += " " + mib(bytes) + " |";
+    text += " " + mib(wire_bytes(rank.wire)) + " | " + (peak ? peak->phase : "") +
+            (rank.refused ? "; out of memory" : "") + " |\n";
+    if (!largest || rank.reserved[0] > largest->reserved[0]) largest = &rank;
+  }
+  if (!largest) return text;
+  text += "\nrank " + std::to_string(largest->rank) +
+          ", MiB at each phase's peak:\n\n| phase | space |";
+  for (int p = 0; p < purpose_count; ++p)
+    text += std::string(" ") + name_of(static_cast<Purpose>(p)) + " |";
+  text += " peak | reserved |\n|---|---|";
+  for (int p = 0; p < purpose_count + 2; ++p) text += "---:|";
+  for (const MemoryTracker::Row& row : largest->phases) {
+    text += "\n| " + row.phase + " | " + name_of(row.space) + " |";
+    for (int64_t bytes : row.live) text += " " + mib(bytes) + " |";
+    text += " " + mib(row.peak) + " | " + mib(row.reserved) + " |";
+  }
+  return text + "\n";
+}
+
+std::string MemoryReport::json() const {
+  Json of_ranks = Json::array();
+  for (const RankReport& rank : ranks) of_ranks.push_back(json_of(rank));
+  return Json{{"schema", "zerograd.memory/1"},
+              {"world", world},
+              {"machine",
+               {{"backend", name_of(machine.backend)},
+                {"isa", name_of(machine.isa)},
+                {"threads", machine.threads},
+                {"granule", arena_granule}}},
+              {"ranks", of_ranks}}
+      .dump();
+}
+
+void count_step(const Device& device) {
+  if (Recorder* recorder = DeviceState::of(device).ledger.recorder()) recorder->note_step();
+}
+
+Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
+  check_world(world);
+  if (options.type == Device::Type::meta)
+    throw ConfigError("plan: expected the type of the run's devices, cpu, cuda or hpu; got meta");
+  DeviceOptions device_options = options.device;
+  if (device_options.threads == 0) {
+    const std::optional<ProcessPlace> place = process_place();
+    device_options.threads =
+        place && place->size > 1 ? threads_per_process(place->local_size) : threads_per_rank(world);
+  }
+  std::vector<int> planned = options.ranks;
+  if (planned.empty())
+    for (int rank = 0; rank < world; ++rank) planned.push_back(rank);
+  Plan plan;
+  plan.world = world;
+  for (int rank : planned) {
+    if (rank < 0 || rank >= world)
+      throw ConfigError("plan: expected ranks in [0, " + std::to_string(world) + "), got " +
+                        std::to_string(rank));
+    plan_rank(rank, world, program, options, device_options, plan);
+  }
+  return plan;
+}
+
+MemoryReport run_ranks(int world, const Program& program, const RunOptions& options) {
+  check_world(world);
+  if (options.expect && options.expect->world != world)
+    throw ConfigError("run_ranks: expected a plan of " + std::to_string(world) +
+                      " ranks, got one of " + std::to_string(options.expect->world));
+  MemoryReport report{.world = world};
+  report.ranks.resize(static_cast<size_t>(world));
+  std::mutex mutex;
+  const auto run_rank = [&](Communicator& inner, const Device& device) {
+    Recorder recorder(inner.rank(), options.expect);
+    {
+      const RecordingScope scope(device, recorder);
+      const std::unique_ptr<Communicator> ranks = recorded(inner, recorder);
+      program(*ranks, device);
+    }
+    recorder.finish();
+    const RankReport own = recorder.report(device);
+    const std::lock_guard lock(mutex);
+    report.machine = device.traits();
+    report.ranks[static_cast<size_t>(inner.rank())] = own;
+  };
+  const std::optional<ProcessPlace> place = process_place();
+  if (!place || place->size == 1) {
+    run_local(world, run_rank, options.local);
+    return report;
+  }
+  if (place->size != world)
+    throw ConfigError("run_ranks: expected the " + std::to_string(place->size) +
+                      " processes that were started as ranks, got " + std::to_string(world));
+  run_processes(
+      [&](Communicator& ranks, const Device& device) {
+        run_rank(ranks, device);
+        const std::vector<std::string> texts =
+            gather_texts(ranks, json_of(report.ranks[static_cast<size_t>(ranks.rank())]).dump());
+        for (size_t rank = 0; rank < texts.size(); ++rank)
+          report.ranks[rank] = report_from(Json::parse(texts[rank]));
+      },
+      {.timeout_s = options.local.timeout_s,
+       .device = options.local.device,
+       .type = options.local.type,
+       .dump_collectives = options.local.dump_collectives});
+  return report;
+}
+
+}  // namespace zg

@@ -1,0 +1,224 @@
+#include "runtime/recorder.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/device_state.h"
+#include "runtime/error.h"
+
+namespace zg {
+namespace {
+
+WireCounts sum(WireCounts a, const WireCounts& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i].calls += b[i].calls;
+    a[i].bytes += b[i].bytes;
+  }
+  return a;
+}
+
+const RankEvents* events_of(const Plan* plan, int rank) {
+  if (!plan) return nullptr;
+  const auto found = std::find_if(plan->events.begin(), plan->events.end(),
+                                  [&](const RankEvents& events) { return events.rank == rank; });
+  return found == plan->events.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+Recorder::Recorder(int rank, const PlanOptions& limits)
+    : rank_(rank),
+      mode_(Mode::keep),
+      last_step_(limits.steps),
+      most_steps_(limits.most_steps),
+      most_reads_(limits.most_reads) {
+  own_.rank = rank;
+}
+
+Recorder::Recorder(int rank, const Plan* expected)
+    : rank_(rank),
+      mode_(events_of(expected, rank) ? Mode::compare : Mode::ignore),
+      expected_(events_of(expected, rank)),
+      expected_is_complete_(expected && expected->complete) {}
+
+void plan_file(const Device& device, const std::string& path, const std::string& text) {
+  DeviceState::of(device).planned_files[std::filesystem::path(path).lexically_normal()] = text;
+}
+std::map<std::string, std::string> planned_files(const Device& device) {
+  return DeviceState::of(device).planned_files;
+}
+
+void Recorder::note_allocation(int64_t bytes, Space space, Purpose purpose,
+                               const std::string& phase, const std::string& name) {
+  if (mode_ == Mode::ignore) return;
+  note({.kind = PlannedEvent::Kind::allocation, .space = space, .purpose = purpose, .bytes = bytes},
+       name, phase);
+}
+
+void Recorder::note_collective(Collective collective, int64_t bytes, const std::string& name,
+                               const std::string& group) {
+  if (mode_ == Mode::ignore) return;
+  note({.kind = PlannedEvent::Kind::collective, .collective = collective, .bytes = bytes}, name,
+       group);
+}
+
+void Recorder::note_read() {
+  if (mode_ != Mode::keep || ++own_.reads <= most_reads_) return;
+  throw PlanError("plan: has read " + std::to_string(own_.reads) + " values in step " +
+                  std::to_string(steps_) +
+                  "; a plan reads zeros, so a loop that waits for a value does not end; expected a "
+                  "loop whose length does not depend on values; try PlanOptions::steps");
+}
+
+void Recorder::note_wire(const WireCounts& wire) { wire_ = sum(wire_, wire); }
+
+void Recorder::note_step() {
+  ++steps_;
+  if (mode_ != Mode::keep) return;
+  if (steps_ == last_step_) throw PlanEnd();
+  if (steps_ > most_steps_)
+    throw PlanError("plan: goes on after " + std::to_string(most_steps_) +
+                    " steps; a plan reads zeros, so a loop that waits for a value (a loss, say) "
+                    "does not end; expected a number of steps that does not depend on values; "
+                    "try PlanOptions::steps to plan the first ones, or raise most_steps");
+}
+
+void Recorder::finish() const {
+  if (mode_ != Mode::compare || next_ == expected_->events.size() || !expected_is_complete_) return;
+  const PlannedEvent& event = expected_->events[next_];
+  throw PlanError("plan: the program ended after event " + std::to_string(next_) + " of " +
+                  std::to_string(expected_->events.size()) + "; next was planned: " +
+                  text(event, expected_->names[static_cast<size_t>(event.name)],
+                       expected_->names[static_cast<size_t>(event.phase)]) +
+                  "; the program ends earlier than its plan: look for a branch on a value, on time "
+                  "or on state that ranks share");
+}
+
+RankReport Recorder::report(const Device& device) const {
+  RankReport report{.rank = rank_,
+                    .phases = device.memory().lifetime_rows(),
+                    .wire = wire_,
+                    .file_io = swapped(device),
+                    .steps = steps_,
+                    .refused = refused_};
+  for (size_t i = 0; i < report.peak.size(); ++i) {
+    report.peak[i] = device.memory().lifetime_peak(static_cast<Space>(i));
+    report.reserved[i] = device.memory().lifetime_reserved(static_cast<Space>(i));
+  }
+  return report;
+}
+
+void Recorder::note(PlannedEvent event, const std::string& name, const std::string& phase) {
+  event.step = steps_;
+  if (mode_ == Mode::compare) return compare(event, name, phase);
+  event.name = index_of(name);
+  event.phase = index_of(phase);
+  own_.events.push_back(event);
+}
+
+void Recorder::compare(const PlannedEvent& event, const std::string& name,
+                       const std::string& phase) {
+  if (next_ == expected_->events.size()) {
+    if (!expected_is_complete_) return;  // the plan ended before the program did
+    throw PlanError("plan: expected the end after event " + std::to_string(next_) + ", got " +
+                    text(event, name, phase) +
+                    "; the program goes on after its plan: look for a branch on a value, on time "
+                    "or on state that ranks share");
+  }
+  const PlannedEvent& planned = expected_->events[next_];
+  const std::string& planned_name = expected_->names[static_cast<size_t>(planned.name)];
+  const std::string& planned_phase = expected_->names[static_cast<size_t>(planned.phase)];
+  PlannedEvent same = planned;
+  same.name = event.name;
+  same.phase = event.phase;
+  if (same != event || planned_name != name || planned_phase != phase)
+    throw PlanError("plan: event " + std::to_string(next_) + " differs from the plan: expected " +
+                    text(planned, planned_name, planned_phase) + ", got " +
+                    text(event, name, phase) +
+                    "; look for a branch on a value, on time or on state that ranks share");
+  ++next_;
+}
+
+int32_t Recorder::index_of(const std::string& name) {
+  const auto [found, is_new] = names_.try_emplace(name, static_cast<int32_t>(own_.names.size()));
+  if (is_new) own_.names.push_back(name);
+  return found->second;
+}
+
+std::string Recorder::text(const PlannedEvent& event, const std::string& name,
+                           const std::string& phase) const {
+  const std::string of = name.empty() ? "" : " for '" + name + "'";
+  const std::string at = " in step " + std::to_string(event.step);
+  if (event.kind == PlannedEvent::Kind::allocation)
+    return "an allocation of " + std::to_string(event.bytes) + " bytes of " +
+           name_of(event.purpose) + " (" + name_of(event.space) + ")" + of + at + ", phase " +
+           phase;
+  return std::string("the collective ") + name_of(event.collective) + " of " +
+         std::to_string(event.bytes) + " bytes" + of +
+         (phase.empty() ? "" : " of group '" + phase + "'") + at;
+}
+
+namespace {
+
+class RecordedCommunicator final : public Communicator {
+ public:
+  RecordedCommunicator(Communicator& inner, Recorder& recorder, std::string group)
+      : inner_(inner), recorder_(recorder), group_(std::move(group)) {}
+  RecordedCommunicator(std::unique_ptr<Communicator> inner, Recorder& recorder, std::string group)
+      : owned_(std::move(inner)), inner_(*owned_), recorder_(recorder), group_(std::move(group)) {}
+  ~RecordedCommunicator() override { recorder_.note_wire(inner_.wire()); }
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                    Chunk chunk) override {
+    const int64_t count = chunk.count < 0 ? shard.numel() - chunk.begin : chunk.count;
+    note(Collective::all_gather, count * size_of(shard.dtype()), name);
+    return inner_.all_gather(shard, full, name, chunk);
+  }
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
+                        const std::string& name, Chunk chunk) override {
+    const int64_t count = chunk.count < 0 ? shard.numel() - chunk.begin : chunk.count;
+    note(Collective::reduce_scatter, count * size_of(full.dtype()), name);
+    return inner_.reduce_scatter(full, shard, fresh, combine, name, chunk);
+  }
+  Ticket all_reduce(const Tensor& x, const std::string& name) override {
+    note(Collective::all_reduce, x.bytes(), name);
+    return inner_.all_reduce(x, name);
+  }
+  Ticket broadcast(const Tensor& x, int root, const std::string& name) override {
+    note(Collective::broadcast, x.bytes(), name);
+    return inner_.broadcast(x, root, name);
+  }
+  Ticket barrier(const std::string& name) override {
+    note(Collective::barrier, 0, name);
+    return inner_.barrier(name);
+  }
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override {
+    return std::make_unique<RecordedCommunicator>(inner_.group(members, name), recorder_, name);
+  }
+  void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
+  void set_step(int64_t step) override { inner_.set_step(step); }
+  WireCounts wire() const override { return inner_.wire(); }
+  std::string transport() const override { return inner_.transport(); }
+  void sum_by_library() override { inner_.sum_by_library(); }
+
+ private:
+  void note(Collective collective, int64_t bytes, const std::string& name) {
+    recorder_.note_collective(collective, bytes, name, group_);
+  }
+  std::unique_ptr<Communicator> owned_;  // a group's; null: the world's, which outlives this
+  Communicator& inner_;
+  Recorder& recorder_;
+  const std::string group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> recorded(Communicator& ranks, Recorder& recorder) {
+  return std::make_unique<RecordedCommunicator>(ranks, recorder, "");
+}
+
+}  // namespace zg

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/plan.h"
+
+namespace zg {
+
+/// What one rank allocates and exchanges, in program order: kept as the events of a plan, or
+/// compared with them. Used by the rank's own thread only.
+class Recorder {
+ public:
+  enum class Mode : uint8_t { keep, compare, ignore };
+
+  explicit Recorder(int rank, const PlanOptions& limits);  ///< keeps the events of a plan
+  Recorder(int rank,
+           const Plan* expected);  ///< compares; null, or a plan without this rank: ignores
+
+  void note_allocation(int64_t bytes, Space space, Purpose purpose, const std::string& phase,
+                       const std::string& name);
+  void note_collective(Collective collective, int64_t bytes, const std::string& name,
+                       const std::string& group);
+  void note_refusal(RefusedAllocation refused) { refused_ = std::move(refused); }
+  void note_read();
+  void note_wire(const WireCounts& wire);  ///< of a group that ends
+  void note_step();                        ///< may throw PlanEnd or PlanError
+
+  /// PlanError when the plan has events that did not come.
+  void finish() const;
+
+  RankReport report(const Device& device) const;
+  RankEvents take_events() { return std::move(own_); }
+  const std::optional<RefusedAllocation>& refused() const { return refused_; }
+
+ private:
+  void note(PlannedEvent event, const std::string& name, const std::string& phase);
+  void compare(const PlannedEvent& event, const std::string& name, const std::string& phase);
+  int32_t index_of(const std::string& name);
+  std::string text(const PlannedEvent& event, const std::string& name,
+                   const std::string& phase) const;
+
+  const int rank_;
+  const Mode mode_;
+  const int64_t last_step_ = 0, most_steps_ = 0, most_reads_ = 0;
+  const RankEvents* expected_ = nullptr;
+  const bool expected_is_complete_ = false;
+  size_t next_ = 0;  // of the expected events
+  RankEvents own_;
+  std::map<std::string, int32_t> names_;
+  int64_t steps_ = 0;
+  WireCounts wire_{};
+  std::optional<RefusedAllocation> refused_;
+};
+
+/// Ends a planned rank after PlanOptions::steps. Not an Error: programs catch those.
+struct PlanEnd {};
+
+/// A text file that a program writes and, later in the same plan, reads: nothing reaches the disk
+/// of the machine that plans. Paths are compared as they are spelled, but for "." and "//".
+ZG_API void plan_file(const Device& device, const std::string& path, const std::string& text);
+ZG_API std::map<std::string, std::string> planned_files(const Device& device);
+
+/// The same communicator, whose collectives and groups a recorder is told of.
+std::unique_ptr<Communicator> recorded(Communicator& ranks, Recorder& recorder);
+
+}  // namespace zg
