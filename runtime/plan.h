@@ -103,9 +103,9 @@ struct ZG_API Plan : MemoryReport {
 struct PlanOptions {
   /// The devices as the run has them: threads (0: a rank's share of this machine's cores),
   /// instruction set, caps and the directory of Space::file.
-  DeviceOptions device;
+  DeviceOptions device = {};
   Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu; needs no such device
-  std::vector<int> ranks;                 ///< which to plan; empty: all
+  std::vector<int> ranks = {};            ///< which to plan; empty: all
   int64_t steps = 0;                      ///< ends each rank after so many steps; 0: where it ends
   /// A rank that takes more is a PlanError: it waits for a value that a plan does not have.
   int64_t most_steps = 100000;
@@ -122,7 +122,7 @@ ZG_API Plan plan_ranks(int world, const Program& program, const PlanOptions& opt
 ZG_API void count_step(const Device& device);
 
 struct RunOptions {
-  LocalOptions local;
+  LocalOptions local = {};
   /// Compares every allocation and collective with the plan of its rank, in order: PlanError with
   /// rank, step, what was planned and what came, at the first that differs.
   const Plan* expect = nullptr;

@@ -57,10 +57,10 @@ struct Config {
                                   ///< without adam.stochastic_rounding
   DType load = DType::f32;        ///< f32 | bf16: masters start, and are loaded, rounded to it
   DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
-  AdamOptions adam;
+  AdamOptions adam = {};
   float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
-  OffloadOptions offload;
-  LossScaleOptions loss_scaling;  ///< of f16; the other dtypes need none
+  OffloadOptions offload = {};
+  LossScaleOptions loss_scaling = {};  ///< of f16; the other dtypes need none
   uint64_t seed = 3407;           ///< of initial values and of stochastic rounding
 
   bool overlap_comm = true;  ///< reduce and gather while computing goes on

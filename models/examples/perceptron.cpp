@@ -1,4 +1,4 @@
-// A two-layer perceptron without models/: parameters, an engine, a loop. Learns XOR.
+// A two-layer perceptron of one's own: parameters, an engine, a loop. It learns XOR.
 #include <cstdio>
 #include <vector>
 
@@ -15,16 +15,17 @@ int main() {
   const Parameter& w2 = store.add(unit, "w2", {1, 16}, Init::normal(0.3f));
   zero::Engine engine(store, device, {.adam = {.weight_decay = 0.0f}});
 
-  const Var x(Tensor::from(std::vector<float>{0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, device));
-  const Var target(Tensor::from(std::vector<float>{0, 1, 1, 0}, {4, 1}, device));
+  const Tensor x = Tensor::from(std::vector<float>{0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, device);
+  const Tensor target = Tensor::from(std::vector<float>{0, 1, 1, 0}, {4, 1}, device);
   double loss_value = 0;
   for (int step = 0; step < 400; ++step) {
     Tape tape = engine.tape();
     Var loss;
     {
-      Tape::Use use(tape, unit);
+      const Tape::Use use(tape, unit);
       const Var hidden = zg::tanh(linear(x, tape.parameter(w1), tape.parameter(b1)));
-      loss = mse(linear(hidden, tape.parameter(w2)), target);
+      const Var error = linear(hidden, tape.parameter(w2)) - target;
+      loss = mean(error * error);
     }
     engine.backward(tape, loss);
     engine.step(0.02f);
