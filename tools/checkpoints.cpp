@@ -1,12 +1,6 @@
 #include "tools/checkpoints.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <vector>
 
@@ -80,26 +74,13 @@ void check_own_directory(const std::string& save, const Checkpoint& resumed) {
                         save + " to go on from the newest");
 }
 
-DirectoryLock::DirectoryLock(const std::string& directory)
-    : descriptor_(
-          retried([&] { return ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })) {
-  const auto lock = [&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); };
-  if (descriptor_ >= 0 && retried(lock) == 0) return;
-  if (errno != EWOULDBLOCK) {
-    std::fprintf(stderr,
-                 "warning: --save: %s cannot be locked (%s); nothing keeps another run from "
-                 "writing there\n",
-                 directory.c_str(), std::strerror(errno));
-    return;
-  }
-  ::close(descriptor_);
-  throw ConfigError("--save: another run is writing to " + directory +
-                    "; expected a directory of its own for each run; try another one, or wait for "
-                    "that run to end");
-}
-
-DirectoryLock::~DirectoryLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory) try {
+  auto lock = std::make_shared<zero::DirectoryLock>(directory);
+  if (!lock->warning().empty())
+    std::fprintf(stderr, "warning: --save: %s\n", lock->warning().c_str());
+  return lock;
+} catch (const ConfigError& error) {
+  throw ConfigError(std::string("--save: ") + error.what());
 }
 
 }  // namespace zg::tools

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "zero/checkpoint_directory.h"
 #include "zero/checkpoint_file.h"
 #include "zero/checkpoint_reader.h"
 
@@ -28,17 +29,8 @@ void check_outside(const std::string& file, const char* command);
 /// one of them, or is not the newest that verifies: those after it would be replaced.
 void check_own_directory(const std::string& save, const Checkpoint& resumed);
 
-/// Keeps other runs, which would mix their checkpoints with ours, out of a directory until it goes.
-/// ConfigError when there is one already. Where the directory cannot be locked nothing is kept out,
-/// and a warning says why.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(const std::string& directory);
-  ~DirectoryLock();
-  DirectoryLock(const DirectoryLock&) = delete;
-
- private:
-  int descriptor_;
-};
+/// Locks the directory of --save. ConfigError naming the flag when another run holds it; where it
+/// cannot be locked, a warning on stderr.
+std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory);
 
 }  // namespace zg::tools

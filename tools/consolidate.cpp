@@ -35,7 +35,7 @@ std::string split(const ConsolidateOptions& options) {
   settings.loss = std::numeric_limits<double>::quiet_NaN();
   const bool is_new = !path_exists(options.to);
   make_directories(options.to);
-  const DirectoryLock lock(options.to);  // a run may be about to save there
+  const auto lock = lock_directory(options.to);  // a run may be about to save there
   std::string hash;
   try {
     check_without_checkpoints(options.to);  // of one that has just ended

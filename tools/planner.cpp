@@ -6,20 +6,20 @@
 #include <limits>
 #include <thread>
 
-#include "tools/checkpoint_directory.h"
 #include "tools/setup.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
+#include "zero/checkpoint_directory.h"
 
 namespace zg::tools {
 
 namespace {
 
 // What the end of a run reserves: saving, the first batch of its scores or of validation, the hash.
-void walk_end(const Run& run, Stepper& stepper, CheckpointDirectory& checkpoints) {
+void walk_end(const Run& run, Stepper& stepper, zero::CheckpointDirectory& checkpoints) {
   const TrainOptions& options = run.options;
   if (!options.save.empty() || options.given.count("--save") > 0)
-    checkpoints.save(stepper.engine(), stepper.settings(), 0);
+    checkpoints.save(stepper.engine(), stepper.checkpoint_info(0));
   checkpoints.finish();
   const bool asks = run.dataset->question_length() > 0;
   if (asks && options.score_samples > 0)
@@ -39,14 +39,14 @@ RankMemory walk(const Run& run, int rank) {
   Stepper stepper(run, *ranks, Device::meta(rank, options, run.options.place.type),
                   MemoryRows::Keep::all_steps);
   stepper.load();
-  CheckpointDirectory checkpoints({.behind = run.options.async_save}, nullptr);
+  zero::CheckpointDirectory checkpoints({.behind = run.options.async_save});
   while (stepper.engine().steps() < run.steps) {
     stepper.step();
     const int64_t steps = stepper.engine().steps();
     if (is_due(steps, run.options.eval_interval)) stepper.validation_loss();
     if (is_due(steps, run.options.sample_interval)) stepper.sample();
     if (is_due(steps, run.options.save_interval))
-      checkpoints.save(stepper.engine(), stepper.settings(), 0);
+      checkpoints.save(stepper.engine(), stepper.checkpoint_info(0));
     stepper.agreed(0);
   }
   RankMemory memory = stepper.rank_memory();

@@ -92,7 +92,7 @@ void check_outputs(Run& run) {
   refuse_kill_switch(options.kill_switch);
   if (!writes_checkpoints(options)) return;
   make_directories(options.save);
-  if (!run.lock) run.lock = std::make_shared<DirectoryLock>(options.save);
+  if (!run.lock) run.lock = lock_directory(options.save);
   check_own_directory(options.save, run.checkpoint);
 }
 
@@ -250,7 +250,7 @@ bool TracedSteps::write() {
 }
 
 Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset,
-                std::shared_ptr<DirectoryLock> lock) {
+                std::shared_ptr<zero::DirectoryLock> lock) {
   Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
   if (!options.only_planned) require_device(options.place.type);
@@ -263,7 +263,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
                       options.resume);
   // Before the choice, so that no other run saves or removes checkpoints there behind it.
   if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
-    run.lock = std::make_shared<DirectoryLock>(options.save);
+    run.lock = lock_directory(options.save);
   if (!options.resume.empty()) run.checkpoint = checkpoint_to_resume(options.resume, options.save);
   if (run.checkpoint) {
     const zero::CheckpointInfo& info = run.checkpoint->manifest().info;

@@ -27,8 +27,8 @@ struct TracedSteps {
 
 /// What the ranks of one run share: read, checked and solved once, before any of them starts.
 struct Run {
-  TrainOptions options;                 ///< with what a resumed checkpoint says
-  std::shared_ptr<DirectoryLock> lock;  ///< of --save, by the process that writes there
+  TrainOptions options;                       ///< with what a resumed checkpoint says
+  std::shared_ptr<zero::DirectoryLock> lock;  ///< of --save, by the process that writes there
   /// The step_N that it goes on from, open until every rank has loaded it; null: a fresh start.
   Checkpoint checkpoint;
   std::string resumed;     ///< its path; empty: a fresh start
@@ -51,6 +51,6 @@ void check_writable(const char* flag, const std::string& path);
 /// lock, --save is locked already.
 Run prepare_run(const TrainOptions& options,
                 std::shared_ptr<const models::Dataset> dataset = nullptr,
-                std::shared_ptr<DirectoryLock> lock = nullptr);
+                std::shared_ptr<zero::DirectoryLock> lock = nullptr);
 
 }  // namespace zg::tools

@@ -196,6 +196,14 @@ Stepper::Step Stepper::take_step() {
   return done;
 }
 
+zero::CheckpointInfo Stepper::checkpoint_info(int64_t micro_batches) const {
+  zero::CheckpointInfo info = tools::checkpoint_info(settings_);
+  info.steps = engine_->steps();
+  info.skipped = engine_->skipped();
+  info.micro_batches = micro_batches;
+  return info;
+}
+
 Tape Stepper::inference_tape() {
   if (reaches_stop()) throw Stopped{};
   return engine_->inference_tape();

@@ -40,6 +40,8 @@ class Stepper {
   /// One optimizer step on the next samples, at the schedule's rate for what was taken so far.
   /// Stopped: the state is as it was before.
   Step step();
+  /// The run as a checkpoint of this moment keeps it.
+  zero::CheckpointInfo checkpoint_info(int64_t micro_batches) const;
   /// From here on steps, validation and samples look for this stop before each micro-batch and each
   /// token, and throw Stopped at it. Null: they do not.
   void stop_with(CommonStop* stop) { stop_ = stop; }

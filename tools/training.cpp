@@ -51,10 +51,19 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
 void Training::prepare_engine() {
   if (!options_.save.empty())
     checkpoints_.emplace(
-        CheckpointDirectory::Options{
-            .path = options_.save, .keep = options_.save_top_k, .behind = options_.async_save},
+        zero::CheckpointDirectory::Options{
+            .path = options_.save,
+            .keep = options_.save_top_k,
+            .behind = options_.async_save,
+            .loss_of =
+                [](const zero::CheckpointInfo& info, const std::string& step_n) {
+                  return settings_from_json(info.config_json, step_n).loss;
+                }},
         [this](const std::string& step_n, const zero::CheckpointSave::Result& result) {
           report_save(step_n, result);
+        },
+        [](const std::string& message) {
+          std::fprintf(stderr, "warning: --save-top-k: %s\n", harmless(message).c_str());
         });
   micro_batches_ = stepper_.load();
   if (!run_.resumed.empty()) {
@@ -345,7 +354,8 @@ void Training::print_memory_table() {
 void Training::save() {
   if (saved_at_ == engine_.steps()) return;
   stepper_.pass(Drill::Phase::save, engine_.steps() - 1);
-  saved_at_ = checkpoints_->save(engine_, settings_, micro_batches_) ? engine_.steps() : -1;
+  saved_at_ =
+      checkpoints_->save(engine_, stepper_.checkpoint_info(micro_batches_)) ? engine_.steps() : -1;
 }
 
 /// With what the run has come to on the disk; false: it is not there.

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "runtime/comm.h"
-#include "tools/checkpoint_directory.h"
 #include "tools/checkpoints.h"
 #include "tools/console.h"
 #include "tools/deepspeed_log.h"
@@ -67,7 +66,7 @@ class Training {
   Settings& settings_;  ///< position and loss move on
   zero::Engine& engine_;
   RankMemory memory_;
-  std::optional<CheckpointDirectory> checkpoints_;  ///< without --save none
+  std::optional<zero::CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardFile> tensorboard_;
   bool results_lost_ = false;  ///< of one of them
