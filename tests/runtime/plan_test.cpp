@@ -1,0 +1,81 @@
+#include "runtime/plan.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/error.h"
+#include "runtime/processes.h"
+#include "tests/error_message.h"
+#include "tests/runtime/mpirun.h"
+
+// Programs of tensors and collectives; those with an engine are in tests/zero/plan_test.cpp.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+/// Ranks that allocate and exchange differently; rank 1 allocates more where `extra` says so.
+Program exchange(bool extra = false) {
+  return [extra](Communicator& ranks, const Device& device) {
+    const Tensor own = Tensor::zeros({300 * (ranks.rank() + 1)}, DType::f32, device);
+    const PhaseScope phase(device, "exchange");
+    const Tensor shard = Tensor::zeros({64}, DType::f32, device);
+    const Tensor full = Tensor::empty({64 * ranks.size()}, DType::f32, device);
+    ranks.wait(ranks.all_gather(shard, full, "all"));
+    const NameScope name(device, "surplus");
+    if (extra && ranks.rank() == 1) const Tensor more = Tensor::empty({777}, DType::f32, device);
+    count_step(device);
+  };
+}
+
+}  // namespace
+
+TEST_CASE("mpi child: planned ranks" * doctest::skip()) {
+  const std::string want = std::getenv("ZG_TEST_MPI");
+  const Plan plan = plan_ranks(3, exchange());
+  try {
+    const MemoryReport run = run_ranks(3, exchange(want == "surplus"), {.expect = &plan});
+    std::fprintf(stderr, "rank %d: %zu ranks, %s\n", process_place()->rank, run.ranks.size(),
+                 run == plan && run.json() == plan.json() ? "as planned" : run.json().c_str());
+  } catch (const Error& error) {
+    std::fprintf(stderr, "rank %d: %s\n", process_place()->rank, error.what());
+    std::_Exit(1);
+  }
+}
+
+TEST_CASE("mpi: each process has the report of all ranks, which is the plan's") {
+  if (skips_mpi("planned ranks")) return;
+  const Ended ended = mpirun(3, "mpi child: planned ranks", "ZG_TEST_MPI=same", "");
+  CAPTURE(ended.text);
+  CHECK(ended.status == 0);
+  for (const int rank : {0, 1, 2})
+    CHECK(contains(ended.text, "rank " + std::to_string(rank) + ": 3 ranks, as planned"));
+}
+
+TEST_CASE("mpi: a process that differs from its plan is named with what it did") {
+  if (skips_mpi("planned ranks")) return;
+  const Ended ended = mpirun(3, "mpi child: planned ranks", "ZG_TEST_MPI=surplus", "");
+  CAPTURE(ended.text);
+  CHECK(ended.status != 0);
+  CHECK(contains(ended.text,
+                 "rank 1/3: plan: expected the end after event 4, got an allocation of 3328 bytes "
+                 "of activation (device) for 'surplus' in step 0, phase exchange"));
+}
+
+TEST_CASE("a report is a value: equal where all bytes are, and different by each of them") {
+  const Plan plan = plan_ranks(2, exchange());
+  CHECK((plan == plan_ranks(2, exchange())));
+  CHECK((plan != plan_ranks(2, exchange(true))));
+  CHECK(plan.ranks[0].steps == 1);
+  CHECK(plan.ranks[0].phases.size() == 2);
+  CHECK(plan.peaks().size() == 2);
+  CHECK(plan.ranks[1].peak[0] > plan.ranks[0].peak[0]);
+  MemoryReport other = plan;
+  CHECK((other == plan));
+  other.ranks[1].wire[0].bytes += 1;
+  CHECK((other != plan));
+  CHECK(contains(plan.json(), R"({"schema":"zerograd.memory/1","world":2,)"));
+  CHECK(contains(plan.table(), "| exchange | device |"));
+}
