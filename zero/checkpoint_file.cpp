@@ -277,6 +277,7 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
     Manifest manifest = manifest_from(text, file);
     if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
   }
+  if (newest && engine.mesh() && path_exists(path)) return std::nullopt;  // what is there knows all
   if (newest && engine.mesh())
     throw Unsupported(
         "load: " + path +

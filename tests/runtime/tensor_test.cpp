@@ -96,12 +96,16 @@ TEST_CASE("every dtype holds values and reports its size") {
         std::vector<bool>{true, true});
 }
 
-TEST_CASE("a meta tensor has a shape and a place in the books, but no values") {
+TEST_CASE("a meta tensor has a shape and a place in the books, and reads as zeros") {
   const Device device = Device::meta();
   const Tensor x = Tensor::zeros({1000}, DType::f32, device);
   CHECK(device.memory().live() == arena_bytes(4000));
-  CHECK(x.data<float>() == nullptr);
-  CHECK_THROWS_AS(x.to_host<float>(), Unsupported);
+  CHECK(x.raw() == nullptr);
+  CHECK_THROWS_AS(x.data<float>(), Unsupported);
+  CHECK(x.to_host<float>() == std::vector<float>(1000));
+  CHECK(Tensor::full({}, 3.0, DType::f32, device).item() == 0.0);
+  CHECK(Tensor::full({2}, 1.0, DType::boolean, device).to_host<bool>() ==
+        std::vector<bool>{false, false});
 }
 
 TEST_CASE("devices are parsed by name and each call makes a new one") {
