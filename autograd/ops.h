@@ -143,6 +143,8 @@ ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tenso
 ZG_API Var mse(const Var& x, const Var& target);  ///< mean of squared differences
 
 // --- operators: the functions above by their signs ---
+// A comparison gives a bool tensor, element by element. `if (a < b)` does not compare: like any Var
+// in a condition it asks whether there is one. Use (a < b).value().item() for a single element.
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 inline Var operator+(const Var& a, double b) { return add(a, b); }
 inline Var operator+(double a, const Var& b) { return add(b, a); }

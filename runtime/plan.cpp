@@ -106,6 +106,11 @@ Space space_from(const std::string& name) {
   throw CommError("run_ranks: a rank reports a space '" + name + "'");
 }
 
+std::string described(const Device::Traits& machine) {
+  return std::string(name_of(machine.backend)) + ", " + name_of(machine.isa) + ", " +
+         std::to_string(machine.threads) + " threads";
+}
+
 /// What json_of() wrote on another process. A run that returns was refused nothing.
 RankReport report_from(const Json& json) {
   RankReport report{.rank = json.at("rank"),
@@ -123,7 +128,8 @@ RankReport report_from(const Json& json) {
   return report;
 }
 
-void check_world(int world) {
+void check(int world, const Program& program) {
+  if (!program) throw ConfigError("ranks: expected a program, got an empty function");
   if (world < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(world));
 }
 
@@ -138,6 +144,7 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
     const std::unique_ptr<Communicator> ranks = recorded(*counting, recorder);
     try {
       program(*ranks, device);
+      recorder.forget_refusal();
     } catch (const PlanEnd&) {
       plan.complete = false;
     } catch (const OutOfMemory&) {
@@ -209,7 +216,11 @@ void count_step(const Device& device) {
 }
 
 Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
-  check_world(world);
+  check(world, program);
+  if (options.steps < 0 || options.most_steps < 1 || options.most_reads < 1)
+    throw ConfigError("plan: expected steps of 0 or more and limits of 1 or more, got " +
+                      std::to_string(options.steps) + ", " + std::to_string(options.most_steps) +
+                      " and " + std::to_string(options.most_reads));
   if (options.type == Device::Type::meta)
     throw ConfigError("plan: expected the type of the run's devices, cpu, cuda or hpu; got meta");
   DeviceOptions device_options = options.device;
@@ -233,7 +244,7 @@ Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
 }
 
 MemoryReport run_ranks(int world, const Program& program, const RunOptions& options) {
-  check_world(world);
+  check(world, program);
   if (options.expect && options.expect->world != world)
     throw ConfigError("run_ranks: expected a plan of " + std::to_string(world) +
                       " ranks, got one of " + std::to_string(options.expect->world));
@@ -241,14 +252,18 @@ MemoryReport run_ranks(int world, const Program& program, const RunOptions& opti
   report.ranks.resize(static_cast<size_t>(world));
   std::mutex mutex;
   const auto run_rank = [&](Communicator& inner, const Device& device) {
+    if (options.expect && options.expect->machine != device.traits())
+      throw PlanError("run_ranks: the plan was made for " + described(options.expect->machine) +
+                      ", the run has " + described(device.traits()) +
+                      "; expected the same; see PlanOptions::device and type");
     Recorder recorder(inner.rank(), options.expect);
     {
       const RecordingScope scope(device, recorder);
       const std::unique_ptr<Communicator> ranks = recorded(inner, recorder);
       program(*ranks, device);
     }
-    recorder.finish();
     const RankReport own = recorder.report(device);
+    recorder.finish(own);
     const std::lock_guard lock(mutex);
     report.machine = device.traits();
     report.ranks[static_cast<size_t>(inner.rank())] = own;

@@ -53,7 +53,8 @@ struct RankReport {
   WireCounts wire{};                            ///< received, over all groups of the rank
   SwapCount file_io{};                          ///< to and from Space::file
   int64_t steps = 0;                            ///< calls of count_step()
-  std::optional<RefusedAllocation> refused;     ///< plans only: the rank would end here
+  /// Of a plan: the rank ends here. A program that catches OutOfMemory and goes on has none.
+  std::optional<RefusedAllocation> refused;
 
   bool operator==(const RankReport&) const = default;
 };
@@ -123,8 +124,9 @@ ZG_API void count_step(const Device& device);
 
 struct RunOptions {
   LocalOptions local = {};
-  /// Compares every allocation and collective with the plan of its rank, in order: PlanError with
-  /// rank, step, what was planned and what came, at the first that differs.
+  /// Compares every allocation and collective with the plan of its rank, in order, and at the end
+  /// the report: PlanError with rank, step, what was planned and what came, at the first
+  /// difference.
   const Plan* expect = nullptr;
 };
 

@@ -24,6 +24,39 @@ const RankEvents* events_of(const Plan* plan, int rank) {
   return found == plan->events.end() ? nullptr : &*found;
 }
 
+const RankReport* report_of(const Plan* plan, int rank) {
+  if (!plan) return nullptr;
+  const auto found = std::find_if(plan->ranks.begin(), plan->ranks.end(),
+                                  [&](const RankReport& report) { return report.rank == rank; });
+  return found == plan->ranks.end() ? nullptr : &*found;
+}
+
+std::string difference(const std::string& what, int64_t planned, int64_t got) {
+  return what + " " + std::to_string(planned) + " were planned and " + std::to_string(got) +
+         " taken";
+}
+
+std::string first_difference(const RankReport& planned, const RankReport& own) {
+  if (planned.steps != own.steps) return difference("of steps", planned.steps, own.steps);
+  for (size_t i = 0; i < std::min(planned.phases.size(), own.phases.size()); ++i) {
+    const MemoryTracker::Row &a = planned.phases[i], &b = own.phases[i];
+    const std::string where = " in phase " + b.phase + " (" + name_of(b.space) + ")";
+    if (a.peak != b.peak) return difference("of bytes at the peak" + where, a.peak, b.peak);
+    if (a.reserved != b.reserved)
+      return difference("of bytes reserved" + where, a.reserved, b.reserved);
+    if (a != b) return "bytes by purpose differ" + where;
+  }
+  for (size_t i = 0; i < planned.peak.size(); ++i) {
+    const std::string where = std::string(" in space ") + name_of(static_cast<Space>(i));
+    if (planned.peak[i] != own.peak[i])
+      return difference("of bytes at the peak" + where, planned.peak[i], own.peak[i]);
+    if (planned.reserved[i] != own.reserved[i])
+      return difference("of bytes reserved" + where, planned.reserved[i], own.reserved[i]);
+  }
+  if (planned.file_io != own.file_io) return "the bytes to and from files differ";
+  return "the bytes on the wire differ";
+}
+
 }  // namespace
 
 Recorder::Recorder(int rank, const PlanOptions& limits)
@@ -39,6 +72,7 @@ Recorder::Recorder(int rank, const Plan* expected)
     : rank_(rank),
       mode_(events_of(expected, rank) ? Mode::compare : Mode::ignore),
       expected_(events_of(expected, rank)),
+      expected_report_(report_of(expected, rank)),
       expected_is_complete_(expected && expected->complete) {}
 
 void plan_file(const Device& device, const std::string& path, const std::string& text) {
@@ -83,8 +117,15 @@ void Recorder::note_step() {
                     "try PlanOptions::steps to plan the first ones, or raise most_steps");
 }
 
-void Recorder::finish() const {
-  if (mode_ != Mode::compare || next_ == expected_->events.size() || !expected_is_complete_) return;
+void Recorder::finish(const RankReport& own) const {
+  if (mode_ != Mode::compare || !expected_is_complete_) return;
+  if (next_ == expected_->events.size()) {
+    if (own == *expected_report_) return;
+    throw PlanError("plan: every allocation and collective is as planned, but " +
+                    first_difference(*expected_report_, own) +
+                    "; look for memory that is freed earlier or later, or for steps that are "
+                    "counted, depending on a value");
+  }
   const PlannedEvent& event = expected_->events[next_];
   throw PlanError("plan: the program ended after event " + std::to_string(next_) + " of " +
                   std::to_string(expected_->events.size()) + "; next was planned: " +

@@ -22,13 +22,17 @@ class Recorder {
                        const std::string& name);
   void note_collective(Collective collective, int64_t bytes, const std::string& name,
                        const std::string& group);
-  void note_refusal(RefusedAllocation refused) { refused_ = std::move(refused); }
+  /// Kept in a plan: a run ends with the error itself.
+  void note_refusal(RefusedAllocation refused) {
+    if (mode_ == Mode::keep) refused_ = std::move(refused);
+  }
+  void forget_refusal() { refused_.reset(); }  ///< the program went on without the memory
   void note_read();
   void note_wire(const WireCounts& wire);  ///< of a group that ends
   void note_step();                        ///< may throw PlanEnd or PlanError
 
-  /// PlanError when the plan has events that did not come.
-  void finish() const;
+  /// PlanError when the plan has events that did not come, or `own` is not its report.
+  void finish(const RankReport& own) const;
 
   RankReport report(const Device& device) const;
   RankEvents take_events() { return std::move(own_); }
@@ -45,6 +49,7 @@ class Recorder {
   const Mode mode_;
   const int64_t last_step_ = 0, most_steps_ = 0, most_reads_ = 0;
   const RankEvents* expected_ = nullptr;
+  const RankReport* expected_report_ = nullptr;
   const bool expected_is_complete_ = false;
   size_t next_ = 0;  // of the expected events
   RankEvents own_;

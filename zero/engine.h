@@ -92,7 +92,7 @@ class ZG_API Engine final : public ParameterSource {
 
   /// XXH3-128 in hex over the little-endian f32 bytes of all master parameters, in byte order of
   /// their names: of the whole model, however ranks share it out. "planned" on a meta device, after
-  /// the same exchanges. Collective.
+  /// the same exchanges; Unsupported there where ranks have parts of the model. Collective.
   std::string parameter_hash() const;
 
   /// The f32 bytes of this rank's part of one parameter: master, first and second moment, or the

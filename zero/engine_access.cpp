@@ -129,6 +129,12 @@ RestingBytes Engine::resting_bytes() const {
 
 std::string Engine::parameter_hash() const {
   static_assert(std::endian::native == std::endian::little, "the hash is of little-endian bytes");
+  if (state_->on_meta() && state_->mesh &&
+      state_->mesh->shape.pipeline * state_->mesh->shape.tensor > 1)
+    throw Unsupported(
+        "parameter_hash: a plan does not know the parts of the model that other ranks have; "
+        "expected "
+        "ranks of the data axis only; try a program without the hash");
   Checksum hash;
   WholeModel model(*this);
   for (const auto& [name, entry] : model.entries())

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "autograd/ops.h"
 #include "autograd/ops/broadcast.h"
 #include "autograd/ops/gradient.h"
@@ -21,8 +23,12 @@ Operands operands(const char* op, const Var& a, const Var& b) {
   return sides;
 }
 
-/// A number as an operand beside `like`, in its dtype.
-Var constant(double value, const Tensor& like) {
+/// A number as an operand beside `like`, in its dtype. Integers take whole numbers.
+Var constant(const char* op, double value, const Tensor& like) {
+  if (!is_floating(like.dtype()) && value != std::trunc(value))
+    throw DTypeError(std::string(op) + ": got the number " + std::to_string(value) + " beside " +
+                     name_of(like.dtype()) + " " + like.shape().str() +
+                     "; expected a whole number; try cast");
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 
@@ -91,7 +97,7 @@ Var pair_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
 // The factor is not rounded to a's dtype: 1 / sqrt(D) in bf16 would be off by up to 0.4%.
 Var multiplied(const char* op, const char* name, const Var& a, double b) {
   const Tensor values = operand(op, name, a);
-  if (!is_floating(values.dtype())) return product_of(op, a, constant(b, values));
+  if (!is_floating(values.dtype())) return product_of(op, a, constant(op, b, values));
   return record(op, {a}, scaled(values, b, values.device().compute()), {}, b,
                 [](double factor, const BackwardPass& pass) {
                   pass.accumulate(0, scaled(pass.gradient_of_output(), factor, pass.stream()));
@@ -102,7 +108,7 @@ Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
   return computed(name, op, operands(name, a, b));
 }
 Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
-  return comparison(name, op, a, constant(b, operand(name, "a", a)));
+  return comparison(name, op, a, constant(name, b, operand(name, "a", a)));
 }
 
 }  // namespace
@@ -119,13 +125,13 @@ Var pow(const Var& a, const Var& b) {
   return pair_of("pow", BinaryOp::power, a, b);
 }
 
-Var add(const Var& a, double b) { return add(a, constant(b, operand("add", "a", a))); }
-Var pow(const Var& a, double b) { return pow(a, constant(b, operand("pow", "a", a))); }
+Var add(const Var& a, double b) { return add(a, constant("add", b, operand("add", "a", a))); }
+Var pow(const Var& a, double b) { return pow(a, constant("pow", b, operand("pow", "a", a))); }
 
-Var div(double a, const Var& b) { return div(constant(a, operand("div", "b", b)), b); }
+Var div(double a, const Var& b) { return div(constant("div", a, operand("div", "b", b)), b); }
 Var div(const Var& a, double b) {
   const Tensor values = operand("div", "a", a);
-  if (!is_floating(values.dtype())) return div(a, constant(b, values));
+  if (!is_floating(values.dtype())) return div(a, constant("div", b, values));
   return multiplied("div", "a", a, 1.0 / b);
 }
 

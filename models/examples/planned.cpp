@@ -43,12 +43,12 @@ struct Net {
 // What every rank does. It asks no device for a value that decides what it does next.
 void train(Communicator& ranks, const Device& device) {
   ParameterStore store;
-  const Net net(store, /*depth=*/6, /*width=*/128);
+  const Net net(store, /*depth=*/6, /*width=*/256);
   zero::Engine engine(
       store, ranks, device,
       {.stage = 3, .offload = {.optimizer = Space::file}, .param_persistence_threshold = 0});
   for (int step = 0; step < 3; ++step) {
-    const Tensor x = Tensor::full({32, 128}, 0.1 * (step + 1), DType::f32, device);
+    const Tensor x = Tensor::full({32, 256}, 0.1 * (step + 1), DType::f32, device);
     Tape tape = engine.tape();
     Var loss;
     {
@@ -74,10 +74,10 @@ int main() {
 
   // The same plan under a cap: which rank ends, and what it asked for.
   DeviceOptions small = device;
-  small.memory_limit = 300 * 1024;
+  small.memory_limit = 2 << 20;
   const Plan capped = plan_ranks(3, train, {.device = small});
   if (const auto& refused = capped.ranks[0].refused)
-    std::printf("with 300 KiB rank 0 ends in phase %s at %lld bytes of %s for %s\n",
+    std::printf("with 2 MiB rank 0 ends in phase %s at %lld bytes of %s for %s\n",
                 refused->phase.c_str(), static_cast<long long>(refused->bytes),
                 name_of(refused->purpose), refused->name.c_str());
   return equal && capped.ranks[0].refused ? 0 : 1;

@@ -160,6 +160,17 @@ TEST_CASE("gradients of operators with numbers on either side") {
   check_gradient([](Tape&, Vars in) { return (1 - in[0]) * in[0] / (1 + in[0]); }, x);
 }
 
+TEST_CASE("an integer tensor beside a number with a fraction is refused, not rounded") {
+  const Var k(Tensor::from(std::vector<int64_t>{7, -7, 4}, {3}, shared_device()));
+  CHECK((k < 5.0).value().to_host<bool>() == std::vector<bool>{false, true, true});
+  CHECK_THROWS_AS(k < 4.5, DTypeError);
+  CHECK_THROWS_AS(k == 0.5, DTypeError);
+  CHECK_THROWS_AS(k + 0.5, DTypeError);
+  CHECK_THROWS_AS(k * 1.5, DTypeError);
+  CHECK_THROWS_AS(k / 0.5, DTypeError);
+  CHECK_THROWS_AS(1.5 / k, DTypeError);
+}
+
 TEST_CASE("integers divide by numbers as by tensors, and a zero is refused") {
   const Var x(Tensor::from(std::vector<int64_t>{7, -7, 6}, {3}, shared_device()));
   CHECK((x / 2).value().to_host<int64_t>() == std::vector<int64_t>{3, -3, 3});

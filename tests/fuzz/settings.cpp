@@ -104,7 +104,7 @@ void use(const Settings& settings) {
         tools::largest_divisor(std::max<int64_t>(common / ranks, 1), settings.micro_batch);
     if (micro < 1 || micro > settings.micro_batch) report("no micro-batch", std::to_string(micro));
   }
-  const tools::Progress end = tools::advanced(
+  const tools::Progress end = zero::advanced(
       settings.rampup, whole, {.steps = 0, .samples = settings.samples},
       {.steps = std::numeric_limits<int64_t>::max(), .samples = settings.train_samples});
   if (end.steps < 0 || end.samples < 0) report("before its beginning", std::to_string(end.steps));

@@ -79,3 +79,50 @@ TEST_CASE("a report is a value: equal where all bytes are, and different by each
   CHECK(contains(plan.json(), R"({"schema":"zerograd.memory/1","world":2,)"));
   CHECK(contains(plan.table(), "| exchange | device |"));
 }
+
+TEST_CASE("a program that goes on without refused memory is planned and run alike") {
+  const Program program = [](Communicator&, const Device& device) {
+    try {
+      Tensor::zeros({4 << 20}, DType::f32, device);
+    } catch (const OutOfMemory&) {
+    }
+    const Tensor small = Tensor::zeros({100}, DType::f32, device);
+  };
+  const DeviceOptions device = {.threads = 1, .memory_limit = 6 << 20};
+  const Plan plan = plan_ranks(1, program, {.device = device});
+  CHECK_FALSE(plan.ranks[0].refused);
+  CHECK((run_ranks(1, program, {.local = {.device = device}, .expect = &plan}) == plan));
+}
+
+TEST_CASE("memory that is freed, and steps that are counted, by a value are named") {
+  const auto differs = [](const Program& program) {
+    const Plan plan = plan_ranks(1, program);
+    return message_of<PlanError>([&] { run_ranks(1, program, {.expect = &plan}); });
+  };
+  const std::string freed = differs([](Communicator&, const Device& device) {
+    Tensor a = Tensor::full({5000}, 1.0, DType::f32, device);
+    const Tensor one = Tensor::full({1}, 1.0, DType::f32, device);
+    if (one.item() > 0) a = {};
+    const Tensor b = Tensor::zeros({5000}, DType::f32, device);
+  });
+  CHECK(contains(freed, "of bytes at the peak in phase outside (device) 40704 were planned and "));
+  const std::string counted = differs([](Communicator&, const Device& device) {
+    const Tensor one = Tensor::full({1}, 1.0, DType::f32, device);
+    if (one.item() > 0) count_step(device);
+  });
+  CHECK(contains(counted, "of steps 0 were planned and 1 taken"));
+}
+
+TEST_CASE("a plan of another machine, an empty program and negative limits are refused") {
+  PlanOptions options;
+  options.device.threads = 1;
+  const Plan plan = plan_ranks(2, exchange(), options);
+  RunOptions run = {.expect = &plan};
+  run.local.device.threads = 2;
+  CHECK(contains(message_of<PlanError>([&] { run_ranks(2, exchange(), run); }),
+                 "1 threads, the run has "));
+  CHECK_THROWS_AS(plan_ranks(1, Program()), ConfigError);
+  CHECK_THROWS_AS(run_ranks(1, Program()), ConfigError);
+  options.steps = -1;
+  CHECK_THROWS_AS(plan_ranks(1, exchange(), options), ConfigError);
+}

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "autograd/ops.h"
+#include "runtime/mesh.h"
 #include "runtime/plan.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
@@ -393,4 +394,18 @@ TEST_CASE("what a planned program throws comes back with its rank") {
   };
   CHECK(contains(message_of<ShapeError>([&] { plan_ranks(3, program); }),
                  "rank 1/3: add: cannot broadcast"));
+}
+
+TEST_CASE("the hash of a model whose parts other ranks have is no part of a plan, which says so") {
+  const Program program = [](Communicator& ranks, const Device& device) {
+    const Mesh mesh(ranks, {.pipeline = 2});
+    ParameterStore store;
+    const std::string name = "w" + std::to_string(mesh.stage);
+    store.add(store.unit(name), name, {4}, Init::zeros());
+    zero::Engine engine(store, mesh, device);
+    engine.parameter_hash();
+  };
+  CHECK(
+      contains(message_of<Unsupported>([&] { plan_ranks(2, program); }), "parameter_hash: a plan"));
+  CHECK(run_ranks(2, program).ranks.size() == 2);
 }
