@@ -137,7 +137,7 @@ class TokenFileWriter final : public TokenWriter {
   OutputFile file_;
 };
 
-/// Of a set of its own.
+/// Has a set of its own.
 class OneSet final : public TokenWriter {
  public:
   using Make = std::function<std::unique_ptr<TokenWriter>(FileSet& files, const std::string& name)>;

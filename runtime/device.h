@@ -98,7 +98,7 @@ class ZG_API Device {
   std::unique_ptr<Stream> make_stream(const char* name) const;
   MemoryTracker& memory() const;  ///< accounting of every byte allocated here
 
-  /// What happens on the device goes to this trace from now on, as that of a rank; null ends it.
+  /// Records the device's work in this trace from now on, as that of a rank; null ends it.
   /// Nothing of the device may be under way. Without a rank: the device's index.
   void set_trace(std::shared_ptr<Trace> trace, int rank = -1) const;
   Trace* trace() const;  ///< null when not tracing

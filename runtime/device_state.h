@@ -46,7 +46,7 @@ class Ledger final : public MemoryTracker {
   Purpose exchange_purpose(Purpose purpose);
   std::string exchange_phase(std::string phase);
   std::string exchange_name(std::string name);
-  /// What is told of every allocation, before it is made; null ends that. It must outlive the
+  /// Told of every allocation before it is made; null ends that. It must outlive the
   /// device's allocations.
   void set_recorder(Recorder* recorder) { recorder_ = recorder; }
   Recorder* recorder() const { return recorder_; }

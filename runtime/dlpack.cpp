@@ -100,7 +100,7 @@ bool is_contiguous(const DLTensor& tensor) {
   return true;
 }
 
-/// What the other program holds on to.
+/// Held by the other program.
 struct Shared {
   DLManagedTensor managed;
   Tensor tensor;

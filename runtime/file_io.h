@@ -85,7 +85,7 @@ ZG_API void sync_directory(const std::string& path);
 /// file that was there is gone; a directory that was there is now called `from`.
 ZG_API void rename_over(const std::string& from, const std::string& to);
 
-// What a path leads to, through links. FileError where the system does not say: a loop of links, a
+// Where a path leads, through links. FileError where the system does not say: a loop of links, a
 // name that is too long, a folder on the way that may not be searched.
 ZG_API bool is_regular_file(const std::string& path);
 ZG_API bool is_directory(const std::string& path);

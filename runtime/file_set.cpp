@@ -112,7 +112,7 @@ struct FileSetState {
     }
   }
 
-  /// What the link of a name says.
+  /// The target of the link of a name.
   fs::path link_of(const fs::path& file) const {
     fs::path target;
     for (auto part = file.begin(); std::next(part) != file.end(); ++part) target /= "..";

@@ -111,7 +111,7 @@ std::string described(const Device::Traits& machine) {
          std::to_string(machine.threads) + " threads";
 }
 
-/// What json_of() wrote on another process. A run that returns was refused nothing.
+/// Reads what json_of() wrote on another process. A run that returns was refused nothing.
 RankReport report_from(const Json& json) {
   RankReport report{.rank = json.at("rank"),
                     .peak = spaces_from(json.at("peak")),

@@ -42,7 +42,7 @@ struct RefusedAllocation {
   bool operator==(const RefusedAllocation&) const = default;
 };
 
-/// What one rank took, or will take.
+/// The memory and the exchanges of one rank, as taken or as planned.
 struct RankReport {
   int rank = 0;
   /// A row for each phase and space, in order of first use: the bytes by purpose when the phase's
@@ -53,13 +53,13 @@ struct RankReport {
   WireCounts wire{};                            ///< received, over all groups of the rank
   SwapCount file_io{};                          ///< to and from Space::file
   int64_t steps = 0;                            ///< calls of count_step()
-  /// Of a plan: the rank ends here. A program that catches OutOfMemory and goes on has none.
+  /// In a plan: the rank ends here. A program that catches OutOfMemory and goes on has none.
   std::optional<RefusedAllocation> refused;
 
   bool operator==(const RankReport&) const = default;
 };
 
-/// What the ranks of a program took, or will take.
+/// The memory and the exchanges of a program's ranks, as taken or as planned.
 struct ZG_API MemoryReport {
   int world = 1;
   Device::Traits machine;

@@ -8,7 +8,7 @@
 
 namespace zg {
 
-/// What one rank allocates and exchanges, in program order: kept as the events of a plan, or
+/// Records allocations and exchanges of one rank in program order: kept as a plan's events, or
 /// compared with them. Used by the rank's own thread only.
 class Recorder {
  public:

@@ -38,7 +38,7 @@ SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) 
                 : device.swap_file->read(offset, bytes, std::move(note));
 }
 
-/// What the trace shows of a transfer; nothing without a trace.
+/// The span of a transfer in the trace; nothing without a trace.
 cpu::SwapFile::Note note_of(const Device& device, std::initializer_list<std::string_view> name) {
   cpu::SwapFile::Note note;
   if (!device.trace()) return note;

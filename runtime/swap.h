@@ -36,7 +36,7 @@ ZG_API SwapCount swapped(const Device& device);
 
 /// How the device's drive is read, "io_uring past the page cache"; empty: nothing is on one.
 ZG_API std::string swap_description(const Device& device);
-/// What is asked of it at once, "8 requests of 1048576 bytes"; empty: nothing is on one.
+/// The requests under way at once, "8 requests of 1048576 bytes"; empty: nothing is on one.
 ZG_API std::string swap_requests(const Device& device);
 
 /// Why drives are not read by io_uring here; empty: they are.

@@ -10,7 +10,7 @@
 
 #include "tests/temporary_folder.h"
 
-// What a file of Chrome trace JSON holds.
+// Reads a file of Chrome trace JSON.
 namespace zg::testing {
 
 struct TraceEvent {

@@ -45,7 +45,7 @@ class MemoryRows {
   void begin_step(int64_t step);
   void note(Cell cell);
   void drop_step();  ///< forgets the rows of a step that was given up
-  /// What a row would hold now, with the peaks since the last one; they go on.
+  /// The row of this moment, with the peaks since the last one; they go on.
   MemoryRow now() const;
   const std::vector<MemoryRow>& rows() const { return rows_; }
   int64_t step_peak() const;  ///< the most that was reserved in this step's rows

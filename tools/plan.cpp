@@ -19,8 +19,8 @@ void silence(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
   for (const char* flag :
-       {"--save", "--metrics", "--tensorboard-dir", "--trace", "--trace-steps", "--max-restarts", "--autotuning",
-        "--exit-interval", "--kill-switch-path", "--universal-checkpoint"})
+       {"--save", "--metrics", "--tensorboard-dir", "--trace", "--trace-steps", "--max-restarts",
+        "--autotuning", "--exit-interval", "--kill-switch-path", "--universal-checkpoint"})
     if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
   if (!without_effect.empty())

@@ -15,7 +15,7 @@ namespace zg::tools {
 
 namespace {
 
-// What the end of a run reserves: saving, the first batch of its scores or of validation, the hash.
+// Takes the memory of a run's end: saving, the first batch of scores or of validation, the hash.
 void walk_end(const Run& run, Stepper& stepper, zero::CheckpointDirectory& checkpoints) {
   const TrainOptions& options = run.options;
   if (!options.save.empty() || options.given.count("--save") > 0)

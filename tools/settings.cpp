@@ -337,7 +337,7 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   Settings settings;
   std::string where;
   try {
-    // What reads a value, or shows it, follows its depth.
+    // Code that reads or shows a value follows its depth.
     const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
       constexpr int deepest = 64;
       if (depth > deepest) throw ConfigError("are nested deeper than 64 levels");

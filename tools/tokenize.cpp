@@ -23,7 +23,7 @@ using Format = TokenizeOptions::Format;
 
 std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
 
-/// What --out names: everything that is written takes its place at one moment.
+/// The place that --out names: everything that is written takes it at one moment.
 struct Output {
   std::string name;  // in the set's folder
   FileSet files;

@@ -115,7 +115,7 @@ void remove_leftovers(const Run& run) {
   if (run.lock) zero::remove_unfinished(run.options.save);
 }
 
-// What the steps to trace left, where the run ended among them.
+// Writes the trace of a run that ended among the steps to trace.
 void write_trace(const Run& run) {
   if (run.traced && !run.traced->is_written) run.traced->write();
 }

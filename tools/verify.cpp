@@ -35,7 +35,7 @@ Found report(const std::string& step_folder) {
   return damages.empty() ? Found::whole : Found::damaged;
 }
 
-/// What was found in a DIR.
+/// The findings in a DIR.
 struct Summary {
   std::string newest;  // that verifies
   size_t damaged = 0, all = 0;

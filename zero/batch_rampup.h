@@ -14,7 +14,7 @@ struct ZG_API BatchRampup {
   int64_t start = 0;  ///< 0: every step has the whole batch
   int64_t increment = 0, samples = 0;
 
-  /// Of the step that begins after so many samples. It is a function of them alone, so that a
+  /// The batch of the step that begins after so many samples: a function of them alone, so that a
   /// checkpoint needs to keep nothing else.
   int64_t batch_at(int64_t consumed, int64_t whole) const;
   /// The largest number that divides every step of the way to the whole batch, and it.

@@ -80,7 +80,7 @@ ZG_API std::string find_checkpoint(const std::string& path);
 class CheckpointReader;
 /// The one that find_checkpoint() finds; what goes away meanwhile is looked for again. FileError.
 ZG_API std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path);
-/// What --resume takes: one step_N as it is, of a DIR the newest of which every byte verifies.
+/// The checkpoint that --resume takes: a step_N as it is, of a DIR the newest that verifies.
 /// `passed_over` is told of those that do not, once of each. A step_N that is removed or replaced
 /// meanwhile is none of them: the choice begins again. FileError when there is none.
 using PassedOver = std::function<void(const StepFolder& folder, const std::string& damage)>;

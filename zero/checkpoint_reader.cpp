@@ -319,7 +319,7 @@ std::vector<std::string> CheckpointReader::damages() const {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // What is not trained has neither moment.
+    // A parameter that is not trained has neither moment.
     if (has("moment1")) need("moment2");
     if (has("moment2")) need("moment1");
   }

@@ -67,7 +67,7 @@ class ZG_API CheckpointReader {
   const SafetensorsReader& file(const std::string& name) const;
   const Pieces& pieces(const std::string& parameter, const std::string& state) const;
 
-  /// What was opened, or why it could not be.
+  /// An open file, or the reason why it could not be opened.
   template <class T>
   struct Opened {
     std::optional<T> file;

@@ -36,7 +36,7 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
                       " micro-batches wait for a step and would be lost; call step first");
 }
 
-/// Of all the info's files. ConfigError.
+/// The bytes of all the info's files. ConfigError.
 int64_t check_files(const CheckpointInfo& info) {
   int64_t bytes = 0;
   for (const auto& [name, contents] : info.files) {

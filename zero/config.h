@@ -61,7 +61,7 @@ struct Config {
   float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
   OffloadOptions offload = {};
   LossScaleOptions loss_scaling = {};  ///< of f16; the other dtypes need none
-  uint64_t seed = 3407;           ///< of initial values and of stochastic rounding
+  uint64_t seed = 3407;                ///< of initial values and of stochastic rounding
 
   bool overlap_comm = true;  ///< reduce and gather while computing goes on
   /// Inexact, stages 0 and 1: each rank sums its own micro-batches and reduces once a step, so the

@@ -35,9 +35,9 @@ struct Manifest {
   std::vector<Piece> pieces;
   /// Of each shard: XXH3-128 of its bytes before the tensors. Empty: an older checkpoint.
   std::map<std::string, std::string> headers;
-  /// Of the manifest itself, once it was read: equal where all of two checkpoints is.
+  /// The checksum of the manifest itself, once read: equal where all of two checkpoints is.
   std::string checksum = {};
-  /// Of each of the info's files: XXH3-128 of its contents. A manifest that was read has these and
+  /// For each of the info's files: XXH3-128 of its contents. A manifest that was read has these and
   /// not the contents, which CheckpointReader::info() reads.
   std::map<std::string, std::string> file_checksums;
 };

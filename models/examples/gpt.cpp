@@ -16,7 +16,7 @@ using namespace zg;
 
 constexpr int64_t batch_size = 64, saved_at = 150, steps = 300;
 
-// What each rank makes for itself: the model and its data are the same on all of them.
+// Made by each rank for itself: the model and its data are the same on all of them.
 struct Program {
   std::unique_ptr<models::Dataset> data = models::sort_dataset(/*seed=*/3407);
   ParameterStore store;

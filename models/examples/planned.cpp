@@ -40,7 +40,7 @@ struct Net {
   }
 };
 
-// What every rank does. It asks no device for a value that decides what it does next.
+// The part of every rank. It asks no device for a value that decides what it does next.
 void train(Communicator& ranks, const Device& device) {
   ParameterStore store;
   const Net net(store, /*depth=*/6, /*width=*/256);

@@ -93,7 +93,7 @@ void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return done_ > ticket || failure_; };
   if (!ready()) {
-    // What is waited for is still in the queue, whose end has the ticket next_ - 1.
+    // The awaited ticket is still in the queue, whose end has the ticket next_ - 1.
     const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
     const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
                          Trace::Kind::wait);

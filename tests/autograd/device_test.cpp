@@ -19,7 +19,7 @@ namespace {
 
 Var values(const Device& device) { return Var(Tensor::zeros({2, 2}, DType::f32, device)); }
 
-/// What an operation on both says.
+/// The error of an operation on both.
 std::string refusal_of(const Device& one, const Device& other) {
   return message_of<DeviceError>([&] { add(values(one), values(other)); });
 }

@@ -92,7 +92,7 @@ Json changed(const std::string& bytes) {
   return settings;
 }
 
-/// What load and --resume compute of them.
+/// Computes from them as load and --resume do.
 void use(const Settings& settings) {
   const int64_t whole = settings.samples_per_step();
   if (whole < 1 || settings.step_samples() < 1 || settings.step_samples() > whole ||
@@ -132,7 +132,7 @@ void read(const std::string& config) {
     return;
   }
   use(settings);
-  // What was read is what would be written.
+  // A value that was read would be written alike.
   const std::string again = tools::to_json(settings);
   if (tools::to_json(tools::settings_from_json(again, "again")) != again)
     report("not what is written of it", again);

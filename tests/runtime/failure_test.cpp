@@ -172,7 +172,7 @@ TEST_CASE("the error that run_local rethrows names its rank and keeps its type")
     });
   });
   CHECK(early.starts_with("rank 1 returned early, in step 0"));
-  // What has more in it than a message comes as it is.
+  // An exception that holds more than a message comes as it is.
   struct Derived : Error {
     using Error::Error;
     int more = 7;

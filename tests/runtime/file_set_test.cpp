@@ -33,7 +33,7 @@ namespace {
 const std::vector<std::string> names = {"inner/words", "a.bin", "a.idx"};
 using Contents = std::map<std::string, std::string>;
 
-/// What a reader finds under the names of the set.
+/// Reads the files under the names of the set.
 Contents read_set(const std::string& folder) {
   Contents found;
   for (const std::string& name : names)

@@ -23,7 +23,7 @@
 // nothing of it.
 namespace zg::testing {
 
-/// What a run of the command uses, by name, as words: numbers as printf's %g writes them.
+/// The values that a run of the command uses, by name: numbers as printf's %g writes them.
 using Seen = std::map<std::string, std::string>;
 
 /// Runs the command as a user does, with a config, on a model of two layers of width 16. The word
@@ -57,7 +57,7 @@ struct Override {
   std::string flags, with_value, absent, automatic, listed;
 };
 
-/// What is expected of a key.
+/// The expectation of a key.
 struct Key {
   std::string section, key, value, absent, with_value, automatic, given;
   nlohmann::json around = nlohmann::json::object();
@@ -68,7 +68,7 @@ struct Key {
 
 std::vector<Key> parsed(std::string table);
 
-/// What is not as expected, in words; "" where all of it is. `base`: the run without the key.
+/// The first difference from what is expected, in words; "": none. `base`: the run without the key.
 /// `sees_all`: what it has and the expectation does not name must be the same.
 std::string surprise(const std::string& expected, const ConfigRuns::Run& run, const Seen& base,
                      bool sees_all);

@@ -5,7 +5,7 @@
 
 #include "tests/tools/config_case.h"
 
-// What each key is when nobody says it: DeepSpeed's values, written down again.
+// The value of each key when nobody gives it: DeepSpeed's, written down again.
 namespace zg::testing {
 namespace {
 

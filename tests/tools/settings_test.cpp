@@ -43,7 +43,7 @@ class Forged {
     changed["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
     write_file(file(), changed.dump(1) + "\n");
   }
-  /// What the command says of it. It ends by itself and in no time.
+  /// The command's output about it. It ends by itself and in no time.
   Outcome told(const std::string& line, const Change& change) const {
     write(change);
     return program("timeout 20 " ZG_COMMAND " " + line);

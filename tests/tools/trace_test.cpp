@@ -79,7 +79,7 @@ TEST_CASE("a trace has the steps that --trace-steps names, else three after a wa
   CHECK(traced("--steps 9 --trace-steps 5:1") == Steps{5});
   CHECK(traced("--steps 9 --trace-steps 7:100 --save " + save) == Steps{7, 8});
   CHECK(traced("--steps 15 --resume " + save) == Steps{11, 12, 13});
-  // What a resumed run has behind it is not an error: the same line starts it again.
+  // Steps that a resumed run has behind it are no error: the same line starts it again.
   std::filesystem::remove(path);
   const Outcome behind = run("--steps 12 --trace-steps 2:3 --resume " + save + " --trace " + path);
   CHECK(

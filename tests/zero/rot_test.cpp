@@ -224,7 +224,8 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
   CHECK(contains(tensor("shape", json::array({0.5})), "expected a count up to 2^53, got 0.5"));
   CHECK(contains(tensor("shape", "x"), "expected a shape, got \"x\""));
   CHECK(contains(tensor("shape", json::array({1, 1, 1, 1, 1, 1, 1})), saved.manifest));
-  CHECK(contains(tensor("shape", json::array({INT64_MAX / 1024})), "is no part of its parameter [5, 31]"));
+  CHECK(contains(tensor("shape", json::array({INT64_MAX / 1024})),
+                 "is no part of its parameter [5, 31]"));
   CHECK(contains(damage_with([](json& m) {
                    for (size_t i = m["tensors"].size(); i-- > 0;)
                      if (contains(m["tensors"][i]["name"], "moment2")) m["tensors"].erase(i);
