@@ -18,7 +18,7 @@ class ArenaMemory {
   virtual int64_t capacity() const = 0;
   /// Takes [from, to) of the range; false when there is no more.
   virtual bool grow(int64_t from, int64_t to) = 0;
-  /// What limits it, where that is known: the end of an error message. Empty: nothing to say.
+  /// The limit on it, where that is known, as the end of an error message. Empty: not known.
   virtual std::string cause() const { return {}; }
 };
 

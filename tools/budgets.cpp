@@ -73,7 +73,7 @@ void check_drive(const Run& run, const Needs& each) {
                     budget.str() + "; try another --nvme-path, or host instead of nvme");
 }
 
-// What a rank takes of this machine's memory. What a GPU has, its own arena says.
+// The bytes of this machine's memory that a rank takes. A GPU's own arena knows the GPU's.
 int64_t memory_of_rank(const Run& run, const Needs& needs) {
   const DeviceOptions& limits = run.options.place.device;
   const bool is_cpu = run.options.place.type == Device::Type::cpu;

@@ -17,8 +17,8 @@ void adopt_processes(TrainOptions& options);
 /// Whether this process is the one that writes: the first, or the only one.
 bool is_first_process(const TrainOptions& options);
 
-/// What must be equal on every rank before step 0, by name: as checksums where it is long. What
-/// follows from a checkpoint is left to agreed().
+/// The values that must be equal on every rank before step 0, by name: as checksums where they are
+/// long. Those that follow from a checkpoint are left to agreed().
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
 
 /// A run whose checkpoint is the same on every rank. Each process chooses by itself, and where

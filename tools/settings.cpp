@@ -36,7 +36,7 @@ constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more
 constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
 constexpr Range split_weight{0.0, 1e12, false, false, "three weights from 0"};
 constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1e6"};
-/// Of a loss: it may be none at all.
+/// The range of a loss, which may be NaN.
 struct AnyNumber {};
 constexpr AnyNumber any_number;
 
@@ -209,7 +209,7 @@ void read(const Json& json, bool& value) {
   if (!json.is_boolean()) refuse("true or false", json);
   value = json.get<bool>();
 }
-// What is opened as a path ends at a zero byte.
+// A path ends at a zero byte when it is opened.
 void read(const Json& json, std::string& text) {
   if (!json.is_string()) refuse("a text", json);
   text = json.get<std::string>();
@@ -259,8 +259,8 @@ void read(const Json& json, double& number, AnyNumber) {
   number = json.get<double>();
 }
 
-/// What no field says alone: what is computed from several must not overflow, and is no more than
-/// flags could ask for.
+/// Checks several fields together: a number that is computed from them must not overflow, and is no
+/// more than flags could ask for.
 void check_together(const Settings& settings) {
   models::validate(settings.model);
   const auto check_product = [](const char* names, std::initializer_list<int64_t> factors,
@@ -347,7 +347,7 @@ Settings settings_from_json(const std::string& written, const std::string& path)
                    [&](const char* group, const char* name, auto& field, const auto&... bounds) {
                      where = std::string(group) + "." + name + ": ";
                      const Json& fields = json.at(group);
-                     // What an older version did not know it did as the default says.
+                     // An older version did as the default of a field that it did not know.
                      if (fields.contains(name) || !is_recent(group, name))
                        read(fields.at(name), field, bounds...);
                    });

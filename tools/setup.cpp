@@ -114,8 +114,8 @@ std::string sizes(const models::GPTConfig& model) {
 
 namespace {
 
-/// What the settings say of the model is what the tensors beside them have: else memory would be
-/// taken for a model that is not there. FileError.
+/// FileError unless the tensors beside the settings have the shapes of the settings' model: else
+/// memory would be taken for a model that is not there.
 void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
                  const std::string& path) {
   const auto refuse = [&](const std::string& said, const std::string& there) {

@@ -109,8 +109,8 @@ int train_on_ranks(const Run& run, const TrainOptions& given) {
                              : train_on_threads(run, interrupt);
 }
 
-/// What saves have left behind that failed or were killed, also those of an earlier run: nobody
-/// else writes there while the run has its lock.
+/// Removes unfinished folders of saves that failed or were killed, also those of an earlier run:
+/// nobody else writes there while the run has its lock.
 void remove_leftovers(const Run& run) {
   if (run.lock) zero::remove_unfinished(run.options.save);
 }

@@ -60,7 +60,7 @@ void set_batch(Json& config, const Tuning& tuning, const Run& run) {
   config["gradient_accumulation_steps"] = tuning.accumulation;
 }
 
-// What the config leaves open, accelerate's file or a flag has said.
+// A precision that the config leaves open comes from accelerate's file or a flag.
 void set_precision(Json& config, const CheckedConfig& given,
                    const OptimisationOptions& optimisation) {
   const DType compute = optimisation.engine.compute;

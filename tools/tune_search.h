@@ -11,14 +11,14 @@
 
 namespace zg::tools {
 
-/// What a trial measured, for a choice: seconds per sample, quartiles of its steps, and by how many
+/// The measurements of a trial: seconds per sample, quartiles of its steps, and by how many
 /// values it deviates from the run as the user gave it.
 struct Measured {
   double fast, median, slow;
   int deviations;
 };
-/// Of those whose middle half of the steps overlaps that of the fastest median, which is the noise
-/// of the measurement, the one with the fewest deviations; among equals the fastest.
+/// The trial with the fewest deviations among those whose middle half of the steps overlaps that of
+/// the fastest median, which is the noise of the measurement; among equals the fastest.
 inline size_t simplest_within_noise(std::span<const Measured> trials) {
   const auto& fastest =
       *std::min_element(trials.begin(), trials.end(),

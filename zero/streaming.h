@@ -57,7 +57,7 @@ class Streaming {
   std::array<SwapTicket, 2> written_{};  // after it, the drive has what the set was left with
   SwapTicket last_ = 0;
   std::unique_ptr<Stream> copies_;  // to and from an accelerator, in order; null: there are none
-  /// Of copies since the last await_copies(), for a trace.
+  /// The copies since the last await_copies(), for a trace.
   struct Queued {
     std::string names;
     int64_t begin_ns = 0, bytes = 0;

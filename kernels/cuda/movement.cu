@@ -35,9 +35,8 @@ __global__ void __launch_bounds__(threads) copy_strided(const T* x, T* y, Nest<2
 /// A thread an element of index and y; the nest leads to them and to x, which is indexed along its
 /// axis of `extent` elements, `along` apart. An index that is outside is reported and read as 0.
 template <class T, class Index>
-__global__ void __launch_bounds__(threads)
-    pick(const T* x, const Index* index, T* y, Nest<2> nest, int64_t extent, int64_t along,
-         Fault* fault) {
+__global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, T* y, Nest<2> nest,
+                                                int64_t extent, int64_t along, Fault* fault) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (i >= nest.numel) return;
   int64_t at[2];
@@ -106,9 +105,8 @@ void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
   Strides along_axis{};
   along_axis[static_cast<size_t>(shape.axis(a.axis))] = 1;
-  const Nest<4> nest(
-      shape.with(a.axis, y_extent),
-      {broadcast_strides(a.y.shape(), a.y.shape()), from.others, x.others, along_axis});
+  const Nest<4> nest(shape.with(a.axis, y_extent), {broadcast_strides(a.y.shape(), a.y.shape()),
+                                                    from.others, x.others, along_axis});
   visit_floating(a.y.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
       const Index* index = a.index.data<Index>();

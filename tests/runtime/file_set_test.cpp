@@ -212,7 +212,7 @@ TEST_CASE("a set that is not finished, or cannot be, changes nothing") {
 TEST_CASE("killed at any system call, a reader finds all of the old files or all of the new ones") {
   const FastFolder folder;
   const std::string place = folder / "place";
-  // Of the last two, which take the same way, not every call.
+  // Not every call of the last two, which take the same way.
   for (const auto& [what, stride] :
        {std::pair{std::string("the old ones"), 1}, std::pair{std::string("nothing"), 3},
         std::pair{std::string("a link"), 3}}) {

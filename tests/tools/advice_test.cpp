@@ -8,7 +8,7 @@
 namespace zg::testing {
 namespace {
 
-/// What plan may advise where data ranks share, from the setting that does least on.
+/// The settings that plan may advise where data ranks share, from the setting that does least on.
 std::vector<std::string> settings_in_order() {
   std::vector<std::string> settings;
   for (const char* more :

@@ -5,7 +5,7 @@
 #include "tests/tools/config_case.h"
 #include "tests/tools/config_matrix.h"
 
-// What every honoured key does in a run of the command (tests/tools/config_matrix.h has the
+// The effect of every honoured key in a run of the command (tests/tools/config_matrix.h has the
 // columns). The expectations follow DeepSpeed and, for "auto", transformers and accelerate, which
 // fill it from their own arguments.
 namespace zg::testing {
@@ -247,8 +247,8 @@ zerograd.offload_activations cpu | offload_activation=device | offload_activatio
   --offload-activations none | same
 )";
 
-// What plan shows. The first unit has 4 x 16 + 11 x 16 elements, which are padded to 256. "auto" of
-// the width 16 is 256, 230 and 160 elements.
+// The expected plan. The first unit has 4 x 16 + 11 x 16 elements, which are padded to 256. "auto"
+// of the width 16 is 256, 230 and 160 elements.
 const char* const memory_keys = R"(
 zero_optimization.reduce_bucket_size 128 | reduce_scatter=12 all_gather=12 | reduce_scatter=180 | \
     reduce_scatter=90
