@@ -33,10 +33,6 @@ double print_score(const Evaluation& evaluation, Split split, const char* name, 
 
 }  // namespace
 
-double read_back(const Tensor& value) {
-  return value.device().type() == Device::Type::meta ? 0.0 : value.item();
-}
-
 double Evaluation::loss(int64_t batch, int64_t batches) const {
   const int64_t whole = dataset.epoch_samples(Split::validation);
   if (whole == 0)
@@ -51,7 +47,7 @@ double Evaluation::loss(int64_t batch, int64_t batches) const {
     const models::Batch data = dataset.batch(Split::validation, first, count, device);
     Tape tape = make_tape();
     const Var loss = model.loss(tape, data.ids, data.targets, {});
-    sum += read_back(loss.value()) * static_cast<double>(count);
+    sum += loss.value().item() * static_cast<double>(count);
   }
   return sum / static_cast<double>(samples);
 }

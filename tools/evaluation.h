@@ -10,9 +10,6 @@
 
 namespace zg::tools {
 
-/// The number in a tensor of one element; 0 on a device without memory.
-double read_back(const Tensor& value);
-
 /// A model with the data it is measured on.
 struct Evaluation {
   const models::GPT& model;

@@ -77,7 +77,7 @@ class TrainingStage final : public models::PipelineStage {
           s_.run_.options.activation_checkpoint);
     }
     if (s_.mesh_.is_last_stage()) {
-      losses.push_back(read_back(output.value()));
+      losses.push_back(output.value().item());
       const Drill& drill = s_.run_.options.drill;
       if (index == 0 && drill.fault == Drill::Fault::infinity &&
           drill.strikes(s_.ranks_.rank(), s_.engine_->steps(), Drill::Phase::begin))
@@ -246,7 +246,7 @@ int Stepper::agreed(int reason) {
   const PurposeScope purpose(device_, Purpose::comm);
   const Tensor sum = Tensor::full({1}, static_cast<double>(own), DType::i64, device_);
   ranks_.wait(ranks_.all_reduce(sum, "signal"));
-  const auto all = static_cast<int64_t>(read_back(sum));
+  const auto all = static_cast<int64_t>(sum.item());
   for (size_t i = 0; i < std::size(reasons); ++i)
     if ((all >> (digit_bits * i)) % (int64_t{1} << digit_bits) != 0) return reasons[i];
   return 0;
