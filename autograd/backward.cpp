@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "autograd/tape_state.h"
-#include "kernels/elementwise.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/tape_state.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

@@ -1,5 +1,5 @@
-#include "autograd/tape_state.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/tape_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

@@ -1,14 +1,14 @@
-#include "autograd/collective.h"
+#include "zerograd/autograd/collective.h"
 
 #include <string>
 
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/movement.h"
-#include "autograd/ops/operand.h"
-#include "autograd/tape_state.h"
-#include "kernels/elementwise.h"
-#include "kernels/indexed.h"
-#include "kernels/movement.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/movement.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/tape_state.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/indexed.h"
+#include "zerograd/kernels/movement.h"
 
 namespace zg {
 namespace {

@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "autograd/tape.h"
-#include "runtime/comm.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/runtime/comm.h"
 
 // Collectives between the ranks of a Communicator as ops, in conjugate pairs: what one does forward
 // the other does backward. Shoeybi et al. 2019, arXiv:1909.08053, section 3, and Korthikanti et al.

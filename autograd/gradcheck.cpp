@@ -1,9 +1,9 @@
-#include "autograd/gradcheck.h"
+#include "zerograd/autograd/gradcheck.h"
 
 #include <cmath>
 #include <sstream>
 
-#include "autograd/ops.h"
+#include "zerograd/autograd/ops.h"
 
 namespace zg {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 namespace zg {
 

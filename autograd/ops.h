@@ -4,10 +4,10 @@
 #include <span>
 #include <vector>
 
-#include "autograd/tape.h"
-#include "kernels/attention.h"
-#include "kernels/matmul.h"
-#include "runtime/random.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/runtime/random.h"
 
 // Differentiable ops, free functions on Var. Shapes broadcast as in numpy and PyTorch; rank up to
 // 6; negative axes count from the end. Without a tape an op just computes. Make at most one

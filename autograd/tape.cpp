@@ -1,13 +1,13 @@
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string>
 
-#include "autograd/collective.h"
-#include "autograd/tape_state.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/collective.h"
+#include "zerograd/autograd/tape_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

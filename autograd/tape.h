@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "autograd/parameter.h"
-#include "runtime/trace.h"
+#include "zerograd/autograd/parameter.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg {
 

@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 namespace zg {
 

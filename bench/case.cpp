@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "bench/operands.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::bench {
 namespace {

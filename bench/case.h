@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/limits.h"
-#include "runtime/device.h"
-#include "runtime/dtype.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::bench {
 

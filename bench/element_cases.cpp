@@ -1,11 +1,11 @@
 #include "bench/case.h"
 #include "bench/operands.h"
-#include "kernels/adam.h"
-#include "kernels/dropout.h"
-#include "kernels/elementwise.h"
-#include "kernels/fold_gradient.h"
-#include "kernels/gelu.h"
-#include "kernels/movement.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/dropout.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/kernels/gelu.h"
+#include "zerograd/kernels/movement.h"
 
 namespace zg::bench {
 namespace {

@@ -8,12 +8,12 @@
 #include <functional>
 
 #include "bench/operands.h"
-#include "kernels/matmul.h"
-#include "kernels/peak.h"
-#include "runtime/cpu/team.h"
-#include "runtime/error.h"
-#include "runtime/tensor.h"
 #include "tools/speed.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/peak.h"
+#include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::bench {
 

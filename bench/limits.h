@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "runtime/device.h"
-#include "runtime/dtype.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::bench {
 

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "bench/case.h"
-#include "kernels/adam.h"
-#include "kernels/peak.h"
-#include "runtime/comm.h"
-#include "runtime/cpu/block_io.h"
-#include "runtime/swap.h"
-#include "zero/config.h"
-#include "zero/streaming.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/peak.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/cpu/block_io.h"
+#include "zerograd/runtime/swap.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/streaming.h"
 
 namespace zg::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 // What the cases of kernels are made of.
 namespace zg::bench {

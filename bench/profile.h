@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::bench {
 

@@ -1,6 +1,6 @@
 #include "bench/random_tokens.h"
 
-#include "runtime/random.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg::bench {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "models/data.h"
+#include "zerograd/models/data.h"
 
 namespace zg::bench {
 

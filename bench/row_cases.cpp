@@ -1,9 +1,9 @@
 #include "bench/case.h"
 #include "bench/operands.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/embedding.h"
-#include "kernels/layer_norm.h"
-#include "kernels/reduce.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg::bench {
 namespace {

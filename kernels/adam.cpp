@@ -1,10 +1,10 @@
-#include "kernels/adam.h"
+#include "zerograd/kernels/adam.h"
 
 #include <cmath>
 
-#include "kernels/check.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
 
 namespace zg {
 namespace {

@@ -3,9 +3,9 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/adam_constants.h"
-#include "kernels/kernel.h"
-#include "runtime/random.h"
+#include "zerograd/kernels/adam_constants.h"
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg {
 

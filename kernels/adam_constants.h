@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/random.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg {
 

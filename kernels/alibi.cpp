@@ -1,10 +1,10 @@
-#include "kernels/alibi.h"
+#include "zerograd/kernels/alibi.h"
 
 #include <bit>
 #include <cmath>
 #include <string>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

@@ -1,15 +1,15 @@
-#include "kernels/attention.h"
+#include "zerograd/kernels/attention.h"
 
 #include <algorithm>
 #include <array>
 
-#include "kernels/check.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/cuda/workspace.h"
-#include "kernels/dropout.h"
-#include "kernels/hpu/slot.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cpu/attention.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/dropout.h"
+#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/kernel.h"
-#include "runtime/random.h"
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg {
 

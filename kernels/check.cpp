@@ -1,7 +1,7 @@
-#include "kernels/check.h"
+#include "zerograd/kernels/check.h"
 
-#include "runtime/device_names.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

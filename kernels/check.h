@@ -3,7 +3,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg {
 

@@ -1,9 +1,9 @@
-#include "kernels/elementwise.h"
+#include "zerograd/kernels/elementwise.h"
 
-#include "kernels/check.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cpu/elementwise.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
 
 namespace zg {
 namespace {

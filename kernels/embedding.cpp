@@ -1,9 +1,9 @@
-#include "kernels/embedding.h"
+#include "zerograd/kernels/embedding.h"
 
-#include "kernels/check.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/kernel.h"
+#include "zerograd/kernels/kernel.h"
 
 namespace zg {
 

@@ -1,9 +1,9 @@
-#include "kernels/fold_gradient.h"
+#include "zerograd/kernels/fold_gradient.h"
 
-#include "kernels/check.h"
-#include "kernels/cpu/fold_gradient.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cpu/fold_gradient.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
 
 namespace zg {
 

@@ -1,8 +1,8 @@
-#include "kernels/gelu.h"
+#include "zerograd/kernels/gelu.h"
 
-#include "kernels/check.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
 
 namespace zg {
 namespace {

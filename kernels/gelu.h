@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/kernel.h"
-#include "kernels/matmul.h"
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/kernels/matmul.h"
 
 namespace zg {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/shape.h"
+#include "zerograd/runtime/shape.h"
 
 namespace zg {
 

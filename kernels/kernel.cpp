@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "zerograd/kernels/kernel.h"
 
 namespace zg {
 

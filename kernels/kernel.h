@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/tensor.h"
-#include "runtime/trace.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg {
 

@@ -1,10 +1,10 @@
-#include "kernels/layer_norm.h"
+#include "zerograd/kernels/layer_norm.h"
 
-#include "kernels/check.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/cuda/workspace.h"
-#include "kernels/hpu/slot.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {

@@ -1,12 +1,12 @@
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 #include <string>
 
-#include "kernels/check.h"
-#include "kernels/cpu/matmul.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/cuda/workspace.h"
-#include "kernels/hpu/slot.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cpu/matmul.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/hpu/slot.h"
 
 namespace zg {
 namespace {

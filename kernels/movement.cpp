@@ -1,11 +1,11 @@
-#include "kernels/movement.h"
+#include "zerograd/kernels/movement.h"
 
 #include <algorithm>
 
-#include "kernels/check.h"
-#include "kernels/cpu/movement.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cpu/movement.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
 
 namespace zg {
 namespace {

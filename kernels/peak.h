@@ -1,7 +1,7 @@
 #pragma once
 
-#include "runtime/device.h"
-#include "runtime/dtype.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/matmul.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/matmul.h"
 
 // How the loss fused with its projection cuts [N, V] logits, and what its scratch holds: the same
 // on every backend.

@@ -1,11 +1,11 @@
-#include "kernels/reduce.h"
+#include "zerograd/kernels/reduce.h"
 
-#include "kernels/check.h"
-#include "kernels/cpu/reduce.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/cuda/workspace.h"
-#include "kernels/hpu/slot.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cpu/reduce.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg {
 namespace {

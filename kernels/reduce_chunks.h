@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/reduce.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg {
 

@@ -1,10 +1,10 @@
 #include <cmath>
 
-#include "kernels/adam.h"
-#include "kernels/check.h"
-#include "kernels/cuda/slot.h"
-#include "kernels/hpu/slot.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/cuda/slot.h"
+#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/elementwise.h"
+#include "zerograd/kernels/elementwise.h"
 
 // From an op known at run time to one known at compile time, for every backend:
 // f.template operator()<op>().

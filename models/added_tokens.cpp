@@ -1,4 +1,4 @@
-#include "models/added_tokens.h"
+#include "zerograd/models/added_tokens.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "zerograd/models/tokenizer.h"
 
 namespace zg::models {
 

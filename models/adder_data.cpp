@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "models/data.h"
-#include "models/question.h"
-#include "models/random_stream.h"
-#include "runtime/error.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/question.h"
+#include "zerograd/models/random_stream.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

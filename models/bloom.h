@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "models/names.h"
+#include "zerograd/models/names.h"
 
 // BLOOM as Hugging Face's transformers has it (BloomForCausalLM). BigScience 2022,
 // arXiv:2211.05100. It is the decoder of gpt.h with a LayerNorm behind the token embedding, ALiBi

@@ -1,4 +1,4 @@
-#include "models/bpe_merges.h"
+#include "zerograd/models/bpe_merges.h"
 
 #include <algorithm>
 #include <bit>

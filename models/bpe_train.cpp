@@ -3,11 +3,11 @@
 #include <map>
 #include <unordered_map>
 
-#include "models/byte_alphabet.h"
-#include "models/split_pattern.h"
-#include "models/splitter.h"
-#include "models/tokenizer.h"
-#include "runtime/error.h"
+#include "zerograd/models/byte_alphabet.h"
+#include "zerograd/models/split_pattern.h"
+#include "zerograd/models/splitter.h"
+#include "zerograd/models/tokenizer.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -1,8 +1,8 @@
-#include "models/byte_alphabet.h"
+#include "zerograd/models/byte_alphabet.h"
 
 #include <algorithm>
 
-#include "models/utf8.h"
+#include "zerograd/models/utf8.h"
 
 namespace zg::models {
 namespace {

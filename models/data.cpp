@@ -1,6 +1,6 @@
-#include "models/data.h"
+#include "zerograd/models/data.h"
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

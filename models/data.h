@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::models {
 

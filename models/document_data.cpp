@@ -2,9 +2,9 @@
 #include <cmath>
 #include <mutex>
 
-#include "models/data.h"
-#include "models/document_stream.h"
-#include "runtime/error.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/document_stream.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

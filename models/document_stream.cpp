@@ -1,4 +1,4 @@
-#include "models/document_stream.h"
+#include "zerograd/models/document_stream.h"
 
 #include <algorithm>
 

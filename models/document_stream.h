@@ -3,9 +3,9 @@
 #include <optional>
 #include <vector>
 
-#include "models/indexed_dataset.h"
-#include "models/permutation.h"
-#include "models/token_source.h"
+#include "zerograd/models/indexed_dataset.h"
+#include "zerograd/models/permutation.h"
+#include "zerograd/models/token_source.h"
 
 namespace zg::models {
 

@@ -1,8 +1,8 @@
-#include "models/generate.h"
+#include "zerograd/models/generate.h"
 
 #include <algorithm>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "models/gpt.h"
+#include "zerograd/models/gpt.h"
 
 namespace zg::models {
 

@@ -1,10 +1,10 @@
-#include "models/gpt.h"
+#include "zerograd/models/gpt.h"
 
 #include <cmath>
 
-#include "models/gpt_layers.h"
-#include "models/names.h"
-#include "runtime/error.h"
+#include "zerograd/models/gpt_layers.h"
+#include "zerograd/models/names.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

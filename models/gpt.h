@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "models/gpt_part.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/models/gpt_part.h"
 
 namespace zg::models {
 

@@ -1,6 +1,6 @@
-#include "models/gpt_layers.h"
+#include "zerograd/models/gpt_layers.h"
 
-#include "kernels/alibi.h"
+#include "zerograd/kernels/alibi.h"
 
 namespace zg::models {
 namespace {

@@ -3,8 +3,8 @@
 #include <functional>
 #include <optional>
 
-#include "models/gpt.h"
-#include "models/tensor_parallel.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/models/tensor_parallel.h"
 
 namespace zg::models {
 

@@ -1,10 +1,10 @@
-#include "models/gpt_part.h"
+#include "zerograd/models/gpt_part.h"
 
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
-#include "runtime/error.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "models/pipeline.h"
-#include "runtime/mesh.h"
+#include "zerograd/models/pipeline.h"
+#include "zerograd/runtime/mesh.h"
 
 namespace zg::models {
 

@@ -1,6 +1,6 @@
-#include "models/bloom.h"
-#include "models/hf_families.h"
-#include "runtime/error.h"
+#include "zerograd/models/bloom.h"
+#include "zerograd/models/hf_families.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "models/hf_reader.h"
-#include "models/hugging_face.h"
+#include "zerograd/models/hf_reader.h"
+#include "zerograd/models/hugging_face.h"
 
 // What hf_config() and hf_json() take together, a family each.
 namespace zg::models {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "models/hf_families.h"
-#include "runtime/error.h"
+#include "zerograd/models/hf_families.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

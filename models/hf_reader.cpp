@@ -1,9 +1,9 @@
-#include "models/hf_reader.h"
+#include "zerograd/models/hf_reader.h"
 
 #include <limits>
 
-#include "models/json_text.h"
-#include "runtime/error.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

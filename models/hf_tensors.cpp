@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "models/hugging_face.h"
+#include "zerograd/models/hugging_face.h"
 
 namespace zg::models {
 namespace {

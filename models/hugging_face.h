@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
-#include "models/tokenizer.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/models/tokenizer.h"
 
 // Models as Hugging Face's transformers keeps them, GPT2LMHeadModel and BloomForCausalLM: their
 // config.json and the names and layout of their tensors. Texts and numbers only; who reads files

@@ -1,12 +1,12 @@
-#include "models/indexed_dataset.h"
+#include "zerograd/models/indexed_dataset.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
 
-#include "models/indexed_format.h"
-#include "runtime/error.h"
+#include "zerograd/models/indexed_format.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/file_io.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::models {
 

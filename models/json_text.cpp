@@ -1,8 +1,8 @@
-#include "models/json_text.h"
+#include "zerograd/models/json_text.h"
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

@@ -1,8 +1,8 @@
-#include "kernels/attention.h"
-#include "kernels/movement.h"
-#include "models/generate.h"
-#include "models/gpt_layers.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/movement.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/models/gpt_layers.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

@@ -1,6 +1,6 @@
-#include "models/names.h"
+#include "zerograd/models/names.h"
 
-#include "models/bloom.h"
+#include "zerograd/models/bloom.h"
 
 namespace zg::models {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "models/gpt.h"
+#include "zerograd/models/gpt.h"
 
 namespace zg::models {
 

@@ -1,8 +1,8 @@
-#include "models/permutation.h"
+#include "zerograd/models/permutation.h"
 
 #include <cmath>
 
-#include "runtime/random.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg::models {
 

@@ -1,4 +1,4 @@
-#include "models/pipeline.h"
+#include "zerograd/models/pipeline.h"
 
 #include <chrono>
 #include <deque>

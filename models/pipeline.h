@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "autograd/tape.h"
-#include "models/pipeline_schedule.h"
-#include "runtime/mesh.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/models/pipeline_schedule.h"
+#include "zerograd/runtime/mesh.h"
 
 namespace zg::models {
 

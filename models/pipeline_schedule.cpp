@@ -1,10 +1,10 @@
-#include "models/pipeline_schedule.h"
+#include "zerograd/models/pipeline_schedule.h"
 
 #include <algorithm>
 #include <limits>
 #include <string>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

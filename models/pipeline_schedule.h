@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg::models {
 

@@ -1,5 +1,5 @@
-#include "models/bloom.h"
-#include "runtime/error.h"
+#include "zerograd/models/bloom.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/random.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg::models {
 

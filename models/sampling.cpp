@@ -2,9 +2,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/generate.h"
-#include "models/random_stream.h"
-#include "runtime/error.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/models/random_stream.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

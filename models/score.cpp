@@ -1,8 +1,8 @@
-#include "models/score.h"
+#include "zerograd/models/score.h"
 
 #include <algorithm>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

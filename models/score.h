@@ -1,7 +1,7 @@
 #pragma once
 
-#include "models/data.h"
-#include "models/generate.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/generate.h"
 
 namespace zg::models {
 

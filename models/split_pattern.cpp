@@ -1,12 +1,12 @@
-#include "models/split_pattern.h"
+#include "zerograd/models/split_pattern.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <string_view>
 
-#include "models/utf8.h"
-#include "runtime/error.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

@@ -1,13 +1,13 @@
-#include "models/splitter.h"
+#include "zerograd/models/splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include <new>
 
-#include "models/split_pattern.h"
-#include "models/utf8.h"
-#include "runtime/error.h"
+#include "zerograd/models/split_pattern.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg::models {
 

@@ -1,9 +1,9 @@
-#include "models/tensor_parallel.h"
+#include "zerograd/models/tensor_parallel.h"
 
 #include <algorithm>
 
-#include "autograd/collective.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/collective.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "runtime/comm.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/comm.h"
 
 // Layers whose matrices are shared out among ranks: Shoeybi et al. 2019, arXiv:1909.08053. A column
 // parallel linear has some rows of its weight [out, in] on each rank and gives a part of the

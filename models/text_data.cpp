@@ -4,9 +4,9 @@
 #include <fstream>
 #include <system_error>
 
-#include "models/utf8.h"
-#include "models/windows.h"
-#include "runtime/error.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/models/windows.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

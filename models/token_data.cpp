@@ -1,5 +1,5 @@
-#include "models/token_file.h"
-#include "models/windows.h"
+#include "zerograd/models/token_file.h"
+#include "zerograd/models/windows.h"
 
 namespace zg::models {
 

@@ -1,10 +1,10 @@
-#include "models/token_file.h"
+#include "zerograd/models/token_file.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::models {
 namespace {

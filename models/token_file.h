@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "models/token_source.h"
+#include "zerograd/models/token_source.h"
 
 namespace zg::models {
 

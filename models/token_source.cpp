@@ -1,4 +1,4 @@
-#include "models/token_source.h"
+#include "zerograd/models/token_source.h"
 
 #include <algorithm>
 

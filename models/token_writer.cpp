@@ -1,4 +1,4 @@
-#include "models/token_writer.h"
+#include "zerograd/models/token_writer.h"
 
 #include <cstring>
 #include <filesystem>
@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "models/indexed_format.h"
-#include "models/token_file.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/models/indexed_format.h"
+#include "zerograd/models/token_file.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::models {
 namespace {

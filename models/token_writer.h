@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/file_set.h"
+#include "zerograd/runtime/file_set.h"
 
 namespace zg::models {
 

@@ -1,9 +1,9 @@
-#include "models/tokenized_text.h"
+#include "zerograd/models/tokenized_text.h"
 
-#include "models/utf8.h"
-#include "models/windows.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/models/windows.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::models {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "models/data.h"
-#include "models/tokenizer.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/tokenizer.h"
 
 namespace zg::models {
 

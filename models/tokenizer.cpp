@@ -1,14 +1,14 @@
-#include "models/tokenizer.h"
+#include "zerograd/models/tokenizer.h"
 
 #include <deque>
 #include <unordered_map>
 
-#include "models/added_tokens.h"
-#include "models/byte_alphabet.h"
-#include "models/split_pattern.h"
-#include "models/splitter.h"
-#include "models/word_cache.h"
-#include "runtime/error.h"
+#include "zerograd/models/added_tokens.h"
+#include "zerograd/models/byte_alphabet.h"
+#include "zerograd/models/split_pattern.h"
+#include "zerograd/models/splitter.h"
+#include "zerograd/models/word_cache.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

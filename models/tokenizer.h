@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/bpe_merges.h"
-#include "runtime/api.h"
+#include "zerograd/models/bpe_merges.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg::models {
 

@@ -1,12 +1,12 @@
-#include "models/tokenizer_files.h"
+#include "zerograd/models/tokenizer_files.h"
 
 #include <nlohmann/json.hpp>
 
-#include "models/byte_alphabet.h"
-#include "models/json_text.h"
-#include "models/vocabulary_map.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/models/byte_alphabet.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/models/vocabulary_map.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::models {
 namespace {

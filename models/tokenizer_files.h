@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer.h"
-#include "runtime/file_set.h"
+#include "zerograd/models/tokenizer.h"
+#include "zerograd/runtime/file_set.h"
 
 // Hugging Face's files of byte-level BPE. Errors of what is read are FileError, or Unsupported for
 // what this version does not compute; both begin with the file's path and name the key.

@@ -1,11 +1,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "models/json_text.h"
-#include "models/split_pattern.h"
-#include "models/tokenizer_files.h"
-#include "models/vocabulary_map.h"
-#include "runtime/error.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/models/split_pattern.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/vocabulary_map.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -1,10 +1,10 @@
-#include "models/utf8.h"
+#include "zerograd/models/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

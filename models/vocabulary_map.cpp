@@ -1,10 +1,10 @@
-#include "models/vocabulary_map.h"
+#include "zerograd/models/vocabulary_map.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "models/json_text.h"
-#include "runtime/error.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 

@@ -1,15 +1,15 @@
 #include <algorithm>
 #include <limits>
 
-#include "autograd/collective.h"
-#include "autograd/ops/loss.h"
-#include "autograd/ops/operand.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/elementwise.h"
-#include "kernels/movement.h"
-#include "kernels/projection_chunks.h"
-#include "models/tensor_parallel.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/collective.h"
+#include "zerograd/autograd/ops/loss.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/projection_chunks.h"
+#include "zerograd/models/tensor_parallel.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -1,9 +1,9 @@
-#include "models/windows.h"
+#include "zerograd/models/windows.h"
 
 #include <algorithm>
 
-#include "models/random_stream.h"
-#include "runtime/error.h"
+#include "zerograd/models/random_stream.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::models {
 namespace {

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "models/data.h"
-#include "models/text_codec.h"
-#include "models/token_source.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/text_codec.h"
+#include "zerograd/models/token_source.h"
 
 namespace zg::models {
 

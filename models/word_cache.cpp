@@ -1,4 +1,4 @@
-#include "models/word_cache.h"
+#include "zerograd/models/word_cache.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -1,11 +1,11 @@
-#include "runtime/arena.h"
+#include "zerograd/runtime/arena.h"
 
 #include <iterator>
 #include <string>
 #include <utility>
 
-#include "runtime/cpu/poison.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cpu/poison.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 Arena::Arena(std::unique_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}

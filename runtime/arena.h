@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/backend.h"
+#include "zerograd/runtime/backend.h"
 
 namespace zg {
 

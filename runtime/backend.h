@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "runtime/carrier.h"
-#include "runtime/memory.h"
+#include "zerograd/runtime/carrier.h"
+#include "zerograd/runtime/memory.h"
 
 namespace zg {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 namespace zg {
 

@@ -1,9 +1,9 @@
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 #include <algorithm>
 
-#include "runtime/comm_window.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/comm_window.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg {
 

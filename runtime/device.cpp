@@ -1,15 +1,15 @@
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <charconv>
 
-#include "runtime/backend.h"
-#include "runtime/cpu/isa.h"
-#include "runtime/device_names.h"
-#include "runtime/device_state.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/cpu/isa.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

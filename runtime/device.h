@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

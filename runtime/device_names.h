@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 namespace zg {
 

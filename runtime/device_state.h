@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/arena.h"
-#include "runtime/cpu/swap_file.h"
-#include "runtime/memory.h"
-#include "runtime/swap.h"
+#include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/cpu/swap_file.h"
+#include "zerograd/runtime/memory.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg {
 

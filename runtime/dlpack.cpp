@@ -1,9 +1,9 @@
-#include "runtime/dlpack.h"
+#include "zerograd/runtime/dlpack.h"
 
 #include <memory>
 #include <utility>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 // The protocol's own declarations, which dlpack.h of any version has: the names and the layout are
 // its ABI.

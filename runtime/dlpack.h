@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 struct DLManagedTensor;  // of dlpack.h, ABI version 0.x: what a "dltensor" capsule holds
 

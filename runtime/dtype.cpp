@@ -1,4 +1,4 @@
-#include "runtime/dtype.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg {
 

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <typeinfo>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

@@ -1,4 +1,4 @@
-#include "runtime/file_io.h"
+#include "zerograd/runtime/file_io.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

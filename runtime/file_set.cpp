@@ -1,4 +1,4 @@
-#include "runtime/file_set.h"
+#include "zerograd/runtime/file_set.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

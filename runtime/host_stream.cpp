@@ -1,4 +1,4 @@
-#include "runtime/host_stream.h"
+#include "zerograd/runtime/host_stream.h"
 
 #include <cstring>
 

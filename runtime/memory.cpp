@@ -1,15 +1,15 @@
-#include "runtime/memory.h"
+#include "zerograd/runtime/memory.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <ostream>
 #include <sstream>
 
-#include "runtime/backend.h"
-#include "runtime/cpu/poison.h"
-#include "runtime/device_state.h"
-#include "runtime/error.h"
-#include "runtime/recorder.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/cpu/poison.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/recorder.h"
 
 namespace zg {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 namespace zg {
 

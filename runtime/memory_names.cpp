@@ -1,5 +1,5 @@
 // Apart from memory.cpp: what reads settings names spaces, and needs no device for it.
-#include "runtime/memory.h"
+#include "zerograd/runtime/memory.h"
 
 namespace zg {
 

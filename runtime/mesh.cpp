@@ -1,9 +1,9 @@
-#include "runtime/mesh.h"
+#include "zerograd/runtime/mesh.h"
 
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg {
 

@@ -1,16 +1,16 @@
-#include "runtime/plan.h"
+#include "zerograd/runtime/plan.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "runtime/cpu/call.h"
-#include "runtime/device_names.h"
-#include "runtime/device_state.h"
-#include "runtime/error.h"
-#include "runtime/processes.h"
-#include "runtime/recorder.h"
+#include "zerograd/runtime/cpu/call.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
+#include "zerograd/runtime/recorder.h"
 
 namespace zg {
 namespace {

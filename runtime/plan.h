@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/memory.h"
-#include "runtime/swap.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/memory.h"
+#include "zerograd/runtime/swap.h"
 
 // One function, planned or run. A program is a function of (communicator, device): one rank's part
 // of a job. run_ranks() runs it on devices and reports what it took; plan_ranks() calls the same

@@ -1,4 +1,4 @@
-#include "runtime/processes.h"
+#include "zerograd/runtime/processes.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg {
 

@@ -1,10 +1,10 @@
-#include "runtime/recorder.h"
+#include "zerograd/runtime/recorder.h"
 
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/device_state.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/plan.h"
+#include "zerograd/runtime/plan.h"
 
 namespace zg {
 

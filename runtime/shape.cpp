@@ -1,9 +1,9 @@
-#include "runtime/shape.h"
+#include "zerograd/runtime/shape.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

@@ -1,11 +1,11 @@
-#include "runtime/swap.h"
+#include "zerograd/runtime/swap.h"
 
 #include <optional>
 #include <utility>
 
-#include "runtime/device_state.h"
-#include "runtime/error.h"
-#include "runtime/trace.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg {
 namespace {

@@ -1,13 +1,13 @@
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "runtime/device_state.h"
-#include "runtime/error.h"
-#include "runtime/recorder.h"
-#include "runtime/swap.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg {
 namespace {

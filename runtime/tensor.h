@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "runtime/dtype.h"
-#include "runtime/memory.h"
-#include "runtime/shape.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/memory.h"
+#include "zerograd/runtime/shape.h"
 
 namespace zg {
 

@@ -1,4 +1,4 @@
-#include "runtime/trace.h"
+#include "zerograd/runtime/trace.h"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 #include <span>
 #include <utility>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg {
 namespace {

@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/device.h"
-#include "runtime/memory.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/memory.h"
 
 namespace zg {
 

@@ -1,4 +1,4 @@
-#include "runtime/version.h"
+#include "zerograd/runtime/version.h"
 
 namespace zg {
 

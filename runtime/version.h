@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

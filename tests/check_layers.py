@@ -37,7 +37,9 @@ for path in files:
     if lines > LONGEST:
         problems.append(f"{place}: {lines} lines; expected at most {LONGEST}")
     for included in INCLUDE.findall(text):
-        folder = included.split("/")[0]
+        if included.split("/")[0] in ALLOWED and "/" in included:
+            problems.append(f"{place}: includes {included}; expected zerograd/{included}")
+        folder = included.removeprefix("zerograd/").split("/")[0]
         allowed = ALLOWED.get(place.parts[0])
         if place.parts[:2] == ("models", "examples"):
             allowed = EXAMPLES

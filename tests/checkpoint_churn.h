@@ -6,8 +6,8 @@
 #include <string>
 #include <thread>
 
-#include "runtime/file_io.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 namespace zg::testing {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/random.h"
-#include "runtime/tensor.h"
+#include "zerograd/runtime/random.h"
+#include "zerograd/runtime/tensor.h"
 
 // What tests and benchmarks of kernels share: inputs from a seed, and comparison with doubles.
 namespace zg::testing {

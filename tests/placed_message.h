@@ -5,8 +5,8 @@
 #include <sstream>
 #include <string>
 
-#include "models/utf8.h"
-#include "runtime/error.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "runtime/cpu/team.h"
+#include "zerograd/runtime/cpu/team.h"
 
 int main() {
   int64_t shared = 0;

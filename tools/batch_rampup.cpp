@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "tools/batch_size.h"
-#include "zero/batch_rampup.h"
+#include "zerograd/zero/batch_rampup.h"
 
 // The flag --rampup-batch-size.
 namespace zg::tools {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

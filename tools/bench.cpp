@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
+#include "zerograd/models/gpt.h"
 
 // The subcommands of `zerograd bench`, and what they share. Each takes its arguments without its
 // name and returns the exit status.

@@ -5,9 +5,6 @@
 
 #include "bench/case.h"
 #include "bench/random_tokens.h"
-#include "models/generate.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/bench.h"
 #include "tools/device_flag.h"
 #include "tools/later.h"
@@ -15,6 +12,9 @@
 #include "tools/run.h"
 #include "tools/setup.h"
 #include "tools/text.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

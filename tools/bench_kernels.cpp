@@ -6,15 +6,15 @@
 #include <string_view>
 
 #include "bench/case.h"
-#include "runtime/comm.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/bench.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"
 #include "tools/run.h"
 #include "tools/text.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -5,14 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "autograd/ops.h"
-#include "models/pipeline.h"
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tools/bench.h"
 #include "tools/flags.h"
 #include "tools/run.h"
 #include "tools/text.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/models/pipeline.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -10,8 +10,6 @@
 #include "bench/limits.h"
 #include "bench/profile.h"
 #include "bench/random_tokens.h"
-#include "runtime/comm.h"
-#include "runtime/file_io.h"
 #include "tools/bench.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
@@ -20,6 +18,8 @@
 #include "tools/speed.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

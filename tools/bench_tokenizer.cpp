@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/case.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/bench.h"
 #include "tools/flags.h"
 #include "tools/run.h"
 #include "tools/text.h"
 #include "tools/tokenizers.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/error.h"
 #include "tools/model_flags.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "models/data.h"
 #include "tools/options.h"
+#include "zerograd/models/data.h"
 
 namespace zg::tools {
 

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <limits>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/machine.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

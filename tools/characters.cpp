@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include "models/utf8.h"
-#include "runtime/error.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -1,8 +1,8 @@
 #include "tools/checkpoint_options.h"
 
-#include "runtime/error.h"
 #include "tools/flags.h"
 #include "tools/model_flags.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

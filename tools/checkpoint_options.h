@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/dtype.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
+#include "zerograd/runtime/dtype.h"
 
 // What the subcommands that only touch files can be told. Each parse() is false after printing
 // help.

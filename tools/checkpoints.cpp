@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/text.h"
-#include "zero/manifest.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/manifest.h"
 
 namespace zg::tools {
 namespace {

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "zero/checkpoint_directory.h"
-#include "zero/checkpoint_file.h"
-#include "zero/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint_directory.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_reader.h"
 
 namespace zg::tools {
 

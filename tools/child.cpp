@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "runtime/error.h"
 #include "tools/interrupt.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -6,8 +6,8 @@
 #include <map>
 #include <utility>
 
-#include "runtime/error.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -1,13 +1,10 @@
-#include "zero/consolidate.h"
+#include "zerograd/zero/consolidate.h"
 
 #include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <optional>
 
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
@@ -15,6 +12,9 @@
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "runtime/file_io.h"
 #include "tools/text.h"
-#include "zero/checksum.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checksum.h"
 
 namespace zg::tools {
 

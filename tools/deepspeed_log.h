@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "zero/config.h"
-#include "zero/schedule.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
 

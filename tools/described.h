@@ -3,8 +3,8 @@
 #include <string>
 
 #include "tools/batch_rampup.h"
-#include "zero/config.h"
-#include "zero/schedule.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/schedule.h"
 
 // Lines that a run begins with.
 namespace zg::tools {

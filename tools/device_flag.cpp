@@ -1,9 +1,9 @@
 #include "tools/device_flag.h"
 
-#include "runtime/backend.h"
-#include "runtime/device_names.h"
-#include "runtime/error.h"
 #include "tools/values.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

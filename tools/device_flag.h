@@ -1,8 +1,8 @@
 #pragma once
 
-#include "runtime/device.h"
-#include "runtime/dtype.h"
 #include "tools/command_line.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::tools {
 

@@ -8,9 +8,9 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/error.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

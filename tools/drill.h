@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/comm.h"
 #include "tools/command_line.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg::tools {
 

@@ -3,7 +3,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

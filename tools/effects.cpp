@@ -1,8 +1,8 @@
 #include "tools/effects.h"
 
-#include "runtime/error.h"
 #include "tools/data_file.h"
 #include "tools/setup.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

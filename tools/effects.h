@@ -1,7 +1,7 @@
 #pragma once
 
-#include "models/data.h"
 #include "tools/options.h"
+#include "zerograd/models/data.h"
 
 // No flag is accepted and ignored: ConfigError for one that was given and would do nothing.
 namespace zg::tools {

@@ -1,12 +1,12 @@
 #include <cstdio>
 
-#include "runtime/error.h"
 #include "tools/effects.h"
 #include "tools/evaluation.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/tokenizers.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

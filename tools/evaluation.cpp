@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "models/generate.h"
-#include "runtime/error.h"
 #include "tools/text.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "models/data.h"
-#include "models/gpt.h"
-#include "models/score.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/models/score.h"
 
 namespace zg::tools {
 

@@ -1,8 +1,8 @@
 #include "tools/explain.h"
 
 #include "tools/text.h"
-#include "zero/model_states.h"
-#include "zero/precision.h"
+#include "zerograd/zero/model_states.h"
+#include "zerograd/zero/precision.h"
 
 namespace zg::tools {
 namespace {

@@ -2,9 +2,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/effects.h"
@@ -12,6 +9,9 @@
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 

@@ -1,7 +1,7 @@
 #include "tools/flags.h"
 
-#include "runtime/error.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -1,13 +1,13 @@
-#include "models/generate.h"
+#include "zerograd/models/generate.h"
 
 #include <cstdio>
 
-#include "runtime/error.h"
 #include "tools/characters.h"
 #include "tools/effects.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

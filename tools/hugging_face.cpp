@@ -2,17 +2,17 @@
 
 #include <memory>
 
-#include "models/hugging_face.h"
-#include "models/names.h"
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "runtime/file_set.h"
 #include "tools/text.h"
-#include "zero/checkpoint_file.h"
-#include "zero/checksum.h"
-#include "zero/manifest.h"
-#include "zero/safetensors_folder.h"
+#include "zerograd/models/hugging_face.h"
+#include "zerograd/models/names.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/file_set.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/manifest.h"
+#include "zerograd/zero/safetensors_folder.h"
 
 namespace zg::tools {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "models/hugging_face.h"
-#include "runtime/file_io.h"
 #include "tools/options.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/models/hugging_face.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 // GPT-2 and BLOOM in Hugging Face's folders: models/hugging_face.h says what is in them, here they
 // are read and written.

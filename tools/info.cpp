@@ -2,18 +2,18 @@
 #include <cstdio>
 #include <fstream>
 
-#include "kernels/peak.h"
-#include "models/splitter.h"
-#include "runtime/device_names.h"
-#include "runtime/error.h"
-#include "runtime/processes.h"
-#include "runtime/swap.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
 #include "tools/machine.h"
 #include "tools/speed.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
+#include "zerograd/kernels/peak.h"
+#include "zerograd/models/splitter.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg::tools {
 namespace {

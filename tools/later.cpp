@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "runtime/error.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

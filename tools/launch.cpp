@@ -2,9 +2,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "runtime/processes.h"
 #include "tools/command_line.h"
 #include "tools/flags.h"
 #include "tools/hostfile.h"
@@ -12,6 +9,9 @@
 #include "tools/options.h"
 #include "tools/restart.h"
 #include "tools/subcommands.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::tools {
 namespace {

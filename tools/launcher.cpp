@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "runtime/error.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

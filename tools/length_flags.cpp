@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "runtime/error.h"
 #include "tools/flags.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -18,14 +18,14 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/error.h"
-#include "runtime/processes.h"
 #include "tools/child.h"
 #include "tools/interrupt.h"
 #include "tools/machine.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::tools {
 namespace {

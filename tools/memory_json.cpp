@@ -4,8 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/device_names.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

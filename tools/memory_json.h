@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/swap.h"
 #include "tools/memory_rows.h"
-#include "zero/model_states.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/swap.h"
+#include "zerograd/zero/model_states.h"
 
 namespace zg::tools {
 

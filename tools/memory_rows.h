@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/memory.h"
+#include "zerograd/runtime/memory.h"
 
 namespace zg::tools {
 

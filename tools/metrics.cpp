@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

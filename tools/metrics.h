@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg::tools {
 

@@ -1,7 +1,7 @@
 #include "tools/model_flags.h"
 
-#include "models/gpt.h"
-#include "runtime/error.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

@@ -1,8 +1,8 @@
 #include "tools/offload_flags.h"
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -1,9 +1,9 @@
 #include "tools/optimisation_flags.h"
 
-#include "runtime/error.h"
 #include "tools/flags.h"
 #include "tools/text.h"
-#include "zero/precision.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/precision.h"
 
 namespace zg::tools {
 namespace {

@@ -1,6 +1,5 @@
 #include "tools/options.h"
 
-#include "runtime/error.h"
 #include "tools/axes_flags.h"
 #include "tools/config/load.h"
 #include "tools/data_flags.h"
@@ -12,6 +11,7 @@
 #include "tools/offload_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/processes.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

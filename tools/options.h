@@ -7,18 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "models/data.h"
-#include "models/generate.h"
-#include "models/pipeline_schedule.h"
-#include "runtime/device.h"
-#include "runtime/processes.h"
 #include "tools/batch_rampup.h"
 #include "tools/batch_size.h"
 #include "tools/command_line.h"
 #include "tools/config/schema.h"
 #include "tools/drill.h"
-#include "zero/config.h"
-#include "zero/schedule.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/models/pipeline_schedule.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/processes.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
 

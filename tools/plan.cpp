@@ -2,13 +2,13 @@
 #include <cstdio>
 #include <optional>
 
-#include "runtime/device_names.h"
 #include "tools/budgets.h"
 #include "tools/described.h"
 #include "tools/explain.h"
 #include "tools/plan_mesh.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
+#include "zerograd/runtime/device_names.h"
 
 namespace zg::tools {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "models/gpt_part.h"
 #include "tools/planner.h"
 #include "tools/text.h"
+#include "zerograd/models/gpt_part.h"
 
 namespace zg::tools {
 namespace {

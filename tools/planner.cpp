@@ -9,7 +9,7 @@
 #include "tools/setup.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
-#include "zero/checkpoint_directory.h"
+#include "zerograd/zero/checkpoint_directory.h"
 
 namespace zg::tools {
 

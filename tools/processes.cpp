@@ -6,10 +6,10 @@
 #include <numeric>
 #include <span>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/text.h"
-#include "zero/checksum.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checksum.h"
 
 namespace zg::tools {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/comm.h"
 #include "tools/run.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg::tools {
 

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <iterator>
 
-#include "runtime/error.h"
-#include "runtime/processes.h"
 #include "tools/checkpoints.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::tools {
 namespace {

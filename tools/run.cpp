@@ -9,9 +9,6 @@
 #include <limits>
 #include <utility>
 
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/batch_size.h"
 #include "tools/blank_data.h"
 #include "tools/checkpoints.h"
@@ -26,7 +23,10 @@
 #include "tools/setup.h"
 #include "tools/text.h"
 #include "tools/tokenizers.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 namespace zg::tools {
 namespace {

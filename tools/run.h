@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "models/data.h"
-#include "runtime/trace.h"
 #include "tools/checkpoints.h"
 #include "tools/options.h"
 #include "tools/settings.h"
+#include "zerograd/models/data.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::tools {
 

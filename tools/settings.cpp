@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "runtime/error.h"
 #include "tools/flags.h"
 #include "tools/text.h"
-#include "zero/precision.h"
-#include "zero/schedule.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/precision.h"
+#include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
 namespace {

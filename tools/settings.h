@@ -4,12 +4,12 @@
 #include <limits>
 #include <string>
 
-#include "models/gpt.h"
-#include "models/hugging_face.h"
 #include "tools/data_file.h"
 #include "tools/options.h"
-#include "zero/checkpoint_file.h"
-#include "zero/config.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/models/hugging_face.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::tools {
 

@@ -4,11 +4,6 @@
 #include <filesystem>
 #include <numeric>
 
-#include "models/names.h"
-#include "models/tokenized_text.h"
-#include "runtime/comm.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
@@ -17,9 +12,14 @@
 #include "tools/text.h"
 #include "tools/tokenizers.h"
 #include "tools/values.h"
-#include "zero/checkpoint_file.h"
-#include "zero/consolidate.h"
-#include "zero/safetensors.h"
+#include "zerograd/models/names.h"
+#include "zerograd/models/tokenized_text.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/safetensors.h"
 
 namespace zg::tools {
 namespace {

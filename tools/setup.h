@@ -3,12 +3,12 @@
 #include <memory>
 #include <optional>
 
-#include "models/data.h"
-#include "models/gpt.h"
 #include "tools/options.h"
 #include "tools/settings.h"
-#include "zero/checkpoint_reader.h"
-#include "zero/engine.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/engine.h"
 
 namespace zg::tools {
 

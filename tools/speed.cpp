@@ -1,7 +1,7 @@
 #include "tools/speed.h"
 
-#include "kernels/peak.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/peak.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

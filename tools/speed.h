@@ -1,7 +1,7 @@
 #pragma once
 
-#include "models/gpt.h"
-#include "runtime/device.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/device.h"
 
 namespace zg::tools {
 

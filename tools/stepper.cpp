@@ -5,12 +5,12 @@
 #include <iterator>
 #include <limits>
 
-#include "autograd/ops.h"
-#include "models/generate.h"
-#include "runtime/trace.h"
 #include "tools/early_end.h"
 #include "tools/hugging_face.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/runtime/trace.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 namespace zg::tools {
 namespace {

@@ -3,15 +3,15 @@
 #include <memory>
 #include <vector>
 
-#include "models/gpt.h"
-#include "models/pipeline.h"
-#include "runtime/mesh.h"
 #include "tools/evaluation.h"
 #include "tools/interrupt.h"
 #include "tools/memory_json.h"
 #include "tools/run.h"
-#include "zero/engine.h"
-#include "zero/schedule.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/models/pipeline.h"
+#include "zerograd/runtime/mesh.h"
+#include "zerograd/zero/engine.h"
+#include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
 

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <ctime>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/crc32c.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "models/utf8.h"
-#include "runtime/error.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

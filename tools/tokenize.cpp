@@ -4,15 +4,15 @@
 #include <filesystem>
 #include <thread>
 
-#include "models/token_writer.h"
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "runtime/file_set.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/text_documents.h"
 #include "tools/tokenize_options.h"
+#include "zerograd/models/token_writer.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/file_set.h"
 
 namespace zg::tools {
 namespace {

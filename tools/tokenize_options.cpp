@@ -1,7 +1,7 @@
 #include "tools/tokenize_options.h"
 
-#include "runtime/error.h"
 #include "tools/flags.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "models/tokenizer_files.h"
-#include "models/utf8.h"
-#include "runtime/error.h"
 #include "tools/text.h"
 #include "tools/values.h"
-#include "zero/checksum.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checksum.h"
 
 namespace zg::tools {
 namespace {

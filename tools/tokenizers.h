@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "models/data.h"
-#include "models/tokenizer.h"
 #include "tools/setup.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/tokenizer.h"
 
 // Byte-level BPE of the command: which tokenizer a run has, text to and from its tokens, and
 // whether the tokens of the data are those that trained weights know.

@@ -1,7 +1,5 @@
 #include <cstdio>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tools/budgets.h"
 #include "tools/interrupt.h"
 #include "tools/planner.h"
@@ -10,6 +8,8 @@
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/training.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -8,14 +8,14 @@
 #include <cstdio>
 #include <utility>
 
-#include "models/generate.h"
-#include "runtime/error.h"
-#include "runtime/swap.h"
 #include "tools/described.h"
 #include "tools/early_end.h"
 #include "tools/machine.h"
 #include "tools/speed.h"
 #include "tools/text.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg::tools {
 namespace {

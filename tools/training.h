@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/comm.h"
 #include "tools/checkpoints.h"
 #include "tools/console.h"
 #include "tools/deepspeed_log.h"
@@ -12,6 +11,7 @@
 #include "tools/metrics.h"
 #include "tools/stepper.h"
 #include "tools/tensorboard.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg::tools {
 

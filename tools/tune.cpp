@@ -4,15 +4,15 @@
 #include <fstream>
 #include <set>
 
-#include "runtime/device_names.h"
-#include "runtime/error.h"
-#include "runtime/processes.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/tune_config.h"
 #include "tools/tune_plan.h"
 #include "tools/tune_search.h"
 #include "tools/values.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::tools {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "kernels/peak.h"
 #include "tools/planner.h"
 #include "tools/speed.h"
 #include "tools/tune_plan.h"
+#include "zerograd/kernels/peak.h"
 
 namespace zg::tools {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/run.h"
-#include "zero/config.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::tools {
 

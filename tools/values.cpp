@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "runtime/error.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

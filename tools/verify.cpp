@@ -1,11 +1,11 @@
 #include <cstdio>
 #include <map>
 
-#include "runtime/error.h"
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -1,9 +1,9 @@
-#include "zero/activations.h"
+#include "zerograd/zero/activations.h"
 
 #include <string>
 #include <utility>
 
-#include "zero/transfer.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 namespace {

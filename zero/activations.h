@@ -4,7 +4,7 @@
 #include <memory>
 #include <tuple>
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 namespace zg::zero {
 

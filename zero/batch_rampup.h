@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg::zero {
 

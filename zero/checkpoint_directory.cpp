@@ -1,4 +1,4 @@
-#include "zero/checkpoint_directory.h"
+#include "zerograd/zero/checkpoint_directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::zero {
 namespace {

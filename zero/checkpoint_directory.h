@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "zero/checkpoint_save.h"
-#include "zero/engine.h"
+#include "zerograd/zero/checkpoint_save.h"
+#include "zerograd/zero/engine.h"
 
 namespace zg::zero {
 

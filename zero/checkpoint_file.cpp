@@ -1,4 +1,4 @@
-#include "zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,15 +8,15 @@
 #include <set>
 #include <utility>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "runtime/recorder.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/checkpoint_reader.h"
-#include "zero/mesh_sums.h"
-#include "zero/slices.h"
-#include "zero/transfer.h"
-#include "zero/whole_model.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/mesh_sums.h"
+#include "zerograd/zero/slices.h"
+#include "zerograd/zero/transfer.h"
+#include "zerograd/zero/whole_model.h"
 
 namespace zg::zero {
 namespace {

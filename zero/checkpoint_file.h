@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api.h"
-#include "zero/engine.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/zero/engine.h"
 
 namespace zg::zero {
 

@@ -1,9 +1,9 @@
-#include "zero/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint_layout.h"
 
 #include <cstdio>
 
-#include "runtime/error.h"
-#include "zero/partition.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/partition.h"
 
 namespace zg::zero {
 namespace {

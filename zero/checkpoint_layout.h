@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "zero/engine.h"
+#include "zerograd/zero/engine.h"
 
 // How files and tensors of a checkpoint are called; checkpoint_file.h says what they hold.
 namespace zg::zero {

@@ -1,15 +1,15 @@
-#include "zero/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint_reader.h"
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "zero/checksum.h"
-#include "zero/piece_checksum.h"
-#include "zero/piece_sequence.h"
-#include "zero/slices.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/piece_sequence.h"
+#include "zerograd/zero/slices.h"
 
 namespace zg::zero {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/file_io.h"
-#include "zero/manifest.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/manifest.h"
+#include "zerograd/zero/safetensors.h"
 
 namespace zg::zero {
 

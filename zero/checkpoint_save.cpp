@@ -1,4 +1,4 @@
-#include "zero/checkpoint_save.h"
+#include "zerograd/zero/checkpoint_save.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "runtime/recorder.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/checkpoint_reader.h"
-#include "zero/manifest.h"
-#include "zero/mesh_sums.h"
-#include "zero/piece_checksum.h"
-#include "zero/safetensors.h"
-#include "zero/snapshot.h"
-#include "zero/unfinished_folder.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/manifest.h"
+#include "zerograd/zero/mesh_sums.h"
+#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/safetensors.h"
+#include "zerograd/zero/snapshot.h"
+#include "zerograd/zero/unfinished_folder.h"
 
 namespace zg::zero {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "zero/checkpoint_file.h"
-#include "zero/engine.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/engine.h"
 
 namespace zg::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/checksum.h"
+#include "zerograd/zero/checksum.h"
 
 #define XXH_INLINE_ALL  // header-only: users of a static library need not link libxxhash
 #include <xxhash.h>

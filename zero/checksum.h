@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg::zero {
 

@@ -1,9 +1,9 @@
-#include "zero/config.h"
+#include "zerograd/zero/config.h"
 
 #include <cmath>
 #include <string>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::zero {
 namespace {

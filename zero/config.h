@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-#include "runtime/api.h"
-#include "runtime/dtype.h"
-#include "runtime/memory.h"
-#include "zero/loss_scale.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/memory.h"
+#include "zerograd/zero/loss_scale.h"
 
 namespace zg::zero {
 

@@ -1,13 +1,13 @@
-#include "zero/consolidate.h"
+#include "zerograd/zero/consolidate.h"
 
 #include <algorithm>
 
-#include "runtime/error.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/checkpoint_reader.h"
-#include "zero/checksum.h"
-#include "zero/piece_checksum.h"
-#include "zero/unfinished_folder.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/unfinished_folder.h"
 
 namespace zg::zero {
 namespace {

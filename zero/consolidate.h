@@ -3,10 +3,10 @@
 #include <optional>
 #include <string>
 
-#include "runtime/api.h"
-#include "runtime/dtype.h"
-#include "zero/checkpoint_file.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/safetensors.h"
 
 // Checkpoints to single files of weights and back, a few MiB at a time: neither direction holds a
 // tensor, let alone a model, in memory.

@@ -1,4 +1,4 @@
-#include "zero/engine.h"
+#include "zerograd/zero/engine.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,12 +6,12 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/error.h"
-#include "runtime/plan.h"
-#include "zero/engine_state.h"
-#include "zero/mesh_sums.h"
-#include "zero/optimizer.h"
-#include "zero/places.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/engine_state.h"
+#include "zerograd/zero/mesh_sums.h"
+#include "zerograd/zero/optimizer.h"
+#include "zerograd/zero/places.h"
 
 namespace zg::zero {
 namespace {

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "autograd/parameter.h"
-#include "autograd/tape.h"
-#include "runtime/comm.h"
-#include "runtime/mesh.h"
-#include "zero/config.h"
-#include "zero/model_states.h"
+#include "zerograd/autograd/parameter.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/mesh.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/model_states.h"
 
 namespace zg::zero {
 

@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/elementwise.h"
-#include "runtime/error.h"
-#include "zero/checksum.h"
-#include "zero/engine_state.h"
-#include "zero/snapshot.h"
-#include "zero/transfer.h"
-#include "zero/whole_model.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/engine_state.h"
+#include "zerograd/zero/snapshot.h"
+#include "zerograd/zero/transfer.h"
+#include "zerograd/zero/whole_model.h"
 
 namespace zg::zero {
 namespace {

@@ -4,12 +4,12 @@
 #include <span>
 #include <vector>
 
-#include "zero/activations.h"
-#include "zero/engine.h"
-#include "zero/mirrors.h"
-#include "zero/reducer.h"
-#include "zero/residency.h"
-#include "zero/storage.h"
+#include "zerograd/zero/activations.h"
+#include "zerograd/zero/engine.h"
+#include "zerograd/zero/mirrors.h"
+#include "zerograd/zero/reducer.h"
+#include "zerograd/zero/residency.h"
+#include "zerograd/zero/storage.h"
 
 namespace zg::zero {
 

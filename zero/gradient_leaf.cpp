@@ -1,9 +1,9 @@
-#include "zero/gradient_leaf.h"
+#include "zerograd/zero/gradient_leaf.h"
 
 #include <algorithm>
 
-#include "kernels/elementwise.h"
-#include "zero/loan.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/zero/loan.h"
 
 namespace zg::zero {
 namespace {

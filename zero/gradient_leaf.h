@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "zero/storage.h"
+#include "zerograd/zero/storage.h"
 
 namespace zg::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/loan.h"
+#include "zerograd/zero/loan.h"
 
 #include <utility>
 

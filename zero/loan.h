@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::zero {
 

@@ -1,9 +1,9 @@
-#include "zero/loss_scale.h"
+#include "zerograd/zero/loss_scale.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::zero {
 namespace {

@@ -1,4 +1,4 @@
-#include "zero/manifest.h"
+#include "zerograd/zero/manifest.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,12 +6,12 @@
 #include <set>
 #include <string_view>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/checksum.h"
-#include "zero/piece_checksum.h"
-#include "zero/safetensors_format.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/safetensors_format.h"
 
 namespace zg::zero {
 namespace {

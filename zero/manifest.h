@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "autograd/parameter.h"
-#include "runtime/shape.h"
-#include "zero/checkpoint_file.h"
-#include "zero/checkpoint_layout.h"
+#include "zerograd/autograd/parameter.h"
+#include "zerograd/runtime/shape.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_layout.h"
 
 namespace zg::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/mesh_sums.h"
+#include "zerograd/zero/mesh_sums.h"
 
 #include <algorithm>
 #include <cstring>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/mesh.h"
+#include "zerograd/runtime/mesh.h"
 
 // What ranks that hold different parts of the model tell each other, as sums of integers: exact,
 // and of the same size whatever they hold.

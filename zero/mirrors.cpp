@@ -1,10 +1,10 @@
-#include "zero/mirrors.h"
+#include "zerograd/zero/mirrors.h"
 
 #include <utility>
 
-#include "kernels/elementwise.h"
-#include "runtime/error.h"
-#include "runtime/random.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg::zero {
 

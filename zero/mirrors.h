@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/mesh.h"
-#include "zero/storage.h"
+#include "zerograd/runtime/mesh.h"
+#include "zerograd/zero/storage.h"
 
 namespace zg::zero {
 

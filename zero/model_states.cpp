@@ -1,6 +1,6 @@
-#include "zero/model_states.h"
+#include "zerograd/zero/model_states.h"
 
-#include "runtime/dtype.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::zero {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "runtime/api.h"
-#include "zero/config.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::zero {
 

@@ -1,4 +1,4 @@
-#include "zero/optimizer.h"
+#include "zerograd/zero/optimizer.h"
 
 #include <algorithm>
 #include <array>
@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/adam.h"
-#include "kernels/elementwise.h"
-#include "runtime/host_stream.h"
-#include "zero/mesh_sums.h"
-#include "zero/residency.h"
-#include "zero/snapshot.h"
-#include "zero/streaming.h"
-#include "zero/transfer.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/host_stream.h"
+#include "zerograd/zero/mesh_sums.h"
+#include "zerograd/zero/residency.h"
+#include "zerograd/zero/snapshot.h"
+#include "zerograd/zero/streaming.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 namespace {

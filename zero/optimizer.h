@@ -5,10 +5,10 @@
 #include <span>
 #include <string>
 
-#include "runtime/comm.h"
-#include "runtime/mesh.h"
-#include "zero/config.h"
-#include "zero/storage.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/mesh.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/storage.h"
 
 namespace zg::zero {
 

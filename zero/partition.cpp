@@ -1,4 +1,4 @@
-#include "zero/partition.h"
+#include "zerograd/zero/partition.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "autograd/parameter.h"
+#include "zerograd/autograd/parameter.h"
 
 namespace zg::zero {
 

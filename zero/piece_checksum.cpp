@@ -1,4 +1,4 @@
-#include "zero/piece_checksum.h"
+#include "zerograd/zero/piece_checksum.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "zero/checksum.h"
+#include "zerograd/zero/checksum.h"
 
 namespace zg::zero {
 

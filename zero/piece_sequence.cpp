@@ -1,4 +1,4 @@
-#include "zero/piece_sequence.h"
+#include "zerograd/zero/piece_sequence.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "zero/manifest.h"
-#include "zero/piece_checksum.h"
-#include "zero/safetensors.h"
+#include "zerograd/zero/manifest.h"
+#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/safetensors.h"
 
 namespace zg::zero {
 

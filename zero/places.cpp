@@ -1,6 +1,6 @@
-#include "zero/places.h"
+#include "zerograd/zero/places.h"
 
-#include "zero/partition.h"
+#include "zerograd/zero/partition.h"
 
 namespace zg::zero {
 

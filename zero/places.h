@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
-#include "autograd/parameter.h"
-#include "zero/config.h"
+#include "zerograd/autograd/parameter.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::zero {
 

@@ -1,6 +1,6 @@
-#include "zero/precision.h"
+#include "zerograd/zero/precision.h"
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::zero {
 namespace {

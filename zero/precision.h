@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "zero/config.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::zero {
 

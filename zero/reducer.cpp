@@ -1,12 +1,12 @@
-#include "zero/reducer.h"
+#include "zerograd/zero/reducer.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/elementwise.h"
-#include "kernels/fold_gradient.h"
-#include "zero/transfer.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 namespace {

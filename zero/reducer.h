@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "zero/gradient_leaf.h"
-#include "zero/storage.h"
-#include "zero/streaming.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/zero/gradient_leaf.h"
+#include "zerograd/zero/storage.h"
+#include "zerograd/zero/streaming.h"
 
 namespace zg::zero {
 

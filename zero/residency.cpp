@@ -1,8 +1,8 @@
-#include "zero/residency.h"
+#include "zerograd/zero/residency.h"
 
 #include <algorithm>
 
-#include "zero/transfer.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 

@@ -4,10 +4,10 @@
 #include <deque>
 #include <vector>
 
-#include "autograd/tape.h"
-#include "runtime/comm.h"
-#include "runtime/swap.h"
-#include "zero/storage.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/swap.h"
+#include "zerograd/zero/storage.h"
 
 namespace zg::zero {
 

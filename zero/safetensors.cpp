@@ -1,4 +1,4 @@
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "zero/checksum.h"
-#include "zero/safetensors_format.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/safetensors_format.h"
 
 namespace zg::zero {
 

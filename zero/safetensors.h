@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api.h"
-#include "runtime/dtype.h"
-#include "runtime/shape.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/shape.h"
 
 namespace zg::zero {
 

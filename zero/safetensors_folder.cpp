@@ -1,11 +1,11 @@
-#include "zero/safetensors_folder.h"
+#include "zerograd/zero/safetensors_folder.h"
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/safetensors_format.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/safetensors_format.h"
 
 namespace zg::zero {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 namespace zg::zero {
 

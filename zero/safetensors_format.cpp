@@ -1,4 +1,4 @@
-#include "zero/safetensors_format.h"
+#include "zerograd/zero/safetensors_format.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::zero {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 namespace zg::zero {
 

@@ -1,11 +1,11 @@
-#include "zero/schedule.h"
+#include "zerograd/zero/schedule.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <span>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::zero {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/api.h"
-#include "zero/config.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::zero {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "autograd/parameter.h"
+#include "zerograd/autograd/parameter.h"
 
 // What parts of one parameter have in common. Pure arithmetic.
 namespace zg::zero {

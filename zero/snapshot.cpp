@@ -1,14 +1,14 @@
-#include "zero/snapshot.h"
+#include "zerograd/zero/snapshot.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
-#include "runtime/error.h"
-#include "runtime/swap.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/engine_state.h"
-#include "zero/transfer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/swap.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/engine_state.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 namespace {

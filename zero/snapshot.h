@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "zero/engine.h"
-#include "zero/storage.h"
+#include "zerograd/zero/engine.h"
+#include "zerograd/zero/storage.h"
 
 namespace zg::zero {
 

@@ -1,11 +1,11 @@
-#include "zero/storage.h"
+#include "zerograd/zero/storage.h"
 
 #include <utility>
 
-#include "kernels/elementwise.h"
-#include "runtime/cpu/team.h"
-#include "zero/loan.h"
-#include "zero/transfer.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/cpu/team.h"
+#include "zerograd/zero/loan.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 namespace {

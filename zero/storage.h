@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "zero/config.h"
-#include "zero/partition.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/partition.h"
 
 namespace zg::zero {
 

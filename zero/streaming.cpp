@@ -1,12 +1,12 @@
-#include "zero/streaming.h"
+#include "zerograd/zero/streaming.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "runtime/error.h"
-#include "runtime/trace.h"
-#include "zero/transfer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/trace.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 

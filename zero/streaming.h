@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/swap.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg::zero {
 

@@ -1,10 +1,10 @@
-#include "zero/transfer.h"
+#include "zerograd/zero/transfer.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "kernels/elementwise.h"
-#include "runtime/trace.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::zero {
 namespace {

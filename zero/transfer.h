@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::zero {
 

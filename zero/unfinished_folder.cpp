@@ -1,12 +1,12 @@
-#include "zero/unfinished_folder.h"
+#include "zerograd/zero/unfinished_folder.h"
 
 #include <filesystem>
 #include <span>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/checksum.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/checksum.h"
 
 namespace zg::zero {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "zero/manifest.h"
+#include "zerograd/zero/manifest.h"
 
 namespace zg::zero {
 

@@ -1,13 +1,13 @@
-#include "zero/whole_model.h"
+#include "zerograd/zero/whole_model.h"
 
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
-#include "zero/engine_state.h"
-#include "zero/mesh_sums.h"
-#include "zero/transfer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/engine_state.h"
+#include "zerograd/zero/mesh_sums.h"
+#include "zerograd/zero/transfer.h"
 
 namespace zg::zero {
 namespace {

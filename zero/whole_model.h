@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "zero/engine.h"
+#include "zerograd/zero/engine.h"
 
 namespace zg::zero {
 

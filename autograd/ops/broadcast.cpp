@@ -1,8 +1,8 @@
-#include "autograd/ops/broadcast.h"
+#include "zerograd/autograd/ops/broadcast.h"
 
-#include "autograd/ops/gradient.h"
-#include "kernels/movement.h"
-#include "kernels/reduce.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 namespace zg {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "autograd/ops.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/movement.h"
-#include "autograd/ops/operand.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/movement.h"
+#include "zerograd/autograd/ops/operand.h"
 
 namespace zg {
 namespace {

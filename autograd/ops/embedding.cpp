@@ -1,8 +1,8 @@
-#include "kernels/embedding.h"
+#include "zerograd/kernels/embedding.h"
 
-#include "autograd/ops.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
 
 namespace zg {
 namespace {

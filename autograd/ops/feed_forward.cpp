@@ -1,9 +1,9 @@
-#include "autograd/ops.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
-#include "autograd/ops/projection.h"
-#include "kernels/gelu.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/projection.h"
+#include "zerograd/kernels/gelu.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

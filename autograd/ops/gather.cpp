@@ -1,7 +1,7 @@
-#include "autograd/ops.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
-#include "kernels/movement.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/kernels/movement.h"
 
 namespace zg {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 // What mean losses over targets are made of, whoever has the logits.
 namespace zg {

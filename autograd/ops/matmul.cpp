@@ -1,7 +1,7 @@
-#include "autograd/ops.h"
-#include "autograd/ops/broadcast.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/broadcast.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
 
 namespace zg {
 namespace {

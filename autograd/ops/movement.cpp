@@ -1,11 +1,11 @@
-#include "autograd/ops/movement.h"
+#include "zerograd/autograd/ops/movement.h"
 
 #include <numeric>
 
-#include "autograd/ops/broadcast.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
-#include "kernels/movement.h"
+#include "zerograd/autograd/ops/broadcast.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/kernels/movement.h"
 
 namespace zg {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 namespace zg {
 

@@ -1,7 +1,7 @@
-#include "autograd/ops/operand.h"
+#include "zerograd/autograd/ops/operand.h"
 
-#include "kernels/check.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

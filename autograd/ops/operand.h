@@ -1,6 +1,6 @@
 #pragma once
 
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 // What an op asks of its operands before any work, in messages that name the op and the operand.
 namespace zg {

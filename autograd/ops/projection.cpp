@@ -1,11 +1,11 @@
-#include "autograd/ops/projection.h"
+#include "zerograd/autograd/ops/projection.h"
 
 #include <string>
 
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
-#include "kernels/reduce.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/kernels/reduce.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

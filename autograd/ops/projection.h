@@ -1,7 +1,7 @@
 #pragma once
 
-#include "autograd/tape.h"
-#include "kernels/matmul.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/kernels/matmul.h"
 
 // y = x weight^T + bias and its gradients: what linear and feed_forward are made of.
 namespace zg {

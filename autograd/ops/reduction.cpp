@@ -1,10 +1,10 @@
-#include "autograd/ops.h"
-#include "autograd/ops/broadcast.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
-#include "kernels/check.h"
-#include "kernels/elementwise.h"
-#include "kernels/reduce.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/broadcast.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg {
 namespace {

@@ -1,8 +1,8 @@
-#include "autograd/ops.h"
-#include "autograd/ops/broadcast.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/movement.h"
-#include "autograd/ops/operand.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/broadcast.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/movement.h"
+#include "zerograd/autograd/ops/operand.h"
 
 namespace zg {
 

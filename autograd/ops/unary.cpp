@@ -1,8 +1,8 @@
-#include "autograd/ops.h"
-#include "autograd/ops/gradient.h"
-#include "autograd/ops/operand.h"
-#include "kernels/elementwise.h"
-#include "kernels/gelu.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/autograd/ops/gradient.h"
+#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/gelu.h"
 
 namespace zg {
 namespace {

@@ -1,13 +1,13 @@
-#include "kernels/cpu/adam.h"
+#include "zerograd/kernels/cpu/adam.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
 
-#include "kernels/adam.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "kernels/adam_constants.h"
-#include "kernels/cpu/philox.h"
-#include "runtime/dtype.h"
+#include "zerograd/kernels/adam_constants.h"
+#include "zerograd/kernels/cpu/philox.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::cpu {
 

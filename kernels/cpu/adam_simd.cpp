@@ -1,6 +1,6 @@
-#include "kernels/cpu/adam.h"
-#include "kernels/cpu/rounding_simd.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/adam.h"
+#include "zerograd/kernels/cpu/rounding_simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

@@ -1,11 +1,11 @@
-#include "kernels/cpu/attention.h"
+#include "zerograd/kernels/cpu/attention.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/attention_plain.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/attention_plain.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention.h"
-#include "kernels/cpu/dropout.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/cpu/dropout.h"
 
 namespace zg::cpu {
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention_tiles_simd.h"
+#include "zerograd/kernels/cpu/attention_tiles_simd.h"
 
 // Dao 2023, arXiv:2307.08691, algorithm 2, one task per head: blocks of keys outside, blocks of
 // queries inside. With P the softmax, f the dropout factors and D_t = dout_t . out_t, which equals

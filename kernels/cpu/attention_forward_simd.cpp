@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention_tiles_simd.h"
+#include "zerograd/kernels/cpu/attention_tiles_simd.h"
 
 // Flash attention: a task owns some queries of one head and walks over blocks of keys, holding for
 // each query the largest score so far, the sum of the weights and their weighted mean of v.

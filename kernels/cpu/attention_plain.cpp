@@ -1,11 +1,11 @@
-#include "kernels/cpu/attention_plain.h"
+#include "zerograd/kernels/cpu/attention_plain.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
-#include "kernels/cpu/dropout_scalar.h"
+#include "zerograd/kernels/cpu/dropout_scalar.h"
 
 namespace zg::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/attention.h"
+#include "zerograd/kernels/cpu/attention.h"
 
 namespace zg::cpu {
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/philox_simd.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/transpose_simd.h"
+#include "zerograd/kernels/cpu/attention.h"
+#include "zerograd/kernels/cpu/philox_simd.h"
+#include "zerograd/kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/transpose_simd.h"
 
 // What forward and backward attention are made of: products of small matrices in f32 scratch.
 //

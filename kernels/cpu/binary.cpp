@@ -1,10 +1,10 @@
 #include <cmath>
 
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/level.h"
-#include "kernels/cpu/loop_nest.h"
-#include "kernels/visit_elementwise.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/elementwise.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/loop_nest.h"
+#include "zerograd/kernels/visit_elementwise.h"
 
 namespace zg::cpu {
 

@@ -2,10 +2,10 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/elementwise.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

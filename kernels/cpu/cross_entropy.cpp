@@ -1,9 +1,9 @@
-#include "kernels/cpu/cross_entropy.h"
+#include "zerograd/kernels/cpu/cross_entropy.h"
 
-#include "kernels/cpu/cross_entropy_rows.h"
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/indices.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/cross_entropy_rows.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/indices.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

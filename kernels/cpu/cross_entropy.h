@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cross_entropy.h"
+#include "zerograd/kernels/cross_entropy.h"
 
 namespace zg::cpu {
 

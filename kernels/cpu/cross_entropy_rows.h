@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/rows.h"
+#include "zerograd/kernels/cpu/rows.h"
 
 // What plain and projection-fused cross entropy do with a row of logits, or a part of one.
 namespace zg::cpu {

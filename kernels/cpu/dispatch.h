@@ -3,8 +3,8 @@
 #include <string>
 #include <type_traits>
 
-#include "runtime/dtype.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/error.h"
 
 // From an element type known at run time to one known at compile time:
 // visit_floating(x.dtype(), [&]<class T>() { ... }).

@@ -1,10 +1,10 @@
-#include "kernels/cpu/dropout.h"
+#include "zerograd/kernels/cpu/dropout.h"
 
 #include <algorithm>
 
-#include "kernels/cpu/dropout_scalar.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/dropout_scalar.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

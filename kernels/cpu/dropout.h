@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/philox.h"
-#include "kernels/dropout.h"
+#include "zerograd/kernels/cpu/philox.h"
+#include "zerograd/kernels/dropout.h"
 
 namespace zg::cpu {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/dropout.h"
+#include "zerograd/kernels/cpu/dropout.h"
 
 // For sources without vector code; kernels/cpu/philox_simd.h is the other half.
 namespace zg::cpu {

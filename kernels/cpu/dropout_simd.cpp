@@ -1,7 +1,7 @@
-#include "kernels/cpu/dropout.h"
+#include "zerograd/kernels/cpu/dropout.h"
 
-#include "kernels/cpu/philox_simd.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/philox_simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

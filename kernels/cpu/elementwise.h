@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/elementwise.h"
+#include "zerograd/kernels/elementwise.h"
 
 namespace zg::cpu {
 

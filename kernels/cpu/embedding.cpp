@@ -1,10 +1,10 @@
-#include "kernels/embedding.h"
+#include "zerograd/kernels/embedding.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cpu/dispatch.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/runtime/cpu/team.h"
 
 // Memory bound, one read and one write of every row. Elements are only added, each in a fixed
 // order, so every instruction set gives the same bits.

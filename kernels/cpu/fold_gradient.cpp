@@ -1,7 +1,7 @@
-#include "kernels/cpu/fold_gradient.h"
+#include "zerograd/kernels/cpu/fold_gradient.h"
 
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

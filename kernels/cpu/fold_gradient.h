@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/fold_gradient.h"
+#include "zerograd/kernels/fold_gradient.h"
 
 namespace zg::cpu {
 

@@ -1,5 +1,5 @@
-#include "kernels/cpu/fold_gradient.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/fold_gradient.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

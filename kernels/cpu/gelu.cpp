@@ -1,9 +1,9 @@
-#include "kernels/gelu.h"
+#include "zerograd/kernels/gelu.h"
 
-#include "kernels/cpu/gelu.h"
-#include "kernels/cpu/gelu_scalar.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/gelu.h"
+#include "zerograd/kernels/cpu/gelu_scalar.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 // GELU in plain C++ for f64, f16 and the portable level; the vectors of kernels/cpu/gelu_simd.h
 // are tested against it. T is float or double, the type that arithmetic happens in.

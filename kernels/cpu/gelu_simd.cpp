@@ -1,6 +1,6 @@
-#include "kernels/cpu/gelu_simd.h"
+#include "zerograd/kernels/cpu/gelu_simd.h"
 
-#include "kernels/cpu/gelu.h"
+#include "zerograd/kernels/cpu/gelu.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

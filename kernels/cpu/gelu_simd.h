@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 // GELU on vectors of f32, for the *_simd.cpp sources; kernels/cpu/gelu_scalar.h says the same in
 // plain C++. Hendrycks, Gimpel 2016, arXiv:1606.08415.

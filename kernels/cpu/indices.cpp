@@ -1,8 +1,8 @@
-#include "kernels/cpu/indices.h"
+#include "zerograd/kernels/cpu/indices.h"
 
 #include <string>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::cpu {
 

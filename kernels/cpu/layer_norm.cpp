@@ -1,12 +1,12 @@
-#include "kernels/layer_norm.h"
+#include "zerograd/kernels/layer_norm.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/layer_norm.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/layer_norm.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

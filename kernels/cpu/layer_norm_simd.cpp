@@ -1,6 +1,6 @@
-#include "kernels/cpu/layer_norm.h"
+#include "zerograd/kernels/cpu/layer_norm.h"
 
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

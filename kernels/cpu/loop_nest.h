@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/cpu/team.h"
-#include "runtime/shape.h"
+#include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/shape.h"
 
 namespace zg::cpu {
 

@@ -1,11 +1,11 @@
-#include "kernels/cpu/matmul.h"
+#include "zerograd/kernels/cpu/matmul.h"
 
 #include <algorithm>
 
-#include "kernels/cpu/level.h"
-#include "kernels/cpu/matmul_table.h"
-#include "kernels/cpu/tile_matmul.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/matmul_table.h"
+#include "zerograd/kernels/cpu/tile_matmul.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

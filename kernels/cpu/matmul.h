@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 namespace zg::cpu {
 

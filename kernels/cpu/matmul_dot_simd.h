@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cpu/matmul_pack_simd.h"
-#include "kernels/cpu/pairs_simd.h"
+#include "zerograd/kernels/cpu/matmul_pack_simd.h"
+#include "zerograd/kernels/cpu/pairs_simd.h"
 
 // Few rows of a against b stored [N, K], as when one token is generated: packing b would cost more
 // than using it, so both are read along K, once, from where they are. Bound by the memory that

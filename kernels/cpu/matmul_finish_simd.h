@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cpu/gelu_simd.h"
-#include "kernels/cpu/matmul_table.h"
+#include "zerograd/kernels/cpu/gelu_simd.h"
+#include "zerograd/kernels/cpu/matmul_table.h"
 
 // From sums to c, while they are in the L1 cache.
 namespace zg::cpu {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cpu/matmul_table.h"
-#include "kernels/cpu/transpose_simd.h"
+#include "zerograd/kernels/cpu/matmul_table.h"
+#include "zerograd/kernels/cpu/transpose_simd.h"
 
 // Lays out blocks of operands as panels of 32-bit words; see kernels/cpu/matmul_table.h. A Source
 // says what a word holds: how many elements, how to load words that follow one another along K

@@ -2,9 +2,9 @@
 #include <Eigen/Core>
 #include <algorithm>
 
-#include "kernels/cpu/gelu_scalar.h"
-#include "kernels/cpu/matmul.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/gelu_scalar.h"
+#include "zerograd/kernels/cpu/matmul.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 namespace {

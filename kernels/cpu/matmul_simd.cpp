@@ -1,8 +1,8 @@
-#include "kernels/cpu/matmul_dot_simd.h"
-#include "kernels/cpu/matmul_finish_simd.h"
-#include "kernels/cpu/matmul_pack_simd.h"
-#include "kernels/cpu/matmul_table.h"
-#include "kernels/cpu/pairs_simd.h"
+#include "zerograd/kernels/cpu/matmul_dot_simd.h"
+#include "zerograd/kernels/cpu/matmul_finish_simd.h"
+#include "zerograd/kernels/cpu/matmul_pack_simd.h"
+#include "zerograd/kernels/cpu/matmul_table.h"
+#include "zerograd/kernels/cpu/pairs_simd.h"
 
 // The products of packed panels. Compute bound: a tile of tile_rows x tile_columns sums stays in
 // registers over a block of K; per step it loads two vectors of b and broadcasts tile_rows words of

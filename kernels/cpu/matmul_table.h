@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 // What the *_simd.cpp sources of matmul offer per instruction set. Operands are multiplied as
 // panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are widened), or,

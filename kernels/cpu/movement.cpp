@@ -1,13 +1,13 @@
-#include "kernels/cpu/movement.h"
+#include "zerograd/kernels/cpu/movement.h"
 
 #include <cstdlib>
 #include <cstring>
 #include <span>
 
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/indices.h"
-#include "kernels/cpu/loop_nest.h"
-#include "kernels/indexed.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/indices.h"
+#include "zerograd/kernels/cpu/loop_nest.h"
+#include "zerograd/kernels/indexed.h"
 
 namespace zg::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/movement.h"
+#include "zerograd/kernels/movement.h"
 
 namespace zg::cpu {
 

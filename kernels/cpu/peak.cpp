@@ -1,16 +1,16 @@
-#include "kernels/peak.h"
+#include "zerograd/kernels/peak.h"
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/level.h"
-#include "kernels/cpu/peak_table.h"
-#include "kernels/cpu/tile_matmul.h"
-#include "runtime/cpu/team.h"
-#include "runtime/error.h"
-#include "runtime/tensor.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/peak_table.h"
+#include "zerograd/kernels/cpu/tile_matmul.h"
+#include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg {
 namespace cpu {

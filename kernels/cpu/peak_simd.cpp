@@ -1,5 +1,5 @@
-#include "kernels/cpu/pairs_simd.h"
-#include "kernels/cpu/peak_table.h"
+#include "zerograd/kernels/cpu/pairs_simd.h"
+#include "zerograd/kernels/cpu/peak_table.h"
 
 namespace zg::cpu {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cpu/dropout.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/dropout.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 // Philox4x32-10 for the *_simd.cpp sources, as runtime/random.h has it word by word.
 namespace zg::cpu {

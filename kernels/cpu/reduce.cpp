@@ -1,11 +1,11 @@
-#include "kernels/cpu/reduce.h"
+#include "zerograd/kernels/cpu/reduce.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/dispatch.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 namespace {

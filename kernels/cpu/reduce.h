@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/reduce.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg::cpu {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "kernels/cpu/adam.h"
-#include "kernels/cpu/philox_simd.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/adam.h"
+#include "zerograd/kernels/cpu/philox_simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 // Stochastic rounding for the *_simd.cpp sources, as kernels/adam_constants.h has it for one
 // element.

@@ -6,9 +6,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/cpu/level.h"
-#include "kernels/cpu/rows_table.h"
-#include "runtime/dtype.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/rows_table.h"
+#include "zerograd/runtime/dtype.h"
 
 // Passes over one row of softmax and cross entropy: on vectors for f32 and bf16, plain otherwise.
 namespace zg::cpu {

@@ -1,5 +1,5 @@
-#include "kernels/cpu/rows_table.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/rows_table.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/dtype.h"
+#include "zerograd/runtime/dtype.h"
 
 // Vectors of f32 for the *_simd.cpp sources, which are compiled once per instruction set. All of it
 // has internal linkage: an object built with AVX-512 must not offer the linker a symbol that code

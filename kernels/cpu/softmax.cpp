@@ -1,9 +1,9 @@
 #include <cmath>
 
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/reduce.h"
-#include "kernels/cpu/rows.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/reduce.h"
+#include "zerograd/kernels/cpu/rows.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 namespace {

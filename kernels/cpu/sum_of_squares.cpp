@@ -1,13 +1,13 @@
-#include "kernels/cpu/sum_of_squares.h"
+#include "zerograd/kernels/cpu/sum_of_squares.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "kernels/adam.h"
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/level.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 

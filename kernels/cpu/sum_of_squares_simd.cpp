@@ -1,6 +1,6 @@
-#include "kernels/cpu/sum_of_squares.h"
+#include "zerograd/kernels/cpu/sum_of_squares.h"
 
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

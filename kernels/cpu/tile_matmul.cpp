@@ -1,9 +1,9 @@
-#include "kernels/cpu/tile_matmul.h"
+#include "zerograd/kernels/cpu/tile_matmul.h"
 
 #include <algorithm>
 
-#include "kernels/cpu/matmul.h"
-#include "runtime/cpu/team.h"
+#include "zerograd/kernels/cpu/matmul.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cpu/tile_table.h"
-#include "kernels/matmul.h"
+#include "zerograd/kernels/cpu/tile_table.h"
+#include "zerograd/kernels/matmul.h"
 
 namespace zg::cpu {
 

@@ -1,6 +1,6 @@
-#include "kernels/cpu/matmul_finish_simd.h"
-#include "kernels/cpu/matmul_pack_simd.h"
-#include "kernels/cpu/tile_table.h"
+#include "zerograd/kernels/cpu/matmul_finish_simd.h"
+#include "zerograd/kernels/cpu/matmul_pack_simd.h"
+#include "zerograd/kernels/cpu/tile_table.h"
 
 // Compute bound: a step loads two tiles of a (from the L2 cache, 32 bytes a cycle) and two of b
 // (from the L1 cache) and multiplies them in 64 cycles, while 2 x 2 tiles of sums stay in

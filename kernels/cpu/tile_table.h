@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/matmul_table.h"
-#include "kernels/cpu/peak_table.h"
+#include "zerograd/kernels/cpu/matmul_table.h"
+#include "zerograd/kernels/cpu/peak_table.h"
 
 // What the *_amx.cpp sources offer. AMX multiplies tiles of 16 rows of 64 bytes: sums[16][16] +=
 // a[16][32] b[32][16], of bf16 into f32, where b's tile holds pairs of rows, word by word. Operands

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu {
 namespace {

@@ -1,5 +1,5 @@
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/elementwise.h"
+#include "zerograd/kernels/cpu/simd.h"
 
 namespace zg::cpu {
 namespace {

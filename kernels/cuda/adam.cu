@@ -1,8 +1,8 @@
-#include "kernels/adam.h"
+#include "zerograd/kernels/adam.h"
 
 #include <type_traits>
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 namespace zg::cuda {
 namespace {

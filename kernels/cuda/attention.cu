@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention.cuh"
+#include "zerograd/kernels/cuda/attention.cuh"
 
 #include <cmath>
 

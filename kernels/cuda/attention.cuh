@@ -2,8 +2,8 @@
 
 #include <cfloat>
 
-#include "kernels/attention.h"
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 // What the attention kernels have in common.
 namespace zg::cuda {

@@ -1,5 +1,5 @@
-#include "kernels/cuda/attention_mma.cuh"
-#include "kernels/cuda/hopper.cuh"
+#include "zerograd/kernels/cuda/attention_mma.cuh"
+#include "zerograd/kernels/cuda/hopper.cuh"
 
 // The forward pass as sm_90a has it. Shah et al. 2024, arXiv:2407.08608: one thread of a group has
 // the tensor memory accelerator bring keys and values; two groups own 64 queries each, and while

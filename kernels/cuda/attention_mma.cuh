@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "zerograd/kernels/cuda/attention.cuh"
+#include "zerograd/kernels/cuda/mma.cuh"
 
 // Attention by the tensor cores. A warp owns `tiles` times 16 rows (queries, or for dk and dv keys)
 // and walks over the rows of the other kind, whose matrices the block keeps in shared memory twice:

@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention_mma.cuh"
+#include "zerograd/kernels/cuda/attention_mma.cuh"
 
 // Two kernels, so that each gradient is written by the one block that makes it: dk and dv by blocks
 // of keys, dq by blocks of queries. Both make the weights again from log_sum.

@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention_mma.cuh"
+#include "zerograd/kernels/cuda/attention_mma.cuh"
 
 namespace zg::cuda {
 namespace {

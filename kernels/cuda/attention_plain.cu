@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention.cuh"
+#include "zerograd/kernels/cuda/attention.cuh"
 
 // A warp has some rows of its own (queries, or for dk and dv keys); the block walks over the rows
 // of the other kind 32 at a time, a lane each, by way of one tile in shared memory. For a product

@@ -1,5 +1,5 @@
-#include "kernels/cuda/nest.cuh"
-#include "kernels/visit_elementwise.h"
+#include "zerograd/kernels/cuda/nest.cuh"
+#include "zerograd/kernels/visit_elementwise.h"
 
 namespace zg::cuda {
 namespace {

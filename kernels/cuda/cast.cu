@@ -1,5 +1,5 @@
-#include "kernels/cuda/map.cuh"
-#include "kernels/elementwise.h"
+#include "zerograd/kernels/cuda/map.cuh"
+#include "zerograd/kernels/elementwise.h"
 
 namespace zg::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/cross_entropy.h"
+#include "zerograd/kernels/cross_entropy.h"
 
-#include "kernels/cuda/rows.cuh"
+#include "zerograd/kernels/cuda/rows.cuh"
 
 namespace zg::cuda {
 namespace {

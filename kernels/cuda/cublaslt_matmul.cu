@@ -1,13 +1,13 @@
-#include "kernels/cuda/cublaslt_matmul.h"
+#include "zerograd/kernels/cuda/cublaslt_matmul.h"
 
 #include <array>
 #include <map>
 #include <mutex>
 #include <optional>
 
-#include "kernels/gelu.h"
-#include "runtime/cuda/api.h"
-#include "runtime/cuda/cublaslt.h"
+#include "zerograd/kernels/gelu.h"
+#include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/cublaslt.h"
 
 namespace zg::cuda {
 namespace {

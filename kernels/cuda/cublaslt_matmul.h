@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 namespace zg::cuda {
 

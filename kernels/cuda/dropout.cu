@@ -1,6 +1,6 @@
-#include "kernels/dropout.h"
+#include "zerograd/kernels/dropout.h"
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 namespace zg::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/embedding.h"
+#include "zerograd/kernels/embedding.h"
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 namespace zg::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/fold_gradient.h"
+#include "zerograd/kernels/fold_gradient.h"
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 namespace zg::cuda {
 namespace {

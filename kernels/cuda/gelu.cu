@@ -1,7 +1,7 @@
-#include "kernels/cuda/gelu.cuh"
+#include "zerograd/kernels/cuda/gelu.cuh"
 
-#include "kernels/cuda/map.cuh"
-#include "kernels/gelu.h"
+#include "zerograd/kernels/cuda/map.cuh"
+#include "zerograd/kernels/gelu.h"
 
 namespace zg::cuda {
 namespace {

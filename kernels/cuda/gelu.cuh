@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/tile.cuh"
-#include "kernels/matmul.h"
+#include "zerograd/kernels/cuda/tile.cuh"
+#include "zerograd/kernels/matmul.h"
 
 // GELU of one element: kernels/cpu/gelu_scalar.h explains the forms.
 namespace zg::cuda {

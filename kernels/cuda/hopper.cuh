@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/mma.cuh"
+#include "zerograd/kernels/cuda/mma.cuh"
 
 // What sm_90a adds: copies of boxes by the tensor memory accelerator, barriers in shared memory
 // that count bytes, and products of a group of 128 threads that read shared memory themselves. One

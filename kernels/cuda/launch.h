@@ -4,8 +4,8 @@
 
 #include <tuple>
 
-#include "kernels/kernel.h"
-#include "runtime/cuda/api.h"
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/cuda/api.h"
 
 namespace zg::cuda {
 

@@ -1,7 +1,7 @@
-#include "kernels/layer_norm.h"
+#include "zerograd/kernels/layer_norm.h"
 
-#include "kernels/cuda/tile.cuh"
-#include "kernels/cuda/workspace.h"
+#include "zerograd/kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/workspace.h"
 
 // One warp a row for up to 1024 columns and eight warps for more. A row that fits is read once and
 // kept in registers; the parts of a longer one are read again, from the cache.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 // Element by element over arrays of one size: a thread takes the elements of 16 bytes of the first
 // array at a time, where all of them start on a boundary, and single ones where not.

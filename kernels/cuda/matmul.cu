@@ -1,6 +1,6 @@
-#include "kernels/cuda/matmul.cuh"
+#include "zerograd/kernels/cuda/matmul.cuh"
 
-#include "kernels/cuda/cublaslt_matmul.h"
+#include "zerograd/kernels/cuda/cublaslt_matmul.h"
 
 // The product of f32 on the ordinary cores. A block makes one tile of c, walking K in order, so
 // that the bits depend on nothing else.

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/gelu.cuh"
-#include "kernels/matmul.h"
+#include "zerograd/kernels/cuda/gelu.cuh"
+#include "zerograd/kernels/matmul.h"
 
 // What the products of our own have in common.
 namespace zg::cuda {

@@ -1,5 +1,5 @@
-#include "kernels/cuda/matmul.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "zerograd/kernels/cuda/matmul.cuh"
+#include "zerograd/kernels/cuda/mma.cuh"
 
 // Products of bf16 and f16 by the tensor cores, of any shape and stride. A block makes one tile of
 // c, a warp a quarter of it; parts of a and b come to shared memory two steps along K before they

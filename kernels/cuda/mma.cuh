@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 // The tensor cores of sm_80 and later, and what feeds them: one PTX instruction a function, with a
 // twin in tests/emulator. Fragments are as the PTX ISA has them (section "Matrix fragments for

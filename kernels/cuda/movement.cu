@@ -1,7 +1,7 @@
-#include "kernels/movement.h"
+#include "zerograd/kernels/movement.h"
 
-#include "kernels/cuda/nest.cuh"
-#include "kernels/indexed.h"
+#include "zerograd/kernels/cuda/nest.cuh"
+#include "zerograd/kernels/indexed.h"
 
 namespace zg::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/tile.cuh"
-#include "runtime/shape.h"
+#include "zerograd/kernels/cuda/tile.cuh"
+#include "zerograd/runtime/shape.h"
 
 namespace zg::cuda {
 

@@ -1,5 +1,5 @@
-#include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/workspace.h"
+#include "zerograd/kernels/cuda/rows.cuh"
+#include "zerograd/kernels/cuda/workspace.h"
 
 // Products of the own matmul, and row by row what happens to a chunk of logits between them.
 namespace zg::cuda {

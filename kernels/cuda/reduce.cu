@@ -1,7 +1,7 @@
-#include "kernels/reduce.h"
+#include "zerograd/kernels/reduce.h"
 
-#include "kernels/cuda/nest.cuh"
-#include "kernels/cuda/workspace.h"
+#include "zerograd/kernels/cuda/nest.cuh"
+#include "zerograd/kernels/cuda/workspace.h"
 
 namespace zg::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <math_constants.h>
 
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 // Rows of C elements for a team of `warps` warps: what softmax and cross-entropy have in common.
 namespace zg::cuda {

@@ -1,5 +1,5 @@
-#include "kernels/cuda/rows.cuh"
-#include "kernels/reduce.h"
+#include "zerograd/kernels/cuda/rows.cuh"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg::cuda {
 namespace {

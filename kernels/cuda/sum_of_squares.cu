@@ -1,5 +1,5 @@
-#include "kernels/adam.h"
-#include "kernels/cuda/tile.cuh"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/cuda/tile.cuh"
 
 namespace zg::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/launch.h"
-#include "runtime/dtype.h"
+#include "zerograd/kernels/cuda/launch.h"
+#include "zerograd/runtime/dtype.h"
 
 // The words that kernels are written in: element conversion, vectors of 16 bytes, sums over lanes.
 namespace zg::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/workspace.h"
+#include "zerograd/kernels/cuda/workspace.h"
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "kernels/attention.h"
-#include "kernels/layer_norm.h"
-#include "kernels/matmul.h"
-#include "kernels/projection_chunks.h"
-#include "kernels/reduce_chunks.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/projection_chunks.h"
+#include "zerograd/kernels/reduce_chunks.h"
 
 // Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
 // without CUDA can plan a run on one that has it.

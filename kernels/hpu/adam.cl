@@ -1,5 +1,5 @@
-#include "kernels/hpu/philox.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/philox.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 // kernels/README.md lists these operations; every backend whose division and square root are
 // correctly rounded has their bits.

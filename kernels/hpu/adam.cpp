@@ -1,6 +1,6 @@
-#include "kernels/adam.h"
+#include "zerograd/kernels/adam.h"
 
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 namespace {

@@ -1,5 +1,5 @@
-#include "kernels/hpu/nest.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/nest.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 /// A work-item a result: along the axis of `extent` elements, `inner` apart. NaN counts as largest.
 element_kernel void argmax(__global const real* x, __global long* y, long results, long extent,

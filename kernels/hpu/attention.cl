@@ -1,4 +1,4 @@
-#include "kernels/hpu/attention.clh"
+#include "zerograd/kernels/hpu/attention.clh"
 
 // A team of 32 work-items has ROWS rows of its own (queries, or for dk and dv keys); the work-group
 // walks over the rows of the other kind 32 at a time, a lane each, by way of one tile in local
@@ -42,13 +42,13 @@ kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global cons
 // Heads of up to CHUNKS * 32 columns.
 #define CHUNKS 2
 #define ROWS 4
-#include "kernels/hpu/attention_of_size.clh"
+#include "zerograd/kernels/hpu/attention_of_size.clh"
 #define CHUNKS 4
 #define ROWS 2
-#include "kernels/hpu/attention_of_size.clh"
+#include "zerograd/kernels/hpu/attention_of_size.clh"
 #define CHUNKS 8
 #define ROWS 1
-#include "kernels/hpu/attention_of_size.clh"
+#include "zerograd/kernels/hpu/attention_of_size.clh"
 #define CHUNKS 32
 #define ROWS 1
-#include "kernels/hpu/attention_of_size.clh"
+#include "zerograd/kernels/hpu/attention_of_size.clh"

@@ -1,10 +1,10 @@
-#include "kernels/attention.h"
+#include "zerograd/kernels/attention.h"
 
 #include <cmath>
 
-#include "kernels/hpu/dropout.h"
-#include "kernels/hpu/launch.h"
-#include "kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/dropout.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/variant.h"
 
 namespace zg::hpu {
 namespace {

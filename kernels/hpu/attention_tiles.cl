@@ -1,12 +1,12 @@
-#include "kernels/hpu/attention.clh"
-#include "kernels/hpu/sub_groups.clh"
+#include "zerograd/kernels/hpu/attention.clh"
+#include "zerograd/kernels/hpu/sub_groups.clh"
 
 // A sub-group has 8 rows of its own (queries, or for dk and dv keys) and the work-group walks over
 // a block of rows of the other kind at a time, as in attention.cl, but sums stay in registers, a
 // lane a column of each tile, and lanes share what they read from local memory. Products are those
 // of DPAS, for which weights and gradients of scores are rounded to bf16, or of the lanes, in f32.
 #ifdef ZG_DPAS
-#include "kernels/hpu/dpas.clh"
+#include "zerograd/kernels/hpu/dpas.clh"
 #define SUB_GROUPS 8
 #define BLOCK (ZG_DPAS == 8 ? 16 : 32)
 #else
@@ -50,6 +50,6 @@ always float8 dropout_factors(const Head* a, long t, long j, int of_keys) {
 
 // Heads of up to WIDTH columns.
 #define WIDTH 64
-#include "kernels/hpu/attention_tiles_of_size.clh"
+#include "zerograd/kernels/hpu/attention_tiles_of_size.clh"
 #define WIDTH 128
-#include "kernels/hpu/attention_tiles_of_size.clh"
+#include "zerograd/kernels/hpu/attention_tiles_of_size.clh"

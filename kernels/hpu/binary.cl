@@ -1,5 +1,5 @@
-#include "kernels/hpu/nest.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/nest.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 // Integer arithmetic in the unsigned type wraps where the signed one would be undefined.
 #if defined(ZG_I32)

@@ -1,5 +1,5 @@
-#include "kernels/elementwise.h"
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 

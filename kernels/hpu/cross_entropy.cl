@@ -1,4 +1,4 @@
-#include "kernels/hpu/rows.clh"
+#include "zerograd/kernels/hpu/rows.clh"
 
 #define CROSS_ENTROPY(index, index_type)                                                           \
   row_kernel void cross_entropy_forward_##index(                                                   \

@@ -1,6 +1,6 @@
-#include "kernels/cross_entropy.h"
+#include "zerograd/kernels/cross_entropy.h"
 
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 

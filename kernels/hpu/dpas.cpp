@@ -1,12 +1,12 @@
-#include "kernels/hpu/dpas.h"
+#include "zerograd/kernels/hpu/dpas.h"
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <vector>
 
-#include "kernels/hpu/matmul.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/hpu/matmul.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::hpu {
 namespace {

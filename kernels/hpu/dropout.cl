@@ -1,5 +1,5 @@
-#include "kernels/hpu/philox.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/philox.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 /// A work-item makes the four elements of one counter; groups along y share out the samples.
 element_kernel void dropout(__global const real* x, __global const real* residual, __global real* y,

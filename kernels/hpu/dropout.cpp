@@ -1,7 +1,7 @@
-#include "kernels/hpu/dropout.h"
+#include "zerograd/kernels/hpu/dropout.h"
 
-#include "kernels/dropout.h"
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/dropout.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 

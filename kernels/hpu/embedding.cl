@@ -1,4 +1,4 @@
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 #define COLUMNS 128  // of a work-group: neighbours of one row
 #define column_kernel kernel_of(COLUMNS)

@@ -1,6 +1,6 @@
-#include "kernels/embedding.h"
+#include "zerograd/kernels/embedding.h"
 
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 typedef float f32_t;
 typedef bf16 bf16_t;

@@ -1,6 +1,6 @@
-#include "kernels/fold_gradient.h"
+#include "zerograd/kernels/fold_gradient.h"
 
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 

@@ -1,6 +1,6 @@
-#include "kernels/hpu/gelu.clh"
+#include "zerograd/kernels/hpu/gelu.clh"
 
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 #define GELU(form)                                                                       \
   element_kernel void form##_forward(__global const real* x, __global real* y, long n) { \

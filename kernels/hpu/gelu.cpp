@@ -1,6 +1,6 @@
-#include "kernels/gelu.h"
+#include "zerograd/kernels/gelu.h"
 
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 namespace zg::hpu {
 

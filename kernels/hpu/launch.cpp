@@ -1,9 +1,9 @@
-#include "kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/launch.h"
 
 #include <algorithm>
 
-#include "kernels/hpu/modules.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/hpu/modules.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::hpu {
 

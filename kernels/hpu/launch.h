@@ -5,8 +5,8 @@
 #include <string>
 #include <type_traits>
 
-#include "kernels/kernel.h"
-#include "runtime/hpu/module.h"
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
 

@@ -1,4 +1,4 @@
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 // A team has a row: a sub-group where the device has them, else the work-group.
 #define ZG_TEAM_GROUP 128

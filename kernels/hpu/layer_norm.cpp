@@ -1,8 +1,8 @@
-#include "kernels/layer_norm.h"
+#include "zerograd/kernels/layer_norm.h"
 
-#include "kernels/hpu/launch.h"
-#include "kernels/hpu/variant.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg::hpu {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/hpu/matmul.clh"
+#include "zerograd/kernels/hpu/matmul.clh"
 #ifdef ZG_SUB_GROUPS
-#include "kernels/hpu/sub_groups.clh"
+#include "zerograd/kernels/hpu/sub_groups.clh"
 #endif
 
 // A work-group makes a tile of c from panels in its memory, walking K in order: an element's bits

@@ -1,7 +1,7 @@
-#include "kernels/hpu/matmul.h"
+#include "zerograd/kernels/hpu/matmul.h"
 
-#include "kernels/hpu/dpas.h"
-#include "kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/dpas.h"
+#include "zerograd/kernels/hpu/variant.h"
 
 namespace zg::hpu {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/hpu/launch.h"
-#include "kernels/matmul.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/matmul.h"
 
 namespace zg::hpu {
 

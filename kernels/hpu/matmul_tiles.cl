@@ -1,5 +1,5 @@
-#include "kernels/hpu/dpas.clh"
-#include "kernels/hpu/matmul.clh"
+#include "zerograd/kernels/hpu/dpas.clh"
+#include "zerograd/kernels/hpu/matmul.clh"
 
 // A work-group makes a tile of c from panels in its memory, walking K in order; a sub-group has 4
 // by 2 tiles of DPAS.

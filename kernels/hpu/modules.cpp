@@ -1,4 +1,4 @@
-#include "kernels/hpu/modules.h"
+#include "zerograd/kernels/hpu/modules.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-#include "kernels/hpu/nest.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/nest.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 #define STRIDED_COPY(size, bits)                                                            \
   element_kernel void strided_copy_##size(__global const bits* x, __global bits* y, long n, \

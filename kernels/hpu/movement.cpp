@@ -1,7 +1,7 @@
-#include "kernels/movement.h"
+#include "zerograd/kernels/movement.h"
 
-#include "kernels/hpu/nest.h"
-#include "kernels/indexed.h"
+#include "zerograd/kernels/hpu/nest.h"
+#include "zerograd/kernels/indexed.h"
 
 namespace zg::hpu {
 

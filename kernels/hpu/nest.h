@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/hpu/launch.h"
-#include "runtime/shape.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/runtime/shape.h"
 
 namespace zg::hpu {
 

@@ -1,4 +1,4 @@
-#include "kernels/hpu/rows.clh"
+#include "zerograd/kernels/hpu/rows.clh"
 
 // What happens to a chunk of logits between the products, row by row. A row's sums are the largest
 // logit so far, the sum of exp(logit - largest), and the target's logit once its chunk has passed.

@@ -1,5 +1,5 @@
-#include "kernels/hpu/launch.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 // Products of the own matmul, and row by row what happens to a chunk of logits between them.
 namespace zg::hpu {

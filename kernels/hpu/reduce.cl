@@ -1,5 +1,5 @@
-#include "kernels/hpu/nest.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/nest.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 #if defined(ZG_I32) || defined(ZG_I64)
 

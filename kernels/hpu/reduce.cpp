@@ -1,7 +1,7 @@
-#include "kernels/reduce.h"
+#include "zerograd/kernels/reduce.h"
 
-#include "kernels/hpu/nest.h"
-#include "kernels/reduce_chunks.h"
+#include "zerograd/kernels/hpu/nest.h"
+#include "zerograd/kernels/reduce_chunks.h"
 
 namespace zg::hpu {
 namespace {

@@ -1,5 +1,5 @@
-#include "kernels/hpu/nest.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/nest.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 /// A work-item an element of y that indices may name: it alone adds to it, in rising j, and rounds
 /// once. The nest leads to y, and to the first of its index and x; `axis` is its stride 1 along the

@@ -1,4 +1,4 @@
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 // Teams of work-items, a power of two of them, have a row each. A team behind the last row works on
 // it without writing: every work-item of the group comes to each barrier.

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/hpu/launch.h"
-#include "kernels/reduce.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg::hpu {
 namespace {

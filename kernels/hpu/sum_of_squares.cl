@@ -1,4 +1,4 @@
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 #define GRANULE 16
 #define LIMBS 40

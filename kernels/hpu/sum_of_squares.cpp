@@ -1,6 +1,6 @@
-#include "kernels/adam.h"
-#include "kernels/hpu/launch.h"
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg::hpu {
 

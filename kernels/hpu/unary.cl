@@ -1,4 +1,4 @@
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 // kernels/cpu/unary.cpp has the same formulas in plain C++.
 #define UNARY(name, value)                                                           \

@@ -1,12 +1,12 @@
-#include "kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/variant.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <string>
 
-#include "kernels/hpu/dpas.h"
-#include "runtime/error.h"
-#include "runtime/hpu/module.h"
+#include "zerograd/kernels/hpu/dpas.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
 namespace {

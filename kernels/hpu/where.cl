@@ -1,5 +1,5 @@
-#include "kernels/hpu/nest.clh"
-#include "kernels/hpu/tile.clh"
+#include "zerograd/kernels/hpu/nest.clh"
+#include "zerograd/kernels/hpu/tile.clh"
 
 // Bits of one size stand for any dtype.
 #define WHERE(size, bits)                                                                      \

@@ -1,5 +1,5 @@
-#include "kernels/elementwise.h"
-#include "kernels/hpu/nest.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/hpu/nest.h"
 
 namespace zg::hpu {
 

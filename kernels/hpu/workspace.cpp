@@ -1,4 +1,4 @@
-#include "kernels/hpu/workspace.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "kernels/adam.h"
-#include "kernels/attention.h"
-#include "kernels/embedding.h"
-#include "kernels/layer_norm.h"
-#include "kernels/projection_chunks.h"
-#include "kernels/reduce_chunks.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/projection_chunks.h"
+#include "zerograd/kernels/reduce_chunks.h"
 
 // Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without
 // Level Zero can plan a run on one that has it.

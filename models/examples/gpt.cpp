@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <string>
 
-#include "models/data.h"
-#include "models/score.h"
-#include "runtime/comm.h"
-#include "zero/checkpoint_file.h"
-#include "zero/engine.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/score.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/engine.h"
 
 namespace {
 

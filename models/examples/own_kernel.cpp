@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "autograd/ops.h"
-#include "kernels/elementwise.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/elementwise.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops.h"
+#include "zerograd/autograd/gradcheck.h"
+#include "zerograd/autograd/ops.h"
 
 namespace {
 

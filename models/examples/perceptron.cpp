@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "zero/engine.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/zero/engine.h"
 
 int main() {
   using namespace zg;

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "runtime/plan.h"
-#include "zero/engine.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/engine.h"
 
 namespace {
 

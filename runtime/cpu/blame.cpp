@@ -1,4 +1,4 @@
-#include "runtime/cpu/blame.h"
+#include "zerograd/runtime/cpu/blame.h"
 
 #include <algorithm>
 #include <deque>

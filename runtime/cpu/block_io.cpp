@@ -1,4 +1,4 @@
-#include "runtime/cpu/block_io.h"
+#include "zerograd/runtime/cpu/block_io.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cpu/uring_io.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
+#include "zerograd/runtime/cpu/uring_io.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::cpu {
 namespace {

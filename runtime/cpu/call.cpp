@@ -1,4 +1,4 @@
-#include "runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/call.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <typeinfo>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/trace.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::cpu {
 

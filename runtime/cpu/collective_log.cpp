@@ -1,4 +1,4 @@
-#include "runtime/cpu/collective_log.h"
+#include "zerograd/runtime/cpu/collective_log.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

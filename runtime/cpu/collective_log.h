@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/call.h"
 
 namespace zg::cpu {
 

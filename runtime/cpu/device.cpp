@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "runtime/device_state.h"
+#include "zerograd/runtime/device_state.h"
 
 namespace zg::cpu {
 namespace {

@@ -8,9 +8,9 @@
 #include <limits>
 #include <string>
 
-#include "runtime/arena.h"
-#include "runtime/backend.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

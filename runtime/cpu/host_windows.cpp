@@ -1,4 +1,4 @@
-#include "runtime/cpu/host_windows.h"
+#include "zerograd/runtime/cpu/host_windows.h"
 
 #include <algorithm>
 

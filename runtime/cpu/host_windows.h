@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/call.h"
 
 namespace zg::cpu {
 

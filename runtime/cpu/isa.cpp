@@ -1,8 +1,8 @@
-#include "runtime/cpu/isa.h"
+#include "zerograd/runtime/cpu/isa.h"
 
 #include <cstdlib>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 #if defined(ZG_AMX)
 #include <cpuid.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 namespace zg::cpu {
 

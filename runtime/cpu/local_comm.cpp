@@ -5,12 +5,12 @@
 #include <set>
 #include <thread>
 
-#include "runtime/backend.h"
-#include "runtime/comm.h"
-#include "runtime/cpu/local_world.h"
-#include "runtime/cpu/queued_comm.h"
-#include "runtime/device_state.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/cpu/local_world.h"
+#include "zerograd/runtime/cpu/queued_comm.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace cpu {

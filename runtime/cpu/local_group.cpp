@@ -1,11 +1,11 @@
-#include "runtime/cpu/local_group.h"
+#include "zerograd/runtime/cpu/local_group.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "runtime/cpu/local_world.h"
-#include "runtime/cpu/pace.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cpu/local_world.h"
+#include "zerograd/runtime/cpu/pace.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 

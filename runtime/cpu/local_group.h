@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cpu/blame.h"
-#include "runtime/cpu/call.h"
-#include "runtime/cpu/collective_log.h"
+#include "zerograd/runtime/cpu/blame.h"
+#include "zerograd/runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/collective_log.h"
 
 namespace zg::cpu {
 

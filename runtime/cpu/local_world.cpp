@@ -1,8 +1,8 @@
-#include "runtime/cpu/local_world.h"
+#include "zerograd/runtime/cpu/local_world.h"
 
 #include <algorithm>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cpu/blame.h"
-#include "runtime/cpu/local_group.h"
+#include "zerograd/runtime/cpu/blame.h"
+#include "zerograd/runtime/cpu/local_group.h"
 
 namespace zg::cpu {
 

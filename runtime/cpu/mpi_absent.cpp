@@ -1,6 +1,6 @@
 // Takes the place of mpi_comm.cpp in a build without MPI.
-#include "runtime/error.h"
-#include "runtime/processes.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg {
 

@@ -1,9 +1,9 @@
-#include "runtime/cpu/mpi_comm.h"
+#include "zerograd/runtime/cpu/mpi_comm.h"
 
 #include <cstdlib>
 
-#include "runtime/backend.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 namespace {

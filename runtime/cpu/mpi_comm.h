@@ -2,9 +2,9 @@
 
 #include <thread>
 
-#include "runtime/cpu/host_windows.h"
-#include "runtime/cpu/mpi_world.h"
-#include "runtime/cpu/queued_comm.h"
+#include "zerograd/runtime/cpu/host_windows.h"
+#include "zerograd/runtime/cpu/mpi_world.h"
+#include "zerograd/runtime/cpu/queued_comm.h"
 
 namespace zg::cpu {
 

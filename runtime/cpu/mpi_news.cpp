@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "runtime/cpu/mpi_world.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cpu/mpi_world.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 namespace {

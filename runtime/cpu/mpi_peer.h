@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/carrier.h"
-#include "runtime/cpu/blame.h"
-#include "runtime/cpu/call.h"
-#include "runtime/cpu/collective_log.h"
-#include "runtime/cpu/mpi_wire.h"
-#include "runtime/cpu/pace.h"
-#include "runtime/cpu/process_id.h"
+#include "zerograd/runtime/carrier.h"
+#include "zerograd/runtime/cpu/blame.h"
+#include "zerograd/runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/collective_log.h"
+#include "zerograd/runtime/cpu/mpi_wire.h"
+#include "zerograd/runtime/cpu/pace.h"
+#include "zerograd/runtime/cpu/process_id.h"
 
 namespace zg::cpu {
 

@@ -1,8 +1,8 @@
 #include <iterator>
 
-#include "runtime/cpu/mpi_comm.h"
-#include "runtime/device_state.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cpu/mpi_comm.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "runtime/backend.h"
-#include "runtime/cpu/mpi_comm.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/cpu/mpi_comm.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu/mpi_wire.h"
+#include "zerograd/runtime/cpu/mpi_wire.h"
 
 #include <mpi.h>
 
@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/error.h"
-#include "runtime/processes.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg {
 

@@ -1,9 +1,9 @@
-#include "runtime/cpu/mpi_world.h"
+#include "zerograd/runtime/cpu/mpi_world.h"
 
 #include <algorithm>
 
-#include "runtime/error.h"
-#include "runtime/random.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg::cpu {
 namespace {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <set>
 
-#include "runtime/cpu/mpi_peer.h"
-#include "runtime/processes.h"
+#include "zerograd/runtime/cpu/mpi_peer.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::cpu {
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu/process_id.h"
+#include "zerograd/runtime/cpu/process_id.h"
 
 #include <unistd.h>
 

@@ -1,9 +1,9 @@
-#include "runtime/cpu/queued_comm.h"
+#include "zerograd/runtime/cpu/queued_comm.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 

@@ -9,10 +9,10 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/carrier.h"
-#include "runtime/comm_window.h"
-#include "runtime/cpu/call.h"
-#include "runtime/cpu/collective_log.h"
+#include "zerograd/runtime/carrier.h"
+#include "zerograd/runtime/comm_window.h"
+#include "zerograd/runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/collective_log.h"
 
 namespace zg::cpu {
 

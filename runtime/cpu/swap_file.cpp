@@ -1,4 +1,4 @@
-#include "runtime/cpu/swap_file.h"
+#include "zerograd/runtime/cpu/swap_file.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
 namespace {

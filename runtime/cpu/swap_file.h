@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/cpu/block_io.h"
-#include "runtime/device.h"
-#include "runtime/trace.h"
+#include "zerograd/runtime/cpu/block_io.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::cpu {
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu/team.h"
+#include "zerograd/runtime/cpu/team.h"
 
 #include <omp.h>
 
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "runtime/api.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg::cpu {
 

@@ -1,5 +1,5 @@
-#include "runtime/cpu/uring_io.h"
-#include "runtime/swap.h"
+#include "zerograd/runtime/cpu/uring_io.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg::cpu {
 

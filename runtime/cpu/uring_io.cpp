@@ -1,4 +1,4 @@
-#include "runtime/cpu/uring_io.h"
+#include "zerograd/runtime/cpu/uring_io.h"
 
 #include <liburing.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/swap.h"
+#include "zerograd/runtime/swap.h"
 
 namespace zg::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/cpu/block_io.h"
+#include "zerograd/runtime/cpu/block_io.h"
 
 namespace zg::cpu {
 

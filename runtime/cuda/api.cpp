@@ -1,6 +1,6 @@
-#include "runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/api.h"
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cuda {
 

@@ -1,12 +1,12 @@
-#include "runtime/cuda/cublaslt.h"
+#include "zerograd/runtime/cuda/cublaslt.h"
 
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <string_view>
 
-#include "runtime/cuda/library.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cuda/library.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cuda {
 namespace {

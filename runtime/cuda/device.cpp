@@ -1,9 +1,9 @@
-#include "runtime/cuda/device.h"
+#include "zerograd/runtime/cuda/device.h"
 
-#include "runtime/cuda/api.h"
-#include "runtime/cuda/cublaslt.h"
-#include "runtime/cuda/nccl.h"
-#include "runtime/cuda/nccl_comm.h"
+#include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/cublaslt.h"
+#include "zerograd/runtime/cuda/nccl.h"
+#include "zerograd/runtime/cuda/nccl_comm.h"
 
 namespace zg::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "runtime/backend.h"
+#include "zerograd/runtime/backend.h"
 
 namespace zg::cuda {
 

@@ -1,4 +1,4 @@
-#include "runtime/cuda/library.h"
+#include "zerograd/runtime/cuda/library.h"
 
 #include <dlfcn.h>
 

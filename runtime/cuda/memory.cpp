@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/arena.h"
-#include "runtime/cuda/api.h"
-#include "runtime/cuda/device.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/device.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cuda {
 namespace {

@@ -1,11 +1,11 @@
-#include "runtime/cuda/nccl.h"
+#include "zerograd/runtime/cuda/nccl.h"
 
 #include <cstdlib>
 #include <string_view>
 #include <type_traits>
 
-#include "runtime/cuda/library.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cuda/library.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cuda {
 namespace {

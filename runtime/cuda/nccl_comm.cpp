@@ -1,4 +1,4 @@
-#include "runtime/cuda/nccl_comm.h"
+#include "zerograd/runtime/cuda/nccl_comm.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,11 +6,11 @@
 #include <cstring>
 #include <optional>
 
-#include "runtime/cpu/call.h"
-#include "runtime/cpu/process_id.h"
-#include "runtime/cuda/api.h"
-#include "runtime/cuda/nccl.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cpu/call.h"
+#include "zerograd/runtime/cpu/process_id.h"
+#include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/nccl.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cuda {
 namespace {

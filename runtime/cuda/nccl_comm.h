@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/carrier.h"
+#include "zerograd/runtime/carrier.h"
 
 namespace zg::cuda {
 

@@ -1,9 +1,9 @@
 #include <utility>
 
-#include "runtime/cuda/api.h"
-#include "runtime/cuda/device.h"
-#include "runtime/device_state.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/device.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::cuda {
 namespace {

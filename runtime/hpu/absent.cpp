@@ -1,4 +1,4 @@
-#include "runtime/backend.h"
+#include "zerograd/runtime/backend.h"
 
 namespace zg::hpu {
 

@@ -1,10 +1,10 @@
-#include "runtime/hpu/api.h"
+#include "zerograd/runtime/hpu/api.h"
 
 #include <dlfcn.h>
 
 #include <cstdio>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::hpu {
 namespace {

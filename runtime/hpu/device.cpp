@@ -1,8 +1,8 @@
-#include "runtime/hpu/device.h"
+#include "zerograd/runtime/hpu/device.h"
 
 #include <string>
 
-#include "runtime/hpu/module.h"
+#include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "runtime/backend.h"
-#include "runtime/hpu/api.h"
-#include "runtime/hpu/module.h"
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/hpu/api.h"
+#include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
 

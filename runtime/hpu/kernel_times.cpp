@@ -1,4 +1,4 @@
-#include "runtime/hpu/kernel_times.h"
+#include "zerograd/runtime/hpu/kernel_times.h"
 
 namespace zg::hpu {
 namespace {

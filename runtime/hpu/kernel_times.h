@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hpu/api.h"
-#include "runtime/trace.h"
+#include "zerograd/runtime/hpu/api.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::hpu {
 

@@ -1,9 +1,9 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/arena.h"
-#include "runtime/error.h"
-#include "runtime/hpu/device.h"
+#include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/device.h"
 
 namespace zg::hpu {
 namespace {

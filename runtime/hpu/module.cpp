@@ -1,4 +1,4 @@
-#include "runtime/hpu/module.h"
+#include "zerograd/runtime/hpu/module.h"
 
 #include <cstdio>
 #include <cstring>
@@ -9,9 +9,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "runtime/error.h"
-#include "runtime/hpu/device.h"
-#include "runtime/hpu/native_cache.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/device.h"
+#include "zerograd/runtime/hpu/native_cache.h"
 
 namespace zg::hpu {
 namespace {

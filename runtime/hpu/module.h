@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 namespace zg::hpu {
 

@@ -1,10 +1,10 @@
-#include "runtime/hpu/queue.h"
+#include "zerograd/runtime/hpu/queue.h"
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::hpu {
 namespace {

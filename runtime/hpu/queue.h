@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "runtime/hpu/api.h"
+#include "zerograd/runtime/hpu/api.h"
 
 namespace zg::hpu {
 

@@ -1,4 +1,4 @@
-#include "runtime/hpu/staging.h"
+#include "zerograd/runtime/hpu/staging.h"
 
 #include <algorithm>
 #include <cstring>

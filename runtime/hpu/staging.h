@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "runtime/hpu/queue.h"
+#include "zerograd/runtime/hpu/queue.h"
 
 namespace zg::hpu {
 

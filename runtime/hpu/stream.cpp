@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device_state.h"
-#include "runtime/error.h"
-#include "runtime/hpu/device.h"
-#include "runtime/hpu/kernel_times.h"
-#include "runtime/hpu/staging.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/device.h"
+#include "zerograd/runtime/hpu/kernel_times.h"
+#include "zerograd/runtime/hpu/staging.h"
 
 namespace zg::hpu {
 namespace {

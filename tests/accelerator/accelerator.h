@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/device.h"
+#include "zerograd/runtime/device.h"
 
 // The kind of accelerator that a binary of tests is for: CUDA on the emulator, or HPU on the test
 // driver. What is in this folder is built for each.

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/elementwise.h"
-#include "runtime/comm.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 

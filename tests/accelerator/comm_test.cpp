@@ -1,4 +1,4 @@
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 #include <doctest/doctest.h>
 
@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/fold_gradient.h"
-#include "runtime/error.h"
 #include "tests/accelerator/accelerator.h"
 #include "tests/accelerator/channels.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "zero/engine.h"
+#include "zerograd/zero/engine.h"
 
 #include <doctest/doctest.h>
 
@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/adam.h"
-#include "runtime/error.h"
 #include "tests/accelerator/accelerator.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
-#include "zero/checkpoint_save.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_save.h"
 
 using namespace zg;
 using namespace zg::testing;

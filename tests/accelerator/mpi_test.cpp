@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/processes.h"
 #include "tests/accelerator/accelerator.h"
 #include "tests/accelerator/channels.h"
 #include "tests/error_message.h"
 #include "tests/runtime/mpirun.h"
+#include "zerograd/runtime/processes.h"
 
 using namespace zg;
 using namespace zg::testing;

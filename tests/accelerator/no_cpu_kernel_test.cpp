@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 
-#include "models/gpt.h"
-#include "runtime/comm.h"
 #include "tests/accelerator/accelerator.h"
 #include "tests/kernels/every_kernel.h"
 #include "tests/models/gpt_case.h"
-#include "zero/engine.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/zero/engine.h"
 
 using namespace zg;
 using namespace zg::testing;

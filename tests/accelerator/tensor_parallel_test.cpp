@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
 #include "tests/accelerator/accelerator.h"
 #include "tests/op_case.h"
+#include "zerograd/models/gpt.h"
 
 using namespace zg;
 using namespace zg::models;

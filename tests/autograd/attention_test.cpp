@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/alibi.h"
 #include "tests/autograd/op_check.h"
+#include "zerograd/kernels/alibi.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "autograd/collective.h"
+#include "zerograd/autograd/collective.h"
 
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/on_ranks.h"

@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "runtime/comm.h"
-#include "runtime/device_names.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::contains;

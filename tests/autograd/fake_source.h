@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/tape.h"
-#include "kernels/elementwise.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 

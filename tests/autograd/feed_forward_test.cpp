@@ -2,9 +2,9 @@
 #include <map>
 #include <memory>
 
-#include "runtime/trace.h"
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/op_check.h"
+#include "zerograd/runtime/trace.h"
 
 using namespace zg;
 using namespace zg::testing;

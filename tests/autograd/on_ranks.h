@@ -1,7 +1,7 @@
 #pragma once
 
-#include "runtime/comm.h"
 #include "tests/autograd/op_check.h"
+#include "zerograd/runtime/comm.h"
 
 // What tests of ops between ranks share.
 namespace zg::testing {

@@ -2,11 +2,11 @@
 
 #include <doctest/doctest.h>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
+#include "zerograd/autograd/gradcheck.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/error.h"
 
 // What tests of ops share: f64 inputs from a seed and a gradient check that reports where.
 namespace zg::testing {

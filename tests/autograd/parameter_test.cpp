@@ -1,11 +1,11 @@
-#include "autograd/parameter.h"
+#include "zerograd/autograd/parameter.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "runtime/error.h"
-#include "runtime/random.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
 
 using namespace zg;
 

@@ -1,14 +1,14 @@
-#include "autograd/tape.h"
+#include "zerograd/autograd/tape.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <string>
 
-#include "kernels/elementwise.h"
-#include "runtime/error.h"
 #include "tests/autograd/fake_source.h"
 #include "tests/error_message.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::contains;

@@ -1,9 +1,9 @@
 // The README's program: builds a GPT and teaches it to sort six digits.
 #include <cstdio>
 
-#include "models/data.h"
-#include "models/gpt.h"
-#include "zero/engine.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/zero/engine.h"
 
 int main() {
   using namespace zg;

@@ -1,4 +1,4 @@
-#include "kernels/attention.h"
+#include "zerograd/kernels/attention.h"
 
 #include <doctest/doctest.h>
 

@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 
-#include "kernels/matmul.h"
-#include "runtime/cuda/cublaslt.h"
-#include "runtime/error.h"
 #include "tests/accelerator/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/runtime/cuda/cublaslt.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/embedding.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "kernels/cuda/hopper.cuh"
+#include "zerograd/kernels/cuda/hopper.cuh"
 
 #include <doctest/doctest.h>
 

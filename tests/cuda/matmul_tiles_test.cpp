@@ -1,4 +1,4 @@
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 #include <doctest/doctest.h>
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tests/accelerator/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/zero/toy.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "runtime/cuda/nccl.h"
+#include "zerograd/runtime/cuda/nccl.h"
 
 #include <doctest/doctest.h>
 
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/fold_gradient.h"
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/accelerator/wish.h"
 #include "tests/emulator/launch.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "kernels/cuda/hopper.cuh"
-#include "runtime/tensor.h"
+#include "zerograd/kernels/cuda/hopper.cuh"
+#include "zerograd/runtime/tensor.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/mma.cuh"
+#include "zerograd/kernels/cuda/mma.cuh"
 
 #include <doctest/doctest.h>
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/mma.cuh"
-#include "runtime/tensor.h"
+#include "zerograd/kernels/cuda/launch.h"
+#include "zerograd/kernels/cuda/mma.cuh"
+#include "zerograd/runtime/tensor.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/dtype.h"
 #include "tests/emulator/launch.h"
+#include "zerograd/runtime/dtype.h"
 
 // A double of cuBLASLt: the product by its definition, and every promise of the caller checked. An
 // algorithm carries what it was chosen for, and dies when it is used for anything else.

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <limits>
 
-#include "runtime/dtype.h"
 #include "tests/emulator/block.h"
 #include "tests/emulator/tensor_map.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::emulator {
 namespace {

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cuda/nccl.h"
-#include "runtime/dtype.h"
 #include "tests/emulator/launch.h"
+#include "zerograd/runtime/cuda/nccl.h"
+#include "zerograd/runtime/dtype.h"
 
 // A double of NCCL for ranks that are threads or processes of one host: messages are files of a
 // folder that the id names. As the real one it is ordered by streams, meets only what is called in

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "runtime/dtype.h"
 #include "tests/emulator/block.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::emulator {
 namespace {

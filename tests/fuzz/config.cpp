@@ -1,8 +1,8 @@
-#include "runtime/error.h"
 #include "tests/fuzz/text.h"
 #include "tests/placed_message.h"
 #include "tools/config/hjson.h"
 #include "tools/config/load.h"
+#include "zerograd/runtime/error.h"
 
 // A DeepSpeed config, from bytes to the options of a run.
 namespace zg::testing {

@@ -1,7 +1,7 @@
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
 #include "tests/placed_message.h"
 #include "tools/hostfile.h"
+#include "zerograd/runtime/error.h"
 
 // A hostfile, and behind a byte 0 what --include or --exclude says: words for mpirun, which are to
 // be nothing that an option or a shell could be made of.

@@ -1,8 +1,8 @@
-#include "models/hugging_face.h"
-#include "runtime/error.h"
+#include "zerograd/models/hugging_face.h"
 #include "tests/fuzz/bounded.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/safetensors_folder.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/safetensors_folder.h"
 
 // The same text as Hugging Face's config.json and as model.safetensors.index.json.
 namespace zg::testing {

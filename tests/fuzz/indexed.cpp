@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "models/document_stream.h"
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
+#include "zerograd/models/document_stream.h"
+#include "zerograd/runtime/error.h"
 
 // Megatron's datasets: the bytes as an index, and as the arrays and tokens behind a header whose
 // counts fit them but for what their first bytes change in it.

@@ -1,13 +1,13 @@
-#include "zero/manifest.h"
+#include "zerograd/zero/manifest.h"
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
-#include "zero/checkpoint_layout.h"
-#include "zero/checksum.h"
-#include "zero/piece_checksum.h"
-#include "zero/safetensors_format.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/safetensors_format.h"
 
 // A checkpoint's manifest, as it comes and with the checksum that its content has: whoever wants to
 // deceive the reader can compute it too.

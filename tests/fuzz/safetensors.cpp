@@ -1,7 +1,7 @@
-#include "zero/safetensors_format.h"
+#include "zerograd/zero/safetensors_format.h"
 
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
+#include "zerograd/runtime/error.h"
 
 // A safetensors header of a file whose data has as many bytes as the first two bytes say.
 namespace zg::testing {

@@ -3,11 +3,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
 #include "tools/batch_size.h"
-#include "zero/manifest.h"
-#include "zero/schedule.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/manifest.h"
+#include "zerograd/zero/schedule.h"
 
 // The settings of a checkpoint: those that a run writes, with a few changed. They come through a
 // manifest with the right checksum, and are used as a run that goes on uses them.

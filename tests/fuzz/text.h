@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
 #include "tests/placed_message.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 

@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "models/byte_alphabet.h"
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
+#include "zerograd/models/byte_alphabet.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
 
 // The same text as tokenizer.json, as vocab.json with merges.txt behind an empty line, and as what
 // is encoded. The first '*' of a file becomes the 256 bytes, "!":0 and so on, without which there

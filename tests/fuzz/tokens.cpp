@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "models/token_file.h"
-#include "runtime/error.h"
 #include "tests/fuzz/bounded.h"
+#include "zerograd/models/token_file.h"
+#include "zerograd/runtime/error.h"
 
 // llm.c's token files: the bytes as they come, and behind a header that fits them but for what
 // their first bytes change in it.

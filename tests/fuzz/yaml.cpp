@@ -1,9 +1,9 @@
 #include "tools/config/yaml.h"
-#include "runtime/error.h"
 #include "tests/fuzz/text.h"
 #include "tests/placed_message.h"
 #include "tools/config/accelerate.h"
 #include "tools/config/load.h"
+#include "zerograd/runtime/error.h"
 
 // accelerate's YAML, from bytes to the options of a run.
 namespace zg::testing {

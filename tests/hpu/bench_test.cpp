@@ -4,9 +4,9 @@
 #include <set>
 
 #include "bench/case.h"
-#include "runtime/error.h"
 #include "tests/accelerator/wish.h"
 #include "tests/tools/command.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 using namespace zg;
 

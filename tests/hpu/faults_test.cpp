@@ -1,14 +1,14 @@
 #include <doctest/doctest.h>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/fold_gradient.h"
-#include "kernels/gelu.h"
-#include "kernels/movement.h"
-#include "kernels/reduce.h"
-#include "runtime/error.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/kernels/gelu.h"
+#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/reduce.h"
+#include "zerograd/runtime/error.h"
 
 // What kernels of HPU find wrong, and what they refuse.
 using namespace zg;

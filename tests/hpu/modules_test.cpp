@@ -1,5 +1,5 @@
 // What the pipeline from OpenCL C to SPIR-V promises of each module that it embeds.
-#include "kernels/hpu/modules.h"
+#include "zerograd/kernels/hpu/modules.h"
 
 #include <doctest/doctest.h>
 

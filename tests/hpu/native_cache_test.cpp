@@ -1,4 +1,4 @@
-#include "runtime/hpu/native_cache.h"
+#include "zerograd/runtime/hpu/native_cache.h"
 
 #include <doctest/doctest.h>
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "runtime/cpu/poison.h"
 #include "tests/hpu/level_zero.h"
+#include "zerograd/runtime/cpu/poison.h"
 
 using namespace zg::test;
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/fold_gradient.h"
-#include "runtime/comm.h"
-#include "runtime/error.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 

@@ -1,4 +1,4 @@
-#include "kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/variant.h"
 
 #include <doctest/doctest.h>
 
@@ -7,11 +7,11 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/attention.h"
-#include "kernels/matmul.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/adam.h"
-#include "kernels/attention.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/embedding.h"
-#include "kernels/layer_norm.h"
-#include "kernels/reduce.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/reduce.h"
 
 using namespace zg;
 using namespace zg::testing;

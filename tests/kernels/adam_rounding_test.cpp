@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/adam.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/adam.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "kernels/adam.h"
+#include "zerograd/kernels/adam.h"
 
 #include <doctest/doctest.h>
 

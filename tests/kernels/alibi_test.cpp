@@ -1,7 +1,7 @@
-#include "kernels/alibi.h"
+#include "zerograd/kernels/alibi.h"
 
-#include "runtime/error.h"
 #include "tests/kernels/attention_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

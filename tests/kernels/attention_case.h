@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "kernels/alibi.h"
-#include "kernels/attention.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/alibi.h"
+#include "zerograd/kernels/attention.h"
 
 // Attention by its definition, in double and with whole matrices, and what kernels may differ by.
 namespace zg::testing {

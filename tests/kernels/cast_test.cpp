@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/elementwise.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "kernels/cross_entropy.h"
+#include "zerograd/kernels/cross_entropy.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/error.h"
 #include "tests/op_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "kernels/dropout.h"
+#include "zerograd/kernels/dropout.h"
 
 #include <doctest/doctest.h>
 

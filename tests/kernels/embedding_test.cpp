@@ -1,4 +1,4 @@
-#include "kernels/embedding.h"
+#include "zerograd/kernels/embedding.h"
 
 #include <doctest/doctest.h>
 

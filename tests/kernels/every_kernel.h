@@ -1,17 +1,17 @@
 #pragma once
 
-#include "kernels/adam.h"
-#include "kernels/attention.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/dropout.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/fold_gradient.h"
-#include "kernels/gelu.h"
-#include "kernels/layer_norm.h"
-#include "kernels/matmul.h"
-#include "kernels/movement.h"
-#include "kernels/reduce.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/dropout.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/fold_gradient.h"
+#include "zerograd/kernels/gelu.h"
+#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/reduce.h"
 
 namespace zg::testing {
 

@@ -1,4 +1,4 @@
-#include "kernels/fold_gradient.h"
+#include "zerograd/kernels/fold_gradient.h"
 
 #include <doctest/doctest.h>
 

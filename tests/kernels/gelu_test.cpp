@@ -1,4 +1,4 @@
-#include "kernels/gelu.h"
+#include "zerograd/kernels/gelu.h"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "zerograd/kernels/kernel.h"
 
 // Kernel calls whose outputs lie between guards: bytes that the kernel must not touch.
 namespace zg::testing {

@@ -2,9 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include "kernels/elementwise.h"
-#include "kernels/gelu.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/gelu.h"
 
 using namespace zg;
 using namespace zg::testing;

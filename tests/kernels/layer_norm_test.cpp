@@ -1,4 +1,4 @@
-#include "kernels/layer_norm.h"
+#include "zerograd/kernels/layer_norm.h"
 
 #include <doctest/doctest.h>
 

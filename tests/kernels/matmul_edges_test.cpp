@@ -4,8 +4,8 @@
 #include <cmath>
 #include <functional>
 
-#include "kernels/matmul.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/matmul.h"
 
 // Products of small integers, whose sums are exact in f32 in any order: what is read twice, left
 // out or put in the wrong place shows as a wrong number.

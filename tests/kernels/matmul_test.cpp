@@ -1,12 +1,12 @@
-#include "kernels/matmul.h"
+#include "zerograd/kernels/matmul.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "kernels/gelu.h"
-#include "runtime/error.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/gelu.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,11 +1,11 @@
-#include "kernels/movement.h"
+#include "zerograd/kernels/movement.h"
 
 #include <doctest/doctest.h>
 
 #include <numeric>
 
-#include "runtime/error.h"
 #include "tests/op_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

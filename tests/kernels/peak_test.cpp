@@ -1,9 +1,9 @@
-#include "kernels/peak.h"
+#include "zerograd/kernels/peak.h"
 
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/op_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

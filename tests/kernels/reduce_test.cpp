@@ -1,12 +1,12 @@
-#include "kernels/reduce.h"
+#include "zerograd/kernels/reduce.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "runtime/error.h"
 #include "tests/op_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

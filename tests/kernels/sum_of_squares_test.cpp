@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/adam.h"
-#include "kernels/hpu/workspace.h"
 #include "tests/op_case.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 using namespace zg;
 using namespace zg::testing;

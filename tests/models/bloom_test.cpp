@@ -1,4 +1,4 @@
-#include "models/bloom.h"
+#include "zerograd/models/bloom.h"
 
 #include <doctest/doctest.h>
 

@@ -7,11 +7,11 @@
 #include <set>
 #include <thread>
 
-#include "models/data.h"
-#include "models/permutation.h"
-#include "models/token_writer.h"
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/permutation.h"
+#include "zerograd/models/token_writer.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

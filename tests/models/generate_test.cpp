@@ -1,11 +1,11 @@
-#include "models/generate.h"
+#include "zerograd/models/generate.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "runtime/error.h"
 #include "tests/models/gpt_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

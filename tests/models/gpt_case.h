@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
 #include "tests/autograd/fake_source.h"
 #include "tests/op_case.h"
+#include "zerograd/models/gpt.h"
 
 // What tests of models share: a small GPT with parameters of its own.
 namespace zg::testing {

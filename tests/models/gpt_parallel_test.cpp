@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
-#include "kernels/attention.h"
-#include "kernels/dropout.h"
-#include "models/generate.h"
 #include "tests/models/gpt_case.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/dropout.h"
+#include "zerograd/models/generate.h"
 
 using namespace zg;
 using namespace zg::models;

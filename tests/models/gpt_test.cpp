@@ -1,4 +1,4 @@
-#include "models/gpt.h"
+#include "zerograd/models/gpt.h"
 
 #include <doctest/doctest.h>
 
@@ -9,10 +9,10 @@
 #include <set>
 #include <utility>
 
-#include "kernels/attention.h"
-#include "kernels/dropout.h"
-#include "runtime/error.h"
 #include "tests/models/gpt_case.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/dropout.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -3,13 +3,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/data.h"
-#include "models/hugging_face.h"
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tests/error_message.h"
 #include "tests/models/gpt_case.h"
-#include "zero/safetensors_folder.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/hugging_face.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/safetensors_folder.h"
 
 // tests/reference/bloom.py makes the fixture with transformers.
 using namespace zg;

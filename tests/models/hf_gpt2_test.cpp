@@ -1,4 +1,4 @@
-#include "models/hugging_face.h"
+#include "zerograd/models/hugging_face.h"
 
 #include <doctest/doctest.h>
 
@@ -6,11 +6,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tests/error_message.h"
 #include "tests/models/gpt_case.h"
-#include "zero/safetensors_folder.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/safetensors_folder.h"
 
 using namespace zg;
 using namespace zg::testing;

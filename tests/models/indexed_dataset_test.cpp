@@ -1,4 +1,4 @@
-#include "models/indexed_dataset.h"
+#include "zerograd/models/indexed_dataset.h"
 
 #include <doctest/doctest.h>
 
@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "models/token_writer.h"
-#include "runtime/error.h"
-#include "runtime/file_set.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/models/token_writer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_set.h"
 
 using namespace zg;
 using namespace zg::models;

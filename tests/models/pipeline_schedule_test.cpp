@@ -1,4 +1,4 @@
-#include "models/pipeline_schedule.h"
+#include "zerograd/models/pipeline_schedule.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

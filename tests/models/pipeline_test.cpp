@@ -1,4 +1,4 @@
-#include "models/pipeline.h"
+#include "zerograd/models/pipeline.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 #include <map>
 #include <mutex>
 
-#include "autograd/ops.h"
-#include "runtime/error.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
-#include "models/gpt.h"
-#include "runtime/error.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "models/data.h"
 #include "tests/models/gpt_case.h"
+#include "zerograd/models/data.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -4,8 +4,8 @@
 #include <limits>
 #include <set>
 
-#include "models/generate.h"
-#include "runtime/error.h"
+#include "zerograd/models/generate.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -1,11 +1,11 @@
-#include "models/score.h"
+#include "zerograd/models/score.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "runtime/error.h"
 #include "tests/models/gpt_case.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
-#include "models/data.h"
-#include "runtime/error.h"
+#include "zerograd/models/data.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

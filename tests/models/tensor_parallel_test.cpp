@@ -1,10 +1,10 @@
-#include "models/tensor_parallel.h"
+#include "zerograd/models/tensor_parallel.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/collective.h"
 #include "tests/autograd/on_ranks.h"
+#include "zerograd/autograd/collective.h"
 
 using namespace zg;
 using namespace zg::models;

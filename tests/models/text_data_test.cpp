@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "models/data.h"
-#include "runtime/error.h"
+#include "zerograd/models/data.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;

@@ -1,13 +1,13 @@
-#include "models/tokenizer_files.h"
+#include "zerograd/models/tokenizer_files.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "models/hugging_face.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/models/hugging_face.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

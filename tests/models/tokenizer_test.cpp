@@ -1,15 +1,15 @@
-#include "models/tokenizer.h"
+#include "zerograd/models/tokenizer.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "models/tokenizer_files.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/models/tokenizer_text.h"
-#include "zero/checksum.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checksum.h"
 
 using namespace zg;
 using namespace zg::testing;

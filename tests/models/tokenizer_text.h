@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "models/utf8.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/models/utf8.h"
 
 // The text of tests/reference/tokenizer.py: mixed scripts, made of seed.txt by the same recipe.
 namespace zg::testing {

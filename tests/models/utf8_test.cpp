@@ -1,4 +1,4 @@
-#include "models/utf8.h"
+#include "zerograd/models/utf8.h"
 
 #include <doctest/doctest.h>
 

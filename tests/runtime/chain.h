@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "runtime/mesh.h"
+#include "zerograd/runtime/mesh.h"
 
 namespace zg::testing {
 

@@ -1,11 +1,11 @@
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 

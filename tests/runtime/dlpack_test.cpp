@@ -1,11 +1,11 @@
-#include "runtime/dlpack.h"
+#include "zerograd/runtime/dlpack.h"
 
 #include <doctest/doctest.h>
 
 #include <thread>
 
-#include "runtime/error.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/error.h"
 
 // The other side of the protocol, as any program declares it: the layout is DLPack's ABI.
 extern "C" {

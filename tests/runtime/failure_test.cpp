@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::contains;

@@ -1,4 +1,4 @@
-#include "runtime/file_set.h"
+#include "zerograd/runtime/file_set.h"
 
 #include <doctest/doctest.h>
 #include <linux/filter.h>
@@ -19,10 +19,10 @@
 #include <map>
 #include <optional>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 using namespace zg;
 using namespace zg::testing;

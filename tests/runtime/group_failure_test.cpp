@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/runtime/chain.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::message_of;

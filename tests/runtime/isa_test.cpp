@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/device.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {

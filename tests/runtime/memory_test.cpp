@@ -1,4 +1,4 @@
-#include "runtime/memory.h"
+#include "zerograd/runtime/memory.h"
 
 #include <doctest/doctest.h>
 
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/tensor.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
 
 using namespace zg;
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/mesh.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/mesh.h"
 
 namespace zg::testing {
 

@@ -1,9 +1,9 @@
-#include "runtime/mesh.h"
+#include "zerograd/runtime/mesh.h"
 
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/runtime/mesh_checks.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

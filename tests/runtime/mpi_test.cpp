@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/processes.h"
 #include "tests/error_message.h"
 #include "tests/runtime/mpirun.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 using namespace zg;
 using namespace zg::testing;

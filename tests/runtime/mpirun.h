@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/processes.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::testing {
 

@@ -1,14 +1,14 @@
-#include "runtime/plan.h"
+#include "zerograd/runtime/plan.h"
 
 #include <doctest/doctest.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "runtime/error.h"
-#include "runtime/processes.h"
 #include "tests/error_message.h"
 #include "tests/runtime/mpirun.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 // Programs of tensors and collectives; those with an engine are in tests/zero/plan_test.cpp.
 using namespace zg;

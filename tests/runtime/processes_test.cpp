@@ -1,4 +1,4 @@
-#include "runtime/processes.h"
+#include "zerograd/runtime/processes.h"
 
 #include <doctest/doctest.h>
 #include <sched.h>
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cpu/process_id.h"
-#include "runtime/device.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/cpu/process_id.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/random.h"
+#include "zerograd/runtime/random.h"
 
 #include <doctest/doctest.h>
 

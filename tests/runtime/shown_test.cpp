@@ -2,9 +2,9 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/memory.h"
-#include "runtime/tensor.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/memory.h"
+#include "zerograd/runtime/tensor.h"
 
 using namespace zg;
 using zg::testing::contains;

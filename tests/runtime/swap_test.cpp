@@ -1,4 +1,4 @@
-#include "runtime/swap.h"
+#include "zerograd/runtime/swap.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tests/file_limit.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

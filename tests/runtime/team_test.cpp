@@ -1,4 +1,4 @@
-#include "runtime/cpu/team.h"
+#include "zerograd/runtime/cpu/team.h"
 
 #include <doctest/doctest.h>
 

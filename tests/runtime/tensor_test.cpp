@@ -1,11 +1,11 @@
-#include "runtime/tensor.h"
+#include "zerograd/runtime/tensor.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 

@@ -1,4 +1,4 @@
-#include "runtime/trace.h"
+#include "zerograd/runtime/trace.h"
 
 #include <doctest/doctest.h>
 
@@ -6,10 +6,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/error.h"
-#include "runtime/tensor.h"
 #include "tests/file_limit.h"
 #include "tests/trace_events.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/error_message.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tools/batch_size.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 // BLOOM through the command; the folder of Hugging Face's is made by tests/reference/bloom.py.
 namespace zg::testing {

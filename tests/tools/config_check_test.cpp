@@ -4,9 +4,9 @@
 #include <random>
 #include <regex>
 
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/config_case.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/tools/config_case.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <random>
 
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/config/check.h"
 #include "tools/config/yaml.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 namespace zg::testing {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "models/tokenizer_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/safetensors.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/zero/safetensors.h"
 
 // Folders of Hugging Face's; the fixture is made by tests/reference/make_hf_fixtures.py.
 namespace zg::testing {

@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <tuple>
 
-#include "runtime/error.h"
-#include "runtime/processes.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/fake_programs.h"
 #include "tools/launcher.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/processes.h"
 
 namespace zg::testing {
 namespace {

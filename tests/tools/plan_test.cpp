@@ -8,7 +8,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/model_states.h"
+#include "zerograd/zero/model_states.h"
 
 namespace zg::testing {
 namespace {

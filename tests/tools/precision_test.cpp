@@ -5,7 +5,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/checksum.h"
+#include "zerograd/zero/checksum.h"
 
 namespace zg::testing {
 namespace {

@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <future>
 
-#include "kernels/adam.h"
-#include "models/data.h"
-#include "models/gpt.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/partition.h"
+#include "zerograd/kernels/adam.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/zero/partition.h"
 
 namespace zg::testing {
 namespace {

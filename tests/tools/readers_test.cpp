@@ -8,8 +8,8 @@
 #include "tests/checkpoint_churn.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/consolidate.h"
-#include "zero/safetensors.h"
+#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/safetensors.h"
 
 // Commands beside a run that saves and removes checkpoints.
 namespace zg::testing {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/tools/command.h"
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 // The command against what PyTorch computed from the same weights and batches; the fixtures are
 // made by tests/reference/make_fixtures.py.

@@ -7,9 +7,9 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zero/checksum.h"
-#include "zero/consolidate.h"
-#include "zero/safetensors.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/safetensors.h"
 
 // Checkpoints that somebody else wrote, with the checksums that they should have.
 namespace zg::testing {

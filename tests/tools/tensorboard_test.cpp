@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <map>
 
-#include "runtime/error.h"
 #include "tests/small_disk.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/crc32c.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {

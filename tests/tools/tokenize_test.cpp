@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
-#include "models/indexed_dataset.h"
-#include "models/tokenizer_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zerograd/models/indexed_dataset.h"
+#include "zerograd/models/tokenizer_files.h"
 
 namespace zg::testing {
 namespace {

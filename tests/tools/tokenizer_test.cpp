@@ -2,11 +2,11 @@
 
 #include <filesystem>
 
-#include "models/token_writer.h"
-#include "models/tokenizer_files.h"
-#include "models/utf8.h"
 #include "tests/tools/command.h"
-#include "zero/manifest.h"
+#include "zerograd/models/token_writer.h"
+#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/zero/manifest.h"
 
 namespace zg::testing {
 namespace {

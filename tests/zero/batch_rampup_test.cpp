@@ -1,4 +1,4 @@
-#include "zero/batch_rampup.h"
+#include "zerograd/zero/batch_rampup.h"
 
 #include <doctest/doctest.h>
 

@@ -1,15 +1,15 @@
-#include "zero/checkpoint_directory.h"
+#include "zerograd/zero/checkpoint_directory.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <filesystem>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -4,15 +4,15 @@
 #include <filesystem>
 #include <set>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/checkpoint_churn.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_reader.h"
-#include "zero/consolidate.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/safetensors.h"
 
 // Readers beside a run that saves and removes checkpoints.
 using namespace zg;

@@ -4,12 +4,12 @@
 #include <mutex>
 #include <set>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 #include <doctest/doctest.h>
 
@@ -6,13 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checksum.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;

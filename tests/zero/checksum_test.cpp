@@ -1,4 +1,4 @@
-#include "zero/checksum.h"
+#include "zerograd/zero/checksum.h"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
-#include "zero/config.h"
+#include "zerograd/zero/config.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zero::Config;

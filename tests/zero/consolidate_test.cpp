@@ -1,16 +1,16 @@
-#include "zero/consolidate.h"
+#include "zerograd/zero/consolidate.h"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;

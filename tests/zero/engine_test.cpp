@@ -1,12 +1,12 @@
-#include "zero/engine.h"
+#include "zerograd/zero/engine.h"
 
 #include <doctest/doctest.h>
 
 #include <cstring>
 #include <thread>
 
-#include "runtime/error.h"
 #include "tests/zero/toy.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <mutex>
 
-#include "models/data.h"
-#include "models/gpt.h"
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
-#include "zero/safetensors.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;

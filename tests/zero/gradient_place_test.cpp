@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "autograd/ops.h"
-#include "runtime/error.h"
 #include "tests/zero/toy.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

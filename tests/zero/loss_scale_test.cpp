@@ -1,4 +1,4 @@
-#include "zero/loss_scale.h"
+#include "zerograd/zero/loss_scale.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "runtime/dtype.h"
-#include "runtime/error.h"
+#include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zero::LossScaleOptions;

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/zero/toy.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::testing;

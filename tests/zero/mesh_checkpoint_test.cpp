@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/mesh_toy.h"
-#include "zero/checkpoint_file.h"
-#include "zero/checkpoint_reader.h"
-#include "zero/checkpoint_save.h"
-#include "zero/consolidate.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint_save.h"
+#include "zerograd/zero/consolidate.h"
 
 using namespace zg;
 using namespace zg::testing;

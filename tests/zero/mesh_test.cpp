@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/mesh_toy.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/mesh.h"
 #include "tests/zero/toy.h"
+#include "zerograd/runtime/mesh.h"
 
 // A model of eight units that a mesh shares out in every way, and micro-batches for it whose
 // gradients are, element by element, those of one rank.

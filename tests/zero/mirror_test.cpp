@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "runtime/error.h"
-#include "runtime/mesh.h"
 #include "tests/zero/toy.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/mesh.h"
 
 using namespace zg;
 using namespace zg::testing;

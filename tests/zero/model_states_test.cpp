@@ -1,4 +1,4 @@
-#include "zero/model_states.h"
+#include "zerograd/zero/model_states.h"
 
 #include <doctest/doctest.h>
 

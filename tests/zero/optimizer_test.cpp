@@ -1,4 +1,4 @@
-#include "zero/optimizer.h"
+#include "zerograd/zero/optimizer.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "kernels/adam.h"
 #include "tests/zero/toy.h"
+#include "zerograd/kernels/adam.h"
 
 using namespace zg;
 using namespace zg::testing;

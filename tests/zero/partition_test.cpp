@@ -1,10 +1,10 @@
-#include "zero/partition.h"
+#include "zerograd/zero/partition.h"
 
 #include <doctest/doctest.h>
 
 #include <set>
 
-#include "runtime/random.h"
+#include "zerograd/runtime/random.h"
 
 using namespace zg;
 using zg::zero::FlatUnit;

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
-#include "zero/engine.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/engine.h"
 
 using namespace zg;
 using enum Space;

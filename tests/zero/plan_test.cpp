@@ -5,13 +5,13 @@
 #include <functional>
 #include <map>
 
-#include "autograd/ops.h"
-#include "runtime/mesh.h"
-#include "runtime/plan.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
-#include "zero/checkpoint_file.h"
-#include "zero/engine.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/mesh.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/engine.h"
 
 using namespace zg;
 using namespace zg::testing;

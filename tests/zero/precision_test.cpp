@@ -1,11 +1,11 @@
-#include "zero/precision.h"
+#include "zerograd/zero/precision.h"
 
 #include <doctest/doctest.h>
 
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
-#include "runtime/swap.h"
 #include "tests/zero/toy.h"
 #include "tests/zero/watching.h"
-#include "zero/partition.h"
-#include "zero/snapshot.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/swap.h"
+#include "zerograd/zero/partition.h"
+#include "zerograd/zero/snapshot.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/zero/watching.h"
-#include "zero/engine.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/engine.h"
 
 using namespace zg;
 using zero::Config;

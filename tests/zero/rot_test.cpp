@@ -5,15 +5,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
-#include "zero/checksum.h"
-#include "zero/consolidate.h"
-#include "zero/safetensors.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checksum.h"
+#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/safetensors.h"
 
 // What disks, networks and people do to files: all of it is found, and named by file, tensor and
 // place.

@@ -1,4 +1,4 @@
-#include "zero/safetensors.h"
+#include "zerograd/zero/safetensors.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -11,10 +11,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/error.h"
-#include "runtime/random.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
 
 using namespace zg;
 using zero::SafetensorsReader;

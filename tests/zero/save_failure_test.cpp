@@ -3,14 +3,14 @@
 #include <filesystem>
 #include <mutex>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/error_message.h"
 #include "tests/file_limit.h"
 #include "tests/small_disk.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_save.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_save.h"
 
 using namespace zg;
 using namespace zg::testing;

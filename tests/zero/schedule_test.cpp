@@ -1,11 +1,11 @@
-#include "zero/schedule.h"
+#include "zerograd/zero/schedule.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zero::AnnealingOptions;

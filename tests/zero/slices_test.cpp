@@ -1,4 +1,4 @@
-#include "zero/slices.h"
+#include "zerograd/zero/slices.h"
 
 #include <doctest/doctest.h>
 

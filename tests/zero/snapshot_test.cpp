@@ -1,4 +1,4 @@
-#include "zero/snapshot.h"
+#include "zerograd/zero/snapshot.h"
 
 #include <doctest/doctest.h>
 
@@ -9,12 +9,12 @@
 #include <mutex>
 #include <thread>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
-#include "runtime/swap.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_save.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/swap.h"
+#include "zerograd/zero/checkpoint_save.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <mutex>
 
-#include "runtime/comm.h"
-#include "runtime/error.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
-#include "zero/precision.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/precision.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "autograd/tape.h"
-#include "kernels/elementwise.h"
 #include "tests/op_case.h"
-#include "zero/engine.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/zero/engine.h"
 
 // A store with every kind of parameter, and micro-batches whose gradients a test chooses.
 namespace zg::testing {

@@ -1,4 +1,4 @@
-#include "runtime/trace.h"
+#include "zerograd/runtime/trace.h"
 
 #include <doctest/doctest.h>
 
@@ -8,10 +8,10 @@
 #include <set>
 #include <thread>
 
-#include "runtime/comm.h"
-#include "runtime/swap.h"
 #include "tests/trace_events.h"
 #include "tests/zero/toy.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/swap.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
-#include "autograd/ops.h"
 #include "tests/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zero/checkpoint_file.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/zero/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm.h"
+#include "zerograd/runtime/comm.h"
 
 namespace zg::testing {
 

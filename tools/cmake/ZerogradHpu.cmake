@@ -72,7 +72,7 @@ function(zg_compile_spirv file dtype variant)
   # compiler (ContractionOff). A fused multiply-add appears only where the source says fma().
   # No doubles: some devices reject a whole module for one constant.
   set(flags -Wall -Wextra -Wdouble-promotion -ffp-contract=off
-      -cl-fp32-correctly-rounded-divide-sqrt "-I${PROJECT_SOURCE_DIR}")
+      -cl-fp32-correctly-rounded-divide-sqrt "-I${ZG_INCLUDE_DIR}")
   if(ZG_WERROR)
     list(APPEND flags -Werror)
   endif()

@@ -1,10 +1,35 @@
 # How the folders become one library: zg_<folder> are object libraries, `zerograd` is what users
 # link. Sources are globbed so that adding an op touches no list.
 
+# Includes read "zerograd/runtime/tensor.h" in the project as they do outside. This folder of the build
+# has one link per public folder, or headers that forward to them where the file system has no links.
+set(ZG_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
+option(ZG_FORWARD_HEADERS "Write forwarding headers even where links work" OFF)
+function(zg_link_headers)
+  foreach(folder ${ARGN})
+    set(link ${ZG_INCLUDE_DIR}/zerograd/${folder})
+    file(REMOVE_RECURSE ${link})  # of a link, the link alone
+    file(MAKE_DIRECTORY ${ZG_INCLUDE_DIR}/zerograd)
+    set(failed ${ZG_FORWARD_HEADERS})
+    if(NOT failed)
+      file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${link} RESULT failed SYMBOLIC)
+    endif()
+    if(failed)
+      file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+           ${folder}/*.h ${folder}/*.cuh ${folder}/*.clh)
+      foreach(header ${headers})
+        file(CONFIGURE OUTPUT ${ZG_INCLUDE_DIR}/zerograd/${header} @ONLY
+             CONTENT "#include \"${PROJECT_SOURCE_DIR}/${header}\"\n")
+      endforeach()
+    endif()
+  endforeach()
+endfunction()
+
 # What every target of the project is compiled with. Contraction is off: a fused multiply-add
 # appears only where a kernel asks for it, so the same source gives the same bits.
 add_library(zg_options INTERFACE)
 target_compile_features(zg_options INTERFACE cxx_std_20)
+target_include_directories(zg_options INTERFACE ${ZG_INCLUDE_DIR})
 # What compiles sources named *_amx.cpp; without it there is no level amx_bf16.
 include(CheckCXXCompilerFlag)
 check_cxx_compiler_flag("-mamx-tile -mamx-bf16" ZG_AMX)
@@ -21,18 +46,18 @@ if(ZG_SANITIZE)
 endif()
 
 function(zg_configure_objects target)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE ZG_BUILDING)
   target_link_libraries(${target} PRIVATE zg_options)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
 # zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp,
-# what needs CUDA or Level Zero, and the sources in SLOTS.
+# what needs CUDA or Level Zero, the sources in SLOTS and the examples, which are programs.
 function(zg_add_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOTS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
-  list(FILTER sources EXCLUDE REGEX "_(simd|amx)\\.cpp$|/runtime/(cuda|hpu)/|/kernels/hpu/")
+  list(FILTER sources EXCLUDE REGEX
+       "_(simd|amx)\\.cpp$|/runtime/(cuda|hpu)/|/kernels/hpu/|/models/examples/")
   list(REMOVE_ITEM sources "" ${arg_SLOTS})
   if(NOT sources)
     return()
@@ -97,8 +122,8 @@ function(zg_add_library name)
                         SOVERSION ${PROJECT_VERSION_MAJOR})
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC
-                             $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/zerograd>)
+                             $<BUILD_INTERFACE:${ZG_INCLUDE_DIR}>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads PCRE2::8BIT
                         $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>
                         $<TARGET_NAME_IF_EXISTS:liburing::liburing>

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "runtime/error.h"
 #include "tools/config/coerce.h"
 #include "tools/config/contradictions.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/error.h"
 #include "tools/config/load.h"
 #include "tools/optimisation_flags.h"
 #include "tools/text.h"
 #include "tools/values.h"
-#include "zero/schedule.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
 namespace {

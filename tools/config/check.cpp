@@ -4,11 +4,11 @@
 #include <cctype>
 #include <set>
 
-#include "runtime/error.h"
 #include "tools/config/coerce.h"
 #include "tools/config/contradictions.h"
 #include "tools/config/names.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

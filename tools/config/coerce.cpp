@@ -5,10 +5,10 @@
 #include <charconv>
 #include <cmath>
 
-#include "runtime/error.h"
 #include "tools/config/hjson.h"
 #include "tools/text.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -1,6 +1,6 @@
 #include "tools/config/contradictions.h"
 
-#include "runtime/error.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <map>
 
-#include "runtime/error.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {

@@ -5,12 +5,12 @@
 #include <fstream>
 #include <optional>
 
-#include "runtime/error.h"
-#include "runtime/file_io.h"
 #include "tools/config/accelerate.h"
 #include "tools/config/hjson.h"
 #include "tools/config/yaml.h"
 #include "tools/values.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -1,8 +1,8 @@
 #include "tools/config/tree.h"
 
-#include "models/utf8.h"
-#include "runtime/error.h"
 #include "tools/text.h"
+#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 

@@ -8,9 +8,9 @@
 #include <sstream>
 #include <utility>
 
-#include "runtime/error.h"
 #include "tools/config/hjson.h"
 #include "tools/text.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::tools {
 namespace {
