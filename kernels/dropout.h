@@ -23,7 +23,7 @@ inline std::vector<Operand> operands(const Dropout& a) {
 /// Elements of one sample that a DropoutKey tells apart: 2^32 counters of four words.
 inline constexpr int64_t max_dropout_elements = int64_t{1} << 34;
 /// Throws ConfigError unless probability is in [0, 1), ShapeError when there are too many elements.
-void check_dropout(const char* op, float probability, int64_t elements);
+ZG_API void check_dropout(const char* op, float probability, int64_t elements);
 
 namespace kernels {
 extern ZG_API Kernel<Dropout> dropout;

@@ -72,32 +72,6 @@ std::string hf_generation_json(const SpecialTokens& tokens) {
   return written.dump(2) + "\n";
 }
 
-std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
-                                     int64_t positions) {
-  // Token types, which transformers 4 adds otherwise, are embeddings to its GPT-2.
-  json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                  {"model_input_names", {"input_ids", "attention_mask"}},
-                  {"model_max_length", positions},
-                  {"clean_up_tokenization_spaces", false}};
-  const auto name = [&](const char* key, std::optional<int32_t> id) {
-    if (id && *id < tokenizer.vocabulary())
-      written[key] = tokenizer.parts().tokens[static_cast<size_t>(*id)];
-  };
-  name("bos_token", tokens.bos);
-  name("eos_token", tokens.eos.empty() ? std::nullopt : std::optional(tokens.eos.front()));
-  name("pad_token", tokens.pad);
-  return written.dump(2) + "\n";
-}
-
-SpecialTokens special_tokens_of(const Tokenizer& tokenizer) {
-  const auto id = [&](const char* content) { return tokenizer.id_of_added(content); };
-  const std::optional<int32_t> end_of_text = id("<|endoftext|>"), end = id("</s>");
-  SpecialTokens tokens = {.bos = id("<s>"), .pad = id("<pad>"), .eos = {}};
-  if (!tokens.bos) tokens.bos = end_of_text;
-  if (end || end_of_text) tokens.eos = {end ? *end : *end_of_text};
-  return tokens;
-}
-
 const char* hf_title(Family family) { return family == Family::bloom ? "BLOOM" : "GPT-2"; }
 
 double hf_number(float value) {

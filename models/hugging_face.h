@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "zerograd/models/gpt.h"
-#include "zerograd/models/tokenizer.h"
 
 // Models as Hugging Face's transformers keeps them, GPT2LMHeadModel and BloomForCausalLM: their
 // config.json and the names and layout of their tensors. Texts and numbers only; who reads files
@@ -21,9 +20,6 @@ struct SpecialTokens {
 
   bool operator==(const SpecialTokens&) const = default;
 };
-/// Those of a tokenizer, by the names that GPT-2 and BLOOM give them: <|endoftext|> begins and
-/// ends; <s>, </s> and <pad>.
-ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
 
 struct HFModel {
   GPTConfig config;        ///< dropout: resid_pdrop or hidden_dropout
@@ -46,11 +42,6 @@ ZG_API void read_hf_generation(const std::string& json, const std::string& path,
 ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {});
 /// generation_config.json, by which generate() stops.
 ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
-/// tokenizer_config.json: that the tokenizer.json is to be taken as it is, by which names it has
-/// the special tokens, and the longest sequence. Without it transformers 5 splits words as GPT-2
-/// does for every GPT-2 model.
-ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
-                                            int64_t positions);
 /// "GPT-2" or "BLOOM".
 ZG_API const char* hf_title(Family family);
 

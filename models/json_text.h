@@ -3,12 +3,14 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "zerograd/runtime/api.h"
+
 namespace zg::models {
 
-/// Of text that others wrote. FileError, beginning with `path`, for what is no JSON object or is
-/// nested too deep.
-nlohmann::json parse_json_object(const std::string& text, const std::string& path);
+/// Parses JSON from a file. FileError, beginning with `path`, for text that is no JSON object or is
+/// nested too deep. Exported for zerograd::text.
+ZG_API nlohmann::json parse_json_object(const std::string& text, const std::string& path);
 /// On one line, shortened: for errors.
-std::string brief(const nlohmann::json& value);
+ZG_API std::string brief(const nlohmann::json& value);
 
 }  // namespace zg::models

@@ -14,7 +14,7 @@
 namespace zg::models {
 
 /// The ranks that share every layer, seen from one of them.
-struct TensorParallel {
+struct ZG_API TensorParallel {
   Communicator* ranks = nullptr;  ///< null: one rank has all; must outlive the tapes
   /// Sequence parallel, Korthikanti et al. 2022, arXiv:2205.05198: between the split layers each
   /// rank has its part of the tokens, axis 1 of [B, T, C], not all of them.

@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/runtime/api.h"
+
 namespace zg::models {
 
 /// Text to tokens and back.
-class TextCodec {
+class ZG_API TextCodec {
  public:
   virtual ~TextCodec() = default;
   virtual std::vector<int32_t> encode(const std::string& text) const = 0;

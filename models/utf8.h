@@ -14,7 +14,7 @@ constexpr size_t longest_utf8 = 4;  ///< bytes of a code point
 /// forms than needed, surrogates, beyond U+10FFFF.
 ZG_API char32_t next_code_point(std::string_view text, size_t& position, const std::string& name);
 
-std::string utf8(char32_t code_point);
+ZG_API std::string utf8(char32_t code_point);
 
 /// How many bytes at the begin of a text are whole code points.
 ZG_API size_t valid_utf8(std::string_view text);

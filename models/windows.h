@@ -17,6 +17,6 @@ struct TokenSequence {
   std::unique_ptr<const TextCodec> codec;  ///< null: tokens are opaque numbers
 };
 /// ConfigError for options out of range or when a split is shorter than one block.
-std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOptions& options);
+ZG_API std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOptions& options);
 
 }  // namespace zg::models

@@ -4,6 +4,6 @@
 
 namespace zg {
 
-ZG_API const char* version();  ///< "0.1.0", of the library that is linked
+ZG_API const char* version();  ///< "0.2.0", of the library that is linked
 
 }  // namespace zg

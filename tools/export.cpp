@@ -9,7 +9,7 @@
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 

@@ -5,7 +5,7 @@
 #include "tools/text.h"
 #include "zerograd/models/hugging_face.h"
 #include "zerograd/models/names.h"
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/file_set.h"

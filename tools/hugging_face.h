@@ -6,6 +6,7 @@
 
 #include "tools/options.h"
 #include "zerograd/models/hugging_face.h"
+#include "zerograd/models/text/tokenizer.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/zero/checkpoint_file.h"
 

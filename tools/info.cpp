@@ -9,7 +9,7 @@
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "zerograd/kernels/peak.h"
-#include "zerograd/models/splitter.h"
+#include "zerograd/models/text/tokenizer.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/processes.h"

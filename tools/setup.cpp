@@ -13,7 +13,7 @@
 #include "tools/tokenizers.h"
 #include "tools/values.h"
 #include "zerograd/models/names.h"
-#include "zerograd/models/tokenized_text.h"
+#include "zerograd/models/text/tokenized_text.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"

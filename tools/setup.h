@@ -7,6 +7,7 @@
 #include "tools/settings.h"
 #include "zerograd/models/data.h"
 #include "zerograd/models/gpt.h"
+#include "zerograd/models/text/tokenizer.h"
 #include "zerograd/zero/checkpoint_reader.h"
 #include "zerograd/zero/engine.h"
 

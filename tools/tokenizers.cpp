@@ -4,7 +4,7 @@
 
 #include "tools/text.h"
 #include "tools/values.h"
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/models/utf8.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checksum.h"

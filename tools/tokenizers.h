@@ -7,7 +7,7 @@
 
 #include "tools/setup.h"
 #include "zerograd/models/data.h"
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/tokenizer.h"
 
 // Byte-level BPE of the command: which tokenizer a run has, text to and from its tokens, and
 // whether the tokens of the data are those that trained weights know.

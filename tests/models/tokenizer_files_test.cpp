@@ -1,4 +1,4 @@
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 
 #include <doctest/doctest.h>
 

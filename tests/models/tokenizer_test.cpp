@@ -1,4 +1,4 @@
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/tokenizer.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 
 #include "tests/error_message.h"
 #include "tests/models/tokenizer_text.h"
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checksum.h"
 

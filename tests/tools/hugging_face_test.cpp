@@ -7,7 +7,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/zero/safetensors.h"
 
 // Folders of Hugging Face's; the fixture is made by tests/reference/make_hf_fixtures.py.

@@ -5,7 +5,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/models/indexed_dataset.h"
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 
 namespace zg::testing {
 namespace {

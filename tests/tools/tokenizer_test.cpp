@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "tests/tools/command.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/models/token_writer.h"
-#include "zerograd/models/tokenizer_files.h"
 #include "zerograd/models/utf8.h"
 #include "zerograd/zero/manifest.h"
 

@@ -1,5 +1,5 @@
-# How the folders become one library: zg_<folder> are object libraries, `zerograd` is what users
-# link. Sources are globbed so that adding an op touches no list.
+# How the folders become libraries: zg_<folder> are object libraries, zerograd::zerograd (the engine)
+# and zerograd::text are linked from them. Sources are globbed so that adding an op touches no list.
 
 # Includes read "zerograd/runtime/tensor.h" in the project as they do outside. This folder of the build
 # has one link per public folder, or headers that forward to them where the file system has no links.
@@ -52,12 +52,13 @@ function(zg_configure_objects target)
 endfunction()
 
 # zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp,
-# what needs CUDA or Level Zero, the sources in SLOTS and the examples, which are programs.
+# what needs CUDA or Level Zero, the sources in SLOTS, the examples, which are programs, and models/text,
+# which is another library.
 function(zg_add_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOTS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   list(FILTER sources EXCLUDE REGEX
-       "_(simd|amx)\\.cpp$|/runtime/(cuda|hpu)/|/kernels/hpu/|/models/examples/")
+       "_(simd|amx)\\.cpp$|/runtime/(cuda|hpu)/|/kernels/hpu/|/models/(examples|text)/")
   list(REMOVE_ITEM sources "" ${arg_SLOTS})
   if(NOT sources)
     return()
@@ -113,48 +114,41 @@ function(zg_link_objects target cuda)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()
 
-# zg_add_library(<name> folders...): links the folders' objects into the library that users see.
+# zg_add_library(<name> EXPORT <export> FILE <file> FOLDERS folders... [PUBLIC libraries...]
+#                PRIVATE libraries...)
+# One library in both kinds from the same objects: <name>_static and <name>_shared, whose files are
+# lib<file>.a and lib<file>.so. zerograd::<export> is the kind that BUILD_SHARED_LIBS asks for; the other
+# one is built only where something needs it. PUBLIC libraries are ours and have both kinds too.
+if(BUILD_SHARED_LIBS)
+  set(ZG_KIND shared)
+else()
+  set(ZG_KIND static)
+endif()
 function(zg_add_library name)
-  add_library(${name})
-  add_library(zerograd::zerograd ALIAS ${name})
-  zg_link_objects(${name} cuda ${ARGN})
-  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION}
-                        SOVERSION ${PROJECT_VERSION_MAJOR})
-  target_compile_features(${name} PUBLIC cxx_std_20)
-  target_include_directories(${name} PUBLIC
-                             $<BUILD_INTERFACE:${ZG_INCLUDE_DIR}>
-                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX Threads::Threads PCRE2::8BIT
-                        $<TARGET_NAME_IF_EXISTS:MPI::MPI_CXX>
-                        $<TARGET_NAME_IF_EXISTS:liburing::liburing>
-                        $<BUILD_INTERFACE:zg_options>)
-  if(ZG_HAVE_CUDA)
-    target_link_libraries(${name} PRIVATE CUDA::cudart_static)
-  endif()
-endfunction()
-
-# zg_install(<name> folders...): the library, its public headers under include/zerograd, and
-# find_package(zerograd) support. Headers of backends and those named *_state.h are
-# internal, and what reads JSON.
-function(zg_install name)
-  include(CMakePackageConfigHelpers)
-  install(TARGETS ${name} EXPORT zerogradTargets)
-  foreach(folder ${ARGN})
-    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd
-            FILES_MATCHING PATTERN "*.h"
-            PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "hpu" EXCLUDE PATTERN "ops" EXCLUDE
-            PATTERN "*_state.h" EXCLUDE PATTERN "arena.h" EXCLUDE PATTERN "backend.h" EXCLUDE
-            PATTERN "hf_reader.h" EXCLUDE PATTERN "hf_families.h" EXCLUDE PATTERN "json_text.h" EXCLUDE)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXPORT;FILE" "FOLDERS;PUBLIC;PRIVATE")
+  foreach(kind static shared)
+    set(target ${name}_${kind})
+    string(TOUPPER ${kind} type)
+    add_library(${target} ${type})
+    zg_link_objects(${target} cuda ${arg_FOLDERS})
+    # Before 1.0 a minor version may change the binary interface.
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME ${arg_FILE} EXPORT_NAME ${arg_EXPORT}
+                          VERSION ${PROJECT_VERSION} INSTALL_RPATH "$ORIGIN"
+                          SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+    target_compile_features(${target} PUBLIC cxx_std_20)
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${ZG_INCLUDE_DIR}>
+                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    foreach(library ${arg_PUBLIC})
+      target_link_libraries(${target} PUBLIC ${library}_${kind})
+    endforeach()
+    target_link_libraries(${target} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:zg_options>)
+    if(NOT kind STREQUAL ZG_KIND)
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
   endforeach()
-  set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)
-  install(EXPORT zerogradTargets NAMESPACE zerograd:: DESTINATION ${cmake_dir})
-  configure_package_config_file(${PROJECT_SOURCE_DIR}/tools/cmake/zerogradConfig.cmake.in
-                                ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfig.cmake
-                                INSTALL_DESTINATION ${cmake_dir})
-  write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake
-                                   COMPATIBILITY SameMinorVersion)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfig.cmake
-                ${CMAKE_CURRENT_BINARY_DIR}/zerogradConfigVersion.cmake
-                ${PROJECT_SOURCE_DIR}/tools/cmake/Findliburing.cmake
-                ${PROJECT_SOURCE_DIR}/tools/cmake/FindPCRE2.cmake DESTINATION ${cmake_dir})
+  # What an object of the library needs is found when it is linked, not when a program starts.
+  if(NOT ZG_SANITIZE)
+    target_link_options(${name}_shared PRIVATE LINKER:--no-undefined)
+  endif()
+  add_library(zerograd::${arg_EXPORT} ALIAS ${name}_${ZG_KIND})
 endfunction()

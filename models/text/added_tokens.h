@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/tokenizer.h"
 
 namespace zg::models {
 

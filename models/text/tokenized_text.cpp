@@ -1,4 +1,4 @@
-#include "zerograd/models/tokenized_text.h"
+#include "zerograd/models/text/tokenized_text.h"
 
 #include "zerograd/models/utf8.h"
 #include "zerograd/models/windows.h"

@@ -4,8 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include "zerograd/runtime/api.h"
-
 namespace zg::models {
 
 /// Cuts a text at a regular expression: what matches and what lies between two matches are pieces,
@@ -13,8 +11,8 @@ namespace zg::models {
 /// share the compiled expression; threads may use one.
 class Splitter {
  public:
-  /// `pattern` as Oniguruma reads it (models/split_pattern.h). Unsupported, beginning with `where`,
-  /// also for one that matches nothing at all.
+  /// `pattern` as Oniguruma reads it (models/text/split_pattern.h). Unsupported, beginning with
+  /// `where`, also for one that matches nothing at all.
   Splitter(const std::string& pattern, const std::string& where);
 
   /// One walk over a text, which has to outlive it.
@@ -41,8 +39,5 @@ class Splitter {
   std::shared_ptr<const struct SplitterCode> code_;
   std::string where_;
 };
-
-/// The tables that \p{L}, \p{N} and the like follow: "14.0.0 (PCRE2 10.42 2022-12-11)".
-ZG_API std::string unicode_tables();
 
 }  // namespace zg::models

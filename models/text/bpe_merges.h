@@ -5,12 +5,9 @@
 #include <span>
 #include <vector>
 
-namespace zg::models {
+#include "zerograd/models/text/tokenizer.h"
 
-/// Two tokens that stand side by side become one.
-struct Merge {
-  int32_t left = 0, right = 0, result = 0;
-};
+namespace zg::models {
 
 /// What one walk through words needs; kept from word to word.
 struct MergeScratch {

@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/hugging_face.h"
+#include "zerograd/models/text/tokenizer.h"
 #include "zerograd/runtime/file_set.h"
 
 // Hugging Face's files of byte-level BPE. Errors of what is read are FileError, or Unsupported for
@@ -36,5 +37,14 @@ struct GPT2Files {
 };
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
+
+/// The special tokens of a tokenizer, by the names that GPT-2 and BLOOM give them: <|endoftext|>
+/// begins and ends a text; or <s>, </s> and <pad>.
+ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
+/// tokenizer_config.json: says that transformers takes the tokenizer.json as it is, and names the
+/// special tokens and the longest sequence. Without it transformers 5 splits the text as GPT-2 does
+/// for every GPT-2 model.
+ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
+                                            int64_t positions);
 
 }  // namespace zg::models

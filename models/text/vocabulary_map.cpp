@@ -1,4 +1,4 @@
-#include "zerograd/models/vocabulary_map.h"
+#include "zerograd/models/text/vocabulary_map.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "zerograd/models/byte_alphabet.h"
+#include "zerograd/models/text/byte_alphabet.h"
 
 #include <algorithm>
 

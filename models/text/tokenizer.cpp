@@ -1,13 +1,14 @@
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/tokenizer.h"
 
 #include <deque>
 #include <unordered_map>
 
-#include "zerograd/models/added_tokens.h"
-#include "zerograd/models/byte_alphabet.h"
-#include "zerograd/models/split_pattern.h"
-#include "zerograd/models/splitter.h"
-#include "zerograd/models/word_cache.h"
+#include "zerograd/models/text/added_tokens.h"
+#include "zerograd/models/text/bpe_merges.h"
+#include "zerograd/models/text/byte_alphabet.h"
+#include "zerograd/models/text/split_pattern.h"
+#include "zerograd/models/text/splitter.h"
+#include "zerograd/models/text/word_cache.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

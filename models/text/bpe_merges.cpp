@@ -1,4 +1,4 @@
-#include "zerograd/models/bpe_merges.h"
+#include "zerograd/models/text/bpe_merges.h"
 
 #include <algorithm>
 #include <bit>

@@ -3,10 +3,10 @@
 #include <map>
 #include <unordered_map>
 
-#include "zerograd/models/byte_alphabet.h"
-#include "zerograd/models/split_pattern.h"
-#include "zerograd/models/splitter.h"
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/byte_alphabet.h"
+#include "zerograd/models/text/split_pattern.h"
+#include "zerograd/models/text/splitter.h"
+#include "zerograd/models/text/tokenizer.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/tokenizer.h"
 
 namespace zg::models {
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "zerograd/models/bpe_merges.h"
 #include "zerograd/runtime/api.h"
 
 namespace zg::models {
@@ -21,9 +20,14 @@ struct AddedToken {
   bool normalized = false;  ///< looked for after those that are not
 };
 
+/// Two tokens that stand side by side become one.
+struct Merge {
+  int32_t left = 0, right = 0, result = 0;
+};
+
 /// What a byte-level BPE tokenizer is made of, as Hugging Face's files have it.
 struct TokenizerParts {
-  std::vector<std::string> tokens;  ///< by id, in the characters of models/byte_alphabet.h
+  std::vector<std::string> tokens;  ///< by id, in the characters of models/text/byte_alphabet.h
   std::vector<Merge> merges;        ///< by rank
   std::vector<AddedToken> added;    ///< their contents stand in `tokens` as they are
   std::string split;                ///< a regular expression for Oniguruma; empty: none
@@ -38,7 +42,7 @@ struct TokenizerParts {
 class ZG_API Tokenizer {
  public:
   /// FileError or Unsupported, beginning with `where`: ids out of range, a byte without a token, an
-  /// added token that is empty, a split that models/split_pattern.h does not take.
+  /// added token that is empty, a split that models/text/split_pattern.h does not take.
   Tokenizer(TokenizerParts parts, const std::string& where);
 
   int64_t vocabulary() const;
@@ -66,5 +70,8 @@ struct TokenizerTraining {
 /// vocabulary is full: the vocabulary of Hugging Face's BpeTrainer with all bytes as its alphabet.
 /// ConfigError when there is no room for the added tokens and 256 bytes.
 ZG_API Tokenizer train_tokenizer(std::string_view text, const TokenizerTraining& training);
+
+/// The tables that \p{L}, \p{N} and the like follow: "14.0.0 (PCRE2 10.42 2022-12-11)".
+ZG_API std::string unicode_tables();
 
 }  // namespace zg::models

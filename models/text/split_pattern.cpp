@@ -1,4 +1,4 @@
-#include "zerograd/models/split_pattern.h"
+#include "zerograd/models/text/split_pattern.h"
 
 #include <algorithm>
 #include <array>
@@ -57,7 +57,7 @@ class Translation {
   }
   [[noreturn]] void refuse(const std::string& what) const {
     throw Unsupported(where_ + ": " + what + " at byte " + std::to_string(at_) +
-                      " of the pattern; models/split_pattern.h lists what this version takes");
+                      " of the pattern; models/text/split_pattern.h lists what this version takes");
   }
   char32_t character() {
     if (at_ == pattern_.size()) refuse("an end too soon");

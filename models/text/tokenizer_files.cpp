@@ -1,10 +1,10 @@
-#include "zerograd/models/tokenizer_files.h"
+#include "zerograd/models/text/tokenizer_files.h"
 
 #include <nlohmann/json.hpp>
 
-#include "zerograd/models/byte_alphabet.h"
 #include "zerograd/models/json_text.h"
-#include "zerograd/models/vocabulary_map.h"
+#include "zerograd/models/text/byte_alphabet.h"
+#include "zerograd/models/text/vocabulary_map.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 
@@ -113,6 +113,32 @@ void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string
 
 std::vector<std::string> tokenizer_file_names() {
   return {vocabulary_name, merges_name, tokenizer_name};
+}
+
+std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
+                                     int64_t positions) {
+  // Token types, which transformers 4 adds otherwise, are embeddings to its GPT-2.
+  nlohmann::json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                            {"model_input_names", {"input_ids", "attention_mask"}},
+                            {"model_max_length", positions},
+                            {"clean_up_tokenization_spaces", false}};
+  const auto name = [&](const char* key, std::optional<int32_t> id) {
+    if (id && *id < tokenizer.vocabulary())
+      written[key] = tokenizer.parts().tokens[static_cast<size_t>(*id)];
+  };
+  name("bos_token", tokens.bos);
+  name("eos_token", tokens.eos.empty() ? std::nullopt : std::optional(tokens.eos.front()));
+  name("pad_token", tokens.pad);
+  return written.dump(2) + "\n";
+}
+
+SpecialTokens special_tokens_of(const Tokenizer& tokenizer) {
+  const auto id = [&](const char* content) { return tokenizer.id_of_added(content); };
+  const std::optional<int32_t> end_of_text = id("<|endoftext|>"), end = id("</s>");
+  SpecialTokens tokens = {.bos = id("<s>"), .pad = id("<pad>"), .eos = {}};
+  if (!tokens.bos) tokens.bos = end_of_text;
+  if (end || end_of_text) tokens.eos = {end ? *end : *end_of_text};
+  return tokens;
 }
 
 }  // namespace zg::models

@@ -1,11 +1,12 @@
-#include "zerograd/models/splitter.h"
+#include "zerograd/models/text/splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include <new>
 
-#include "zerograd/models/split_pattern.h"
+#include "zerograd/models/text/split_pattern.h"
+#include "zerograd/models/text/tokenizer.h"
 #include "zerograd/models/utf8.h"
 #include "zerograd/runtime/error.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "zerograd/models/data.h"
-#include "zerograd/models/tokenizer.h"
+#include "zerograd/models/text/tokenizer.h"
 
 namespace zg::models {
 

@@ -1,4 +1,4 @@
-#include "zerograd/models/added_tokens.h"
+#include "zerograd/models/text/added_tokens.h"
 
 #include <algorithm>
 #include <cstring>

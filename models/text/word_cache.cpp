@@ -1,4 +1,4 @@
-#include "zerograd/models/word_cache.h"
+#include "zerograd/models/text/word_cache.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

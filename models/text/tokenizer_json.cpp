@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/json_text.h"
-#include "zerograd/models/split_pattern.h"
-#include "zerograd/models/tokenizer_files.h"
-#include "zerograd/models/vocabulary_map.h"
+#include "zerograd/models/text/split_pattern.h"
+#include "zerograd/models/text/tokenizer_files.h"
+#include "zerograd/models/text/vocabulary_map.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {
