@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes respect the layers, that vendor headers stay in backend folders, that files are
-short, and that tests know every kernel.
+"""Checks that includes respect the layers, that vendor headers stay in backend folders, that public
+headers include public ones only, that files are short, and that tests know every kernel.
 
 usage: check_layers.py SOURCE_DIR
 """
@@ -22,11 +22,31 @@ VENDOR = re.compile(
     r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
 LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
 LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "driver"), ("tests", "hpu")}
+# What another library is made of: zerograd::text builds upon the engine, whose files do not include it.
+TEXT = "models/text/"
+PUBLIC_HEADERS = "tools/cmake/PublicHeaders.cmake"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)
 BACKENDS = {"cpu", "cuda", "hpu", "meta"}
 LONGEST = 500
 
 problems = []
+# The public headers of each library, and the header that includes all of them.
+lists = dict(re.findall(r"^set\(ZG_(\w+)_HEADERS\s+([^)]*)\)", (root / PUBLIC_HEADERS).read_text(), re.M))
+public = [header for names in lists.values() for header in names.split()]
+umbrellas = {f"zerograd/{'zerograd' if library == 'ENGINE' else library.lower()}.h" for library in lists}
+if not public:
+    problems.append(f"{PUBLIC_HEADERS}: no list of headers found")
+for header in public:
+    if not (root / header).is_file():
+        problems.append(f"{PUBLIC_HEADERS}: lists {header}, which does not exist")
+        continue
+    for mark, included in re.findall(r'^\s*#\s*include\s*([<"])([^">]+)[">]', (root / header).read_text(), re.M):
+        if mark == "<" and re.search(r"[./]", included):
+            problems.append(f"{header}: includes <{included}>; a public header includes the C++ library's only")
+        if mark == '"' and included.removeprefix("zerograd/") not in public:
+            problems.append(f"{header}: includes {included}, which is internal; "
+                            f"declare what is needed, or list it in {PUBLIC_HEADERS}")
+
 files = [path for pattern in ("*.h", "*.cpp", "*.cu", "*.cuh", "*.cl", "*.py")
          for folder in (*ALLOWED, "tools", "tests", "bench")
          for path in (root / folder).rglob(pattern)]
@@ -46,6 +66,12 @@ for path in files:
         if allowed and (root / folder).is_dir() and "/" in included and folder not in allowed:
             problems.append(f"{place}: includes {included}; "
                             f"{place.parts[0]} may include {', '.join(sorted(allowed))}")
+        if included.startswith("zerograd/" + TEXT) and place.parts[0] in ALLOWED and \
+                not str(place).startswith(TEXT):
+            problems.append(f"{place}: includes {included}; only {TEXT} may, which is zerograd::text")
+        if included.count("/") == 1 and included in umbrellas and place.parts[0] in ALLOWED and \
+                place.parts[:2] != ("models", "examples"):
+            problems.append(f"{place}: includes {included}, which has every layer; include what is used")
         if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS:
             problems.append(f"{place}: includes {included} outside a backend folder")
         if LEVEL_ZERO.match(included) and place.parts[:2] not in LEVEL_ZERO_FOLDERS:

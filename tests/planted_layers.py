@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Plants one violation per rule of check_layers.py in a small tree, and requires that the check names it.
+
+usage: planted_layers.py CHECK_LAYERS
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+CHECK = sys.argv[1]
+TREE = {
+    "tools/cmake/PublicHeaders.cmake":
+        "set(ZG_ENGINE_HEADERS\n    runtime/tensor.h\n    zero/engine.h)\n\n"
+        "set(ZG_TEXT_HEADERS\n    models/text/tokenizer.h)\n",
+    "runtime/tensor.h": "#pragma once\n#include <vector>\n",
+    "runtime/arena.h": "#pragma once\n",
+    "kernels/scale.h": "extern ZG_API Kernel<Scale> scale;\noperands(const Scale& a);\n",
+    "autograd/tape.h": '#include "zerograd/runtime/tensor.h"\n',
+    "zero/engine.h": '#pragma once\n#include "zerograd/runtime/tensor.h"\n',
+    "models/gpt.h": '#include "zerograd/autograd/tape.h"\n',
+    "models/text/tokenizer.h": '#include "zerograd/runtime/tensor.h"\n',
+    "models/examples/gpt.cpp": '#include "zerograd/zero/engine.h"\n#include "zerograd/zerograd.h"\n',
+    "runtime/cuda/api.h": "#include <cuda_runtime.h>\n",
+    "tests/kernels/every_kernel.h": "k::scale\n",
+}
+# File, what it holds, what the report says of it.
+PLANTED = [
+    ("runtime/old.h", '#include "runtime/tensor.h"\n', "expected zerograd/runtime/tensor.h"),
+    ("tests/old_test.cpp", '#include "models/gpt.h"\n', "expected zerograd/models/gpt.h"),
+    ("kernels/up.cpp", '#include "zerograd/autograd/tape.h"\n', "kernels may include kernels, runtime"),
+    ("runtime/up.h", '#include "zerograd/zero/engine.h"\n', "runtime may include runtime"),
+    ("models/trains.cpp", '#include "zerograd/zero/engine.h"\n', "models may include"),
+    ("zero/models.h", '#include "zerograd/models/gpt.h"\n', "zero may include"),
+    ("models/words.h", '#include "zerograd/models/text/tokenizer.h"\n', "which is zerograd::text"),
+    ("zero/all.cpp", '#include "zerograd/zerograd.h"\n', "include what is used"),
+    ("models/text/all.cpp", '#include "zerograd/text.h"\n', "include what is used"),
+    ("autograd/vendor.cpp", "#include <cuda_runtime.h>\n", "outside a backend folder"),
+    ("zero/level_zero.cpp", "#include <level_zero/ze_api.h>\n", "Level Zero belongs in"),
+    ("runtime/tensor.h", '#include "zerograd/runtime/arena.h"\n', "arena.h, which is internal"),
+    ("zero/engine.h", '#include "arena.h"\n', "arena.h, which is internal"),
+    ("models/text/tokenizer.h", "#include <nlohmann/json.hpp>\n", "the C++ library's only"),
+    ("tools/long.cpp", "int x;\n" * 501, "501 lines; expected at most 500"),
+    ("kernels/new.h", "extern ZG_API Kernel<New> fresh;\noperands(const New& a);\n",
+     "fresh is not in tests/kernels/every_kernel.h"),
+    ("kernels/blind.h", "extern ZG_API Kernel<Blind> scale;\n", "Blind has no operands()"),
+    ("tools/cmake/PublicHeaders.cmake", "set(ZG_ENGINE_HEADERS\n    runtime/gone.h)\n",
+     "runtime/gone.h, which does not exist"),
+    ("tools/cmake/PublicHeaders.cmake", "set(HEADERS runtime/tensor.h)\n", "no list of headers found"),
+]
+
+
+def check(planted, text):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, contents in (TREE | ({planted: text} if planted else {})).items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(contents)
+        return subprocess.run([sys.executable, CHECK, folder], capture_output=True, text=True)
+
+
+clean = check(None, None)
+problems = [] if clean.returncode == 0 else [f"the tree without a violation is refused: {clean.stdout}"]
+for name, text, words in PLANTED:
+    result = check(name, text)
+    reported = result.stdout.splitlines()
+    if result.returncode == 0 or len(reported) != 1 or not reported[0].startswith(f"{name}: ") or \
+            words not in reported[0]:
+        problems.append(f"{name} with {text.splitlines()[0]!r}: expected one line, '{name}: ...{words}...', "
+                        f"got status {result.returncode} and {result.stdout + result.stderr}")
+print("\n".join(problems) or f"{len(PLANTED)} violations are reported by name")
+sys.exit(1 if problems else 0)
