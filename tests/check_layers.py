@@ -22,7 +22,7 @@ VENDOR = re.compile(
     r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
 LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
 LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "driver"), ("tests", "hpu")}
-# What another library is made of: zerograd::text builds upon the engine, whose files do not include it.
+# The files of zerograd::text, a library above the engine: no file of the engine includes them.
 TEXT = "models/text/"
 PUBLIC_HEADERS = "tools/cmake/PublicHeaders.cmake"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)

@@ -1,4 +1,4 @@
-"""What the tests of installed packages share: running commands, and expecting something of them."""
+"""Shared by the tests of installed packages: runs commands and checks their output."""
 import pathlib
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import sys
 # As little of the machine that built the library as can be: no paths to headers, libraries or packages.
 BARE = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8",
         "OMP_WAIT_POLICY": "passive"}
-# What only the build of zerograd needs.
+# CMake packages that a program must be built without: only zerograd's own build needs them.
 OF_THE_BUILD = ["doctest", "Eigen3", "nlohmann_json", "yaml-cpp", "CLI11", "Python3", "PCRE2", "liburing"]
 
 

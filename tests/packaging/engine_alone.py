@@ -32,7 +32,7 @@ run(*compile_command(compiler, "-fsyntax-only"), "-I", include, source / "tests/
 run(*compile_command(compiler, "-fsyntax-only"), "-I", include, "-include", "zerograd/zerograd.h", "-x", "c++",
     "/dev/null")
 
-# What cannot be built without PCRE2 says so, and what to do.
+# A build that needs PCRE2 says so, and how to go on.
 expect_in("PCRE2 was not found (Debian: libpcre2-dev)",
           run(*configure, "-DZG_TEXT=ON", succeeds=False), "ZG_TEXT=ON")
 expect_in("set ZG_TOOLS=OFF and ZG_TESTS=OFF",

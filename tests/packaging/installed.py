@@ -43,7 +43,7 @@ consumer.build_and_run(work / "static")
 names = linked(work / "static/words")
 expect(not [name for name in names if "zerograd" in name], f"static libraries, but {names}")
 
-# What the static libraries need is named where it is missing, all of it at once.
+# Everything that static libraries need and that is missing is named at once.
 folder = pathlib.Path(run(compiler, "-print-file-name=libpcre2-8.so").strip()).resolve().parent
 text = consumer.configure(prefix, work / "needs", "-DKIND=static", *disabled(["OpenMP"]),
                           f"-DCMAKE_IGNORE_PATH={folder};/usr{folder};{str(folder).removeprefix('/usr')}",

@@ -38,8 +38,8 @@ function(zg_link_flags out)
   set(${out} "${flags}" PARENT_SCOPE)
 endfunction()
 
-# What a static library leaves to the program's link, for pkg-config; PRIVATE of zg_add_library() says
-# it for find_package().
+# The libraries that a program links beside a static library, for pkg-config. PRIVATE of
+# zg_add_library() has them for find_package().
 set(zerograd_needs ${OpenMP_CXX_FLAGS} ${CMAKE_THREAD_LIBS_INIT} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY})
 if(ZG_HAVE_CUDA)
   list(APPEND zerograd_needs ${CUDA_cudart_static_LIBRARY} -ldl -lrt)

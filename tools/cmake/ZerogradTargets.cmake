@@ -146,7 +146,7 @@ function(zg_add_library name)
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
   endforeach()
-  # What an object of the library needs is found when it is linked, not when a program starts.
+  # An undefined symbol is an error of this link, not of a program that starts later.
   if(NOT ZG_SANITIZE)
     target_link_options(${name}_shared PRIVATE LINKER:--no-undefined)
   endif()
