@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "zerograd/models/pipeline.h"
+#include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/mesh.h"
 
 namespace zg::models {

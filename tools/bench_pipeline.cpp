@@ -10,7 +10,7 @@
 #include "tools/run.h"
 #include "tools/text.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/models/pipeline.h"
+#include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
 
@@ -18,7 +18,6 @@ namespace zg::tools {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using models::PipelineSchedule;
 
 struct Options {
   int64_t stages = 4, micro_batches = 8, steps = 5;
@@ -31,7 +30,7 @@ double seconds_since(Clock::time_point start) {
 
 /// A stage that takes as long as it is told to, and computes next to nothing: how well the schedule
 /// does, whatever the cores do. Backward takes twice as long as forward.
-class SlowedStage final : public models::PipelineStage {
+class SlowedStage final : public PipelineStage {
  public:
   SlowedStage(const Mesh& mesh, const Device& device, double forward_s)
       : mesh_(mesh), device_(device), forward_(forward_s) {}
@@ -87,8 +86,8 @@ Waits measure(const Options& options, PipelineSchedule schedule) {
         stage.busy = 0.0;
         start = Clock::now();
       }
-      models::run_pipeline(mesh, schedule, options.micro_batches,
-                           {SlowedStage::shape(), DType::f32}, device, stage);
+      run_pipeline(&mesh, schedule, options.micro_batches, {SlowedStage::shape(), DType::f32},
+                   device, stage);
       world.wait(world.barrier("end of step"));
     }
     std::lock_guard lock(mutex);
@@ -96,7 +95,7 @@ Waits measure(const Options& options, PipelineSchedule schedule) {
     busy += stage.busy;
   });
   return {.schedule = schedule,
-          .predicted = models::pipeline_bubble(stages, options.micro_batches),
+          .predicted = pipeline_bubble(stages, options.micro_batches),
           .measured = 1.0 - busy / seconds,
           .step_s = seconds / static_cast<double>(stages * options.steps)};
 }

@@ -94,11 +94,11 @@ rusage used() {
 }
 
 void timed_steps(Stepper& stepper, const BenchStepOptions& options, Measured& measured) {
-  for (int64_t i = 0; i < options.warm_up; ++i) stepper.step();
+  for (int64_t i = 0; i < options.warm_up; ++i) stepper.trainer().step();
   for (int64_t i = 0; i < options.steps; ++i) {
     const int64_t faults = used().ru_minflt;
     const Clock::time_point start = Clock::now();
-    stepper.step();
+    stepper.trainer().step();
     measured.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     measured.minor_faults = std::max<int64_t>(measured.minor_faults, used().ru_minflt - faults);
   }
@@ -125,11 +125,11 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   const auto trace = std::make_shared<Trace>();
   run_local(ranks,
             [&](Communicator& communicator, const Device& device) {
-              Stepper stepper(run, communicator, device, MemoryRows::Keep::one_step);
+              Stepper stepper(run, communicator, device, MemoryRows::Keep::one_step, {}, {});
               Measured own;
               timed_steps(stepper, bench, communicator.rank() == 0 ? first : own);
               device.set_trace(trace);
-              for (int64_t i = 0; i < traced; ++i) stepper.step();
+              for (int64_t i = 0; i < traced; ++i) stepper.trainer().step();
               device.set_trace(nullptr);
             },
             {.timeout_s = run.options.comm_timeout_s,

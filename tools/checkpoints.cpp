@@ -39,13 +39,6 @@ Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& sa
   return step_folders(save).empty() ? nullptr : usable_checkpoint(save);
 }
 
-bool lies_in(const std::string& step_folder, const std::string& directory) {
-  std::error_code missing;  // what cannot be compared is not there
-  fs::path folder = fs::canonical(step_folder, missing);
-  if (missing) folder = fs::absolute(step_folder, missing).lexically_normal();
-  return !missing && fs::equivalent(folder.parent_path(), directory, missing);
-}
-
 void check_outside(const std::string& file, const char* command) {
   const fs::path path = fs::absolute(file);
   std::error_code ignored;
@@ -60,7 +53,7 @@ void check_own_directory(const std::string& save, const Checkpoint& resumed) {
   const std::vector<StepFolder> folders = step_folders(save);
   if (folders.empty()) return;
   const std::string newest = fs::path(folders.front().path).filename().string();
-  if (!resumed || !lies_in(resumed->path(), save))
+  if (!resumed || !zero::lies_in(resumed->path(), save))
     throw ConfigError("--save: " + save + " holds another run's checkpoints, up to " + newest +
                       "; expected a directory without any; try --resume " + save +
                       " to go on from there, another directory, or remove them");

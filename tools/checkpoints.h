@@ -18,9 +18,6 @@ Checkpoint usable_checkpoint(const std::string& path);
 /// The step_N that --resume names; for "auto", of `save`, or null when it holds none at all.
 Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save);
 
-/// Whether a step_N lies in a directory, however the two are spelled.
-bool lies_in(const std::string& step_folder, const std::string& directory);
-
 /// ConfigError of a file that would take the place of one of a checkpoint.
 void check_outside(const std::string& file, const char* command);
 

@@ -53,7 +53,4 @@ class CommonStop {
   int64_t stop_ = -1;            // the point where all stop; -1: not chosen
 };
 
-/// Thrown by a rank that has reached the common stop.
-struct Stopped {};
-
 }  // namespace zg::tools

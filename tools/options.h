@@ -12,9 +12,9 @@
 #include "tools/command_line.h"
 #include "tools/config/schema.h"
 #include "tools/drill.h"
+#include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/data.h"
 #include "zerograd/models/generate.h"
-#include "zerograd/models/pipeline_schedule.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/processes.h"
 #include "zerograd/zero/config.h"
@@ -70,7 +70,7 @@ struct BucketsByWidth {
 /// How many ranks share the model; the data is shared by what remains.
 struct Axes {
   int64_t tensor = 1, pipeline = 1;
-  models::PipelineSchedule schedule = models::PipelineSchedule::one_f_one_b;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool sequence_parallel = false;
 
   int64_t model_ranks() const { return tensor * pipeline; }

@@ -66,8 +66,7 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
   for (const AxisWire& axis : stages.front().axes) column(text("%s wire", axis.axis));
   summary += rule;
   for (const RankMemory& rank : stages) summary += "\n" + line_of(run, rank);
-  const double bubble =
-      models::pipeline_bubble(static_cast<int>(axes.pipeline), settings.accumulation);
+  const double bubble = pipeline_bubble(static_cast<int>(axes.pipeline), settings.accumulation);
   summary += text(
       "\n\nbubble %.1f %%: (p - 1) / (m + p - 1) of %lld stages and %lld "
       "micro-batches; the dearest stage costs %.1f %% more than the mean",

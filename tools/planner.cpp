@@ -9,18 +9,17 @@
 #include "tools/setup.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
+#include "zerograd/runtime/plan.h"
 #include "zerograd/zero/checkpoint_directory.h"
 
 namespace zg::tools {
 
 namespace {
 
-// Takes the memory of a run's end: saving, the first batch of scores or of validation, the hash.
-void walk_end(const Run& run, Stepper& stepper, zero::CheckpointDirectory& checkpoints) {
+// Takes the memory of what follows the last step: the first batch of scores or of validation, and
+// the hash.
+void plan_end(const Run& run, Stepper& stepper) {
   const TrainOptions& options = run.options;
-  if (!options.save.empty() || options.given.count("--save") > 0)
-    checkpoints.save(stepper.engine(), stepper.checkpoint_info(0));
-  checkpoints.finish();
   const bool asks = run.dataset->question_length() > 0;
   if (asks && options.score_samples > 0)
     stepper.evaluation().walk_scores(run.settings.micro_batch, options.score_samples);
@@ -30,31 +29,51 @@ void walk_end(const Run& run, Stepper& stepper, zero::CheckpointDirectory& check
     stepper.engine().read(*parameter, zero::Engine::State::master);
 }
 
+// The program that is planned: the run's training, without its output.
+RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& device) {
+  const TrainOptions& options = run.options;
+  const bool saves =
+      run.steps > run.steps_done || !options.save.empty() || options.given.count("--save") > 0;
+  std::optional<zero::CheckpointDirectory::Options> checkpoints;
+  if (saves) checkpoints = {.path = options.save, .behind = options.async_save};
+  std::optional<Stepper> stepper;
+  RankMemory memory;
+  stepper.emplace(run, ranks, device, MemoryRows::Keep::all_steps, checkpoints,
+                  zero::TrainerHooks{
+                      .after_step =
+                          [&](const zero::TrainedStep& step) {
+                            const int64_t steps = step.step + 1;
+                            if (is_due(steps, options.eval_interval)) stepper->validation_loss();
+                            if (is_due(steps, options.sample_interval)) stepper->sample();
+                          },
+                      .stop = [] { return 0; },
+                      .ended = [&](const zero::TrainingEnd&) { memory = stepper->rank_memory(); }});
+  stepper->load();
+  stepper->trainer().run();
+  if (memory.rows.empty()) {
+    plan_end(run, *stepper);
+    const MemoryRow end = stepper->memory().now();
+    memory.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
+  }
+  return memory;
+}
+
 }  // namespace
 
 RankMemory walk(const Run& run, int rank) {
-  Device::Options options = run.options.place.device;
-  options.memory_limit = options.host_limit = 0;
-  const auto ranks = counting_communicator(rank, static_cast<int>(run.options.ranks));
-  Stepper stepper(run, *ranks, Device::meta(rank, options, run.options.place.type),
-                  MemoryRows::Keep::all_steps);
-  stepper.load();
-  zero::CheckpointDirectory checkpoints({.behind = run.options.async_save});
-  while (stepper.engine().steps() < run.steps) {
-    stepper.step();
-    const int64_t steps = stepper.engine().steps();
-    if (is_due(steps, run.options.eval_interval)) stepper.validation_loss();
-    if (is_due(steps, run.options.sample_interval)) stepper.sample();
-    if (is_due(steps, run.options.save_interval))
-      checkpoints.save(stepper.engine(), stepper.checkpoint_info(0));
-    stepper.agreed(0);
-  }
-  RankMemory memory = stepper.rank_memory();
-  if (memory.rows.empty()) {
-    walk_end(run, stepper, checkpoints);
-    const MemoryRow end = stepper.memory().now();
-    memory.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
-  }
+  zg::PlanOptions options{.device = run.options.place.device,
+                      .type = run.options.place.type,
+                      .ranks = {rank},
+                      .most_steps = std::numeric_limits<int64_t>::max(),
+                      .most_reads = std::numeric_limits<int64_t>::max()};
+  options.device.memory_limit = options.device.host_limit = 0;
+  RankMemory memory;
+  plan_ranks(
+      static_cast<int>(run.options.ranks),
+      [&](Communicator& ranks, const Device& device) {
+        memory = train_on_meta(run, ranks, device);
+      },
+      options);
   return memory;
 }
 
@@ -70,7 +89,7 @@ Run largest_steps(const Run& run) {
                                  {.steps = run.steps_done, .samples = settings.samples},
                                  {.steps = ends ? run.steps - 1 : never, .samples = never / 2});
   const int64_t whole = settings.accumulation_after(last.samples);
-  const bool goes_back_early = run.options.axes.schedule == models::PipelineSchedule::one_f_one_b;
+  const bool goes_back_early = run.options.axes.schedule == PipelineSchedule::one_f_one_b;
   settings.accumulation = goes_back_early ? std::min(whole, settings.axes.pipeline + 2) : whole;
   settings.rampup = {};
   largest.steps = std::min<int64_t>(run.steps, run.steps_done + 3);

@@ -49,7 +49,7 @@ std::string path_of(const Run& run) {
               (long long)options.score_samples, options.save.empty(), options.memory_json.empty(),
               (long long)options.dump_gradients_step.value_or(-1)) +
          offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf +
-         (run.checkpoint && lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
+         (run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
 }
 
 bool reads_checkpoint(const Run& run) { return run.checkpoint || run.initial; }

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "tools/described.h"
@@ -32,6 +34,16 @@ double seconds_since(Clock::time_point start) {
 // printf writes a NaN with its sign, which means nothing.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
 
+/// The signals and more that end a run; their places are those of zero::TrainerHooks::stop.
+constexpr int stop_reasons[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, kill_switch};
+
+std::optional<zero::CheckpointDirectory::Options> checkpoint_options(const Run& run) {
+  const TrainOptions& options = run.options;
+  if (options.save.empty()) return std::nullopt;
+  return zero::CheckpointDirectory::Options{
+      .path = options.save, .keep = options.save_top_k, .behind = options.async_save};
+}
+
 }  // namespace
 
 Training::Training(const Run& run, Communicator& ranks, const Device& device)
@@ -40,35 +52,34 @@ Training::Training(const Run& run, Communicator& ranks, const Device& device)
       dataset_(*run.dataset),
       ranks_(ranks),
       device_(device),
+      settings_(run.settings),
       stepper_(run, ranks, device,
                options_.dump_memory || !options_.memory_json.empty() ? MemoryRows::Keep::all_steps
-                                                                     : MemoryRows::Keep::one_step),
-      settings_(stepper_.settings()),
-      engine_(stepper_.engine()) {
+                                                                     : MemoryRows::Keep::one_step,
+               checkpoint_options(run), hooks()),
+      engine_(stepper_.engine()),
+      trainer_(stepper_.trainer()) {
   prepare_engine();
 }
 
+zero::TrainerHooks Training::hooks() {
+  return {
+      .before_step = [this](int64_t) { begin_step(); },
+      .after_step = [this](const zero::TrainedStep& step) { note_step(step); },
+      .stop = [this] { return reason_to_end(); },
+      .ended = [this](const zero::TrainingEnd& end) { note_end(end); },
+      .saved = [this](const std::string& step_n,
+                      const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
+      .warn =
+          [](const std::string& message) {
+            std::fprintf(stderr, "warning: --save-top-k: %s\n", harmless(message).c_str());
+          }};
+}
+
 void Training::prepare_engine() {
-  if (!options_.save.empty())
-    checkpoints_.emplace(
-        zero::CheckpointDirectory::Options{
-            .path = options_.save,
-            .keep = options_.save_top_k,
-            .behind = options_.async_save,
-            .loss_of =
-                [](const zero::CheckpointInfo& info, const std::string& step_n) {
-                  return settings_from_json(info.config_json, step_n).loss;
-                }},
-        [this](const std::string& step_n, const zero::CheckpointSave::Result& result) {
-          report_save(step_n, result);
-        },
-        [](const std::string& message) {
-          std::fprintf(stderr, "warning: --save-top-k: %s\n", harmless(message).c_str());
-        });
-  micro_batches_ = stepper_.load();
-  if (!run_.resumed.empty()) {
-    if (lies_in(run_.resumed, options_.save)) saved_at_ = engine_.steps();
-  }
+  stepper_.load();
+  // Between validations retention compares the last one.
+  if (options_.eval_interval > 0) trainer_.set_score(trainer_.position().score);
   if (is_first() && !options_.metrics.empty())
     metrics_.emplace(options_.metrics, !run_.resumed.empty(), engine_.steps());
   if (is_first() && !options_.tensorboard.empty()) tensorboard_.emplace(options_.tensorboard);
@@ -99,11 +110,11 @@ void Training::announce() {
         "ranks are connected by " + ranks_.transport() +
         (settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
   if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
-    console_->log(text(
-        "mesh: data %lld x pipeline %lld x tensor %lld%s; idle by formula %.1f %%",
-        (long long)settings_.ranks, (long long)axes.pipeline, (long long)axes.tensor,
-        axes.sequence_parallel ? ", which share the tokens too" : "",
-        100.0 * models::pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
+    console_->log(
+        text("mesh: data %lld x pipeline %lld x tensor %lld%s; idle by formula %.1f %%",
+             (long long)settings_.ranks, (long long)axes.pipeline, (long long)axes.tensor,
+             axes.sequence_parallel ? ", which share the tokens too" : "",
+             100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
   if (const std::string drive = swap_description(device_); !drive.empty())
     console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), drive.c_str(),
                        swap_requests(device_).c_str()));
@@ -139,9 +150,10 @@ void Training::announce() {
 }
 
 int Training::run(const InterruptScope& interrupt, CommonStop* stop) {
+  interrupt_ = &interrupt;
   stepper_.stop_with(stop);
   try {
-    return run_steps(interrupt);
+    return run_steps();
   } catch (const LeftEarly&) {
     return 0;
   } catch (...) {
@@ -150,7 +162,7 @@ int Training::run(const InterruptScope& interrupt, CommonStop* stop) {
   }
 }
 
-int Training::run_steps(const InterruptScope& interrupt) {
+int Training::run_steps() {
   ranks_.set_step(engine_.steps());
   stepper_.pass(Drill::Phase::init);
   ranks_.wait(ranks_.barrier("start"));
@@ -158,67 +170,53 @@ int Training::run_steps(const InterruptScope& interrupt) {
   if (is_first() || options_.process)
     for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
       if (checkpoint) checkpoint->close();
-  while (engine_.steps() < run_.steps) try {
-      if (const std::optional<int> status = take_step(interrupt)) return *status;
-    } catch (const Stopped&) {
-      return end_early("interrupted by " + name_of_signal(interrupt.signal()),
-                       128 + interrupt.signal());
-    }
-  interrupt.save_from_now();
-  stepper_.stop_with(nullptr);
-  memory_ = stepper_.rank_memory();  // without what scores and the hash take
-  const int status = finish(interrupt);
-  finished_ = true;
-  return status;
+  const zero::TrainingEnd end = trainer_.run();
+  using Reason = zero::TrainingEnd::Reason;
+  if (end.reason == Reason::finished) {
+    const int status = finish();
+    finished_ = true;
+    return !end.saved ? file_error : status;
+  }
+  if (!end.saved) return file_error;
+  if (!options_.save.empty())
+    console_->log(
+        text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
+  const int signal = signal_of(end);
+  return signal == 0 || signal == kill_switch ? 0 : 128 + signal;
 }
 
-// A step and what follows it. The exit status where the run ends here, before its last step.
-std::optional<int> Training::take_step(const InterruptScope& interrupt) {
+void Training::begin_step() {
+  write_trace();  // every rank has taken the step before
   ranks_.set_step(engine_.steps());
   stepper_.pass(Drill::Phase::begin);
-  const StepRecord record = train_step(engine_.steps());
-  interrupt.save_from_now();  // before anybody reads that the step is done
-  report(record);
-  if (checkpoints_) checkpoints_->look();
-  report_periodic(engine_.steps());
-  const int reason = stepper_.agreed(reason_to_end(interrupt));
-  write_trace();  // every rank has taken the step
-  if (reason)
-    return reason == kill_switch
-               ? end_early("the kill switch " + options_.kill_switch + " ends the run", 0)
-               : end_early("interrupted by " + name_of_signal(reason), 128 + reason);
-  if (is_due(engine_.steps(), options_.exit_interval) && engine_.steps() < run_.steps)
-    return end_early(text("--exit-interval %lld ends the run", (long long)options_.exit_interval),
-                     0);
-  return std::nullopt;
+  step_began_ = Clock::now();
 }
 
-StepRecord Training::train_step(int64_t step) {
-  const Clock::time_point start = Clock::now();
-  const auto [micro_batches, samples, loss, rate, result] = stepper_.step();
-  micro_batches_ += micro_batches * settings_.ranks;
-  note_divergence(step, loss);
-  if (options_.eval_interval == 0) settings_.loss = loss;
-  if (!result.scaler_line.empty()) console_->log(result.scaler_line);
-  if (result.skipped)
-    console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step,
-                       result.bad_tensor.c_str()));
-
-  const double seconds = seconds_since(start);
+void Training::note_step(const zero::TrainedStep& step) {
+  note_divergence(step.step, step.loss);
+  if (!step.result.scaler_line.empty()) console_->log(step.result.scaler_line);
+  if (step.result.skipped)
+    console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step.step,
+                       step.result.bad_tensor.c_str()));
+  const double seconds = seconds_since(step_began_);
   seconds_ += seconds;
-  peak_bytes_ = std::max(peak_bytes_, stepper_.memory().step_peak());
-  return {.step = step,
-          .micro_steps = micro_batches,
-          .samples = samples,
-          .loss = loss,
-          .grad_norm = result.gradient_norm,
-          .rate = rate,
-          .loss_scale = result.loss_scale,
-          .skipped = result.skipped,
-          .tokens_per_second = static_cast<double>(samples * dataset_.block_size()) / seconds,
+  const int64_t step_peak = stepper_.memory().step_peak();
+  peak_bytes_ = std::max(peak_bytes_, step_peak);
+  interrupt_->save_from_now();  // before anybody reads that the step is done
+  report({.step = step.step,
+          .micro_steps = step.micro_batches,
+          .samples = step.samples,
+          .loss = step.loss,
+          .grad_norm = step.result.gradient_norm,
+          .rate = step.rate,
+          .loss_scale = step.result.loss_scale,
+          .skipped = step.result.skipped,
+          .tokens_per_second = static_cast<double>(step.samples * dataset_.block_size()) / seconds,
           .seconds = seconds,
-          .peak_bytes = stepper_.memory().step_peak(),
-          .host_peak_bytes = stepper_.memory().host_step_peak()};
+          .peak_bytes = step_peak,
+          .host_peak_bytes = stepper_.memory().host_step_peak()});
+  if (is_due(engine_.steps(), options_.eval_interval)) validate();
+  if (is_due(engine_.steps(), options_.sample_interval)) print_sample();
 }
 
 // A run that diverged goes on, as it may come back, and its end has no error: it says so instead.
@@ -233,12 +231,12 @@ void Training::note_divergence(int64_t step, double loss) {
 
 // Of a batch that --rampup-batch-size lets grow.
 void Training::note_growth(int64_t samples) {
-  const int64_t next = settings_.step_samples();
+  const int64_t next = trainer_.next_samples();
   if (next != samples && engine_.steps() < run_.steps)
     console_->log(text("batch %lld = %lld x %lld from step %lld on, after %lld samples",
                        (long long)next, (long long)settings_.micro_batch * settings_.ranks,
-                       (long long)settings_.step_accumulation(), (long long)engine_.steps(),
-                       (long long)settings_.samples));
+                       (long long)trainer_.next_micro_batches(), (long long)engine_.steps(),
+                       (long long)trainer_.position().samples));
 }
 
 // A disk that is full costs what it was to keep, and not the run.
@@ -277,25 +275,19 @@ void Training::report_as_deepspeed(const StepRecord& record) {
   const int64_t steps = engine_.steps();
   for (const std::string& line : deepspeed_log_->lines({.steps = steps,
                                  .skipped = engine_.skipped(),
-                                 .micro_steps = micro_batches_ / settings_.ranks,
+                                 .micro_steps = trainer_.position().micro_batches / settings_.ranks,
                                  .samples = record.samples,
-                                 .next_rate = stepper_.rate(),
+                                 .next_rate = trainer_.next_rate(),
                                  .seconds = record.seconds,
                                  .live_bytes = stepper_.memory().rows().back().live,
                                  .peak_bytes = record.peak_bytes}))
     console_->result(line);
 }
 
-void Training::report_periodic(int64_t step) {
-  if (is_due(step, options_.eval_interval)) validate();
-  if (is_due(step, options_.sample_interval)) print_sample();
-  if (is_due(step, options_.save_interval)) save();
-}
-
 // Means of all ranks, as minGPT's benchmark has them. What comes between steps is no part of an
 // epoch, and a run of less than one is one that was cut short.
 void Training::report_epochs() {
-  const auto samples = static_cast<double>(settings_.samples - run_.settings.samples);
+  const auto samples = static_cast<double>(trainer_.position().samples - settings_.samples);
   if (run_.epoch_samples <= 0.0 || samples <= 0.0) return;
   const PurposeScope purpose(device_, Purpose::comm);
   const std::vector<int64_t> own = {std::llround(seconds_ * 1e6), peak_bytes_};
@@ -327,14 +319,14 @@ void Training::write_trace() {
 }
 
 TensorBoardFile::Place Training::place() const {
-  return {.steps = engine_.steps(), .samples = settings_.samples};
+  return {.steps = engine_.steps(), .samples = trainer_.position().samples};
 }
 
 void Training::validate() {
   if (validated_at_ == engine_.steps()) return;
   validated_at_ = engine_.steps();
   const double loss = stepper_.validation_loss();
-  if (options_.eval_interval > 0) settings_.loss = loss;
+  if (options_.eval_interval > 0) trainer_.set_score(loss);
   write(tensorboard_, TensorBoardFile::Validation{loss}, place());
   console_->result(text("val loss %.4f", shown(loss)));
 }
@@ -351,21 +343,6 @@ void Training::print_memory_table() {
     console_->result(memory_table(stepper_.memory().rows()));
 }
 
-void Training::save() {
-  if (saved_at_ == engine_.steps()) return;
-  stepper_.pass(Drill::Phase::save, engine_.steps() - 1);
-  saved_at_ =
-      checkpoints_->save(engine_, stepper_.checkpoint_info(micro_batches_)) ? engine_.steps() : -1;
-}
-
-/// With what the run has come to on the disk; false: it is not there.
-bool Training::save_last() {
-  if (!checkpoints_) return true;
-  if (!checkpoints_->finish()) saved_at_ = -1;
-  save();
-  return checkpoints_->finish();
-}
-
 void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
   if (result.failed_rank < 0) return console_->result("saved " + step_n);
   // The end of a run tries the last step again that an interval could not save.
@@ -378,28 +355,44 @@ void Training::report_save(const std::string& step_n, const zero::CheckpointSave
 }
 
 // One rank looks for the file: on two hosts it may come at different times.
-int Training::reason_to_end(const InterruptScope& interrupt) const {
-  const int signal = interrupt.signal();
-  return signal == 0 && is_first() && has_come(options_.kill_switch) ? kill_switch : signal;
+int Training::reason_to_end() const {
+  int reason = interrupt_->signal();
+  if (reason == 0 && is_first() && has_come(options_.kill_switch)) reason = kill_switch;
+  const auto* const found = std::find(std::begin(stop_reasons), std::end(stop_reasons), reason);
+  return found == std::end(stop_reasons) ? 0
+                                         : static_cast<int>(found - std::begin(stop_reasons)) + 1;
 }
 
-int Training::end_early(const std::string& why, int status) {
+// The signal that ended the run, or kill_switch; 0: none.
+int Training::signal_of(const zero::TrainingEnd& end) const {
+  if (end.reason == zero::TrainingEnd::Reason::given_up) return interrupt_->signal();
+  return end.stop > 0 ? stop_reasons[end.stop - 1] : 0;
+}
+
+// What is printed before the last step is saved.
+void Training::note_end(const zero::TrainingEnd& end) {
+  write_trace();
+  if (end.reason == zero::TrainingEnd::Reason::finished) {
+    interrupt_->save_from_now();
+    stepper_.stop_with(nullptr);
+    memory_ = stepper_.rank_memory();  // without what scores and the hash take
+    return print_memory_table();
+  }
   print_memory_table();
+  const int signal = signal_of(end);
+  const std::string why =
+      end.reason == zero::TrainingEnd::Reason::interval
+          ? text("--exit-interval %lld ends the run", (long long)options_.exit_interval)
+      : signal == kill_switch ? "the kill switch " + options_.kill_switch + " ends the run"
+                              : "interrupted by " + name_of_signal(signal);
   console_->log(text("%s after %lld steps%s", why.c_str(), (long long)engine_.steps(),
                      options_.save.empty() ? "" : "; saving, a second signal ends that too"));
   if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
-  if (!save_last()) return file_error;
-  if (checkpoints_)
-    console_->log(
-        text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
-  return status;
 }
 
-int Training::finish(const InterruptScope& interrupt) {
-  print_memory_table();
-  const int status = save_last() ? 0 : file_error;  // before anything else can fail
+int Training::finish() {
   report_epochs();
-  if (is_first() || options_.process) interrupt.release();  // scores can be had again with eval
+  if (is_first() || options_.process) interrupt_->release();  // scores can be had again with eval
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {
@@ -429,7 +422,7 @@ int Training::finish(const InterruptScope& interrupt) {
     record.test_score = scores->test;
   }
   write(metrics_, record);
-  return status == 0 && results_lost_ ? file_error : status;
+  return results_lost_ ? file_error : 0;
 }
 
 }  // namespace zg::tools

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -29,11 +30,12 @@ class Training {
   bool finished() const { return finished_; }  ///< after run(): neither interrupted nor a drill
 
  private:
+  zero::TrainerHooks hooks();
   void prepare_engine();
   void announce();
-  int run_steps(const InterruptScope& interrupt);
-  std::optional<int> take_step(const InterruptScope& interrupt);
-  StepRecord train_step(int64_t step);
+  int run_steps();
+  void begin_step();
+  void note_step(const zero::TrainedStep& step);
   void note_divergence(int64_t step, double loss);
   void note_growth(int64_t samples);
   /// Where the file is kept. What cannot be written costs it.
@@ -41,19 +43,17 @@ class Training {
   void write(std::optional<File>& file, const What&... what);
   void report(const StepRecord& record);
   void report_as_deepspeed(const StepRecord& record);
-  void report_periodic(int64_t step);
   void report_epochs();
   void write_trace();
   TensorBoardFile::Place place() const;
   void validate();
   void print_sample();
   void print_memory_table();
-  void save();
-  bool save_last();
   void report_save(const std::string& step_n, const zero::CheckpointSave::Result& result);
-  int reason_to_end(const InterruptScope& interrupt) const;
-  int end_early(const std::string& why, int status);
-  int finish(const InterruptScope& interrupt);
+  int reason_to_end() const;
+  int signal_of(const zero::TrainingEnd& end) const;
+  void note_end(const zero::TrainingEnd& end);
+  int finish();
 
   bool is_first() const { return ranks_.rank() == 0; }
 
@@ -62,19 +62,20 @@ class Training {
   const models::Dataset& dataset_;
   Communicator& ranks_;
   Device device_;
+  const Settings& settings_;  ///< where the run began
+  const InterruptScope* interrupt_ = nullptr;
   Stepper stepper_;
-  Settings& settings_;  ///< position and loss move on
   zero::Engine& engine_;
+  zero::Trainer& trainer_;
   RankMemory memory_;
-  std::optional<zero::CheckpointDirectory> checkpoints_;  ///< without --save none
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardFile> tensorboard_;
   bool results_lost_ = false;  ///< of one of them
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;
-  int64_t micro_batches_ = 0;  ///< of all ranks, consumed since step 0
-  int64_t validated_at_ = -1, saved_at_ = -1;
-  std::string reported_;      ///< the step_N whose failure was printed last
+  int64_t validated_at_ = -1;
+  std::string reported_;  ///< the step_N whose failure was printed last
+  std::chrono::steady_clock::time_point step_began_;
   int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
   double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
   double seconds_ = 0.0;      ///< of this run's steps

@@ -127,6 +127,13 @@ void remove_checkpoint(const std::string& step_folder) {
   check(error, "remove", removed.string());
 }
 
+bool lies_in(const std::string& step_folder, const std::string& directory) {
+  std::error_code missing;  // what cannot be compared is not there
+  fs::path folder = fs::canonical(step_folder, missing);
+  if (missing) folder = fs::absolute(step_folder, missing).lexically_normal();
+  return !missing && fs::equivalent(folder.parent_path(), directory, missing);
+}
+
 std::string find_checkpoint(const std::string& path) {
   if (path_exists(path + "/" + manifest_name)) return path;
   if (!path_exists(path))
@@ -267,9 +274,15 @@ void load_states(const States& states, Engine& engine) {
   engine.set_loss_scaler(states.manifest.loss_scaler);
 }
 
+/// The path without a slash at its end.
+fs::path plain(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
 /// The step_N, or the newest of a DIR, that this plan saved before; absent: none of that path.
 std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
-  const fs::path wanted = fs::path(path).lexically_normal();
+  const fs::path wanted = plain(path);
   std::optional<Manifest> newest;
   for (const auto& [file, text] : planned_files(engine.device())) {
     const fs::path folder = fs::path(file).parent_path();
@@ -287,6 +300,15 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
   return newest;
 }
 
+/// Whether the path, or a folder in it, was saved in this plan.
+bool is_planned(const std::string& path, const Engine& engine) {
+  const auto files = planned_files(engine.device());
+  return std::any_of(files.begin(), files.end(), [&](const auto& file) {
+    const fs::path folder = fs::path(file.first).parent_path();
+    return folder == plain(path) || folder.parent_path() == plain(path);
+  });
+}
+
 CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, Engine& engine) {
   check_parameters(path, manifest.parameters, engine.store());
   check_nothing_else(path, manifest.parameters, engine);
@@ -298,6 +320,11 @@ CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, E
 }
 
 }  // namespace
+
+bool has_checkpoint(const std::string& path, const Engine& engine) {
+  return (on_meta(engine) && is_planned(path, engine)) || path_exists(path + "/" + manifest_name) ||
+         !step_folders(path).empty();
+}
 
 CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
   if (on_meta(engine))

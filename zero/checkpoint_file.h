@@ -74,6 +74,13 @@ ZG_API void remove_checkpoint(const std::string& step_folder);
 /// `path` is a DIR (its newest step_N) or one step_N. Returns the step_N; FileError when none.
 ZG_API std::string find_checkpoint(const std::string& path);
 
+/// Whether a step_N lies in a directory, however the two are spelled.
+ZG_API bool lies_in(const std::string& step_folder, const std::string& directory);
+
+/// Whether load_checkpoint() finds a checkpoint at a path: a step_N, or a directory with some. In a
+/// plan (runtime/plan.h) also what the plan saved before.
+ZG_API bool has_checkpoint(const std::string& path, const Engine& engine);
+
 /// A step_N whose files are open (zero/checkpoint_reader.h). Whoever reads one while another
 /// process saves and removes checkpoints reads it by this, and not by its path, which may lead to
 /// nothing or to another one the next time.

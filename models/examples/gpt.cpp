@@ -7,14 +7,11 @@
 #include "zerograd/models/data.h"
 #include "zerograd/models/score.h"
 #include "zerograd/runtime/comm.h"
-#include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/engine.h"
+#include "zerograd/zero/trainer.h"
 
 namespace {
 
 using namespace zg;
-
-constexpr int64_t batch_size = 64, saved_at = 150, steps = 300;
 
 // Made by each rank for itself: the model and its data are the same on all of them.
 struct Program {
@@ -29,52 +26,63 @@ struct Program {
     return config;
   }
 
-  /// One step, of which each rank does its share of the samples. Returns the loss of this rank's.
-  double step(zero::Engine& engine, const Communicator* ranks, const Device& device) const {
-    const int64_t world = ranks ? ranks->size() : 1, rank = ranks ? ranks->rank() : 0;
-    const int64_t samples = batch_size / world;
-    const int64_t first = engine.steps() * batch_size + rank * samples;
-    const models::Batch batch = data->batch(models::Split::train, first, samples, device);
-    Tape tape = engine.tape();
-    const Var loss = model.loss(tape, batch.ids, batch.targets,
-                                {.seed = 3407, .step = engine.steps(), .first_sample = first});
-    engine.backward(tape, loss);
-    engine.step(/*rate=*/1e-3f);
-    return loss.value().item();
+  /// What a trainer asks of the model: tensors of a micro-batch, and its loss.
+  zero::TrainerTask task(const Device& device) const {
+    return {.batch =
+                [this, device](const zero::MicroBatch& batch) {
+                  const models::Batch tokens =
+                      data->batch(models::Split::train, batch.first_sample, batch.samples, device);
+                  return std::vector<Tensor>{tokens.ids, tokens.targets};
+                },
+            .forward =
+                [this](Tape& tape, const zero::MicroBatch& batch) {
+                  return model.loss(
+                      tape, batch.tensors[0], batch.tensors[1],
+                      {.seed = 3407, .step = batch.step, .first_sample = batch.first_sample});
+                }};
   }
 };
+
+/// Trains to `steps`, 64 samples each; goes on from what is saved in the folder, and saves the end.
+double train(zero::Engine& engine, const Program& program, const std::string& folder,
+             int64_t steps) {
+  double loss = 0.0;
+  zero::Trainer trainer(engine,
+                        {.micro_batch = 64 / engine.ranks().size(),
+                         .steps = steps,
+                         .schedule = {.rate = 1e-3},
+                         .checkpoints = {{.path = folder, .keep = 1}}},
+                        program.task(engine.device()),
+                        {.after_step = [&](const zero::TrainedStep& step) { loss = step.loss; }});
+  trainer.resume(folder);
+  trainer.run();
+  return loss;
+}
 
 }  // namespace
 
 int main() {
   const std::string folder = std::filesystem::temp_directory_path() / "zerograd_example_gpt";
+  std::filesystem::remove_all(folder);
   {
-    const Device device = Device::cpu();
     const Program program;
-    zero::Engine engine(program.store, device, {.clip_norm = 1.0f});
-    double loss = 0.0;
-    while (engine.steps() < saved_at) loss = program.step(engine, nullptr, device);
-    const std::string saved =
-        zero::save_checkpoint(folder, engine, {.steps = engine.steps(), .config_json = "{}"});
-    std::printf("one rank: loss %.4f after %lld steps, saved %s\n", loss,
-                static_cast<long long>(engine.steps()), saved.c_str());
+    zero::Engine engine(program.store, Device::cpu(), {.clip_norm = 1.0f});
+    const double loss = train(engine, program, folder, 150);
+    std::printf("one rank: loss %.4f after 150 steps\n", loss);
   }
   int64_t correct = 0, total = 1;
   run_local(2, [&](Communicator& ranks, const Device& device) {
     const Program program;
     zero::Engine engine(program.store, ranks, device, {.stage = 3, .clip_norm = 1.0f});
-    zero::load_checkpoint(folder, engine);
-    double loss = 0.0;
-    while (engine.steps() < steps) loss = program.step(engine, &ranks, device);
+    const double loss = train(engine, program, folder, 300);
     const models::Score score = models::score(
         program.model, [&] { return engine.inference_tape(); }, *program.data,
         models::Split::validation, /*samples=*/200);
     if (ranks.rank() > 0) return;
     correct = score.correct;
     total = score.total;
-    std::printf("two ranks: loss %.4f after %lld steps, %lld of %lld sorted\n", loss,
-                static_cast<long long>(engine.steps()), static_cast<long long>(correct),
-                static_cast<long long>(total));
+    std::printf("two ranks: loss %.4f after 300 steps, %lld of %lld sorted\n", loss,
+                static_cast<long long>(correct), static_cast<long long>(total));
   });
   std::filesystem::remove_all(folder);
   return 2 * correct > total ? 0 : 1;

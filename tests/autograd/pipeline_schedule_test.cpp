@@ -1,4 +1,4 @@
-#include "zerograd/models/pipeline_schedule.h"
+#include "zerograd/autograd/pipeline.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,6 @@
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
-using namespace zg::models;
 using Kind = PipelineAction::Kind;
 
 namespace {
@@ -20,7 +19,7 @@ constexpr PipelineSchedule schedules[] = {PipelineSchedule::one_f_one_b, Pipelin
 
 std::string words(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches) {
   std::string order;
-  for (const PipelineAction& action : actions(schedule, stages, stage, micro_batches))
+  for (const PipelineAction& action : pipeline_actions(schedule, stages, stage, micro_batches))
     order += (order.empty() ? "" : " ") + std::string(action.kind == Kind::forward ? "F" : "B") +
              std::to_string(action.micro_batch);
   return order;
@@ -30,7 +29,7 @@ std::string words(PipelineSchedule schedule, int stages, int stage, int64_t micr
 int64_t end_of_step(PipelineSchedule schedule, int stages, int64_t micro_batches) {
   std::vector<std::vector<PipelineAction>> orders;
   for (int stage = 0; stage < stages; ++stage)
-    orders.push_back(actions(schedule, stages, stage, micro_batches));
+    orders.push_back(pipeline_actions(schedule, stages, stage, micro_batches));
   std::map<std::pair<int, std::pair<Kind, int64_t>>, int64_t> ends;
   std::vector<size_t> next(orders.size());
   std::vector<int64_t> free(orders.size());
@@ -118,7 +117,7 @@ TEST_CASE("1F1B has at most as many micro-batches under way as stages follow") {
     for (const int stage : {0, 1, 3})
       for (const int64_t micro_batches : {1, 2, 9}) {
         int64_t under_way = 0, most = 0, next[2] = {0, 0};
-        for (const PipelineAction& action : actions(schedule, 4, stage, micro_batches)) {
+        for (const PipelineAction& action : pipeline_actions(schedule, 4, stage, micro_batches)) {
           CHECK(action.micro_batch == next[action.kind == Kind::backward]++);
           under_way += action.kind == Kind::forward ? 1 : -1;
           CHECK(under_way >= 0);

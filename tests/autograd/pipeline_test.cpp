@@ -1,4 +1,4 @@
-#include "zerograd/models/pipeline.h"
+#include "zerograd/autograd/pipeline.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,6 @@
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
-using namespace zg::models;
 
 namespace {
 
@@ -87,12 +86,13 @@ Outcome run(int stages, int layers, PipelineSchedule schedule, int64_t micro_bat
     Mesh mesh(world, {.pipeline = stages});
     Layers stage(mesh, layers, device);
     const PipelineTimes times =
-        run_pipeline(mesh, schedule, micro_batches, {between, DType::f32}, device, stage);
+        run_pipeline(&mesh, schedule, micro_batches, {between, DType::f32}, device, stage);
     std::lock_guard lock(mutex);
     CHECK(times.idle <= times.total);
     CHECK((times.idle > 0.0) == (stages > 1));  // each waits for another one
     std::string expected;
-    for (const PipelineAction& action : actions(schedule, stages, mesh.stage, micro_batches))
+    for (const PipelineAction& action :
+         pipeline_actions(schedule, stages, mesh.stage, micro_batches))
       expected += (action.kind == PipelineAction::Kind::forward ? " F" : " B") +
                   std::to_string(action.micro_batch);
     CHECK(stage.log_ == expected);
@@ -142,7 +142,7 @@ TEST_CASE("a stage that throws ends the step on all, which say where they wait")
         }
       } stage(mesh, device, mesh.stage == bad);
       try {
-        run_pipeline(mesh, PipelineSchedule::one_f_one_b, 6, {between, DType::f32}, device, stage);
+        run_pipeline(&mesh, PipelineSchedule::one_f_one_b, 6, {between, DType::f32}, device, stage);
       } catch (const CommError& error) {
         std::lock_guard lock(mutex);
         said[static_cast<size_t>(mesh.stage)] = error.what();
@@ -171,7 +171,7 @@ TEST_CASE("a walk without memory takes the bytes and messages of each stage") {
   const auto walk = [&](Communicator& world, const Device& device) {
     Mesh mesh(world, {.pipeline = stages});
     Layers stage(mesh, 8, device);
-    run_pipeline(mesh, PipelineSchedule::one_f_one_b, micro_batches, {between, DType::f32}, device,
+    run_pipeline(&mesh, PipelineSchedule::one_f_one_b, micro_batches, {between, DType::f32}, device,
                  stage);
     Took took{.peak = device.memory().peak_reserved(), .received = {}};
     for (const Communicator* channel : {mesh.previous.forward.get(), mesh.next.backward.get()})

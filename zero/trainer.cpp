@@ -1,0 +1,394 @@
+#include "zerograd/zero/trainer.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint_reader.h"
+
+namespace zg::zero {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* schema = "zerograd.trainer/1";
+
+bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+CheckpointInfo described(const TrainerPosition& position) {
+  const Json json = {{"schema", schema},
+                     {"samples", position.samples},
+                     {"skipped_samples", position.skipped_samples},
+                     {"score", std::isfinite(position.score) ? Json(position.score) : Json()}};
+  CheckpointInfo info;
+  info.config_json = json.dump();
+  return info;
+}
+
+TrainerPosition position_in(const CheckpointInfo& info, const std::string& path) {
+  const Json json = Json::parse(info.config_json, nullptr, false);
+  const auto count = [&](const char* key) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
+      throw FileError("resume: " + path + ": its config has no count '" + key +
+                      "' as a trainer writes it; expected a checkpoint of zero::Trainer; try "
+                      "TrainerHooks::position_of");
+    return found->get<int64_t>();
+  };
+  if (!json.is_object() || json.value("schema", Json()) != schema)
+    throw FileError("resume: " + path + ": its config is not of schema " + schema +
+                    "; expected a checkpoint of zero::Trainer; try TrainerHooks::position_of");
+  TrainerPosition position{.samples = count("samples"),
+                           .skipped_samples = count("skipped_samples")};
+  if (const auto score = json.find("score"); score != json.end() && score->is_number())
+    position.score = score->get<double>();
+  return position;
+}
+
+void check(const char* name, int64_t value, int64_t least) {
+  if (value < least)
+    throw ConfigError(std::string("trainer: ") + name + ": expected " + std::to_string(least) +
+                      " or more, got " + std::to_string(value));
+}
+
+/// RAII: the device records what it does.
+class TraceScope {
+ public:
+  TraceScope(const Device& device, const std::shared_ptr<Trace>& trace, int rank)
+      : device_(device), traces_(trace != nullptr) {
+    if (traces_) device_.set_trace(trace, rank);
+  }
+  ~TraceScope() {
+    if (traces_) device_.set_trace(nullptr);
+  }
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  const Device& device_;
+  const bool traces_;
+};
+
+}  // namespace
+
+struct TrainerState {
+  TrainerState(Engine& engine, TrainerOptions options, TrainerTask task, TrainerHooks hooks)
+      : engine(engine),
+        device(engine.device()),
+        options(std::move(options)),
+        task(std::move(task)),
+        hooks(std::move(hooks)),
+        schedule(this->options.schedule) {}
+
+  int64_t data_ranks() const { return engine.ranks().size(); }
+  int64_t whole_batch() const { return options.micro_batch * options.accumulation * data_ranks(); }
+  bool has_loss() const { return !engine.mesh() || engine.mesh()->is_last_stage(); }
+  void observe(TrainerMoment moment, const MicroBatch& batch) const {
+    if (hooks.observe) hooks.observe(moment, batch);
+  }
+  MicroBatch micro_batch(int64_t index) const {
+    const int64_t turn = index * data_ranks() + engine.ranks().rank();
+    return {.step = engine.steps(),
+            .index = index,
+            .first_sample = position.samples + turn * options.micro_batch,
+            .samples = options.micro_batch,
+            .last = index + 1 == micro_batches()};
+  }
+  int64_t samples() const { return options.rampup.batch_at(position.samples, whole_batch()); }
+  int64_t micro_batches() const { return samples() / (options.micro_batch * data_ranks()); }
+  int agreed(int reason) const;
+  void set_position(const CheckpointInfo& info, const std::string& path);
+  /// The run goes on from `path`: it need not be saved again where the run saves.
+  void note_saved(const std::string& path) {
+    const auto plain = [](const std::string& p) {
+      return std::filesystem::path(p + "/").lexically_normal();
+    };
+    if (!checkpoints) return;
+    const std::string& directory = options.checkpoints->path;
+    if (plain(path) == plain(directory) || plain(path + "/..") == plain(directory) ||
+        lies_in(path, directory))
+      saved_at = engine.steps();
+  }
+
+  Engine& engine;
+  const Device device;
+  const TrainerOptions options;
+  const TrainerTask task;
+  const TrainerHooks hooks;
+  const Schedule schedule;
+  TrainerPosition position;
+  bool scored = false;  // by set_score()
+  std::optional<CheckpointDirectory> checkpoints;
+  int64_t saved_at = -1;  // the step that the last save has
+};
+
+namespace {
+
+/// This rank's work on the micro-batches of one step.
+class Step final : public PipelineStage {
+ public:
+  explicit Step(TrainerState& trainer) : trainer_(trainer) {}
+
+  bool goes_on(int64_t) override {
+    given_up = given_up || (trainer_.hooks.give_up && trainer_.hooks.give_up());
+    return !given_up;
+  }
+
+  Tape tape() override { return trainer_.engine.tape(); }
+
+  Var forward(Tape& tape, const Var& input, int64_t index) override {
+    MicroBatch batch = trainer_.micro_batch(index);
+    if (trainer_.task.batch) batch.tensors = trainer_.task.batch(batch);
+    batch.input = input;
+    trainer_.observe(TrainerMoment::batch_ready, batch);
+    Var output;
+    {
+      const PhaseScope phase(trainer_.device, "forward");
+      const TraceSpan span(trainer_.device.compute(), "forward");
+      output = trainer_.task.forward(tape, batch);
+    }
+    if (trainer_.has_loss()) losses.push_back(output.value().item());
+    trainer_.observe(TrainerMoment::forward_done, batch);
+    return output;
+  }
+
+  void backward(Tape& tape, const Var& output, const Tensor& gradient, int64_t index) override {
+    const MicroBatch batch = trainer_.micro_batch(index);
+    trainer_.observe(TrainerMoment::backward_begins, batch);
+    {
+      const TraceSpan span(trainer_.device.compute(), "backward");
+      if (gradient)
+        trainer_.engine.backward(tape, {&output, 1}, {&gradient, 1});
+      else
+        trainer_.engine.backward(tape, output);
+    }
+    trainer_.observe(TrainerMoment::backward_done, batch);
+  }
+
+  std::vector<double> losses;  ///< by micro-batch, on the last stage
+  bool given_up = false;
+
+ private:
+  TrainerState& trainer_;
+};
+
+}  // namespace
+
+// The sum has one digit for each reason: the number of ranks that have it. 2^15 ranks fit in a
+// digit; the fifth has the three bits that are left, enough for rank 0 alone.
+int TrainerState::agreed(int reason) const {
+  constexpr int reasons = 5, digit_bits = 15;
+  if (reason < 0 || reason > reasons)
+    throw ConfigError("trainer: stop: expected 0 to 5, got " + std::to_string(reason));
+  Communicator& ranks = engine.world();
+  const bool counts = reason > 0 && (reason < reasons || ranks.rank() == 0);
+  const int64_t own = counts ? int64_t{1} << (digit_bits * (reason - 1)) : 0;
+  const PurposeScope purpose(device, Purpose::comm);
+  const Tensor sum = Tensor::full({1}, static_cast<double>(own), DType::i64, device);
+  ranks.wait(ranks.all_reduce(sum, "signal"));
+  const auto all = static_cast<int64_t>(sum.item());
+  for (int i = 0; i < reasons; ++i)
+    if ((all >> (digit_bits * i)) % (int64_t{1} << digit_bits) != 0) return i + 1;
+  return 0;
+}
+
+void TrainerState::set_position(const CheckpointInfo& info, const std::string& path) {
+  position = hooks.position_of ? hooks.position_of(info, path) : position_in(info, path);
+  position.micro_batches = info.micro_batches;
+  scored = false;
+}
+
+Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, TrainerHooks hooks) {
+  check("micro_batch", options.micro_batch, 1);
+  check("accumulation", options.accumulation, 1);
+  check("steps", options.steps, 0);
+  check("save_interval", options.save_interval, 0);
+  check("stop_interval", options.stop_interval, 0);
+  if (!task.forward)
+    throw ConfigError("trainer: forward: expected a function that makes the loss, got none");
+  if (!hooks.describe != !hooks.position_of)
+    throw ConfigError(
+        "trainer: hooks: expected both describe and position_of, or neither; a position that is "
+        "written has to be read");
+  if (engine.mesh() && engine.mesh()->shape.pipeline > 1 && !task.between)
+    throw ConfigError(
+        "trainer: between: expected a function that gives the shape of what passes between the " +
+        std::to_string(engine.mesh()->shape.pipeline) + " stages, got none");
+  validate(options.schedule);
+  state_ =
+      std::make_unique<TrainerState>(engine, std::move(options), std::move(task), std::move(hooks));
+  TrainerState& s = *state_;
+  const int64_t micro = s.options.micro_batch * s.data_ranks();
+  if (const BatchRampup& rampup = s.options.rampup; rampup.start > 0)
+    if (rampup.start > s.whole_batch() || rampup.increment < 1 ||
+        (s.whole_batch() - rampup.start) % rampup.increment != 0 ||
+        rampup.common(s.whole_batch()) % micro != 0)
+      throw ConfigError("trainer: rampup: expected steps from " + std::to_string(rampup.start) +
+                        " by " + std::to_string(rampup.increment) + " that end at the batch of " +
+                        std::to_string(s.whole_batch()) +
+                        " samples and that micro_batch x data ranks, " + std::to_string(micro) +
+                        ", divides");
+  if (s.options.checkpoints) {
+    CheckpointDirectory::Options directory = *s.options.checkpoints;
+    if (!directory.loss_of)
+      directory.loss_of = [&s](const CheckpointInfo& info, const std::string& step_n) {
+        return s.hooks.position_of ? s.hooks.position_of(info, step_n).score
+                                   : position_in(info, step_n).score;
+      };
+    s.checkpoints.emplace(std::move(directory), s.hooks.saved, s.hooks.warn);
+  }
+}
+
+Trainer::~Trainer() = default;
+
+// Rank 0 chooses: others may see a directory where checkpoints come and go at another moment.
+bool Trainer::resume(const std::string& path) {
+  Engine& engine = state_->engine;
+  const bool planned = state_->device.type() == Device::Type::meta;
+  Communicator& ranks = engine.world();
+  constexpr int64_t none = -1;
+  std::shared_ptr<CheckpointReader> chosen;
+  int64_t steps = none;
+  if (!planned && ranks.rank() == 0 && has_checkpoint(path, engine)) {
+    chosen = choose_checkpoint(path);
+    steps = chosen->manifest().info.steps;
+  }
+  {
+    const PurposeScope purpose(state_->device, Purpose::comm);
+    const Tensor choice = Tensor::full({1}, static_cast<double>(steps), DType::i64, state_->device);
+    ranks.wait(ranks.broadcast(choice, 0, "resume"));
+    steps = static_cast<int64_t>(choice.item());
+  }
+  if (planned) {
+    if (!has_checkpoint(path, engine)) return false;
+    state_->set_position(load_checkpoint(path, engine), path);
+    state_->note_saved(path);
+    return true;
+  }
+  if (steps == none) return false;
+  if (!chosen) {
+    const std::string step_n = path + "/step_" + std::to_string(steps);
+    chosen = open_checkpoint(path_exists(step_n) ? step_n : path);
+  }
+  resume(*chosen);
+  return true;
+}
+
+void Trainer::resume(const CheckpointReader& checkpoint) {
+  load_checkpoint(checkpoint, state_->engine);
+  const std::string& path = checkpoint.path();
+  state_->set_position(checkpoint.manifest().info, path);
+  state_->note_saved(path);
+}
+
+TrainingEnd Trainer::run() {
+  TrainerState& s = *state_;
+  using Reason = TrainingEnd::Reason;
+  TrainingEnd end;
+  try {
+    while (end.reason == Reason::finished && s.engine.steps() < s.options.steps) {
+      if (s.hooks.before_step) s.hooks.before_step(s.engine.steps());
+      const std::optional<TrainedStep> done = step();
+      if (!done) throw StopTraining{};
+      if (s.hooks.after_step) s.hooks.after_step(*done);
+      if (s.checkpoints) s.checkpoints->look();
+      const int64_t steps = s.engine.steps();
+      if (s.checkpoints && is_due(steps, s.options.save_interval)) save();
+      if (s.hooks.stop) end.stop = s.agreed(s.hooks.stop());
+      if (end.stop > 0)
+        end.reason = Reason::stopped;
+      else if (is_due(steps, s.options.stop_interval) && steps < s.options.steps)
+        end.reason = Reason::interval;
+    }
+  } catch (const StopTraining&) {
+    end.reason = Reason::given_up;
+  }
+  if (s.hooks.ended) s.hooks.ended(end);
+  if (!s.checkpoints) return end;
+  if (!s.checkpoints->finish()) s.saved_at = -1;
+  save();
+  end.saved = s.checkpoints->finish();
+  return end;
+}
+
+std::optional<TrainedStep> Trainer::step() {
+  TrainerState& s = *state_;
+  Engine& engine = s.engine;
+  const int64_t step = engine.steps();
+  const bool traced = step >= s.options.trace_first && step < s.options.trace_end;
+  const TraceScope trace(s.device, traced ? s.options.trace : nullptr, engine.world().rank());
+  TraceSpan span(s.device.compute(), "step");
+  span.add("step", step);
+  engine.world().set_step(step);
+  const MicroBatch no_batch{.step = step};
+  s.observe(TrainerMoment::step_begins, no_batch);
+  TrainedStep done{.step = step,
+                   .micro_batches = s.micro_batches(),
+                   .samples = s.samples(),
+                   .rate = next_rate()};
+  const auto betas = s.schedule.betas(step - engine.skipped());
+  Step stage(s);
+  const StageOutput between =
+      s.task.between ? s.task.between(s.options.micro_batch) : StageOutput{};
+  run_pipeline(engine.mesh(), s.options.pipeline, done.micro_batches, between, s.device, stage);
+  if (stage.given_up) {
+    engine.drop_gradients();
+    return std::nullopt;
+  }
+  s.position.samples += done.samples;
+  done.loss = engine.mean_loss(stage.losses, done.micro_batches);
+  s.observe(TrainerMoment::gradients_ready, no_batch);
+  {
+    const PhaseScope phase(s.device, "step");
+    const TraceSpan optimizer(s.device.compute(), "optimizer");
+    s.observe(TrainerMoment::optimizer_begins, no_batch);
+    done.result = engine.step(static_cast<float>(done.rate), betas);
+    s.device.compute().synchronize();  // the step's time and its errors belong to the step
+  }
+  if (done.result.skipped) s.position.skipped_samples += done.samples;
+  s.position.micro_batches += done.micro_batches * s.data_ranks();
+  if (!s.scored) s.position.score = done.loss;
+  s.observe(TrainerMoment::step_done, no_batch);
+  return done;
+}
+
+bool Trainer::save() {
+  TrainerState& s = *state_;
+  if (!s.checkpoints)
+    throw ConfigError("trainer: save: expected TrainerOptions::checkpoints, got none");
+  if (s.saved_at == s.engine.steps()) return true;
+  const bool saved = s.checkpoints->save(s.engine, checkpoint_info());
+  s.saved_at = saved ? s.engine.steps() : -1;
+  return saved;
+}
+
+void Trainer::set_score(double score) {
+  state_->position.score = score;
+  state_->scored = true;
+}
+
+const TrainerPosition& Trainer::position() const { return state_->position; }
+int64_t Trainer::next_samples() const { return state_->samples(); }
+int64_t Trainer::next_micro_batches() const { return state_->micro_batches(); }
+
+double Trainer::next_rate() const {
+  const TrainerState& s = *state_;
+  return s.schedule.rate(counts_samples(s.options.schedule.kind)
+                             ? s.position.samples - s.position.skipped_samples
+                             : s.engine.steps() - s.engine.skipped());
+}
+
+CheckpointInfo Trainer::checkpoint_info() const {
+  const TrainerState& s = *state_;
+  CheckpointInfo info = s.hooks.describe ? s.hooks.describe(s.position) : described(s.position);
+  info.steps = s.engine.steps();
+  info.skipped = s.engine.skipped();
+  info.micro_batches = s.position.micro_batches;
+  return info;
+}
+
+}  // namespace zg::zero
