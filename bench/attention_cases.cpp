@@ -48,12 +48,12 @@ AttentionForward forward_call(const Size& s, DType dtype, const Device& device) 
 }
 
 Case forward_case(const Size& s, DType dtype) {
-  return {.name = "attention forward",
-          .shape = s.shape(),
-          .dtype = dtype,
-          .flops = 2.0 * s.causal_flops(),
-          .read = bytes_of(3 * s.numel(), dtype),
-          .written = bytes_of(s.numel(), dtype) + bytes_of(s.rows(), DType::f32),
+  return {.work = {.name = "attention forward",
+                   .shape = s.shape(),
+                   .dtype = dtype,
+                   .flops = 2.0 * s.causal_flops(),
+                   .read = bytes_of(3 * s.numel(), dtype),
+                   .written = bytes_of(s.numel(), dtype) + bytes_of(s.rows(), DType::f32)},
           .make = [s, dtype](const Device& device) -> std::function<void()> {
             const AttentionForward call = forward_call(s, dtype, device);
             return [call, device] { kernels::attention_forward(call, device.compute()); };
@@ -78,12 +78,12 @@ Case backward_case(const Size& s, DType dtype) {
                                  .shape = forward.shape};
     return [call, device] { kernels::attention_backward(call, device.compute()); };
   };
-  return {.name = "attention backward",
-          .shape = s.shape(),
-          .dtype = dtype,
-          .flops = 5.0 * s.causal_flops(),
-          .read = bytes_of(5 * s.numel(), dtype) + bytes_of(s.rows(), DType::f32),
-          .written = bytes_of(3 * s.numel(), dtype),
+  return {.work = {.name = "attention backward",
+                   .shape = s.shape(),
+                   .dtype = dtype,
+                   .flops = 5.0 * s.causal_flops(),
+                   .read = bytes_of(5 * s.numel(), dtype) + bytes_of(s.rows(), DType::f32),
+                   .written = bytes_of(3 * s.numel(), dtype)},
           .make = make};
 }
 
@@ -108,12 +108,12 @@ Case decode_case(const Size& s, DType dtype) {
                                           .out = one}};
     return [call, device] { kernels::attention_forward(call, device.compute()); };
   };
-  return {.name = "attention decode",
-          .shape = s.shape(),
-          .dtype = dtype,
-          .flops = 4.0 * static_cast<double>(s.numel()),
-          .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
-          .written = 0.0,  // one row in T
+  return {.work = {.name = "attention decode",
+                   .shape = s.shape(),
+                   .dtype = dtype,
+                   .flops = 4.0 * static_cast<double>(s.numel()),
+                   .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
+                   .written = 0.0},  // one row in T
           .make = make};
 }
 

@@ -15,14 +15,14 @@ using Run = std::function<void()>;
 Case element_case(std::string name, int64_t numel, DType dtype, double flops, double read,
                   double written, std::function<Run(const Device&)> make) {
   const auto count = static_cast<double>(numel);
-  return {.name = std::move(name),
-          .shape = numel % Sizes::hidden_width == 0
-                       ? by({numel / Sizes::hidden_width, Sizes::hidden_width})
-                       : std::to_string(numel),
-          .dtype = dtype,
-          .flops = flops * count,
-          .read = read * count,
-          .written = written * count,
+  return {.work = {.name = std::move(name),
+                   .shape = numel % Sizes::hidden_width == 0
+                                ? by({numel / Sizes::hidden_width, Sizes::hidden_width})
+                                : std::to_string(numel),
+                   .dtype = dtype,
+                   .flops = flops * count,
+                   .read = read * count,
+                   .written = written * count},
           .make = std::move(make)};
 }
 

@@ -8,7 +8,6 @@
 #include <functional>
 
 #include "bench/operands.h"
-#include "tools/speed.h"
 #include "zerograd/kernels/matmul.h"
 #include "zerograd/kernels/peak.h"
 #include "zerograd/runtime/cpu/team.h"
@@ -19,14 +18,15 @@ namespace zg::bench {
 
 namespace {
 
-// 512 MiB: server processors keep 256 of them. Four places at once and lines asked for ahead: more
-// of them are on the way than by one walk.
+// 512 MiB, because server processors have caches of 256 MiB. Four streams of prefetched lines keep
+// more of them under way than one stream does.
 constexpr int64_t numel = int64_t{128} << 20, grain = int64_t{1} << 17;
 constexpr int64_t places = 4, part = grain / places, line = 16, ahead = 32 * line;
 
-/// Seconds of the fastest pass over x by f(a line of 16 elements), all of it seen once.
+/// Seconds of the fastest of several passes over x, which give each line of 16 elements to f()
+/// once.
 template <class F>
-double walk(const Device& device, const Tensor& x, const F& f) {
+double best_pass(const Device& device, const Tensor& x, const F& f) {
   constexpr int passes = 6;
   int32_t* begin_of_x = x.data<int32_t>();
   double best = 1e9;
@@ -47,7 +47,7 @@ double walk(const Device& device, const Tensor& x, const F& f) {
   return best;
 }
 
-/// Adds up what it is shown; that somebody may ask for the sum keeps the reading.
+/// Adds up the lines. Because `total` may be read, the compiler cannot leave the reading out.
 struct Sum {
   int32_t sums[line] = {};
   std::atomic<int64_t>& total;
@@ -59,8 +59,8 @@ struct Sum {
   }
 };
 
-/// The rate of an accelerator at the largest of the sizes, or at the first that takes long, or at
-/// the last that fits.
+/// The rate of an accelerator at the largest size, or at the first that takes long, or at the last
+/// that fits its memory.
 template <class WorkOf>
 double rate(const Device& device, int64_t smallest, int64_t largest, const WorkOf& work_of) {
   constexpr double long_enough = 0.05;  // seconds: a slower device is known by smaller work
@@ -94,13 +94,13 @@ double rate(const Device& device, int64_t smallest, int64_t largest, const WorkO
 double measure_read_bandwidth(const Device& device) {
   const Tensor x = Tensor::full({numel}, 1.0, DType::i32, device);
   std::atomic<int64_t> total{0};
-  const double seconds = walk(device, x, [&] { return Sum(total); });
+  const double seconds = best_pass(device, x, [&] { return Sum(total); });
   return total > 0 ? static_cast<double>(x.bytes()) / seconds : 0.0;
 }
 
 double measure_update_bandwidth(const Device& device) {
   const Tensor y = Tensor::full({numel}, 1.0, DType::i32, device);
-  const double seconds = walk(device, y, [] {
+  const double seconds = best_pass(device, y, [] {
     return [](int32_t* here) {
       for (int64_t lane = 0; lane < line; ++lane) here[lane] += 1;
     };
@@ -130,14 +130,6 @@ double measure_product_rate(const Device& device, DType dtype) {
   });
 }
 
-Limits measure_accelerator_limits(const Device& device) {
-  Limits limits;
-  limits.memory = limits.update = limits.read = measure_copy_rate(device);
-  limits.matmul_f32 = measure_product_rate(device, DType::f32);
-  limits.matmul_bf16 = measure_product_rate(device, DType::bf16);
-  return limits;
-}
-
 std::string cache_of(double bytes, int threads) {
   const struct {
     const char* name;
@@ -157,13 +149,19 @@ std::string cache_of(double bytes, int threads) {
   return last;
 }
 
-Limits measure_limits(const Device& device) {
-  constexpr int rounds = 3;  // apart from each other: others may be busy for a while
+Limits measure_limits(const Device& device, int rounds) {
   Limits best;
+  if (device.type() != Device::Type::cpu) {
+    best.memory = best.update = best.read = measure_copy_rate(device);
+    best.matmul_f32 = measure_product_rate(device, DType::f32);
+    best.matmul_bf16 = measure_product_rate(device, DType::bf16);
+    return best;
+  }
   const auto keep = [](double& limit, double now) { limit = std::max(limit, now); };
+  // Rounds lie apart from each other: other programs may be busy for a while.
   for (int round = 0; round < rounds; ++round) {
-    keep(best.matmul_f32, tools::matmul_peak(device, DType::f32));
-    keep(best.matmul_bf16, tools::matmul_peak(device, DType::bf16));
+    keep(best.matmul_f32, matmul_peak_or_zero(device, DType::f32));
+    keep(best.matmul_bf16, matmul_peak_or_zero(device, DType::bf16));
     keep(best.memory, measure_memory_bandwidth(device));
     keep(best.update, measure_update_bandwidth(device));
     keep(best.read, measure_read_bandwidth(device));

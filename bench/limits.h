@@ -2,31 +2,18 @@
 
 #include <string>
 
-#include "zerograd/runtime/device.h"
-#include "zerograd/runtime/dtype.h"
+#include "zerograd/bench.h"
 
 namespace zg::bench {
-
-/// What a device's threads reach at most, a second: what "percent of limit" is a percentage of.
-struct Limits {
-  /// tools::matmul_peak(), FLOP; 0 where there is no kernel to compare with.
-  double matmul_f32 = 0.0, matmul_bf16 = 0.0;
-  double memory = 0.0;  ///< measure_memory_bandwidth(), bytes: y += x
-  double update = 0.0;  ///< measure_update_bandwidth(), bytes: y += 1, twice y's
-  double read = 0.0;    ///< measure_read_bandwidth(), bytes
-};
 
 /// The smallest cache of this machine that holds so many bytes when `threads` cores share them,
 /// "L2"; "part of L3" where not even the last one does; empty where the system names no cache.
 /// Operands that stay in a cache from run to run are not bounded by a limit of memory.
 std::string cache_of(double bytes, int threads);
 
-/// The best of three rounds: some seconds and, while it runs, 512 MiB.
-Limits measure_limits(const Device& device);
-
-/// Of an accelerator: measure_copy_rate() as every limit of memory, and measure_product_rate(); 0
-/// for a dtype without products.
-Limits measure_accelerator_limits(const Device& device);
+/// On a CPU the best of so many rounds, which take up to 512 MiB. On an accelerator
+/// measure_copy_rate() as every limit of memory, and measure_product_rate().
+Limits measure_limits(const Device& device, int rounds);
 
 /// Bytes a second that copies on an accelerator read and write, of up to 2 GiB; takes up to 4 GiB.
 double measure_copy_rate(const Device& device);

@@ -23,12 +23,12 @@ Case matmul_case(const Extents& s, DType dtype) {
                       .transpose_b = s.transpose_b};
     return [call, device] { kernels::matmul(call, device.compute()); };
   };
-  return {.name = std::string("matmul ") + s.form,
-          .shape = by({s.M, s.N, s.K}),
-          .dtype = dtype,
-          .flops = 2.0 * static_cast<double>(s.M * s.N * s.K),
-          .read = bytes_of(s.M * s.K + s.K * s.N, dtype),
-          .written = bytes_of(s.M * s.N, dtype),
+  return {.work = {.name = std::string("matmul ") + s.form,
+                   .shape = by({s.M, s.N, s.K}),
+                   .dtype = dtype,
+                   .flops = 2.0 * static_cast<double>(s.M * s.N * s.K),
+                   .read = bytes_of(s.M * s.K + s.K * s.N, dtype),
+                   .written = bytes_of(s.M * s.N, dtype)},
           .make = make};
 }
 

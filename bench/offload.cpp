@@ -5,7 +5,7 @@
 #include <random>
 #include <utility>
 
-#include "bench/case.h"
+#include "bench/measure.h"
 #include "zerograd/kernels/adam.h"
 #include "zerograd/kernels/peak.h"
 #include "zerograd/runtime/comm.h"

@@ -2,15 +2,32 @@
 
 #include <algorithm>
 
-#include "tests/op_case.h"
+#include "zerograd/kernels/elementwise.h"
+#include "zerograd/runtime/random.h"
 
 namespace zg::bench {
+namespace {
+
+/// Uniform in [-1, 1), from a seed.
+Tensor random_values(int64_t n, DType dtype, const Device& device, uint64_t seed) {
+  std::vector<float> values(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(
+        2.0 * uniform(Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, seed)[0]) - 1.0);
+  const Tensor wide = Tensor::from(values, {n}, device);
+  if (dtype == DType::f32) return wide;
+  const Tensor narrow = Tensor::empty({n}, dtype, device);
+  kernels::cast({.x = wide, .y = narrow}, device.compute());
+  return narrow;
+}
+
+}  // namespace
 
 Tensor operand(const Shape& shape, DType dtype, const Device& device, uint64_t seed) {
   constexpr int64_t period = 65521;
   const Tensor tensor = Tensor::empty(shape, dtype, device);
   const int64_t numel = tensor.numel();
-  const Tensor values = testing::random_tensor({std::min(period, numel)}, dtype, device, seed);
+  const Tensor values = random_values(std::min(period, numel), dtype, device, seed);
   for (int64_t begin = 0; begin < numel; begin += period) {
     const int64_t count = std::min(period, numel - begin);
     copy(values.flat(0, count), tensor.flat(begin, count), device.compute());

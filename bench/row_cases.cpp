@@ -12,12 +12,12 @@ using Run = std::function<void()>;
 
 Case layer_norm_forward(const Sizes& sizes, DType dtype) {
   const auto tokens = sizes.tokens;
-  return {.name = "layer_norm forward, residual",
-          .shape = tokens.shape(),
-          .dtype = dtype,
-          .flops = 9.0 * tokens.numel(),
-          .read = 2 * tokens.bytes(dtype),
-          .written = 2 * tokens.bytes(dtype),
+  return {.work = {.name = "layer_norm forward, residual",
+                   .shape = tokens.shape(),
+                   .dtype = dtype,
+                   .flops = 9.0 * tokens.numel(),
+                   .read = 2 * tokens.bytes(dtype),
+                   .written = 2 * tokens.bytes(dtype)},
           .make = [tokens, dtype](const Device& device) -> Run {
             const Shape shape{tokens.N, tokens.C};
             const LayerNormForward call{.x = operand(shape, dtype, device, 1),
@@ -34,12 +34,12 @@ Case layer_norm_forward(const Sizes& sizes, DType dtype) {
 
 Case layer_norm_backward(const Sizes& sizes, DType dtype) {
   const auto tokens = sizes.tokens;
-  return {.name = "layer_norm backward, residual",
-          .shape = tokens.shape(),
-          .dtype = dtype,
-          .flops = 15.0 * tokens.numel(),
-          .read = 3 * tokens.bytes(dtype),
-          .written = tokens.bytes(dtype),
+  return {.work = {.name = "layer_norm backward, residual",
+                   .shape = tokens.shape(),
+                   .dtype = dtype,
+                   .flops = 15.0 * tokens.numel(),
+                   .read = 3 * tokens.bytes(dtype),
+                   .written = tokens.bytes(dtype)},
           .make = [tokens, dtype](const Device& device) -> Run {
             const Shape shape{tokens.N, tokens.C};
             const LayerNormBackward call{.dy = operand(shape, dtype, device, 1),
@@ -57,12 +57,12 @@ Case layer_norm_backward(const Sizes& sizes, DType dtype) {
 
 Case rms_norm_forward(const Sizes& sizes, DType dtype) {
   const auto tokens = sizes.tokens;
-  return {.name = "rms_norm forward",
-          .shape = tokens.shape(),
-          .dtype = dtype,
-          .flops = 4.0 * tokens.numel(),
-          .read = tokens.bytes(dtype),
-          .written = tokens.bytes(dtype),
+  return {.work = {.name = "rms_norm forward",
+                   .shape = tokens.shape(),
+                   .dtype = dtype,
+                   .flops = 4.0 * tokens.numel(),
+                   .read = tokens.bytes(dtype),
+                   .written = tokens.bytes(dtype)},
           .make = [tokens, dtype](const Device& device) -> Run {
             const Shape shape{tokens.N, tokens.C};
             const RmsNormForward call{.x = operand(shape, dtype, device, 1),
@@ -77,12 +77,12 @@ constexpr int64_t vocabulary = 50257, block = 1024;
 
 Case embedding_forward(const Sizes& sizes, DType dtype) {
   const auto tokens = sizes.tokens;
-  return {.name = "embedding forward",
-          .shape = tokens.shape(),
-          .dtype = dtype,
-          .flops = tokens.numel(),
-          .read = tokens.bytes(dtype),  // positions stay in a cache
-          .written = tokens.bytes(dtype),
+  return {.work = {.name = "embedding forward",
+                   .shape = tokens.shape(),
+                   .dtype = dtype,
+                   .flops = tokens.numel(),
+                   .read = tokens.bytes(dtype),  // positions stay in a cache
+                   .written = tokens.bytes(dtype)},
           .make = [tokens, dtype](const Device& device) -> Run {
             const EmbeddingForward call{.ids = random_ids(tokens.N, vocabulary, device),
                                         .weight = operand({vocabulary, tokens.C}, dtype, device, 1),
@@ -95,12 +95,12 @@ Case embedding_forward(const Sizes& sizes, DType dtype) {
 
 Case embedding_backward(const Sizes& sizes, DType dtype) {
   const auto tokens = sizes.tokens;
-  return {.name = "embedding backward",
-          .shape = tokens.shape() + " to " + by({vocabulary, tokens.C}),
-          .dtype = dtype,
-          .flops = 2.0 * tokens.numel(),
-          .read = tokens.bytes(dtype),
-          .written = bytes_of(vocabulary * tokens.C, DType::f32),  // every row
+  return {.work = {.name = "embedding backward",
+                   .shape = tokens.shape() + " to " + by({vocabulary, tokens.C}),
+                   .dtype = dtype,
+                   .flops = 2.0 * tokens.numel(),
+                   .read = tokens.bytes(dtype),
+                   .written = bytes_of(vocabulary * tokens.C, DType::f32)},  // every row
           .make = [tokens, dtype](const Device& device) -> Run {
             const EmbeddingBackward call{
                 .ids = random_ids(tokens.N, vocabulary, device),
@@ -114,12 +114,12 @@ Case embedding_backward(const Sizes& sizes, DType dtype) {
 
 Case cross_entropy_forward(const Sizes& sizes, DType dtype) {
   const auto logits = sizes.logits;
-  return {.name = "cross_entropy forward",
-          .shape = logits.shape(),
-          .dtype = dtype,
-          .flops = 4.0 * logits.numel(),
-          .read = logits.bytes(dtype),
-          .written = 0.0,  // one number a row
+  return {.work = {.name = "cross_entropy forward",
+                   .shape = logits.shape(),
+                   .dtype = dtype,
+                   .flops = 4.0 * logits.numel(),
+                   .read = logits.bytes(dtype),
+                   .written = 0.0},  // one number a row
           .make = [logits, dtype](const Device& device) -> Run {
             const CrossEntropyForward call{
                 .logits = operand({logits.N, logits.C}, dtype, device, 1),
@@ -132,12 +132,12 @@ Case cross_entropy_forward(const Sizes& sizes, DType dtype) {
 
 Case cross_entropy_backward(const Sizes& sizes, DType dtype) {
   const auto logits = sizes.logits;
-  return {.name = "cross_entropy backward",
-          .shape = logits.shape(),
-          .dtype = dtype,
-          .flops = 3.0 * logits.numel(),
-          .read = logits.bytes(dtype),
-          .written = logits.bytes(dtype),
+  return {.work = {.name = "cross_entropy backward",
+                   .shape = logits.shape(),
+                   .dtype = dtype,
+                   .flops = 3.0 * logits.numel(),
+                   .read = logits.bytes(dtype),
+                   .written = logits.bytes(dtype)},
           .make = [logits, dtype](const Device& device) -> Run {
             const CrossEntropyBackward call{
                 .logits = operand({logits.N, logits.C}, dtype, device, 1),
@@ -162,12 +162,12 @@ double projection_flops(int64_t N, int64_t C) {
 
 Case projection_loss(const Sizes& sizes, int64_t N, DType dtype) {
   const auto tokens = sizes.tokens;
-  return {.name = "projection + cross_entropy",
-          .shape = by({N, vocabulary, tokens.C}),
-          .dtype = dtype,
-          .flops = projection_flops(N, tokens.C),
-          .read = bytes_of((N + vocabulary) * tokens.C, dtype),
-          .written = 0.0,  // one number a row
+  return {.work = {.name = "projection + cross_entropy",
+                   .shape = by({N, vocabulary, tokens.C}),
+                   .dtype = dtype,
+                   .flops = projection_flops(N, tokens.C),
+                   .read = bytes_of((N + vocabulary) * tokens.C, dtype),
+                   .written = 0.0},  // one number a row
           .make = [tokens, N, dtype](const Device& device) -> Run {
             const auto call = projection_call(N, tokens.C, dtype, device);
             return [call, device] { kernels::projection_cross_entropy(call, device.compute()); };
@@ -183,23 +183,23 @@ Case projection_gradients(const Sizes& sizes, int64_t N, DType dtype) {
     call.dweight = Tensor::zeros({vocabulary, tokens.C}, DType::f32, device);
     return [call, device] { kernels::projection_cross_entropy(call, device.compute()); };
   };
-  return {.name = "projection + cross_entropy and gradients",
-          .shape = by({N, vocabulary, tokens.C}),
-          .dtype = dtype,
-          .flops = 3.0 * projection_flops(N, tokens.C),
-          .read = bytes_of((N + vocabulary) * tokens.C, dtype),
-          .written = bytes_of((N + vocabulary) * tokens.C, DType::f32),
+  return {.work = {.name = "projection + cross_entropy and gradients",
+                   .shape = by({N, vocabulary, tokens.C}),
+                   .dtype = dtype,
+                   .flops = 3.0 * projection_flops(N, tokens.C),
+                   .read = bytes_of((N + vocabulary) * tokens.C, dtype),
+                   .written = bytes_of((N + vocabulary) * tokens.C, DType::f32)},
           .make = make};
 }
 
 Case softmax_forward(const Sizes& sizes, DType dtype) {
   const auto scores = sizes.scores;
-  return {.name = "softmax forward",
-          .shape = scores.shape(),
-          .dtype = dtype,
-          .flops = 5.0 * scores.numel(),
-          .read = scores.bytes(dtype),
-          .written = scores.bytes(dtype),
+  return {.work = {.name = "softmax forward",
+                   .shape = scores.shape(),
+                   .dtype = dtype,
+                   .flops = 5.0 * scores.numel(),
+                   .read = scores.bytes(dtype),
+                   .written = scores.bytes(dtype)},
           .make = [scores, dtype](const Device& device) -> Run {
             const SoftmaxForward call{.x = operand({scores.N, scores.C}, dtype, device, 1),
                                       .y = Tensor::zeros({scores.N, scores.C}, dtype, device)};
@@ -209,12 +209,12 @@ Case softmax_forward(const Sizes& sizes, DType dtype) {
 
 Case sum_of_rows(const Sizes& sizes, DType dtype) {  // as the gradient of a bias
   const auto tokens = sizes.tokens;
-  return {.name = "sum of rows",
-          .shape = tokens.shape(),
-          .dtype = dtype,
-          .flops = tokens.numel(),
-          .read = tokens.bytes(dtype),
-          .written = 0.0,  // one row
+  return {.work = {.name = "sum of rows",
+                   .shape = tokens.shape(),
+                   .dtype = dtype,
+                   .flops = tokens.numel(),
+                   .read = tokens.bytes(dtype),
+                   .written = 0.0},  // one row
           .make = [tokens, dtype](const Device& device) -> Run {
             const Reduce call{.op = ReduceOp::sum,
                               .x = operand({tokens.N, tokens.C}, dtype, device, 1),

@@ -12,6 +12,9 @@ namespace zg {
 /// portable level, other backends.
 ZG_API double measure_matmul_peak(const Device& device, DType dtype);
 
+/// The same; 0 where measure_matmul_peak() throws Unsupported.
+ZG_API double matmul_peak_or_zero(const Device& device, DType dtype);
+
 /// Bytes a second that all threads of a device read and write in memory, of arrays too large for
 /// any cache: y[i] += x[i], three times its bytes. The best of several passes, a quarter of a
 /// second in all; takes 256 MiB. Throws Unsupported on other devices than CPUs.

@@ -30,8 +30,8 @@ struct Backend {
   int (*count)() = nullptr;            ///< how many devices; null: not in this build
   std::string (*absence)() = nullptr;  ///< why there are none; empty: there are some
   std::string (*describe)(int index) = nullptr;
-  /// What computes in the place of an accelerator, so that its times say nothing of one; empty, or
-  /// null: an accelerator does.
+  /// See stand_in() in device_names.h.
+  /// Null: there is none.
   std::string (*stand_in)(int index) = nullptr;
   /// Whether kernels and copies of one device reach the memory of another.
   bool (*reaches)(int index, int other) = nullptr;

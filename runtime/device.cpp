@@ -108,6 +108,12 @@ int Device::count(Type type) {
   return !backend ? 1 : backend->absence().empty() ? backend->count() : 0;
 }
 
+std::string stand_in(Device::Type type, int index) {
+  const Backend* backend = backend_of(type);
+  const bool is_there = backend && index >= 0 && index < Device::count(type);
+  return is_there && backend->stand_in ? backend->stand_in(index) : "";
+}
+
 Device Device::meta(int index, const Options& options, Type backend) {
   return DeviceState::make(Type::meta, index, options, backend);
 }

@@ -10,7 +10,7 @@
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/tensor.h"
 
-// What tests and benchmarks of kernels share: inputs from a seed, and comparison with doubles.
+// Inputs of tests from a seed, and comparison with doubles.
 namespace zg::testing {
 
 /// Instruction sets this machine can run (up to ZG_CPU_ISA), in rising order.

@@ -6,17 +6,9 @@
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
-#include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {
-
-nlohmann::ordered_json machine_json(Device::Type type) {
-  if (type != Device::Type::cpu)
-    return {{"device", device_of_rank(type, 0, {}).description()},
-            {"devices", Device::count(type)}};
-  return {{"isa", name_of(best_isa())}, {"cores", available_cores()}};
-}
 
 nlohmann::ordered_json model_json(const models::GPTConfig& model) {
   return {{"layers", model.layers},

@@ -18,8 +18,7 @@ int bench_pipeline(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
 int bench_tokenizer(const std::vector<std::string>& arguments);
 
-/// What every record says of the machine, and of a model.
-nlohmann::ordered_json machine_json(Device::Type type = Device::Type::cpu);
+/// A model in a record.
 nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
 /// Of --filter; ConfigError when it is none.

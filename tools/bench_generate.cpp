@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bench/case.h"
+#include "bench/limits.h"
+#include "bench/measure.h"
 #include "bench/random_tokens.h"
+#include "bench/table.h"
 #include "tools/bench.h"
 #include "tools/device_flag.h"
 #include "tools/later.h"
@@ -216,7 +218,7 @@ Json json_of(const Options& options, const Measured& measured) {
   }
   return {{"schema", 1},
           {"bench", "generate"},
-          {"machine", machine_json(options.place.type)},
+          {"machine", bench::machine_json(options.place.type)},
           {"model", model_json(measured.model)},
           {"precision", name_of(options.engine.compute)},
           {"batch", options.batch},

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "bench/table.h"
 #include "tools/bench.h"
 #include "tools/flags.h"
 #include "tools/run.h"
@@ -109,7 +110,7 @@ nlohmann::ordered_json json_of(const Options& options, const std::vector<Waits>&
                     {"step_s", row.step_s}});
   return {{"schema", 1},
           {"bench", "pipeline"},
-          {"machine", machine_json()},
+          {"machine", bench::machine_json()},
           {"stages", options.stages},
           {"micro_batches", options.micro_batches},
           {"rows", list}};

@@ -6,10 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "bench/case.h"
 #include "bench/limits.h"
+#include "bench/measure.h"
 #include "bench/profile.h"
 #include "bench/random_tokens.h"
+#include "bench/table.h"
 #include "tools/bench.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
@@ -18,6 +19,7 @@
 #include "tools/speed.h"
 #include "tools/stepper.h"
 #include "tools/text.h"
+#include "zerograd/kernels/peak.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/file_io.h"
 
@@ -117,7 +119,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
     const Device device = device_of_rank(type, 0, options);
     const DType dtype = run.settings.optimisation.engine.compute;
     first.peak_flops = std::max(first.peak_flops, type == Device::Type::cpu
-                                                      ? matmul_peak(device, dtype)
+                                                      ? matmul_peak_or_zero(device, dtype)
                                                       : bench::measure_product_rate(device, dtype) *
                                                             std::min(ranks, Device::count(type)));
   };
@@ -210,7 +212,7 @@ Json json_of(const Report& report) {
                      {"percent", 100.0 * row.seconds / report.profiled_seconds()}});
   return {{"schema", 1},
           {"bench", "step"},
-          {"machine", machine_json(run.options.place.type)},
+          {"machine", bench::machine_json(run.options.place.type)},
           {"model", model_json(settings.model)},
           {"precision", settings.optimisation.precision()},
           {"ranks", settings.ranks},

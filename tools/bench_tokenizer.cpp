@@ -5,7 +5,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "bench/case.h"
+#include "bench/measure.h"
+#include "bench/table.h"
 #include "tools/bench.h"
 #include "tools/flags.h"
 #include "tools/run.h"
@@ -73,7 +74,7 @@ Json json_of(const std::vector<Timing>& rows, const models::Tokenizer& tokenizer
                      {"bytes_per_s", row.rate(bytes)}});
   return {{"schema", 1},
           {"bench", "tokenizer"},
-          {"machine", machine_json()},
+          {"machine", bench::machine_json()},
           {"vocabulary", tokenizer.vocabulary()},
           {"tokenizer_checksum", checksum_of(tokenizer)},
           {"bytes", bytes},

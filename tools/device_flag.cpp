@@ -1,7 +1,6 @@
 #include "tools/device_flag.h"
 
 #include "tools/values.h"
-#include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 
@@ -45,10 +44,8 @@ void require_device(Device::Type type) {
 
 void require_figures(Device::Type type) {
   require_device(type);
-  const Backend* backend = backend_of(type);
-  if (!backend || !backend->stand_in) return;
-  for (int index = 0; index < backend->count(); ++index)
-    if (const std::string what = backend->stand_in(index); !what.empty())
+  for (int index = 0; index < Device::count(type); ++index)
+    if (const std::string what = stand_in(type, index); !what.empty())
       throw Unsupported(std::string("--device ") + name_of(type) + ": " + name_of(type) + ":" +
                         std::to_string(index) + " is the " + what +
                         ": its times say nothing of one; expected an accelerator to measure; try "

@@ -1,17 +1,6 @@
 #include "tools/speed.h"
 
-#include "zerograd/kernels/peak.h"
-#include "zerograd/runtime/error.h"
-
 namespace zg::tools {
-
-double matmul_peak(const Device& device, DType dtype) {
-  try {
-    return measure_matmul_peak(device, dtype);
-  } catch (const Unsupported&) {
-    return 0.0;
-  }
-}
 
 double matmul_flops_per_token(const models::GPTConfig& model) {
   const double C = static_cast<double>(model.width), T = static_cast<double>(model.block_size);

@@ -15,6 +15,7 @@
 #include "tools/machine.h"
 #include "tools/speed.h"
 #include "tools/text.h"
+#include "zerograd/kernels/peak.h"
 #include "zerograd/models/generate.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/swap.h"
@@ -89,7 +90,7 @@ void Training::prepare_engine() {
   announce();
   if (is_first() && options_.log_interval > 0)
     peak_flops_ =
-        matmul_peak(device_, settings_.optimisation.engine.compute) *
+        matmul_peak_or_zero(device_, settings_.optimisation.engine.compute) *
         std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
 }
 

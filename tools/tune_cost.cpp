@@ -14,8 +14,9 @@ Rates measured_rates(const Run& run) {
   constexpr double reached = 0.6;  // of the matmul peak, by whole steps of models that fill it
   constexpr double drive = 1e9;    // an NVMe's, roughly: trials say what it really is
   constexpr double slowest = 1e9;  // where the portable level has nothing to measure
-  const double peak = std::max({matmul_peak(device, run.settings.optimisation.engine.compute),
-                                matmul_peak(device, DType::f32), slowest});
+  const double peak =
+      std::max({matmul_peak_or_zero(device, run.settings.optimisation.engine.compute),
+                matmul_peak_or_zero(device, DType::f32), slowest});
   const auto side_by_side = static_cast<double>(std::min<int64_t>(
       run.options.ranks, std::max(1, available_cores() / device.traits().threads)));
   return {.flops = reached * peak * side_by_side,

@@ -41,6 +41,14 @@ double measure_matmul_peak(const Device& device, DType dtype) {
   return best;
 }
 
+double matmul_peak_or_zero(const Device& device, DType dtype) {
+  try {
+    return measure_matmul_peak(device, dtype);
+  } catch (const Unsupported&) {
+    return 0.0;
+  }
+}
+
 double measure_memory_bandwidth(const Device& device) {
   if (device.type() != Device::Type::cpu)
     throw Unsupported("measure_memory_bandwidth: expected a cpu, got " + device.name());

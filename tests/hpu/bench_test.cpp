@@ -4,8 +4,11 @@
 #include <set>
 
 #include "bench/case.h"
+#include "bench/limits.h"
+#include "bench/measure.h"
 #include "tests/accelerator/wish.h"
 #include "tests/tools/command.h"
+#include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -77,9 +80,9 @@ TEST_CASE("what is measured on an accelerator runs there: limits, and each kind 
        {matmul_cases(sizes), attention_cases(sizes), row_cases(sizes), element_cases(sizes)})
     for (const bench::Case& c : cases) {
       CAPTURE(c.text());
-      const std::string kind = c.name + " " + name_of(c.dtype);
+      const std::string kind = c.work.name + " " + name_of(c.work.dtype);
       kinds.insert(kind);
-      if (c.flops > 4e7 || c.bytes() > 2e7) continue;
+      if (c.work.flops > 4e7 || c.work.bytes() > 2e7) continue;
       c.make(device)();
       device.compute().synchronize();
       ran.insert(kind);
@@ -95,16 +98,20 @@ TEST_CASE("what is measured on an accelerator runs there: limits, and each kind 
     CHECK(rate > 0.0);
 }
 
-TEST_CASE("what does not fit an accelerator's memory is not measured, and limits stay below it") {
+TEST_CASE("limits are measured with what fits an accelerator's memory") {
   const Device small = Device::hpu(0, {.memory_limit = int64_t{12} << 20});
-  bench::Sizes sizes(Device::Type::cpu);
-  for (const int64_t numel : {int64_t{1} << 10, int64_t{4} << 20}) {
-    sizes.flat = sizes.hidden = sizes.parameters = numel;
-    const bench::Case adamw = element_cases(sizes).front();
-    CAPTURE(adamw.text());
-    CHECK(measure_on_accelerator(adamw, small).has_value() == (adamw.bytes() < 12e6));
-  }
   CHECK(bench::measure_copy_rate(small) > 0.0);
   const Device none = Device::hpu(0, {.memory_limit = int64_t{1} << 20});
   CHECK_THROWS_AS(bench::measure_copy_rate(none), OutOfMemory);
+}
+
+TEST_CASE("a report of what computes in an accelerator's place is refused") {
+  const bench::Limits limits{.memory = 1e9, .read = 1e9};
+  CHECK(message_of<Unsupported>([&] { bench::Report report(Device::hpu(), {.limits = limits}); }) ==
+        "bench: hpu:0 is the zerograd test driver (CPU), not an accelerator: its times say nothing "
+        "of one; expected an accelerator to measure; try Device::cpu()");
+  CHECK(stand_in(Device::Type::hpu, 1) == "zerograd test driver (CPU), not an accelerator");
+  for (const int index : {-1, Device::count(Device::Type::hpu)})
+    CHECK(stand_in(Device::Type::hpu, index).empty());
+  CHECK(stand_in(Device::Type::cpu, 0).empty());
 }

@@ -43,6 +43,7 @@ set(ZG_ENGINE_HEADERS
     autograd/gradcheck.h
     autograd/ops.h
     autograd/parameter.h
+    autograd/pipeline.h
     autograd/tape.h
     zero/batch_rampup.h
     zero/checkpoint_directory.h
@@ -57,14 +58,13 @@ set(ZG_ENGINE_HEADERS
     zero/safetensors.h
     zero/safetensors_folder.h
     zero/schedule.h
+    zero/trainer.h
     models/data.h
     models/generate.h
     models/gpt.h
     models/gpt_part.h
     models/hugging_face.h
     models/names.h
-    models/pipeline.h
-    models/pipeline_schedule.h
     models/random_stream.h
     models/score.h
     models/tensor_parallel.h

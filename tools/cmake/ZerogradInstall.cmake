@@ -4,7 +4,7 @@
 # its target zerograd_libraries_<kind> was built: find_package() then has both.
 include(CMakePackageConfigHelpers)
 set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)
-set(libraries zerograd)
+set(libraries zerograd zerograd_bench)
 set(public_headers ${ZG_ENGINE_HEADERS})
 set(umbrellas zerograd)
 if(ZG_HAVE_TEXT)
@@ -18,7 +18,7 @@ foreach(header ${public_headers})
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd/${folder})
 endforeach()
 list(TRANSFORM umbrellas REPLACE "(.+)" "${ZG_INCLUDE_DIR}/zerograd/\\1.h")
-install(FILES ${umbrellas} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd COMPONENT dev)
+install(FILES ${umbrellas} ${PROJECT_SOURCE_DIR}/bench/bench.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd COMPONENT dev)
 
 # zg_link_flags(<out> files or flags...): "-L<folder> -l<name>" for each library's file.
 function(zg_link_flags out)
@@ -45,7 +45,9 @@ if(ZG_HAVE_CUDA)
   list(APPEND zerograd_needs ${CUDA_cudart_static_LIBRARY} -ldl -lrt)
 endif()
 set(zerograd_text_needs ${PCRE2_8BIT_LIBRARY})
+set(zerograd_bench_needs "")
 set(zerograd_title "zerograd" "${PROJECT_DESCRIPTION}" "")
+set(zerograd_bench_title "zerograd-bench" "Measures kernels for zerograd" "zerograd = ${PROJECT_VERSION}")
 set(zerograd_text_title "zerograd-text" "Tokenizers for zerograd" "zerograd = ${PROJECT_VERSION}")
 
 # zg_pkg_config(<library> <kind>): writes pkgconfig/<kind>/<file>.pc. Its folders are relative to itself,

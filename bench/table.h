@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "zerograd/bench.h"
+
+// The lines of table(), for a program that prints each when it is known, and the parts of records.
+namespace zg::bench {
+
+std::string table_head();
+std::string lines_of_limits(const Report& report);
+std::string line_of(const Row& row);
+/// Says what a cache behind a percentage means; empty where no row has one.
+std::string note_of(const std::vector<Report>& reports);
+
+/// The machine in a record of `zerograd bench`: the CPU's instruction set and cores, or the first
+/// accelerator's description and their number.
+nlohmann::ordered_json machine_json(Device::Type type = Device::Type::cpu);
+
+}  // namespace zg::bench

@@ -1,0 +1,47 @@
+// A kernel of one's own beside the library's, and both beside what this machine reaches at most:
+// the table that `zerograd bench kernels` prints, and a JSON file that bench/roofline draws.
+#include "zerograd/bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "zerograd/kernels/elementwise.h"
+
+namespace {
+
+using namespace zg;
+
+// ReLU on one thread.
+void own_relu(const Unary& args, Workspace, Stream&) {
+  const float* x = args.x.data<float>();
+  float* y = args.y.data<float>();
+  for (int64_t i = 0; i < args.x.numel(); ++i) y[i] = std::max(x[i], 0.0f);
+}
+
+}  // namespace
+
+int main() {
+  const Device device = Device::cpu();
+  const int64_t n = 8 << 20;
+  const double bytes = 4.0 * n;
+  const Unary call{.op = UnaryOp::relu,
+                   .x = Tensor::full({n}, -1.0, DType::f32, device),
+                   .y = Tensor::full({n}, 1.0, DType::f32, device)};
+  const auto run = [&] { kernels::unary(call, device.compute()); };
+  const auto work = [&](const char* name) {
+    return bench::Work{
+        .name = name, .shape = std::to_string(n), .flops = n, .read = bytes, .written = bytes};
+  };
+
+  bench::Report report(device, {.effort = {.limit_rounds = 1, .samples = 10, .seconds = 0.1}});
+  report.add(work("relu, built in"), run);
+  const auto built_in = std::exchange(kernels::unary.cpu, own_relu);
+  report.add(work("relu, own"), run);
+  kernels::unary.cpu = built_in;
+
+  std::fputs(bench::table({report}).c_str(), stdout);
+  bench::write_json("own_bench.json", {report});
+  return *std::max_element(call.y.data<float>(), call.y.data<float>() + n) == 0.0f ? 0 : 1;
+}

@@ -1,0 +1,282 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/accelerator/accelerator.h"
+#include "tests/error_message.h"
+#include "tests/op_case.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+// The operators of Var on an accelerator beside the CPU, whose results tests/autograd compares with
+// doubles and with central differences.
+namespace {
+
+using Binary = Var (*)(const Var&, const Var&);
+
+struct Operator {
+  const char* name;
+  Binary f;
+  bool divides_by_operand = false;  ///< else gradients are products, sums and differences
+};
+
+const Operator operators[] = {
+    {"x + y", [](const Var& x, const Var& y) { return x + y; }},
+    {"x - y", [](const Var& x, const Var& y) { return x - y; }},
+    {"x * y", [](const Var& x, const Var& y) { return x * y; }},
+    {"x / y", [](const Var& x, const Var& y) { return x / y; }, true},
+    {"-x", [](const Var& x, const Var&) { return -x; }},
+    {"x + 2.3", [](const Var& x, const Var&) { return x + 2.3; }},
+    {"2.3 + x", [](const Var& x, const Var&) { return 2.3 + x; }},
+    {"x - 2.3", [](const Var& x, const Var&) { return x - 2.3; }},
+    {"2.3 - x", [](const Var& x, const Var&) { return 2.3 - x; }},
+    {"x * 0.3", [](const Var& x, const Var&) { return x * 0.3; }},
+    {"0.3 * x", [](const Var& x, const Var&) { return 0.3 * x; }},
+    {"x / 3", [](const Var& x, const Var&) { return x / 3; }},
+    {"3 / x", [](const Var& x, const Var&) { return 3 / x; }, true},
+    {"x + tensor", [](const Var& x, const Var& y) { return x + y.value(); }},
+    {"tensor - x", [](const Var& x, const Var& y) { return y.value() - x; }},
+    {"tensor * x", [](const Var& x, const Var& y) { return y.value() * x; }},
+    {"tensor / x", [](const Var& x, const Var& y) { return y.value() / x; }, true},
+    {"+= -= *= with tensors",
+     [](const Var& x, const Var& y) {
+       Var z = x;
+       z += y;
+       z -= -0.25 * x;  // so that both gradients of x have one sign
+       return z *= y;
+     }},
+    {"+= -= *= /= with numbers",
+     [](const Var& x, const Var&) {
+       Var z = x;
+       z += 1;
+       z -= 0.3;
+       z *= 0.7;
+       return z /= 3;
+     }},
+    {"reshape with -1",
+     [](const Var& x, const Var& y) {
+       return reshape(x * y, {-1, 1, y.shape()[-1]}) * 0.3;
+     }},
+};
+
+struct ShapePair {
+  Shape x, y;
+};
+const ShapePair same_shapes{{3, 31}, {3, 31}};
+const ShapePair broadcast_shapes[] = {{{3, 4, 5}, {5}}, {{7, 1}, {1, 33}}, {{}, {2, 9}}};
+
+struct Result {
+  Tensor z, dx, dy;
+  int64_t peak;
+};
+
+/// f(x, y), and its gradients for a given gradient of z, with the bytes that they took.
+Result evaluate(Binary f, const ShapePair& shapes, DType dtype, const Device& device) {
+  device.memory().reset_peaks();
+  Tape tape(device);
+  const Var x = tape.variable(random_tensor(shapes.x, dtype, device, 1, 0.5, 2.0));
+  const Var y = tape.variable(random_tensor(shapes.y, dtype, device, 2, 0.5, 2.0));
+  const Var z = f(x, y);
+  const Tensor dz = random_tensor(z.shape(), dtype, device, 3, 0.5, 2.0);
+  tape.backward(std::vector{z}, std::vector{dz});
+  device.compute().synchronize();
+  return {z.value(), tape.gradient(x), tape.gradient(y), device.memory().peak()};
+}
+
+void check_equal(const Tensor& actual, const Tensor& expected) {
+  REQUIRE(static_cast<bool>(actual) == static_cast<bool>(expected));
+  if (!expected) return;
+  CHECK(actual.to_doubles() == expected.to_doubles());
+  CHECK(same_bits(actual, expected));
+}
+
+void check_close(const Tensor& actual, const Tensor& expected, double relative) {
+  REQUIRE(static_cast<bool>(actual) == static_cast<bool>(expected));
+  if (!expected) return;
+  CHECK(actual.dtype() == expected.dtype());
+  CHECK(actual.shape() == expected.shape());
+  CAPTURE(actual.to_doubles());
+  CAPTURE(expected.to_doubles());
+  CHECK(excess(actual, expected.to_doubles(), 0.0, relative) <= 1.0);
+}
+
+/// Gradients that were added up over broadcast axes, or come from quotients: their terms have one
+/// sign, so roundings of terms and sums stay relative. A term has at most 6 roundings in f32 and
+/// one to its dtype on each side; a sum of n terms n in f32 and one to the dtype.
+double tolerance(int64_t terms, DType dtype) {
+  return 4 * unit_roundoff(dtype) + 2 * static_cast<double>(6 + terms) * unit_roundoff(DType::f32);
+}
+
+constexpr DType floating[] = {DType::f32, DType::bf16, DType::f16};
+
+}  // namespace
+
+TEST_CASE("operators on an accelerator give the cpu's bits, and their gradients" *
+          doctest::test_suite("every device")) {
+  const Device cpu = Device::cpu(0, {.threads = 1});
+  const Device device = device_of_rank(accelerator, 0, {});
+  for (const DType dtype : on_device(floating, device))
+    for (const Operator& op : operators) {
+      CAPTURE(op.name);
+      CAPTURE(name_of(dtype));
+      const Result expected = evaluate(op.f, same_shapes, dtype, cpu);
+      const Result actual = evaluate(op.f, same_shapes, dtype, device);
+      check_equal(actual.z, expected.z);
+      if (op.divides_by_operand) {
+        check_close(actual.dx, expected.dx, tolerance(1, dtype));
+        check_close(actual.dy, expected.dy, tolerance(1, dtype));
+      } else {
+        check_equal(actual.dx, expected.dx);
+        check_equal(actual.dy, expected.dy);
+      }
+    }
+}
+
+TEST_CASE("operators on an accelerator broadcast as on the cpu, and add gradients up" *
+          doctest::test_suite("every device")) {
+  const Device cpu = Device::cpu(0, {.threads = 1});
+  const Device device = device_of_rank(accelerator, 0, {});
+  for (const DType dtype : on_device(floating, device))
+    for (const Operator& op : operators)
+      for (const ShapePair& shapes : broadcast_shapes) {
+        CAPTURE(op.name);
+        CAPTURE(name_of(dtype));
+        CAPTURE(shapes.x.str());
+        CAPTURE(shapes.y.str());
+        const Result expected = evaluate(op.f, shapes, dtype, cpu);
+        const Result actual = evaluate(op.f, shapes, dtype, device);
+        check_equal(actual.z, expected.z);
+        check_close(actual.dx, expected.dx, tolerance(expected.z.numel(), dtype));
+        check_close(actual.dy, expected.dy, tolerance(expected.z.numel(), dtype));
+      }
+}
+
+TEST_CASE("operators account on a meta device what they take on the accelerator" *
+          doctest::test_suite("every device")) {
+  const Device device = device_of_rank(accelerator, 0, {});
+  const Device meta = Device::meta(0, {}, accelerator);
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Operator& op : operators) {
+      CAPTURE(op.name);
+      CAPTURE(name_of(dtype));
+      const ShapePair shapes{{64, 1, 32}, {16, 1}};
+      const Result actual = evaluate(op.f, shapes, dtype, device);
+      const Result planned = evaluate(op.f, shapes, dtype, meta);
+      CHECK(planned.peak == actual.peak);
+      CHECK(planned.z.shape() == actual.z.shape());
+      CHECK(planned.z.dtype() == actual.z.dtype());
+      CHECK(static_cast<bool>(planned.dy) == static_cast<bool>(actual.dy));
+      CHECK(planned.z.to_doubles() ==
+            std::vector<double>(static_cast<size_t>(planned.z.numel()), 0.0));
+    }
+  CHECK(device.memory().live() == 0);
+  CHECK(meta.memory().live() == 0);
+}
+
+TEST_CASE("comparisons on an accelerator are those of the cpu, with tensors and numbers" *
+          doctest::test_suite("every device")) {
+  struct Comparison {
+    const char* name;
+    Binary f;
+  };
+  const Comparison comparisons[] = {
+      {"x == y", [](const Var& x, const Var& y) { return x == y; }},
+      {"x != y", [](const Var& x, const Var& y) { return x != y; }},
+      {"x < y", [](const Var& x, const Var& y) { return x < y; }},
+      {"x <= y", [](const Var& x, const Var& y) { return x <= y; }},
+      {"x > y", [](const Var& x, const Var& y) { return x > y; }},
+      {"x >= y", [](const Var& x, const Var& y) { return x >= y; }},
+      {"x == 2", [](const Var& x, const Var&) { return x == 2; }},
+      {"x != 2", [](const Var& x, const Var&) { return x != 2; }},
+      {"x < 2", [](const Var& x, const Var&) { return x < 2; }},
+      {"x <= 2", [](const Var& x, const Var&) { return x <= 2; }},
+      {"x > 2", [](const Var& x, const Var&) { return x > 2; }},
+      {"x >= 2", [](const Var& x, const Var&) { return x >= 2; }},
+      {"2 == x", [](const Var& x, const Var&) { return 2 == x; }},
+      {"2 != x", [](const Var& x, const Var&) { return 2 != x; }},
+      {"2 < x", [](const Var& x, const Var&) { return 2 < x; }},
+      {"2 <= x", [](const Var& x, const Var&) { return 2 <= x; }},
+      {"2 > x", [](const Var& x, const Var&) { return 2 > x; }},
+      {"2 >= x", [](const Var& x, const Var&) { return 2 >= x; }},
+      {"tensor < x", [](const Var& x, const Var& y) { return y.value() < x; }},
+      {"x >= tensor", [](const Var& x, const Var& y) { return x >= y.value(); }},
+  };
+  const Device cpu = Device::cpu(0, {.threads = 1});
+  const Device device = device_of_rank(accelerator, 0, {});
+  const Device meta = Device::meta(0, {}, accelerator);
+  const std::vector<float> xs = {1, 2, 3, NAN, 2, 1}, ys = {2, 3};
+  for (const DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, device))
+    for (const Comparison& comparison : comparisons) {
+      CAPTURE(comparison.name);
+      CAPTURE(name_of(dtype));
+      const auto result = [&](const Device& on) {
+        const Var x = cast(Tensor::from(xs, {3, 2}, on), dtype);
+        const Var y = cast(Tensor::from(ys, {2}, on), dtype);
+        return comparison.f(x, y).value();
+      };
+      const Tensor actual = result(device);
+      CHECK(actual.to_host<bool>() == result(cpu).to_host<bool>());
+      CHECK(actual.dtype() == DType::boolean);
+      CHECK(result(meta).shape() == Shape{3, 2});
+      Tape tape(device);
+      const Var variable = tape.variable(Tensor::full({2}, 2.0, dtype, device));
+      CHECK_FALSE(comparison.f(variable, variable).needs_gradient());
+    }
+}
+
+TEST_CASE("operators of integers on an accelerator are those of the cpu" *
+          doctest::test_suite("every device")) {
+  const Operator whole[] = {
+      {"x + y", [](const Var& x, const Var& y) { return x + y; }},
+      {"x - y", [](const Var& x, const Var& y) { return x - y; }},
+      {"x * y", [](const Var& x, const Var& y) { return x * y; }},
+      {"x / y", [](const Var& x, const Var& y) { return x / y; }},
+      {"-x", [](const Var& x, const Var&) { return -x; }},
+      {"7 - x * 3", [](const Var& x, const Var&) { return 7 - x * 3; }},
+      {"x / 2", [](const Var& x, const Var&) { return x / 2; }},
+      {"42 / y", [](const Var&, const Var& y) { return 42 / y; }},
+      {"reshape with -1",
+       [](const Var& x, const Var&) {
+         return reshape(x, {-1, 1, 3});
+       }},
+  };
+  const auto check = [&]<class T>(T) {
+    const Device cpu = Device::cpu(0, {.threads = 1});
+    const Device device = device_of_rank(accelerator, 0, {});
+    const std::vector<T> xs = {7, -7, 4, 0, 5, -1}, ys = {2, -3, 1};
+    for (const Operator& op : whole) {
+      CAPTURE(op.name);
+      CAPTURE(name_of(dtype_of<T>));
+      const auto result = [&](const Device& on) {
+        return op.f(Tensor::from(xs, {2, 3}, on), Tensor::from(ys, {3}, on)).value();
+      };
+      CHECK(result(device).template to_host<T>() == result(cpu).template to_host<T>());
+      CHECK(result(device).shape() == result(cpu).shape());
+    }
+    CHECK_THROWS_AS(Var(Tensor::from(xs, {6}, device)) / 0.5, DTypeError);
+  };
+  check(int32_t{});
+  check(int64_t{});
+}
+
+TEST_CASE("operators refuse a tensor of the cpu beside one of an accelerator" *
+          doctest::test_suite("every device")) {
+  const Tensor here = Tensor::full({2}, 1.0, DType::f32, device_of_rank(accelerator, 0, {}));
+  const Tensor there = Tensor::full({2}, 1.0, DType::f32, Device::cpu());
+  const std::string two =
+      "tensors on two devices, " + accelerator_name + ":0 and cpu:0; copy one over first";
+  CHECK(message_of<DeviceError>([&] { Var(here) + there; }) == "add: " + two);
+  CHECK(message_of<DeviceError>([&] { here - Var(there); }) == "sub: " + two);
+  CHECK(message_of<DeviceError>([&] { Var(here) * there; }) == "mul: " + two);
+  CHECK(message_of<DeviceError>([&] { Var(here) / there; }) == "div: " + two);
+  CHECK(message_of<DeviceError>([&] { Var(here) < there; }) == "less: " + two);
+  CHECK(message_of<DeviceError>([&] { Var(here) == there; }) == "equal: " + two);
+}
