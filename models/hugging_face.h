@@ -1,15 +1,18 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "zerograd/autograd/weights.h"
 #include "zerograd/models/gpt.h"
+#include "zerograd/runtime/file_set.h"
 
 // Models as Hugging Face's transformers keeps them, GPT2LMHeadModel and BloomForCausalLM: their
-// config.json and the names and layout of their tensors. Texts and numbers only; who reads files
-// brings them.
+// config.json, the names and layout of their tensors, and the folders that hold them.
 namespace zg::models {
 
 /// Ids by which transformers' generate() begins, ends and pads a text. Absent or empty: the model
@@ -62,5 +65,38 @@ ZG_API bool hf_ignores(const std::string& name, const GPTConfig& config);
 
 /// values [rows, columns] as [columns, rows].
 ZG_API std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);
+
+/// A model in a folder as transformers writes one. config.json and generation_config.json are read
+/// when this is made, the weights when they are asked for.
+///
+///   const models::HuggingFaceFolder folder("gpt2");
+///   models::GPT gpt(store, folder.model().config);
+///   zero::Engine engine(store, device);
+///   zero::load_weights(folder.weights(gpt.config()), engine);
+class ZG_API HuggingFaceFolder {
+ public:
+  /// FileError when the folder has no config.json; Unsupported for a model that is none of ours.
+  explicit HuggingFaceFolder(std::string path);
+  ~HuggingFaceFolder();
+  HuggingFaceFolder(HuggingFaceFolder&& other) noexcept;
+
+  const std::string& path() const;
+  const HFModel& model() const;
+  /// Its tensors by our names, [out, in], positions cut to the model's block size. FileError for
+  /// a tensor that is missing or of another shape, and for blocks that the model has not. `note`,
+  /// where given, names other tensors that are not used; empty: there are none.
+  WeightSource weights(const GPTConfig& model, std::string* note = nullptr) const;
+
+ private:
+  std::unique_ptr<struct HuggingFaceFolderState> state_;
+};
+
+/// Writes DIR/model.safetensors (f32), config.json and generation_config.json; older files of these
+/// names stay until all are written. `add` puts more files beside them, as those of a tokenizer
+/// (models/text/tokenizer_files.h). Returns Engine::parameter_hash() of these weights. FileError
+/// when the weights are not those of the model.
+ZG_API std::string export_hugging_face(const WeightSource& weights, const HFModel& model,
+                                       const std::string& directory,
+                                       const std::function<void(FileSet& files)>& add = {});
 
 }  // namespace zg::models

@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "tools/interrupt.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
 namespace {
@@ -42,7 +42,7 @@ int become(char* const* words, pid_t parent, const Start& how) {
   for (int stream : {STDOUT_FILENO, STDERR_FILENO})
     if (how.output >= 0) dup2(how.output, stream);
   for (int signal : passed_on)
-    if (!is_ignored(signal)) std::signal(signal, SIG_DFL);
+    if (!zero::is_ignored(signal)) std::signal(signal, SIG_DFL);
   execvp(std::strcmp(words[0], this_program) == 0 ? "/proc/self/exe" : words[0], words);
   return errno;
 }
@@ -57,7 +57,7 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
   action.sa_sigaction = pass_on;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (int signal : passed_on)
-    if (signal != SIGHUP || !is_ignored(signal)) sigaction(signal, &action, nullptr);
+    if (signal != SIGHUP || !zero::is_ignored(signal)) sigaction(signal, &action, nullptr);
   std::fflush(nullptr);
   const auto refuse = [&](int error) {
     throw Unsupported(words[0] + " cannot be started: " + std::strerror(error) + "; " + advice);

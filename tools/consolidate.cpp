@@ -72,7 +72,7 @@ int consolidate(const std::vector<std::string>& arguments) {
   } else {
     check_outside(options.to, "consolidate");
     std::string from = options.from;
-    if (HuggingFaceFolder::is_at(from)) {
+    if (is_hf_folder(from)) {
       hash = join_folder(options);
     } else {
       const Checkpoint checkpoint = usable_checkpoint(from);

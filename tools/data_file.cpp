@@ -4,7 +4,7 @@
 
 #include "tools/text.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::tools {
 
@@ -23,7 +23,7 @@ Contents contents_of(const std::string& path) {
   if (!is_regular_file(path)) return {};
   const File file = File::open(path);
   const int64_t bytes = file.size();
-  zero::Checksum checksum;
+  Checksum checksum;
   std::vector<std::byte> chunk(size_t{1} << 20);
   for (int64_t begin = 0; begin < bytes; begin += static_cast<int64_t>(chunk.size())) {
     const auto count = std::min(static_cast<int64_t>(chunk.size()), bytes - begin);

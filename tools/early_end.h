@@ -12,6 +12,6 @@ bool has_come(const std::string& kill_switch_path);  ///< "": never
 /// none.
 void refuse_kill_switch(const std::string& kill_switch_path);
 
-std::string name_of_signal(int signal);  ///< of those that an InterruptScope notes
+std::string name_of_signal(int signal);  ///< of those that an zero::InterruptScope notes
 
 }  // namespace zg::tools

@@ -21,7 +21,7 @@ int export_weights(const std::vector<std::string>& arguments) {
   check_model_flags(options.given, options.checkpoint);
   check_outside(options.hugging_face + "/config.json", "export");
   std::error_code ignored;  // two paths that cannot be compared are not one
-  const bool from_hf = HuggingFaceFolder::is_at(options.checkpoint);
+  const bool from_hf = is_hf_folder(options.checkpoint);
   if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
     throw ConfigError("--hf: " + options.hugging_face +
                       " is the folder to read; expected another one to write");
@@ -35,7 +35,7 @@ int export_weights(const std::vector<std::string>& arguments) {
   models::SpecialTokens tokens = settings.special_tokens;
   if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
   if (const std::string dropouts =
-          from_hf ? HuggingFaceFolder(known.path).model().dropouts : std::string();
+          from_hf ? open_hf_folder(known.path).model().dropouts : std::string();
       !dropouts.empty())
     std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n", known.path.c_str(),
                  dropouts.c_str());
@@ -43,8 +43,14 @@ int export_weights(const std::vector<std::string>& arguments) {
     std::fprintf(stderr,
                  "note: the tokenizer in %s stays; the model does not say which one it has\n",
                  options.hugging_face.c_str());
-  const std::string hash = export_hf(weights_of(known), {settings.model, tokens},
-                                     tokenizer ? &*tokenizer : nullptr, options.hugging_face);
+  const auto add_files = [&](FileSet& files) {
+    models::add_tokenizer(*tokenizer, files, "");
+    write_text(files.add("tokenizer_config.json"),
+               models::hf_tokenizer_config_json(*tokenizer, tokens, settings.model.block_size));
+  };
+  const std::string hash =
+      models::export_hugging_face(weights_of(known), {settings.model, tokens}, options.hugging_face,
+                                  tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr);
   std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), known.path.c_str(),
               hash.c_str());
   return 0;

@@ -19,13 +19,13 @@
 #include <utility>
 
 #include "tools/child.h"
-#include "tools/interrupt.h"
 #include "tools/machine.h"
 #include "tools/subcommands.h"
 #include "tools/text.h"
 #include "tools/values.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/processes.h"
+#include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
 namespace {
@@ -128,7 +128,7 @@ int check_stdout(int status) {
 int leave_last(int status) {
   using namespace std::chrono_literals;
   try {
-    if (zg::process_place() && !last_warning())
+    if (zg::process_place() && !zg::zero::last_warning())
       std::this_thread::sleep_for(status == 4 ? 1300ms : 1000ms);
   } catch (const zg::ConfigError&) {  // it is what has been reported
   }

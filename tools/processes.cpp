@@ -9,7 +9,7 @@
 #include "tools/text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::tools {
 namespace {
@@ -28,7 +28,7 @@ void refuse_strangers() {
 }
 
 std::string checksum_of(const std::string& bytes) {
-  return zero::checksum(std::as_bytes(std::span(bytes)));
+  return checksum(std::as_bytes(std::span(bytes)));
 }
 
 std::string offload_of(const zero::OffloadOptions& offload) {
@@ -49,7 +49,8 @@ std::string path_of(const Run& run) {
               (long long)options.score_samples, options.save.empty(), options.memory_json.empty(),
               (long long)options.dump_gradients_step.value_or(-1)) +
          offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf +
-         (run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
+         (run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder"
+                                                                     : "");
 }
 
 bool reads_checkpoint(const Run& run) { return run.checkpoint || run.initial; }

@@ -258,7 +258,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   settle_precision(options);
   std::optional<Settings> saved;
   Progress done;
-  if (options.resume != "auto" && HuggingFaceFolder::is_at(options.resume))
+  if (options.resume != "auto" && is_hf_folder(options.resume))
     throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
                       options.resume);
   // Before the choice, so that no other run saves or removes checkpoints there behind it.
@@ -277,7 +277,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   std::optional<Known> known;  // what the weights say that the run starts from
   if (saved) known = {*saved, run.resumed, run.checkpoint};
   if (!options.from_hf.empty()) {
-    const HuggingFaceFolder folder(options.from_hf);
+    const models::HuggingFaceFolder folder = open_hf_folder(options.from_hf);
     notes = adopt_hf(folder, options);
     known = {*settings_in(options.from_hf), options.from_hf};
   }
@@ -293,13 +293,13 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
   require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
   if (const std::string& path = options.initial_weights; !path.empty()) {
-    if (HuggingFaceFolder::is_at(path))
+    if (is_hf_folder(path))
       throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
     if (is_directory(path)) run.initial = zero::open_checkpoint(path);
     notes.push_back(check_initial_weights(path, run.initial, run.settings));
   }
   if (!options.from_hf.empty())
-    HuggingFaceFolder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
+    open_hf_folder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
   if (is_first_process(options))
     for (const std::string& note : notes)
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());

@@ -17,9 +17,9 @@
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_file.h"
 #include "zerograd/zero/consolidate.h"
-#include "zerograd/zero/safetensors.h"
 
 namespace zg::tools {
 namespace {
@@ -35,7 +35,7 @@ constexpr int64_t alibi_block_size = 2048;  // where nothing says it: ALiBi take
 bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
 
 /// Whose names a weights file has; absent: nobody's that we know.
-std::optional<models::Family> family_of(const zero::SafetensorsReader& reader) {
+std::optional<models::Family> family_of(const SafetensorsReader& reader) {
   for (const models::Family family : {models::Family::gpt, models::Family::bloom})
     if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
   return std::nullopt;
@@ -61,7 +61,7 @@ std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
 // Sizes that a weights file shows by the shapes of a family's names; heads leave no trace, and
 // without a table of positions its length leaves none.
 models::GPTConfig sizes_from_shapes(const std::string& path) {
-  const zero::SafetensorsReader reader(path);
+  const SafetensorsReader reader(path);
   const models::Family family = family_of(reader).value_or(models::Family::gpt);
   const models::DecoderNames& names = models::names_of(family);
   const auto has = [&](const std::string& name) { return reader.contains(name + ".weight"); };
@@ -137,16 +137,16 @@ void check_model(const Settings& settings, const std::map<std::string, Shape>& s
 }  // namespace
 
 std::optional<Settings> settings_in(const std::string& path) {
-  if (HuggingFaceFolder::is_at(path)) {
-    const HuggingFaceFolder folder(path);
+  if (is_hf_folder(path)) {
+    const models::HuggingFaceFolder folder = open_hf_folder(path);
     Settings settings{.model = folder.model().config};
-    if (folder.has_tokenizer()) settings.data.tokenizer = path;
+    if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     settings.special_tokens = folder.model().tokens;
     settings.micro_batch = default_micro_batch;
     return settings;
   }
   if (is_directory(path)) return settings_of(*zero::open_checkpoint(path));
-  const zero::SafetensorsReader reader(path);
+  const SafetensorsReader reader(path);
   const auto info = zero::info_of(reader);
   if (!info) return std::nullopt;
   std::map<std::string, Shape> shapes;
@@ -163,7 +163,7 @@ Settings settings_of(const zero::CheckpointReader& checkpoint) {
 }
 
 Known known_of(const std::string& path, const ModelOptions& options) {
-  if (HuggingFaceFolder::is_at(path)) return {*settings_in(path), path};
+  if (is_hf_folder(path)) return {*settings_in(path), path};
   if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
     return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
@@ -180,9 +180,9 @@ Known known_of(const std::string& path, const ModelOptions& options) {
   return {.settings = settings, .path = path, .bare = true};
 }
 
-zero::WeightSource weights_of(const Known& known) {
+WeightSource weights_of(const Known& known) {
   if (known.checkpoint) return zero::weights_of(known.checkpoint);
-  return is_directory(known.path) ? HuggingFaceFolder(known.path).weights(known.settings.model)
+  return is_directory(known.path) ? open_hf_folder(known.path).weights(known.settings.model)
                                   : zero::weights_of(known.path);
 }
 
@@ -292,7 +292,7 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
                                   const Settings& run) {
   const std::optional<Settings> settings =
       checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
-  if (!settings && !family_of(zero::SafetensorsReader(path))) return "";
+  if (!settings && !family_of(SafetensorsReader(path))) return "";
   const std::string found = checkpoint ? checkpoint->path() : path;
   const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);

@@ -58,7 +58,7 @@ Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder has of its own; absent: a bare file.
 std::optional<Settings> settings_in(const std::string& path);
 /// The weights of what known_of() found, with the positions that its model has.
-zero::WeightSource weights_of(const Known& known);
+WeightSource weights_of(const Known& known);
 
 /// The weights of --init, an open checkpoint or a file: ConfigError when their tokens mean
 /// something else than the run's, FileError with the flags that would do when they are of a model

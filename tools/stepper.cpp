@@ -171,8 +171,7 @@ void Stepper::load() {
   else if (!run_.options.initial_weights.empty())
     zero::load_weights(run_.options.initial_weights, *engine_);
   if (!run_.options.from_hf.empty())
-    zero::load_weights(HuggingFaceFolder(run_.options.from_hf).weights(run_.settings.model),
-                       *engine_);
+    zero::load_weights(open_hf_folder(run_.options.from_hf).weights(run_.settings.model), *engine_);
 }
 
 void Stepper::pass(Drill::Phase phase, int64_t step) {

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "tools/evaluation.h"
-#include "tools/interrupt.h"
 #include "tools/memory_json.h"
 #include "tools/run.h"
 #include "zerograd/models/gpt.h"
 #include "zerograd/runtime/mesh.h"
 #include "zerograd/zero/engine.h"
+#include "zerograd/zero/interrupt.h"
 #include "zerograd/zero/trainer.h"
 
 namespace zg::tools {
@@ -34,7 +34,7 @@ class Stepper {
   zero::Trainer& trainer() { return *trainer_; }
   /// From here on steps, validation and samples look for this stop before each micro-batch and each
   /// token, and end the run at it. Null: they do not.
-  void stop_with(CommonStop* stop) { stop_ = stop; }
+  void stop_with(zero::CommonStop* stop) { stop_ = stop; }
   Evaluation evaluation();
   double validation_loss();
   std::vector<int32_t> sample();  ///< the tokens of a short text
@@ -65,7 +65,7 @@ class Stepper {
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
   MemoryRows memory_;
-  CommonStop* stop_ = nullptr;
+  zero::CommonStop* stop_ = nullptr;
 };
 
 }  // namespace zg::tools

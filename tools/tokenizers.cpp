@@ -7,7 +7,7 @@
 #include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/models/utf8.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::tools {
 namespace {
@@ -91,7 +91,7 @@ bool mean_the_same(const Settings& a, const Settings& b) {
 
 std::string checksum_of(const models::Tokenizer& tokenizer) {
   const std::string json = models::tokenizer_json(tokenizer);
-  return zero::checksum(std::as_bytes(std::span(json)));
+  return checksum(std::as_bytes(std::span(json)));
 }
 
 models::Tokenizer tokenizer_named(const std::string& name, std::string_view text) {

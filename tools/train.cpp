@@ -1,7 +1,6 @@
 #include <cstdio>
 
 #include "tools/budgets.h"
-#include "tools/interrupt.h"
 #include "tools/planner.h"
 #include "tools/processes.h"
 #include "tools/restart.h"
@@ -10,6 +9,7 @@
 #include "tools/training.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
 namespace {
@@ -22,7 +22,7 @@ struct Ended {
 
 // Every rank that a failure reached says so; the first cause is the command's own error.
 Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
-                 const InterruptScope& interrupt, CommonStop& stop) {
+                 const zero::InterruptScope& interrupt, zero::CommonStop& stop) {
   try {
     Training training(run, ranks, device);
     const int status = training.run(interrupt, &stop);
@@ -34,10 +34,10 @@ Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
   }
 }
 
-int train_on_threads(const Run& run, const InterruptScope& interrupt) {
+int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
   int status = 0;
   bool finished = false;
-  CommonStop stop(run.options.ranks, interrupt);
+  zero::CommonStop stop(run.options.ranks, interrupt);
   std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
   run_local(static_cast<int>(run.options.ranks),
             [&](Communicator& ranks, const Device& device) {
@@ -70,7 +70,7 @@ int train_on_threads(const Run& run, const InterruptScope& interrupt) {
 
 // One of several processes: each is a rank and reports for itself.
 int train_as_process(const Run& prepared, const TrainOptions& given,
-                     const InterruptScope& interrupt) {
+                     const zero::InterruptScope& interrupt) {
   int status = 0;
   Run run = prepared;
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
@@ -94,7 +94,7 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
                          .device = run.options.place.device,
                          .type = run.options.place.type,
                          .dump_collectives = run.options.dump_collectives,
-                         .told_to_end = last_warning,
+                         .told_to_end = zero::last_warning,
                          .same = common_values(run)});
   } catch (const CommError& error) {
     throw CommError(text("rank %d/%d ends: %s", run.options.process->rank,
@@ -104,7 +104,7 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
 }
 
 int train_on_ranks(const Run& run, const TrainOptions& given) {
-  const InterruptScope interrupt;
+  const zero::InterruptScope interrupt;
   return run.options.process ? train_as_process(run, given, interrupt)
                              : train_on_threads(run, interrupt);
 }

@@ -150,7 +150,7 @@ void Training::announce() {
                         static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
 
-int Training::run(const InterruptScope& interrupt, CommonStop* stop) {
+int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
   interrupt_ = &interrupt;
   stepper_.stop_with(stop);
   try {

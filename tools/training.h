@@ -8,11 +8,11 @@
 #include "tools/console.h"
 #include "tools/deepspeed_log.h"
 #include "tools/evaluation.h"
-#include "tools/interrupt.h"
 #include "tools/metrics.h"
 #include "tools/stepper.h"
 #include "tools/tensorboard.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
 
@@ -25,7 +25,7 @@ class Training {
   /// The exit status; also after an error rank 0 prints the memory table. A signal that one rank
   /// gets counts for all; once the last step is saved it ends the process. `stop`: of ranks that
   /// are threads, which then stop within a step too; null: after it.
-  int run(const InterruptScope& interrupt, CommonStop* stop);
+  int run(const zero::InterruptScope& interrupt, zero::CommonStop* stop);
   const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
   bool finished() const { return finished_; }  ///< after run(): neither interrupted nor a drill
 
@@ -63,7 +63,7 @@ class Training {
   Communicator& ranks_;
   Device device_;
   const Settings& settings_;  ///< where the run began
-  const InterruptScope* interrupt_ = nullptr;
+  const zero::InterruptScope* interrupt_ = nullptr;
   Stepper stepper_;
   zero::Engine& engine_;
   zero::Trainer& trainer_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/autograd/weights.h"
 #include "zerograd/runtime/api.h"
 #include "zerograd/zero/engine.h"
 
@@ -112,20 +113,6 @@ ZG_API void verify_checkpoint(const std::string& path);
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 ZG_API void load_checkpoint(const CheckpointReader& checkpoint, Engine& engine);
 
-/// Weights by parameter name, wherever they lie.
-struct WeightSource {
-  std::string path;  ///< for errors
-  std::map<std::string, Shape> shapes;
-  /// Of one that is in `shapes`, when it is asked for.
-  std::function<std::vector<float>(const std::string& name)> read;
-  /// A part of it, where that can be read without the whole; else absent.
-  std::function<std::vector<float>(const std::string& name, const Slice& part)> read_part = {};
-  /// `count` elements from `begin` on, where those can be read without the whole: nullopt for one
-  /// of which that is not so; absent where it is so of none.
-  std::function<std::optional<std::vector<float>>(const std::string& name, int64_t begin,
-                                                  int64_t count)>
-      read_range = {};
-};
 /// A plain safetensors file's floating tensors or a checkpoint's masters. FileError.
 ZG_API WeightSource weights_of(const std::string& path);
 ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoint);

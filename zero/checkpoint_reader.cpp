@@ -6,7 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/zero/piece_checksum.h"
 #include "zerograd/zero/piece_sequence.h"
 #include "zerograd/zero/slices.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/manifest.h"
-#include "zerograd/zero/safetensors.h"
 
 namespace zg::zero {
 

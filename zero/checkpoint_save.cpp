@@ -12,12 +12,12 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_layout.h"
 #include "zerograd/zero/checkpoint_reader.h"
 #include "zerograd/zero/manifest.h"
 #include "zerograd/zero/mesh_sums.h"
 #include "zerograd/zero/piece_checksum.h"
-#include "zerograd/zero/safetensors.h"
 #include "zerograd/zero/snapshot.h"
 #include "zerograd/zero/unfinished_folder.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/zero/checkpoint_layout.h"
 #include "zerograd/zero/checkpoint_reader.h"
-#include "zerograd/zero/checksum.h"
 #include "zerograd/zero/piece_checksum.h"
 #include "zerograd/zero/unfinished_folder.h"
 

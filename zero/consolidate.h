@@ -5,8 +5,8 @@
 
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/safetensors.h"
 
 // Checkpoints to single files of weights and back, a few MiB at a time: neither direction holds a
 // tensor, let alone a model, in memory.

@@ -3,7 +3,7 @@
 
 #include "zerograd/kernels/elementwise.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/snapshot.h"
 #include "zerograd/zero/transfer.h"

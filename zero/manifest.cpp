@@ -8,10 +8,10 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/zero/checkpoint_layout.h"
-#include "zerograd/zero/checksum.h"
 #include "zerograd/zero/piece_checksum.h"
-#include "zerograd/zero/safetensors_format.h"
 
 namespace zg::zero {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::zero {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/manifest.h"
 #include "zerograd/zero/piece_checksum.h"
-#include "zerograd/zero/safetensors.h"
 
 namespace zg::zero {
 

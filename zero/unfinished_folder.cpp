@@ -5,8 +5,8 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/zero/checkpoint_layout.h"
-#include "zerograd/zero/checksum.h"
 
 namespace zg::zero {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/zero/checkpoint_layout.h"
-#include "zerograd/zero/checksum.h"
 #include "zerograd/zero/piece_checksum.h"
-#include "zerograd/zero/safetensors_format.h"
 
 // A checkpoint's manifest, as it comes and with the checksum that its content has: whoever wants to
 // deceive the reader can compute it too.
@@ -26,7 +26,7 @@ void read(const std::string& text) {
     return;
   }
   const auto addressable = [](const Shape& shape) {
-    if (!zero::is_addressable(shape.extents())) report("too large", shape.str());
+    if (!is_addressable(shape.extents())) report("too large", shape.str());
   };
   for (const auto& [name, shape] : manifest.parameters) addressable(shape);
   for (const zero::Manifest::Piece& piece : manifest.pieces) {
@@ -61,7 +61,7 @@ std::string with_checksum(const std::string& text) {
   if (!object.is_object()) return "";
   object.erase("checksum");
   const std::string content = object.dump();
-  object["checksum"] = zero::checksum(std::as_bytes(std::span(content)));
+  object["checksum"] = checksum(std::as_bytes(std::span(content)));
   return object.dump(1) + "\n";
 }
 

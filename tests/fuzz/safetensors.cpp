@@ -1,4 +1,4 @@
-#include "zerograd/zero/safetensors_format.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
@@ -10,10 +10,10 @@ namespace {
 const std::string path = "f";
 
 void read(const std::string& text, int64_t data_bytes) {
-  const int64_t begin = zero::safetensors_length_bytes + static_cast<int64_t>(text.size());
-  zero::SafetensorsHeader header;
+  const int64_t begin = safetensors_length_bytes + static_cast<int64_t>(text.size());
+  SafetensorsHeader header;
   try {
-    header = zero::parse_safetensors_header(path, text, begin, begin + data_bytes);
+    header = parse_safetensors_header(path, text, begin, begin + data_bytes);
   } catch (const FileError& error) {
     if (!std::string(error.what()).starts_with("safetensors: f: "))
       report("an error without its file", error.what());

@@ -9,7 +9,7 @@
 #include "zerograd/models/hugging_face.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors_folder.h"
 
 // tests/reference/bloom.py makes the fixture with transformers.
 using namespace zg;
@@ -28,7 +28,7 @@ GPTConfig fixture_config() {
 json fixture_json() { return json::parse(read_text(fixture + "/config.json")); }
 
 void load(GPTCase& model) {
-  const zero::SafetensorsFolder folder(fixture);
+  const SafetensorsFolder folder(fixture);
   const std::vector<HFTensor> tensors = hf_tensors(model.gpt.config());
   CHECK(tensors.size() == model.store.parameters().size());
   CHECK(tensors.size() == folder.names().size());
@@ -48,7 +48,7 @@ double distance(const std::vector<double>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
-  const zero::SafetensorsReader answers(fixture + "/answers.safetensors");
+  const SafetensorsReader answers(fixture + "/answers.safetensors");
   const std::vector<float> expected = answers.read_floats("logits");
   std::vector<int64_t> ids(24);
   const File file = File::open(fixture + "/answers.safetensors");
@@ -72,7 +72,7 @@ TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
 }
 
 TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
-  const zero::SafetensorsReader answers(fixture + "/answers.safetensors");
+  const SafetensorsReader answers(fixture + "/answers.safetensors");
   const double expected = json::parse(read_text(fixture + "/expected.json")).at("loss");
   std::vector<int32_t> ids, targets;
   for (int i = 0; i < 64; ++i) {

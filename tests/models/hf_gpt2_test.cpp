@@ -10,7 +10,7 @@
 #include "tests/models/gpt_case.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors_folder.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -30,8 +30,8 @@ json fixture_json() { return json::parse(read_text(fixture + "/config.json")); }
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face GPT-2 are PyTorch's") {
-  const zero::SafetensorsFolder folder(fixture);
-  const zero::SafetensorsReader expected(fixture + "/logits.safetensors");
+  const SafetensorsFolder folder(fixture);
+  const SafetensorsReader expected(fixture + "/logits.safetensors");
   const std::vector<float> logits = expected.read_floats("logits");
   std::vector<int64_t> ids(24);
   const File file = File::open(fixture + "/logits.safetensors");

@@ -9,7 +9,7 @@
 #include "tests/models/tokenizer_text.h"
 #include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -31,11 +31,9 @@ const MixedText& mixed_text() {
 }
 
 std::string hash_of(const std::vector<int32_t>& ids) {
-  return zero::checksum(std::as_bytes(std::span(ids)));
+  return checksum(std::as_bytes(std::span(ids)));
 }
-std::string hash_of(const std::string& text) {
-  return zero::checksum(std::as_bytes(std::span(text)));
-}
+std::string hash_of(const std::string& text) { return checksum(std::as_bytes(std::span(text))); }
 
 // A vocabulary of the 256 bytes, and merges of them.
 TokenizerParts bytes_and(std::vector<Merge> merges) {

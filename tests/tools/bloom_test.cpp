@@ -6,7 +6,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 // BLOOM through the command; the folder of Hugging Face's is made by tests/reference/bloom.py.
 namespace zg::testing {
@@ -59,8 +59,8 @@ void check_refused(int status, const std::string& line, const std::string& what)
 /// The tensors of a file under the names that `rename` gives them, "" for those to leave out.
 template <class Rename>
 void write_renamed(const std::string& from, const std::string& to, const Rename& rename) {
-  const zero::SafetensorsReader reader(from);
-  std::vector<zero::SafetensorsWriter::Entry> entries;
+  const SafetensorsReader reader(from);
+  std::vector<SafetensorsWriter::Entry> entries;
   std::vector<std::vector<float>> values;
   for (const auto& [name, entry] : reader.entries()) {
     const std::string renamed = rename(name);
@@ -68,7 +68,7 @@ void write_renamed(const std::string& from, const std::string& to, const Rename&
     entries.push_back({renamed, DType::f32, entry.shape});
     values.push_back(reader.read_floats(name));
   }
-  zero::SafetensorsWriter writer(to, entries, {});
+  SafetensorsWriter writer(to, entries, {});
   for (const auto& tensor : values) writer.write_floats(tensor);
   writer.finish();
 }
@@ -123,7 +123,7 @@ TEST_CASE("positions are a choice of either family and come back from a checkpoi
   const std::string files[] = {folder / "a.safetensors", folder / "b.safetensors"};
   CHECK(zerograd("consolidate " + gpt + " " + files[0]).status == 0);
   CHECK(zerograd("consolidate " + bloom + " " + files[1]).status == 0);
-  const zero::SafetensorsReader ours(files[0]), theirs(files[1]);
+  const SafetensorsReader ours(files[0]), theirs(files[1]);
   CHECK(!ours.contains("transformer.wpe.weight"));
   CHECK(ours.contains("transformer.wte.weight"));
   CHECK(theirs.entries().at("transformer.position_embeddings.weight").shape == Shape{11, 12});
@@ -157,8 +157,7 @@ TEST_CASE("a Hugging Face BLOOM trains from transformers' loss and comes back as
                           "n_head", "layer_norm_epsilon", "tie_word_embeddings"})
     CHECK(config.at(key) == first.at(key));
   CHECK(config.at("seq_length") == 16);
-  const zero::SafetensorsReader ours(out + "/model.safetensors"),
-      theirs(fixture + "/model.safetensors");
+  const SafetensorsReader ours(out + "/model.safetensors"), theirs(fixture + "/model.safetensors");
   CHECK(ours.metadata().at("format") == "pt");
   CHECK(ours.entries().size() == theirs.entries().size());
   for (const auto& [name, entry] : theirs.entries()) {

@@ -5,7 +5,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 namespace zg::testing {
 namespace {
@@ -24,12 +24,11 @@ std::string evaluated(const std::string& what) {
 
 /// A safetensors file of so many tensors of 4 MiB, with one of two elements first.
 void write_large(const std::string& path, int64_t tensors) {
-  std::vector<zero::SafetensorsWriter::Entry> entries = {
-      {"transformer.wte.weight", DType::f32, {1, 2}},
-      {"transformer.wpe.weight", DType::f32, {2, 2}}};
+  std::vector<SafetensorsWriter::Entry> entries = {{"transformer.wte.weight", DType::f32, {1, 2}},
+                                                   {"transformer.wpe.weight", DType::f32, {2, 2}}};
   for (int64_t i = 0; i < tensors; ++i)
     entries.push_back({"w" + std::to_string(i), DType::f32, {1024, 1024}});
-  zero::SafetensorsWriter writer(path, entries);
+  SafetensorsWriter writer(path, entries);
   writer.write_floats(std::vector<float>(2, 1.0f));
   writer.write_floats(std::vector<float>(4, 1.0f));
   for (int64_t i = 0; i < tensors; ++i)
@@ -51,7 +50,7 @@ TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on 
     CHECK(outcome.status == 0);
     CHECK(outcome.out == "saved " + file + " of " + save + "/step_3\nparam_hash " + hash + "\n");
     const bool tied = contains(flags, "--tied");
-    CHECK(zero::SafetensorsReader(file).contains("lm_head.weight") == !tied);
+    CHECK(SafetensorsReader(file).contains("lm_head.weight") == !tied);
     CHECK(evaluated(file) == evaluated(save));
     CHECK(zerograd("eval " + file + " --n-head 2").status == 2);
 
@@ -73,7 +72,7 @@ TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on 
 
     const std::string half = folder / "half.safetensors";
     REQUIRE(zerograd("consolidate " + save + " " + half + " --dtype bf16").status == 0);
-    CHECK(zero::SafetensorsReader(half).entries().begin()->second.dtype == DType::bf16);
+    CHECK(SafetensorsReader(half).entries().begin()->second.dtype == DType::bf16);
     evaluated(half);
   }
 }

@@ -8,7 +8,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/models/text/tokenizer_files.h"
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 // Folders of Hugging Face's; the fixture is made by tests/reference/make_hf_fixtures.py.
 namespace zg::testing {
@@ -51,8 +51,8 @@ std::string hash_of(const std::string& line) {
 /// Some tensors of the fixture, renamed, into a file.
 template <class Rename>
 void write_part(const std::string& path, const Rename& rename) {
-  const zero::SafetensorsReader reader(fixture + "/model.safetensors");
-  std::vector<zero::SafetensorsWriter::Entry> entries;
+  const SafetensorsReader reader(fixture + "/model.safetensors");
+  std::vector<SafetensorsWriter::Entry> entries;
   std::vector<std::vector<float>> values;
   for (const auto& [name, entry] : reader.entries()) {
     const std::string renamed = rename(name);
@@ -60,7 +60,7 @@ void write_part(const std::string& path, const Rename& rename) {
     entries.push_back({renamed, DType::f32, entry.shape});
     values.push_back(reader.read_floats(name));
   }
-  zero::SafetensorsWriter writer(path, entries, {{"format", "pt"}});
+  SafetensorsWriter writer(path, entries, {{"format", "pt"}});
   for (const auto& tensor : values) writer.write_floats(tensor);
   writer.finish();
 }
@@ -136,12 +136,12 @@ TEST_CASE("a Hugging Face GPT-2 trains from PyTorch's loss and comes back as it 
     const std::string hash = hash_of("export " + from + " --hf " + out);
     CHECK(hash == (from == save ? hash_of("train --score-samples 0 --resume " + save) : start));
     CHECK(hash_of(train(folder, out, "--steps 0")) == hash);
-    const zero::SafetensorsReader reader(out + "/model.safetensors");
+    const SafetensorsReader reader(out + "/model.safetensors");
     CHECK(reader.metadata().at("format") == "pt");
     CHECK(reader.entries().at("transformer.h.1.attn.c_attn.weight").shape == Shape{8, 24});
     CHECK(!reader.contains("lm_head.weight"));
   }
-  const zero::SafetensorsReader ours(folder / "start_hf/model.safetensors"),
+  const SafetensorsReader ours(folder / "start_hf/model.safetensors"),
       theirs(fixture + "/model.safetensors");
   for (const auto& [name, entry] : ours.entries())
     CHECK(ours.read_floats(name) == theirs.read_floats(name));
@@ -162,7 +162,7 @@ TEST_CASE("a head of its own is exported and loaded as one") {
   const json config = json::parse(read_file(out + "/config.json"));
   CHECK(config.at("tie_word_embeddings") == false);
   CHECK(config.at("resid_pdrop") == 0.25);
-  CHECK(zero::SafetensorsReader(out + "/model.safetensors").contains("lm_head.weight"));
+  CHECK(SafetensorsReader(out + "/model.safetensors").contains("lm_head.weight"));
   CHECK(hash_of(train(folder, out, "--steps 0")) == hash);
 }
 

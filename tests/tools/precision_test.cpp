@@ -5,7 +5,7 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::testing {
 namespace {
@@ -253,7 +253,7 @@ TEST_CASE("a checkpoint that knew no schedules and presets goes on as it was") {
     CHECK(manifest.at("config").at("run").erase(name) == 1);
   manifest.erase("checksum");
   const std::string text = manifest.dump();
-  manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+  manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
   write_file(manifest_path, manifest.dump(1) + "\n");
   CHECK(train("train --steps 3 --score-samples 0 --resume " + save).hash ==
         train(run + "--steps 3").hash);

@@ -8,8 +8,8 @@
 #include "tests/checkpoint_churn.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/consolidate.h"
-#include "zerograd/zero/safetensors.h"
 
 // Commands beside a run that saves and removes checkpoints.
 namespace zg::testing {
@@ -84,7 +84,7 @@ TEST_CASE(
     const Outcome read = zerograd("consolidate " + hf + " " + file);
     CAPTURE(read.error);
     if (read.status == 0) {
-      const auto metadata = zero::SafetensorsReader(file).metadata();
+      const auto metadata = SafetensorsReader(file).metadata();
       CHECK(contains(metadata.at(zero::config_metadata),
                      heads_of.at(line_after(read.out, "param_hash "))));
       continue;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/tools/command.h"
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 // The command against what PyTorch computed from the same weights and batches; the fixtures are
 // made by tests/reference/make_fixtures.py.
@@ -60,7 +60,7 @@ struct Comparison {
 };
 
 Comparison compare_gradients(const std::string& path) {
-  const zero::SafetensorsReader ours(path), theirs(fixtures + "gradients.safetensors");
+  const SafetensorsReader ours(path), theirs(fixtures + "gradients.safetensors");
   REQUIRE(ours.entries().size() == theirs.entries().size());
   Comparison worst;
   for (const auto& [name, entry] : theirs.entries()) {

@@ -7,9 +7,9 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/consolidate.h"
-#include "zerograd/zero/safetensors.h"
 
 // Checkpoints that somebody else wrote, with the checksums that they should have.
 namespace zg::testing {
@@ -40,7 +40,7 @@ class Forged {
     Json changed = manifest_;
     change(changed);
     const std::string text = changed.dump();
-    changed["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+    changed["checksum"] = checksum(std::as_bytes(std::span(text)));
     write_file(file(), changed.dump(1) + "\n");
   }
   /// The command's output about it. It ends by itself and in no time.
@@ -78,7 +78,7 @@ TEST_CASE("settings in a file that are nested without end are refused by every c
   const TemporaryFolder folder;
   const std::string deep = std::string(200000, '[') + std::string(200000, ']');
   const std::string file = folder / "deep.safetensors";
-  zero::SafetensorsWriter writer(
+  SafetensorsWriter writer(
       file, {{"transformer.wte.weight", DType::f32, {1, 2}}},
       {{zero::config_metadata, R"({"model":{},"data":{},"run":{},"x":)" + deep + "}"}});
   writer.write_floats(std::vector<float>(2, 1.0f));

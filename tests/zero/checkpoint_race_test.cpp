@@ -10,9 +10,9 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_reader.h"
 #include "zerograd/zero/consolidate.h"
-#include "zerograd/zero/safetensors.h"
 
 // Readers beside a run that saves and removes checkpoints.
 using namespace zg;
@@ -73,7 +73,7 @@ TEST_CASE("a checkpoint that is open can be read when it was removed or replaced
 TEST_CASE("a checkpoint of more shards than a process may have files open is read") {
   const TemporaryFolder folder;
   {
-    zero::SafetensorsWriter writer(folder / "weights", {{"w", DType::f32, {300}}});
+    SafetensorsWriter writer(folder / "weights", {{"w", DType::f32, {300}}});
     writer.write_floats(std::vector<float>(300, 2.0f));
     writer.finish();
   }

@@ -8,8 +8,8 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -111,7 +111,7 @@ TEST_CASE("each rank writes its own shard, and together they tile every paramete
   int64_t elements = 0;
   names.erase("manifest.json");
   for (const std::string& name : names) {
-    const zero::SafetensorsReader shard(step + "/" + name);
+    const SafetensorsReader shard(step + "/" + name);
     for (const auto& [tensor, entry] : shard.entries()) elements += entry.shape.numel();
   }
   int64_t expected = 0;

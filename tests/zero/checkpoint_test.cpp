@@ -11,8 +11,8 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/checksum.h"
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -276,7 +276,7 @@ TEST_CASE("a file of the run's own has a name that stays in its folder and is no
     manifest["files"] = files;
     manifest.erase("checksum");
     const std::string text = manifest.dump();
-    manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+    manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
     write_file(path + "/manifest.json", manifest.dump(1) + "\n");
     const std::string error = file_error([&] { zero::read_checkpoint_info(path); });
     CHECK(contains(error, "checkpoint: " + path + "/manifest.json: "));
@@ -295,7 +295,7 @@ TEST_CASE("pieces of a parameter in several shards are put together by offset") 
   const std::vector<float> gain = engine.read(toy.gain, State::master);
   const std::vector<float> head(gain.begin(), gain.begin() + 64),
       tail(gain.begin() + 64, gain.end());
-  zero::SafetensorsWriter writer(
+  SafetensorsWriter writer(
       path + "/shard_00001.safetensors",
       {{"gain:master@64", DType::f32, {65}}, {"gain:master@0", DType::f32, {64}}});
   writer.write_floats(tail);
@@ -310,7 +310,7 @@ TEST_CASE("pieces of a parameter in several shards are put together by offset") 
     manifest["tensors"] = tensors;
     manifest.erase("checksum");
     const std::string text = manifest.dump();
-    manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+    manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
     std::ofstream(path + "/manifest.json") << manifest.dump(1) << "\n";
   };
   const auto part = [&](const char* name, const std::vector<float>& values) {
@@ -318,7 +318,7 @@ TEST_CASE("pieces of a parameter in several shards are put together by offset") 
                 {"dtype", "F32"},
                 {"shape", {values.size()}},
                 {"file", "shard_00001.safetensors"},
-                {"xxh3_128", zero::checksum(std::as_bytes(std::span(values)))}};
+                {"xxh3_128", checksum(std::as_bytes(std::span(values)))}};
   };
   rewrite({part("gain:master@64", tail), part("gain:master@0", head)});
   CHECK_NOTHROW(zero::verify_checkpoint(path));
@@ -367,11 +367,11 @@ TEST_CASE("weights come from a plain file by name, widened, and errors say what 
   const Toy toy;
   const TemporaryFolder folder;
   const auto write = [&](const std::string& skip, DType dtype) {
-    std::vector<zero::SafetensorsWriter::Entry> entries = {{"ids", DType::i64, {1}}};
+    std::vector<SafetensorsWriter::Entry> entries = {{"ids", DType::i64, {1}}};
     for (const auto& [name, parameter] : toy.store.by_name())
       if (name != skip) entries.push_back({name, dtype, parameter->shape});
     if (!skip.empty()) entries.push_back({"h." + skip, dtype, toy.store.find(skip)->shape});
-    zero::SafetensorsWriter writer(folder / "w", entries);
+    SafetensorsWriter writer(folder / "w", entries);
     writer.write(std::vector<std::byte>(8));
     for (size_t i = 1; i < entries.size(); ++i) {
       const Tensor values = random_tensor(entries[i].shape, dtype, Device::cpu(), i);
@@ -412,7 +412,7 @@ TEST_CASE("dumped gradients are the mean over the micro-batches, by name") {
     run_micro_batch(engine, gradients);
   }
   zero::dump_gradients(folder / "g", engine);
-  const zero::SafetensorsReader reader(folder / "g");
+  const SafetensorsReader reader(folder / "g");
   CHECK(reader.entries().size() == 4);
   CHECK(reader.entries().at("a.weight").shape == Shape{5, 31});
   CHECK(reader.read_floats("z.bias") == std::vector<float>(7, 0.0f));
@@ -439,7 +439,7 @@ TEST_CASE("a parameter that is longer than what is read at once loads whole, fro
   const std::string step = zero::save_checkpoint(folder.path(), saved, info_of(saved));
   const std::string hash = saved.parameter_hash(), file = folder / "weights.safetensors";
   {
-    zero::SafetensorsWriter writer(file, {{parameter.name, DType::f32, parameter.shape}});
+    SafetensorsWriter writer(file, {{parameter.name, DType::f32, parameter.shape}});
     writer.write_floats(saved.read(parameter, State::master));
     writer.finish();
   }

@@ -10,7 +10,7 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -44,7 +44,7 @@ TEST_CASE("a consolidated file is the live masters, bit for bit, whoever saved t
       const std::string file = folder / "weights.safetensors";
       const std::string hash = save(folder / "save", ranks, stage, compute);
       CHECK(zero::consolidate(folder / "save", file, DType::f32) == hash);
-      const zero::SafetensorsReader reader(file);
+      const SafetensorsReader reader(file);
       CHECK(reader.metadata().at(zero::config_metadata) == R"({"lr":0.5})");
       CHECK(reader.metadata().at("format") == "pt");
       const Toy toy;
@@ -61,7 +61,7 @@ TEST_CASE("a consolidated file is the live masters, bit for bit, whoever saved t
       for (const auto& [name, parameter] : toy.store.by_name()) {
         std::vector<float> expected = reader.read_floats(name);
         for (float& value : expected) value = rounded(value, DType::bf16);
-        CHECK(zero::SafetensorsReader(half).read_floats(name) == expected);
+        CHECK(SafetensorsReader(half).read_floats(name) == expected);
       }
     }
 }
@@ -75,7 +75,7 @@ TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
   Engine engine(toy.store, Device::cpu(), {.seed = 5});
   zero::save_checkpoint(folder / "save", engine, {.config_json = "{}", .files = files});
   const std::string hash = zero::consolidate(folder / "save", file, DType::f32);
-  const auto info = zero::info_of(zero::SafetensorsReader(file));
+  const auto info = zero::info_of(SafetensorsReader(file));
   REQUIRE(info);
   CHECK(info->config_json == "{}");
   CHECK(info->files == files);
@@ -86,19 +86,18 @@ TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
   // From weights that are read as they are asked for, the same file.
   const std::string again = folder / "again.safetensors";
   CHECK(zero::consolidate(zero::weights_of(folder / "save"), *info, again, DType::f32) == hash);
-  CHECK(zero::info_of(zero::SafetensorsReader(again))->files == files);
-  CHECK(zero::SafetensorsReader(again).header_checksum() ==
-        zero::SafetensorsReader(file).header_checksum());
+  CHECK(zero::info_of(SafetensorsReader(again))->files == files);
+  CHECK(SafetensorsReader(again).header_checksum() == SafetensorsReader(file).header_checksum());
 
-  zero::SafetensorsWriter bare(folder / "bare", {}, {{"format", "pt"}});
+  SafetensorsWriter bare(folder / "bare", {}, {{"format", "pt"}});
   bare.finish();
-  CHECK(!zero::info_of(zero::SafetensorsReader(folder / "bare")));
-  zero::SafetensorsWriter forged(folder / "forged", {},
-                                 {{zero::config_metadata, "{}"}, {"zerograd_file:../x", "y"}});
+  CHECK(!zero::info_of(SafetensorsReader(folder / "bare")));
+  SafetensorsWriter forged(folder / "forged", {},
+                           {{zero::config_metadata, "{}"}, {"zerograd_file:../x", "y"}});
   forged.finish();
-  CHECK(contains(
-      message_of<FileError>([&] { zero::info_of(zero::SafetensorsReader(folder / "forged")); }),
-      "metadata: '../x'; expected the name of a file of a checkpoint"));
+  CHECK(
+      contains(message_of<FileError>([&] { zero::info_of(SafetensorsReader(folder / "forged")); }),
+               "metadata: '../x'; expected the name of a file of a checkpoint"));
 }
 
 TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of zero") {
@@ -138,7 +137,7 @@ TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of ze
 TEST_CASE("a tensor without elements is in one shard of a split, and nothing is missing") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors";
-  zero::SafetensorsWriter writer(file, {{"empty", DType::f32, {0, 4}}, {"w", DType::f32, {3}}});
+  SafetensorsWriter writer(file, {{"empty", DType::f32, {0, 4}}, {"w", DType::f32, {3}}});
   writer.write_floats({});
   writer.write_floats(std::vector<float>{1, 2, 3});
   writer.finish();
@@ -155,7 +154,7 @@ TEST_CASE("damage ends a consolidation without a file") {
   const TemporaryFolder folder;
   save(folder / "save", 2, 1, DType::f32);
   const std::string shard = folder / "save/step_1/shard_00001.safetensors";
-  const zero::SafetensorsReader reader(shard);
+  const SafetensorsReader reader(shard);
   for (const auto& [name, entry] : reader.entries()) {
     std::fstream stream(shard, std::ios::in | std::ios::out | std::ios::binary);
     const auto flip = [&] {
@@ -174,7 +173,7 @@ TEST_CASE("damage ends a consolidation without a file") {
     fs::remove(folder / "file");
     flip();
   }
-  zero::SafetensorsWriter writer(folder / "ids", {{"ids", DType::i64, {0}}});
+  SafetensorsWriter writer(folder / "ids", {{"ids", DType::i64, {0}}});
   writer.finish();
   CHECK(
       contains(message_of<FileError>([&] { zero::split(folder / "ids", folder / "none", {}, 1); }),

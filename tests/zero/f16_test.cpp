@@ -9,8 +9,8 @@
 #include "zerograd/models/data.h"
 #include "zerograd/models/gpt.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -97,7 +97,7 @@ TEST_CASE("f16: the scale is in the gradients, and out of the norm and of the up
     CHECK(scaled.read(toy.gain, State::gradient)[5] == 1024.0f * gradients[&toy.gain][5]);
     const TemporaryFolder folder;
     zero::dump_gradients(folder / "g", scaled);
-    CHECK(zero::SafetensorsReader(folder / "g").read_floats("gain") == gradients[&toy.gain]);
+    CHECK(SafetensorsReader(folder / "g").read_floats("gain") == gradients[&toy.gain]);
     run_micro_batch(plain, gradients);
     const StepResult result = scaled.step(1e-2f);
     CHECK(result.gradient_norm == plain.step(1e-2f).gradient_norm);

@@ -146,7 +146,7 @@ TEST_CASE("weights of a checkpoint of a mesh, and of one file, load into any mes
         if (engine.parameter_hash() == hash) throw ShapeError("nothing was trained");
       }
       // As Hugging Face weights come: whole parameters, by name.
-      zero::WeightSource whole = zero::weights_of(folder / "mesh");
+      WeightSource whole = zero::weights_of(folder / "mesh");
       whole.read_part = {};
       zero::load_weights(whole, engine);
       require_hash(engine, hash, "from whole parameters");

@@ -10,10 +10,10 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/checksum.h"
 #include "zerograd/zero/consolidate.h"
-#include "zerograd/zero/safetensors.h"
 
 // What disks, networks and people do to files: all of it is found, and named by file, tensor and
 // place.
@@ -72,7 +72,7 @@ size_t header_bytes(const std::string& shard) {
 }
 
 /// PARAMETER:STATE@OFFSET whose bytes of the shard hold that one.
-std::string tensor_at(const zero::SafetensorsReader& reader, int64_t byte) {
+std::string tensor_at(const SafetensorsReader& reader, int64_t byte) {
   for (const auto& [name, entry] : reader.entries())
     if (entry.begin <= byte && byte < entry.end) return name;
   return "none";
@@ -92,7 +92,7 @@ TEST_CASE("a flipped bit in any 4 KiB of data is found in its tensor") {
   const Saved saved(2, 50000);
   for (int rank : {0, 1}) {
     const std::string shard = saved.shard(rank), whole = read_file(shard);
-    const zero::SafetensorsReader reader(shard);
+    const SafetensorsReader reader(shard);
     for (size_t at = header_bytes(shard), bit = 0; at < whole.size(); at += 4096, ++bit) {
       std::string bytes = whole;
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit % 8));
@@ -194,7 +194,7 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
     change(manifest);
     manifest.erase("checksum");
     const std::string text = manifest.dump();
-    manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+    manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
     write_file(saved.manifest, manifest.dump(1) + "\n");
     const std::vector<std::string> damages = saved.damages();
     return damages.empty() ? "none" : damages.front();
@@ -247,14 +247,14 @@ TEST_CASE("a slice without elements is read at once, however many blocks it says
   manifest["parameters"]["none"] = {0};
   for (const std::string state : {"master", "moment1", "moment2"}) {
     const std::string name = "none:" + state + "@0/576460752303423488x1x0/0+1";
-    zero::SafetensorsWriter writer(saved.step + "/" + state, {{name, DType::f32, {0}}});
+    SafetensorsWriter writer(saved.step + "/" + state, {{name, DType::f32, {0}}});
     writer.finish();
     manifest["tensors"].push_back(
-        {{"name", name}, {"shape", {0}}, {"file", state}, {"xxh3_128", zero::checksum({})}});
+        {{"name", name}, {"shape", {0}}, {"file", state}, {"xxh3_128", checksum({})}});
   }
   manifest.erase("headers");
   const std::string text = manifest.dump();
-  manifest["checksum"] = zero::checksum(std::as_bytes(std::span(text)));
+  manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
   write_file(saved.manifest, manifest.dump(1) + "\n");
   CHECK(zero::consolidate(*zero::open_checkpoint(saved.step), saved.folder / "file", DType::f32)
             .size() == 32);

@@ -18,6 +18,8 @@ set(ZG_ENGINE_HEADERS
     runtime/processes.h
     runtime/random.h
     runtime/shape.h
+    runtime/storage/safetensors.h
+    runtime/storage/safetensors_folder.h
     runtime/swap.h
     runtime/tensor.h
     runtime/trace.h
@@ -45,6 +47,7 @@ set(ZG_ENGINE_HEADERS
     autograd/parameter.h
     autograd/pipeline.h
     autograd/tape.h
+    autograd/weights.h
     zero/batch_rampup.h
     zero/checkpoint_directory.h
     zero/checkpoint_file.h
@@ -52,11 +55,10 @@ set(ZG_ENGINE_HEADERS
     zero/config.h
     zero/consolidate.h
     zero/engine.h
+    zero/interrupt.h
     zero/loss_scale.h
     zero/model_states.h
     zero/precision.h
-    zero/safetensors.h
-    zero/safetensors_folder.h
     zero/schedule.h
     zero/trainer.h
     models/data.h

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
-namespace zg::zero {
+namespace zg {
 
 /// The tensors of a folder as Hugging Face's transformers writes one: model.safetensors, or the
 /// files that model.safetensors.index.json spreads them over. Throws FileError naming file, tensor
@@ -37,4 +37,4 @@ class ZG_API SafetensorsFolder {
 ZG_API std::map<std::string, std::string> weight_map_from(const std::string& text,
                                                           const std::string& path);
 
-}  // namespace zg::zero
+}  // namespace zg

@@ -1,11 +1,11 @@
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 #define XXH_INLINE_ALL  // header-only: users of a static library need not link libxxhash
 #include <xxhash.h>
 
 #include <new>
 
-namespace zg::zero {
+namespace zg {
 namespace {
 
 std::string hex_of(const XXH128_hash_t& hash) {
@@ -44,4 +44,4 @@ std::string checksum(std::span<const std::byte> bytes) {
   return hex_of(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
-}  // namespace zg::zero
+}  // namespace zg

@@ -1,13 +1,12 @@
-#include "zerograd/zero/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors_folder.h"
 
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/checkpoint_layout.h"
-#include "zerograd/zero/safetensors_format.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 
-namespace zg::zero {
+namespace zg {
 namespace {
 
 using nlohmann::json;
@@ -101,4 +100,4 @@ std::vector<float> SafetensorsFolder::read_floats(const std::string& name, int64
   return place_of_.at(name)->read_floats(name, begin, numel);
 }
 
-}  // namespace zg::zero
+}  // namespace zg

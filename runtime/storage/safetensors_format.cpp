@@ -1,4 +1,4 @@
-#include "zerograd/zero/safetensors_format.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "zerograd/runtime/error.h"
 
-namespace zg::zero {
+namespace zg {
 namespace {
 
 using nlohmann::json;
@@ -193,4 +193,4 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, const std::s
   return HeaderParser(path, data_begin, file_bytes).parse(text);
 }
 
-}  // namespace zg::zero
+}  // namespace zg

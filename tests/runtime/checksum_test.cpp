@@ -1,4 +1,4 @@
-#include "zerograd/zero/checksum.h"
+#include "zerograd/runtime/storage/checksum.h"
 
 #include <doctest/doctest.h>
 

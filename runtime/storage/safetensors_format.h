@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
-namespace zg::zero {
+namespace zg {
 
 // github.com/huggingface/safetensors: eight bytes of little-endian header length, a JSON header
 // padded with spaces, then the tensors' bytes without holes, at offsets from the header's end.
@@ -32,4 +32,4 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(const std::string& path, const std::string& text,
                                            int64_t data_begin, int64_t file_bytes);
 
-}  // namespace zg::zero
+}  // namespace zg

@@ -1,4 +1,4 @@
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,10 +9,10 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/checksum.h"
-#include "zerograd/zero/safetensors_format.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 
-namespace zg::zero {
+namespace zg {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
@@ -280,4 +280,4 @@ void SafetensorsWriter::finish() {
   }
 }
 
-}  // namespace zg::zero
+}  // namespace zg

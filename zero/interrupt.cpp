@@ -1,4 +1,4 @@
-#include "tools/interrupt.h"
+#include "zerograd/zero/interrupt.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <ctime>
 #include <initializer_list>
 
-namespace zg::tools {
+namespace zg::zero {
 namespace {
 
 // A signal handler reaches only globals. It runs on any thread; ranks read what it noted.
@@ -110,4 +110,4 @@ bool CommonStop::reached(int rank) {
   return false;
 }
 
-}  // namespace zg::tools
+}  // namespace zg::zero

@@ -1,4 +1,4 @@
-#include "zerograd/zero/safetensors.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -17,8 +17,6 @@
 #include "zerograd/runtime/random.h"
 
 using namespace zg;
-using zero::SafetensorsReader;
-using zero::SafetensorsWriter;
 using namespace zg::testing;
 
 namespace {

@@ -12,7 +12,7 @@
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/shape.h"
 
-namespace zg::zero {
+namespace zg {
 
 /// A safetensors file, read by place: the header is checked in full when it is opened (offsets in
 /// bounds, no overlap, sizes equal to shape times dtype, no duplicate names, header up to 100 MB),
@@ -74,4 +74,4 @@ class ZG_API SafetensorsWriter {
   std::unique_ptr<struct SafetensorsWriterState> state_;
 };
 
-}  // namespace zg::zero
+}  // namespace zg

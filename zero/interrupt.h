@@ -4,22 +4,31 @@
 #include <mutex>
 #include <vector>
 
-namespace zg::tools {
+#include "zerograd/runtime/api.h"
+
+namespace zg::zero {
 
 /// Whether mpirun, which started this process, sent it a SIGTERM while there was an InterruptScope:
 /// a second later it sends SIGKILL.
-bool last_warning();
+ZG_API bool last_warning();
 
 /// Whether the process was started with this signal ignored, as nohup does with SIGHUP, and still
 /// ignores it.
-bool is_ignored(int signal);
+ZG_API bool is_ignored(int signal);
 
-/// RAII: handles SIGINT, SIGTERM and SIGHUP. Until save_from_now() they end the process at once, as
+/// RAII: ends a run that gets a signal after it has saved. With a trainer (zero/trainer.h):
+///
+///   const zero::InterruptScope interrupt;
+///   zero::Trainer trainer(engine, options, task,
+///       {.after_step = [&](const zero::TrainedStep&) { interrupt.save_from_now(); },
+///        .stop = [&] { return interrupt.signal() ? 1 : 0; }});
+///
+/// Handles SIGINT, SIGTERM and SIGHUP. Until save_from_now() they end the process at once, as
 /// they do by default. After it the first one is noted, so that the run can stop and save; a second
 /// one, unless it comes with the first, ends the process at once. SIGHUP stays ignored where it was
 /// ignored before (nohup). SIGPIPE is noted from the beginning, each time: when nobody reads the
 /// results any more (`| head -1`), a run must neither train on nor end without saving.
-class InterruptScope {
+class ZG_API InterruptScope {
  public:
   InterruptScope();
   ~InterruptScope();
@@ -36,7 +45,7 @@ class InterruptScope {
 
 /// Where ranks that are threads of one process stop after a signal: all at the same point of their
 /// program, and no message passes between them.
-class CommonStop {
+class ZG_API CommonStop {
  public:
   /// `interrupt` must outlive it.
   CommonStop(int64_t ranks, const InterruptScope& interrupt);
@@ -53,4 +62,4 @@ class CommonStop {
   int64_t stop_ = -1;            // the point where all stop; -1: not chosen
 };
 
-}  // namespace zg::tools
+}  // namespace zg::zero

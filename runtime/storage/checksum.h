@@ -7,7 +7,7 @@
 
 #include "zerograd/runtime/api.h"
 
-namespace zg::zero {
+namespace zg {
 
 /// XXH3 of 128 bits, over bytes as they come.
 class ZG_API Checksum {
@@ -23,4 +23,4 @@ class ZG_API Checksum {
 
 ZG_API std::string checksum(std::span<const std::byte> bytes);
 
-}  // namespace zg::zero
+}  // namespace zg
