@@ -14,6 +14,7 @@
 #include "tools/values.h"
 #include "zerograd/models/names.h"
 #include "zerograd/models/text/tokenized_text.h"
+#include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"

@@ -20,11 +20,6 @@ std::string shard_name(int rank) {
   return name;
 }
 
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
-}
-
 bool is_own_file_name(const std::string& name) {
   constexpr const char* letters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";

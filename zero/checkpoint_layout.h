@@ -16,8 +16,6 @@ inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
 inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);  ///< "shard_00003.safetensors"
-/// Whether it names an entry of the folder that it is looked up in, and nothing outside.
-bool is_file_name(const std::string& name);
 /// Whether CheckpointInfo::files may have it, which says what it takes.
 bool is_own_file_name(const std::string& name);
 inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< of all those files together

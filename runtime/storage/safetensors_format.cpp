@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "zerograd/runtime/error.h"
@@ -191,6 +192,11 @@ std::optional<DType> safetensors_dtype(const std::string& name) {
 SafetensorsHeader parse_safetensors_header(const std::string& path, const std::string& text,
                                            int64_t data_begin, int64_t file_bytes) {
   return HeaderParser(path, data_begin, file_bytes).parse(text);
+}
+
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
 }
 
 }  // namespace zg

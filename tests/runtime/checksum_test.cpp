@@ -4,7 +4,7 @@
 
 #include <vector>
 
-using namespace zg::zero;
+using namespace zg;
 
 namespace {
 std::span<const std::byte> bytes_of(const std::string& text) {
