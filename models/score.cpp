@@ -46,4 +46,22 @@ Score score(const GPT& model, const std::function<Tape()>& make_tape, const Data
   return score;
 }
 
+double mean_loss(const GPT& model, const std::function<Tape()>& make_tape, const Dataset& dataset,
+                 Split split, const Device& device, int64_t batch, int64_t batches) {
+  const int64_t whole = dataset.epoch_samples(split);
+  if (whole == 0 || batch < 1)
+    throw ConfigError("mean_loss: expected a split and a batch of 1 sample or more, got " +
+                      std::to_string(whole) + " and " + std::to_string(batch));
+  const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
+  double sum = 0.0;
+  for (int64_t first = 0; first < samples; first += batch) {
+    const int64_t count = std::min(batch, samples - first);
+    const Batch data = dataset.batch(split, first, count, device);
+    Tape tape = make_tape();
+    const Var loss = model.loss(tape, data.ids, data.targets, {});
+    sum += loss.value().item() * static_cast<double>(count);
+  }
+  return sum / static_cast<double>(samples);
+}
+
 }  // namespace zg::models

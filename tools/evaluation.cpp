@@ -34,22 +34,12 @@ double print_score(const Evaluation& evaluation, Split split, const char* name, 
 }  // namespace
 
 double Evaluation::loss(int64_t batch, int64_t batches) const {
-  const int64_t whole = dataset.epoch_samples(Split::validation);
-  if (whole == 0)
+  if (dataset.epoch_samples(Split::validation) == 0)
     throw ConfigError(
         "--val-fraction: expected a validation split, got none; try 0.1, or for documents a "
         "--split "
         "that leaves at least one whole document to validate on");
-  const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
-  double sum = 0.0;
-  for (int64_t first = 0; first < samples; first += batch) {
-    const int64_t count = std::min(batch, samples - first);
-    const models::Batch data = dataset.batch(Split::validation, first, count, device);
-    Tape tape = make_tape();
-    const Var loss = model.loss(tape, data.ids, data.targets, {});
-    sum += loss.value().item() * static_cast<double>(count);
-  }
-  return sum / static_cast<double>(samples);
+  return models::mean_loss(model, make_tape, dataset, Split::validation, device, batch, batches);
 }
 
 Evaluation::Scores Evaluation::scores(int64_t batch, int64_t samples,

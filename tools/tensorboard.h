@@ -1,27 +1,18 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "tools/metrics.h"
+#include "zerograd/runtime/storage/tensorboard.h"
 
 namespace zg::tools {
 
-/// A file of events that TensorBoard reads: scalars under Megatron-DeepSpeed's tags, each by steps
-/// and, as "TAG vs samples", by the samples consumed. A run that goes on begins another file in the
-/// same folder, which TensorBoard shows as one run with the first.
-///
-/// Its records are TFRecords: a length of 8 bytes, its masked CRC-32C, an Event in the encoding of
-/// protocol buffers, and that one's. Each step's are written at once, so a run that is killed
-/// leaves whole ones.
+/// The events of --tensorboard-dir: scalars under Megatron-DeepSpeed's tags, each by steps and, as
+/// "TAG vs samples", by the samples consumed.
 class TensorBoardFile {
  public:
-  /// Begins DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N, and the folders it lies in.
-  /// FileError.
-  explicit TensorBoardFile(const std::string& directory);
+  explicit TensorBoardFile(const std::string& directory);  ///< FileError
 
   /// How far the run is.
   struct Place {
@@ -32,22 +23,13 @@ class TensorBoardFile {
     double loss;
   };
   void write(const Validation& validation, const Place& place);
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return writer_.path(); }
 
  private:
-  struct Scalar {
-    std::string tag;
-    double value;
-  };
-  void write_scalars(const std::vector<Scalar>& scalars, const Place& place);
-  void write_bytes(const std::string& bytes);
+  using Scalars = std::vector<std::pair<std::string, double>>;
+  void write(const Scalars& scalars, const Place& place);
 
-  std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-  int64_t whole_bytes_ = 0;  // of whole records
+  TensorBoardWriter writer_;
 };
-
-/// The bytes as a TFRecord.
-std::string tf_record(const std::string& bytes);
 
 }  // namespace zg::tools

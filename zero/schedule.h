@@ -76,9 +76,9 @@ struct ScheduleOptions {
   double warmup_min_ratio = 0.0;             ///< WarmupCosineLR
   double cos_min_ratio = 0.0001;             ///< WarmupCosineLR
   double min_rate = 0.0;                     ///< cosine, AnnealingLR
-  RangeTestOptions range_test;
-  OneCycleOptions one_cycle;
-  AnnealingOptions annealing;
+  RangeTestOptions range_test = {};
+  OneCycleOptions one_cycle = {};
+  AnnealingOptions annealing = {};
 };
 /// Throws ConfigError. DeepSpeed only warns when total_num_steps < warmup_num_steps; so it passes.
 ZG_API void validate(const ScheduleOptions& options);

@@ -14,13 +14,11 @@
 #include "tests/small_disk.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/crc32c.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {
 
-using tools::crc32c;
 
 // A reader of its own: what it takes is checked, byte by byte.
 class Bytes {

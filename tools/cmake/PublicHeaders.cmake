@@ -20,6 +20,7 @@ set(ZG_ENGINE_HEADERS
     runtime/shape.h
     runtime/storage/safetensors.h
     runtime/storage/safetensors_folder.h
+    runtime/storage/tensorboard.h
     runtime/swap.h
     runtime/tensor.h
     runtime/trace.h

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/offload.h"
-#include "tools/bench.h"
+#include "bench/command.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"

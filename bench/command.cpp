@@ -1,4 +1,4 @@
-#include "tools/bench.h"
+#include "bench/command.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

@@ -7,7 +7,7 @@
 
 #include "bench/measure.h"
 #include "bench/table.h"
-#include "tools/bench.h"
+#include "bench/command.h"
 #include "tools/flags.h"
 #include "tools/run.h"
 #include "tools/text.h"

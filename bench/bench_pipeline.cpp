@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "bench/table.h"
-#include "tools/bench.h"
+#include "bench/command.h"
 #include "tools/flags.h"
 #include "tools/run.h"
 #include "tools/text.h"

@@ -11,7 +11,7 @@
 #include "bench/profile.h"
 #include "bench/random_tokens.h"
 #include "bench/table.h"
-#include "tools/bench.h"
+#include "bench/command.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/model_flags.h"

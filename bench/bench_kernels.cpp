@@ -3,7 +3,7 @@
 
 #include "bench/case.h"
 #include "bench/table.h"
-#include "tools/bench.h"
+#include "bench/command.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"

@@ -7,7 +7,7 @@
 #include "bench/measure.h"
 #include "bench/random_tokens.h"
 #include "bench/table.h"
-#include "tools/bench.h"
+#include "bench/command.h"
 #include "tools/device_flag.h"
 #include "tools/later.h"
 #include "tools/model_flags.h"

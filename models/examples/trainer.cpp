@@ -1,0 +1,76 @@
+// A model of one's own, from its plan to a resumed run: planned without memory, trained by two
+// ranks at ZeRO stage 3, saved, and finished by one rank.
+#include <cstdio>
+#include <filesystem>
+
+#include "zerograd/zerograd.h"
+
+using namespace zg;
+
+// Two layers. ZeRO gathers the parameters of a unit when the unit is used.
+struct Net {
+  ParameterStore store;
+  const Unit& unit = store.unit("net");
+  const Parameter& w1 = store.add(unit, "w1", {64, 8}, Init::normal(0.3f), {.decay = true});
+  const Parameter& b1 = store.add(unit, "b1", {64}, Init::zeros());
+  const Parameter& w2 = store.add(unit, "w2", {1, 64}, Init::normal(0.1f), {.decay = true});
+
+  Var loss(Tape& tape, const Tensor& x, const Tensor& y) const {
+    const Tape::Use use(tape, unit);
+    const Var hidden = gelu(linear(x, tape.parameter(w1), tape.parameter(b1)));
+    const Var error = linear(hidden, tape.parameter(w2)) - y;
+    return mean(error * error);
+  }
+};
+
+// Samples are numbered over the whole run: each rank makes those of its micro-batches.
+std::vector<Tensor> make_batch(const zero::MicroBatch& batch, const Device& device) {
+  std::vector<float> x, y;
+  for (int64_t i = batch.first_sample; i < batch.first_sample + batch.samples; ++i) {
+    float sum = 0;
+    for (int64_t j = 0; j < 8; ++j) {
+      x.push_back(static_cast<float>((i * 37 + j * 17) % 64) / 64 - 0.5f);
+      sum += x.back();
+    }
+    y.push_back(sum * sum);
+  }
+  return {Tensor::from(x, {batch.samples, 8}, device), Tensor::from(y, {batch.samples, 1}, device)};
+}
+
+// The program of one rank. `plan_ranks` and `run_ranks` call it.
+void train(Communicator& ranks, const Device& device, const std::string& folder, int64_t steps) {
+  const Net net;
+  zero::Engine engine(net.store, ranks, device, {.stage = 3, .clip_norm = 1.0f});
+  zero::Trainer trainer(
+      engine,
+      {.micro_batch = 16,
+       .accumulation = 2 / ranks.size(),
+       .steps = steps,
+       .schedule = {.kind = zero::ScheduleKind::cosine, .rate = 1e-2, .total_num_steps = 200},
+       .checkpoints = {{.path = folder}}},
+      {.batch = [&](const zero::MicroBatch& batch) { return make_batch(batch, device); },
+       .forward =
+           [&](Tape& tape, const zero::MicroBatch& batch) {
+             return net.loss(tape, batch.tensors[0], batch.tensors[1]);
+           }},
+      {.after_step = [&](const zero::TrainedStep& step) {
+        const bool planned = device.type() == Device::Type::meta;  // then there are no values
+        if (ranks.rank() == 0 && !planned && (step.step + 1) % 50 == 0)
+          std::printf("step %3lld loss %.5f\n", static_cast<long long>(step.step + 1), step.loss);
+      }});
+  trainer.resume(folder);
+  trainer.run();
+}
+
+int main() {
+  const std::string folder = std::filesystem::temp_directory_path() / "zerograd_example_trainer";
+  std::filesystem::remove_all(folder);
+  const auto program = [&](int64_t steps) {
+    return [=](Communicator& ranks, const Device& device) { train(ranks, device, folder, steps); };
+  };
+  const Plan plan = plan_ranks(2, program(100));
+  std::printf("%s\n", plan.table().c_str());
+  run_ranks(2, program(100), {.expect = &plan});  // throws where it takes other bytes than planned
+  run_ranks(1, program(200));                     // goes on from step 100, with the same bits
+  std::filesystem::remove_all(folder);
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/api.h"
+
+namespace zg {
+
+/// Scalars of one step, by tag.
+struct TensorBoardEvent {
+  int64_t step = 0;
+  std::vector<std::pair<std::string, double>> scalars;
+};
+
+/// Writes a file of events that TensorBoard reads. A run that goes on begins another file in the
+/// same folder, which TensorBoard shows as one run with the first.
+///
+///   TensorBoardWriter board("runs/a/board");
+///   board.write({{{.step = step, .scalars = {{"loss", loss}, {"rate", rate}}}}});
+///
+/// Its records are TFRecords: a length of 8 bytes, the masked CRC-32C of the length, an Event in
+/// the encoding of protocol buffers, and the masked CRC-32C of the event.
+class ZG_API TensorBoardWriter {
+ public:
+  /// Begins DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N, and makes the directory. FileError.
+  explicit TensorBoardWriter(const std::string& directory);
+
+  /// Writes them in one call, so that a process that is killed leaves whole records. FileError;
+  /// then none of them is in the file.
+  void write(std::span<const TensorBoardEvent> events);
+  const std::string& path() const { return path_; }
+
+ private:
+  void write_bytes(const std::string& bytes);
+
+  std::string path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  int64_t whole_bytes_ = 0;  // of whole records
+};
+
+/// The bytes as a TFRecord.
+ZG_API std::string tf_record(const std::string& bytes);
+/// CRC-32C with Castagnoli's polynomial: RFC 3720, B.4.
+ZG_API uint32_t crc32c(std::string_view bytes);
+
+}  // namespace zg
