@@ -2,7 +2,9 @@
 # writes an op, a kernel or a data set, or saves checkpoints. Every other header is internal and may
 # change at any time. tests/check_layers.py reads this list: a public header includes public ones only,
 # and those of the engine none of another library. Each library has its list, and a header named after
-# the library that includes all of it: zerograd/zerograd.h, zerograd/text.h.
+# the library that includes all of it: zerograd/zerograd.h, zerograd/text.h. A further library needs a list
+# here, zg_add_library() in CMakeLists.txt, and its name in ZerogradInstall.cmake and
+# zerogradConfig.cmake.in.
 set(ZG_ENGINE_HEADERS
     runtime/api.h
     runtime/comm.h
