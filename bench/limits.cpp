@@ -89,23 +89,29 @@ double rate(const Device& device, int64_t smallest, int64_t largest, const WorkO
   return found;
 }
 
-}  // namespace
+Tensor large_array(const Device& device) { return Tensor::full({numel}, 1.0, DType::i32, device); }
 
-double measure_read_bandwidth(const Device& device) {
-  const Tensor x = Tensor::full({numel}, 1.0, DType::i32, device);
+/// Bytes a second that all threads read of x, added up.
+double read_bandwidth(const Device& device, const Tensor& x) {
   std::atomic<int64_t> total{0};
   const double seconds = best_pass(device, x, [&] { return Sum(total); });
   return total > 0 ? static_cast<double>(x.bytes()) / seconds : 0.0;
 }
 
-double measure_update_bandwidth(const Device& device) {
-  const Tensor y = Tensor::full({numel}, 1.0, DType::i32, device);
+/// Bytes a second that all threads read and write of y, in place.
+double update_bandwidth(const Device& device, const Tensor& y) {
   const double seconds = best_pass(device, y, [] {
     return [](int32_t* here) {
       for (int64_t lane = 0; lane < line; ++lane) here[lane] += 1;
     };
   });
   return 2.0 * static_cast<double>(y.bytes()) / seconds;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(const Device& device) {
+  return read_bandwidth(device, large_array(device));
 }
 
 double measure_copy_rate(const Device& device) {
@@ -163,8 +169,9 @@ Limits measure_limits(const Device& device, int rounds) {
     keep(best.matmul_f32, matmul_peak_or_zero(device, DType::f32));
     keep(best.matmul_bf16, matmul_peak_or_zero(device, DType::bf16));
     keep(best.memory, measure_memory_bandwidth(device));
-    keep(best.update, measure_update_bandwidth(device));
-    keep(best.read, measure_read_bandwidth(device));
+    const Tensor array = large_array(device);
+    keep(best.update, update_bandwidth(device, array));
+    keep(best.read, read_bandwidth(device, array));
   }
   return best;
 }

@@ -22,10 +22,6 @@ double measure_copy_rate(const Device& device);
 /// (Device::description() says); takes up to 800 MB. Throws Unsupported where nothing does.
 double measure_product_rate(const Device& device, DType dtype);
 
-/// Bytes a second that all threads read and write of an array too large for any cache, in place:
-/// the best of several passes.
-double measure_update_bandwidth(const Device& device);
-
 /// Bytes a second that all threads read of an array too large for any cache, added up: the best of
 /// several passes.
 double measure_read_bandwidth(const Device& device);
