@@ -110,7 +110,7 @@ TEST_CASE("the mean loss of a split is the mean over its samples, however they a
   const auto loss = [&](int64_t batch, int64_t batches) {
     return models::mean_loss(
         trained.model, [&] { return trained.engine.inference_tape(); }, *data,
-        models::Split::validation, Device::cpu(), batch, batches);
+        models::Split::validation, trained.engine.device(), batch, batches);
   };
   CHECK(loss(4, 6) == doctest::Approx(loss(24, 1)).epsilon(1e-6));
   CHECK(loss(4, 1) != loss(4, 6));

@@ -23,6 +23,10 @@ set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS g++)
 set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "cmake, pkg-config")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "The libraries, their headers, and the files by which CMake and
 pkg-config find them.")
+if(ZG_HAVE_CUDA)
+  string(APPEND CPACK_COMPONENT_DEV_DESCRIPTION " Programs also link the CUDA runtime of the CUDA Toolkit
+${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR}, wherever that was installed from.")
+endif()
 
 # The static libraries leave these files to the link of a program, which needs their packages.
 if(ZG_KIND STREQUAL "static")
