@@ -4,7 +4,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/models/windows.h"
 #include "zerograd/runtime/error.h"
 

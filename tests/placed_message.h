@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {
@@ -29,7 +29,7 @@ inline Place place_in(const std::string& message, const std::string& file) {
 inline bool is_one_line(const std::string& text) {
   try {
     for (size_t at = 0; at < text.size();) {
-      const char32_t code = models::next_code_point(text, at, "");
+      const char32_t code = next_code_point(text, at, "");
       if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return false;
     }
   } catch (const ConfigError&) {

@@ -32,7 +32,7 @@ BatchRampup parse_rampup(const std::string& flag, const std::string& value) {
   return {.start = numbers[0], .increment = numbers[1], .samples = numbers[2]};
 }
 
-void check_rampup(const BatchRampup& rampup, const BatchSize& size) {
+void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
   if (rampup.start == 0) return;
   const std::string flag = "--rampup-batch-size: ";
   if (rampup.start > size.train)

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "tools/batch_size.h"
 #include "zerograd/zero/batch_rampup.h"
+#include "zerograd/zero/batch_size.h"
 
 // The flag --rampup-batch-size.
 namespace zg::tools {
@@ -16,6 +16,6 @@ BatchRampup parse_rampup(const std::string& flag, const std::string& value);
 
 /// ConfigError where the steps do not end at the whole batch, or one of them is no whole number of
 /// micro-batches of every rank.
-void check_rampup(const BatchRampup& rampup, const BatchSize& size);
+void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size);
 
 }  // namespace zg::tools

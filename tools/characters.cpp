@@ -5,7 +5,7 @@
 
 #include "tools/text.h"
 #include "tools/values.h"
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {
@@ -15,7 +15,7 @@ std::vector<std::string> code_points(const std::string& utf8) {
   std::vector<std::string> points;
   for (size_t position = 0; position < utf8.size();) {
     const size_t begin = position;
-    models::next_code_point(utf8, position, "--prompt");
+    next_code_point(utf8, position, "--prompt");
     points.push_back(utf8.substr(begin, position - begin));
   }
   return points;

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "tools/batch_rampup.h"
-#include "tools/batch_size.h"
 #include "tools/command_line.h"
-#include "tools/config/schema.h"
 #include "tools/drill.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/data.h"
@@ -18,6 +16,7 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/processes.h"
 #include "zerograd/zero/config.h"
+#include "zerograd/zero/deepspeed.h"
 #include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
@@ -57,14 +56,8 @@ struct BatchOptions {
 /// DeepSpeed's config, which flags override.
 struct ConfigOptions {
   std::string path;  ///< empty: none
-  Compat compat = Compat::v0_19;
+  zero::DeepSpeedVersion compat = zero::DeepSpeedVersion::v0_19;
   bool lenient = false;
-};
-
-/// Buckets that a config leaves to the model, as accelerate fills "auto": 0 leaves the engine's.
-struct BucketsByWidth {
-  double reduce_per_square = 0.0, prefetch_per_square = 0.0;  ///< of the width
-  double persistence_per_width = 0.0;
 };
 
 /// How many ranks share the model; the data is shared by what remains.
@@ -119,7 +112,7 @@ struct TrainOptions {
   std::string initial_weights;
   std::string from_hf;  ///< Hugging Face's folder; empty: none
   ConfigOptions config;
-  BucketsByWidth buckets;
+  zero::BucketsByWidth buckets;  ///< that a config leaves to the model
   BatchOptions batch;
   int64_t steps = 2000;
   double epochs = 0.0;        ///< 0: not given

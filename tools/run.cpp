@@ -9,7 +9,6 @@
 #include <limits>
 #include <utility>
 
-#include "tools/batch_size.h"
 #include "tools/blank_data.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
@@ -96,23 +95,22 @@ void check_outputs(Run& run) {
   check_own_directory(options.save, run.checkpoint);
 }
 
-// As accelerate fills "auto".
-void fill_buckets(const BucketsByWidth& by_width, int64_t width, zero::Config& engine) {
-  const double W = static_cast<double>(width);
-  const auto fill = [](double size, int64_t& target) {
-    if (size > 0.0) target = static_cast<int64_t>(size);
-  };
-  fill(by_width.reduce_per_square * W * W, engine.reduce_bucket_size);
-  fill(by_width.prefetch_per_square * W * W, engine.prefetch_bucket_size);
-  fill(by_width.persistence_per_width * W, engine.param_persistence_threshold);
+zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks) {
+  zero::BatchRequest request = {
+      .micro = batch.micro, .accumulation = batch.accumulation, .train = batch.train};
+  if (!batch.place.empty()) {
+    request.place = batch.place;
+  } else {
+    request.names = {
+        .micro = "--batch-size", .accumulation = "--grad-accum", .train = "--train-batch-size"};
+    request.place = request.names.train + ": ";
+    if (!request.train && !request.micro) request.micro = zero::default_micro_batch;
+  }
+  return zero::solve_batch_size(request, ranks);
 }
 
 Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
-  const BatchSize size = solve_batch_size({.micro = options.batch.micro,
-                                           .accumulation = options.batch.accumulation,
-                                           .train = options.batch.train,
-                                           .ranks = options.data_ranks(),
-                                           .place = options.batch.place});
+  const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks());
   check_rampup(options.batch.rampup, size);
   Settings settings = {.model = model_config(options.model, dataset),
                        .data = options.data,
@@ -129,7 +127,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                        .train_samples = options.train_samples,
                        .save_top_k = options.save_top_k};
   settings.optimisation.engine.seed = options.seed;
-  fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
+  zero::fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
   zero::validate(settings.optimisation.engine);
   return settings;
 }

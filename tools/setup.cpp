@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <numeric>
 
-#include "tools/batch_size.h"
 #include "tools/checkpoints.h"
 #include "tools/device_flag.h"
 #include "tools/hugging_face.h"
@@ -143,7 +142,7 @@ std::optional<Settings> settings_in(const std::string& path) {
     Settings settings{.model = folder.model().config};
     if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     settings.special_tokens = folder.model().tokens;
-    settings.micro_batch = default_micro_batch;
+    settings.micro_batch = zero::default_micro_batch;
     return settings;
   }
   if (is_directory(path)) return settings_of(*zero::open_checkpoint(path));
@@ -169,7 +168,7 @@ Known known_of(const std::string& path, const ModelOptions& options) {
     const Checkpoint checkpoint = usable_checkpoint(path);
     return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
   }
-  Settings settings{.micro_batch = default_micro_batch};
+  Settings settings{.micro_batch = zero::default_micro_batch};
   try {
     if (std::optional<Settings> own = settings_in(path)) return {*own, path};
     settings.model = config_from_shapes(path, options);
@@ -422,7 +421,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
     // As it was, or the largest that this number of ranks can share every step in.
     const int64_t common = batch.rampup.common(*batch.train);
     if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
-      batch.micro = largest_divisor(share, *batch.micro);
+      batch.micro = zero::largest_divisor(share, *batch.micro);
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;
     if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;

@@ -5,7 +5,7 @@
 #include "tools/text.h"
 #include "tools/values.h"
 #include "zerograd/models/text/tokenizer_files.h"
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 
@@ -197,15 +197,15 @@ std::string described(const DataOptions& data, const models::Dataset& dataset,
 std::string TokenizedText::decode(int32_t token) {
   // A model may have more tokens than its tokenizer.
   pending_ += token < tokenizer_.vocabulary() ? tokenizer_.decode(std::span(&token, 1))
-                                              : models::utf8(0xfffd);
-  const size_t shown = pending_.size() - models::unfinished_utf8(pending_);
-  const std::string text = models::readable_utf8(std::string_view(pending_).substr(0, shown));
+                                              : utf8(0xfffd);
+  const size_t shown = pending_.size() - unfinished_utf8(pending_);
+  const std::string text = readable_utf8(std::string_view(pending_).substr(0, shown));
   pending_.erase(0, shown);
   return text;
 }
 
 std::string TokenizedText::rest() {
-  const std::string text = models::readable_utf8(pending_);
+  const std::string text = readable_utf8(pending_);
   pending_.clear();
   return text;
 }

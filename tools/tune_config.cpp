@@ -9,6 +9,9 @@ namespace zg::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using zero::deepspeed::CheckedConfig;
+using zero::deepspeed::Setting;
+using zero::deepspeed::Value;
 
 Json json_of(const Value& value) {
   switch (value.kind) {
@@ -85,7 +88,8 @@ std::string config_with(const Tuning& tuning, const Run& run) {
   Json config = json_of(given);
   set_batch(config, tuning, run);
   set_precision(config,
-                check_config(given, options.config.path, options.config.compat, /*lenient=*/true),
+                zero::deepspeed::check_config(given, options.config.path, options.config.compat,
+                                              /*lenient=*/true),
                 run.settings.optimisation);
   Json& zero = section(config, "zero_optimization");
   for (const char* old : {"cpu_offload", "cpu_offload_param", "prefetch_bucket_size"})

@@ -51,34 +51,6 @@ bool read_integer(const std::string& given, int64_t& number) {
   return true;
 }
 
-// Damerau's: two neighbours in the wrong order are one slip, not two. SIZE_MAX: above `most`.
-size_t edit_distance(const std::string& a, const std::string& b, size_t most) {
-  // No slip makes up for so much length, and a word may be a whole file.
-  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) return SIZE_MAX;
-  const size_t width = b.size() + 1;
-  std::vector<size_t> table((a.size() + 1) * width);
-  const auto at = [&](size_t i, size_t j) -> size_t& { return table[i * width + j]; };
-  size_t before = 0;  // least of the row above
-  for (size_t i = 0; i <= a.size(); ++i) {
-    size_t least = SIZE_MAX;
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        at(i, j) = i + j;
-        least = std::min(least, at(i, j));
-        continue;
-      }
-      const size_t replaced = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1);
-      at(i, j) = std::min({replaced, at(i - 1, j) + 1, at(i, j - 1) + 1});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
-      least = std::min(least, at(i, j));
-    }
-    if (std::min(least, before) > most) return SIZE_MAX;
-    before = least;
-  }
-  return table.back() > most ? SIZE_MAX : table.back();
-}
-
 }  // namespace
 
 int64_t parse_integer(const std::string& flag, const std::string& value, int64_t least,
@@ -135,46 +107,6 @@ size_t parse_choice(const std::string& flag, const std::string& value,
   if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
   throw ConfigError(flag + ": expected " + join(choices, ", ") + ", got '" + printable(value) +
                     "'" + did_you_mean(value, choices));
-}
-
-std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t smallest = SIZE_MAX;
-  int beginnings = 0;
-  std::string completed;
-  // A third of the letters wrong is still a slip; more, or all of them, is another word.
-  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
-  const size_t most = std::max<size_t>(1, letters / 3);
-  for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word, candidate, most);
-    if (distance < smallest) {
-      smallest = distance;
-      best = candidate;
-    }
-    if (word.size() >= 3 && candidate.compare(0, word.size(), word) == 0) {
-      ++beginnings;
-      completed = candidate;
-    }
-  }
-  if (smallest < letters) return best;
-  return beginnings == 1 ? completed : "";
-}
-
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
-  const std::string candidate = nearest(word, candidates);
-  return candidate.empty() ? "" : "; did you mean " + candidate + "?";
-}
-
-std::string lower(std::string word) {
-  for (char& letter : word)
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return word;
-}
-
-std::string join(const std::vector<std::string>& parts, const std::string& separator) {
-  std::string joined;
-  for (const std::string& part : parts) joined += (joined.empty() ? "" : separator) + part;
-  return joined;
 }
 
 }  // namespace zg::tools

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/runtime/text.h"
+
 // Values of flags. Each parser takes the flag's name and throws ConfigError
 // "--steps: expected a whole number of 1 or more, got 'x'".
 namespace zg::tools {
@@ -29,15 +31,5 @@ bool parse_switch(const std::string& flag, const std::string& value);
 /// The position of `value` in `choices`; the error lists them and names the nearest.
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
-
-/// The candidate closest to `word` by edit distance when it is close enough to be a typing error
-/// (or `word` is the beginning of just one); empty when none is.
-std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
-
-/// "; did you mean --steps?", or nothing.
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates);
-
-std::string lower(std::string word);  ///< of ASCII letters
-std::string join(const std::vector<std::string>& parts, const std::string& separator);
 
 }  // namespace zg::tools

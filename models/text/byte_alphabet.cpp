@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 
 namespace zg::models {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

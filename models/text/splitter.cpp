@@ -7,7 +7,7 @@
 
 #include "zerograd/models/text/split_pattern.h"
 #include "zerograd/models/text/tokenizer.h"
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

@@ -1,6 +1,6 @@
 #include "zerograd/models/text/tokenized_text.h"
 
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/models/windows.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"

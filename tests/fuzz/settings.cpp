@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/fuzz/bounded.h"
-#include "tools/batch_size.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/batch_size.h"
 #include "zerograd/zero/manifest.h"
 #include "zerograd/zero/schedule.h"
 
@@ -101,7 +101,7 @@ void use(const Settings& settings) {
   const int64_t common = settings.rampup.common(whole);
   for (const int64_t ranks : {1, 2, 3, 8}) {
     const int64_t micro =
-        tools::largest_divisor(std::max<int64_t>(common / ranks, 1), settings.micro_batch);
+        zero::largest_divisor(std::max<int64_t>(common / ranks, 1), settings.micro_batch);
     if (micro < 1 || micro > settings.micro_batch) report("no micro-batch", std::to_string(micro));
   }
   const tools::Progress end = zero::advanced(

@@ -9,11 +9,14 @@
 namespace zg::testing {
 namespace {
 
+using zero::deepspeed::CheckedConfig;
+using zero::deepspeed::Value;
+
 const std::string file = "a.yaml";
 
-tools::CheckedConfig checked(const tools::Value& root, bool lenient, const std::string& section) {
-  const tools::CheckedConfig config =
-      tools::check_config(root, file, tools::Compat::v0_19, lenient, section);
+CheckedConfig checked(const Value& root, bool lenient, const std::string& section) {
+  const CheckedConfig config =
+      zero::deepspeed::check_config(root, file, zero::DeepSpeedVersion::v0_19, lenient, section);
   for (const std::string& line : config.warnings)
     if (!is_one_line(line)) report("a warning is no line of text", line);
   if (config.unsupported) throw Unsupported(*config.unsupported);
@@ -22,9 +25,9 @@ tools::CheckedConfig checked(const tools::Value& root, bool lenient, const std::
 
 void load(const std::string& text) {
   const bool lenient = text.size() % 8 == 0;
-  const tools::Value root = tools::read_yaml(text, file);
-  const tools::CheckedConfig yaml = checked(root, lenient, "accelerate");
-  tools::CheckedConfig deepspeed = checked(tools::deepspeed_config_of(root), lenient, "");
+  const Value root = tools::read_yaml(text, file);
+  const CheckedConfig yaml = checked(root, lenient, "accelerate");
+  CheckedConfig deepspeed = checked(tools::deepspeed_config_of(root), lenient, "");
   tools::fill_defaults(yaml, {}, deepspeed);
   if (deepspeed.unsupported) throw Unsupported(*deepspeed.unsupported);
   tools::TrainOptions options;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/temporary_folder.h"
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 
 // The text of tests/reference/tokenizer.py: mixed scripts, made of seed.txt by the same recipe.
 namespace zg::testing {
@@ -40,7 +40,7 @@ class MixedText {
   explicit MixedText(const std::string& seed_path) {
     const std::string seed = read_file(seed_path);
     for (size_t at = 0; at < seed.size();)
-      seed_.push_back(models::utf8(models::next_code_point(seed, at, seed_path)));
+      seed_.push_back(utf8(next_code_point(seed, at, seed_path)));
   }
 
   std::string block(uint64_t number) const {
@@ -83,10 +83,10 @@ class MixedText {
       const auto [first, last] = draws.one_of(ranges_);
       std::string text;
       for (uint64_t count = 1 + draws.below(10); count > 0; --count)
-        text += models::utf8(static_cast<char32_t>(first + draws.below(last - first + 1)));
+        text += utf8(static_cast<char32_t>(first + draws.below(last - first + 1)));
       return text;
     }
-    if (kind == 12) return models::utf8(draws.one_of(odd_));
+    if (kind == 12) return utf8(draws.one_of(odd_));
     if (kind == 13) return draws.one_of(marks_);
     if (kind == 14) return draws.one_of(contractions_);
     const std::string& character = draws.one_of(seed_);

@@ -10,8 +10,8 @@ namespace {
 
 using tools::BatchRampup;
 
-std::string error_of(const BatchRampup& rampup, const tools::BatchSize& size) {
-  return message_of<ConfigError>([&] { check_rampup(rampup, size); });
+std::string error_of(const BatchRampup& rampup, const zero::BatchSize& size) {
+  return message_of<ConfigError>([&] { tools::check_rampup(rampup, size); });
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ TEST_CASE("the numbers of a ramp-up come in one word, as Python writes them too"
 
 TEST_CASE(
     "a ramp-up whose steps are no whole micro-batches of every rank is refused with numbers") {
-  using tools::BatchSize;
+  using zero::BatchSize;
   CHECK(error_of({.start = 32, .increment = 8, .samples = 9}, BatchSize{2, 4, 16}) ==
         "--rampup-batch-size: expected a START of at most the batch that it grows to, 16, got 32; "
         "try a larger --train-batch-size");
@@ -43,9 +43,11 @@ TEST_CASE(
   CHECK(error_of({.start = 3, .increment = 1, .samples = 9}, BatchSize{1, 4, 16}) ==
         "--rampup-batch-size: expected START and INCREMENT that --batch-size x ranks, 1 x 4 = 4, "
         "divides, got 3 and 1; try numbers that 4 ranks can share");
-  CHECK_NOTHROW(check_rampup({.start = 4, .increment = 4, .samples = 9}, BatchSize{2, 4, 16}));
-  CHECK_NOTHROW(check_rampup({.start = 16, .increment = 5, .samples = 9}, BatchSize{2, 4, 16}));
-  CHECK_NOTHROW(check_rampup({}, BatchSize{2, 4, 16}));
+  CHECK_NOTHROW(
+      tools::check_rampup({.start = 4, .increment = 4, .samples = 9}, BatchSize{2, 4, 16}));
+  CHECK_NOTHROW(
+      tools::check_rampup({.start = 16, .increment = 5, .samples = 9}, BatchSize{2, 4, 16}));
+  CHECK_NOTHROW(tools::check_rampup({}, BatchSize{2, 4, 16}));
 }
 
 }  // namespace zg::testing

@@ -1,43 +1,41 @@
 #include <doctest/doctest.h>
 
-#include "tests/tools/config_case.h"
+#include "tools/config/load.h"
+#include "zerograd/zero/deepspeed/hjson.h"
 
 namespace zg::testing {
-TEST_CASE("config: a section's defaults are DeepSpeed's, of the version that is asked for") {
-  const std::string batch = "{train_batch_size: 8, ";
-  const auto engine = [&](const std::string& text, tools::Compat compat) {
-    return load(batch + text + "}", compat).options.optimisation.engine;
-  };
-  using enum tools::Compat;
-  CHECK(engine("", v0_19).clip_norm == 1.0f);
-  CHECK(engine("", v0_16).clip_norm == 0.0f);
-  CHECK(engine("gradient_clipping: 0.5", v0_16).clip_norm == 0.5f);
-  const Loaded adam = load(batch + "optimizer: {type: \"adamw\"}}");
-  CHECK(adam.options.optimisation.engine.adam.beta1 == 0.9f);
-  CHECK(adam.options.optimisation.engine.adam.beta2 == 0.999f);
-  CHECK(adam.options.optimisation.engine.adam.weight_decay == 0.0f);
-  CHECK(adam.options.optimisation.schedule.rate == 1e-3);
-  // Without the block the optimizer is the command's own.
-  CHECK(engine("", v0_19).adam.beta2 == 0.95f);
-  const Loaded warmup =
-      load(batch +
-           "optimizer: {type: \"Adam\", params: {lr: 0.5}}, scheduler: {type: \"WarmupLR\", "
-           "params: {}}}");
-  CHECK(warmup.options.optimisation.schedule.rate == 0.5);  // warmup_max_lr: the optimizer's
-  CHECK(warmup.options.optimisation.schedule.warmup_num_steps == 1000);
-  CHECK(warmup.options.optimisation.schedule.warmup_type == zero::WarmupType::log);
+namespace {
+
+struct Loaded {
+  tools::TrainOptions options;
+  std::vector<std::string> overridden;
+};
+
+/// `given`: flags of the command line, which keep their values in `options`.
+Loaded load(const std::string& text, tools::TrainOptions options, const tools::Given& given = {}) {
+  using namespace zero::deepspeed;
+  options.given.insert(given.begin(), given.end());
+  Loaded loaded{.options = options};
+  loaded.overridden = tools::apply_config(
+      check_config(read_hjson(text, "c.json"), "c.json", options.config.compat, false),
+      loaded.options);
+  return loaded;
 }
+
+}  // namespace
 
 TEST_CASE("config: a flag that is given overrides its key, a default of a flag never does") {
   const std::string text =
       "{train_batch_size: 8, optimizer: {type: \"Adam\", params: {lr: 0.5}}, bf16: {enabled: "
       "true}, "
       "zero_optimization: {stage: 2}}";
-  Loaded loaded = load(text);
+  Loaded loaded = load(text, {});
   CHECK(loaded.overridden.empty());
   CHECK(loaded.options.optimisation.schedule.rate == 0.5);
   CHECK(loaded.options.given.count("--lr") == 1);
-  loaded = load(text, tools::Compat::v0_19, false, {"--lr", "--strategy", "--precision"});
+  CHECK(loaded.options.defaulted.count("--lr") == 0);
+  CHECK(loaded.options.defaulted.count("--betas") == 1);
+  loaded = load(text, {}, {"--lr", "--strategy", "--precision"});
   CHECK(loaded.overridden == std::vector<std::string>{"optimizer.params.lr (--lr)",
                                                       "bf16.enabled (--precision)",
                                                       "zero_optimization.stage (--strategy)"});
@@ -46,31 +44,75 @@ TEST_CASE("config: a flag that is given overrides its key, a default of a flag n
   CHECK(loaded.options.optimisation.engine.compute == DType::f32);
 }
 
-TEST_CASE("config: auto is filled from flags and the model, as accelerate fills it") {
+TEST_CASE("config: a key that two flags override is listed once for each that decides it") {
   const std::string text =
-      "{train_batch_size: \"auto\", train_micro_batch_size_per_gpu: \"auto\", "
-      "gradient_clipping: \"auto\", optimizer: {type: \"AdamW\", params: {lr: \"auto\", "
-      "weight_decay: \"auto\"}}, scheduler: {type: \"WarmupDecayLR\", params: {warmup_min_lr: "
-      "\"auto\", warmup_max_lr: \"auto\", warmup_num_steps: \"auto\", total_num_steps: \"auto\"}}, "
-      "zero_optimization: {stage: 3, reduce_bucket_size: \"auto\", stage3_prefetch_bucket_size: "
-      "\"auto\", stage3_param_persistence_threshold: \"auto\"}}";
-  const Loaded loaded = load(text);
-  const tools::TrainOptions &options = loaded.options, defaults;
-  CHECK(options.batch.micro == 64);
-  CHECK(!options.batch.train);
-  CHECK(options.optimisation.engine.clip_norm == defaults.optimisation.engine.clip_norm);
-  CHECK(options.optimisation.schedule.rate == defaults.optimisation.schedule.rate);
-  CHECK(options.optimisation.engine.adam.weight_decay ==
-        defaults.optimisation.engine.adam.weight_decay);
-  CHECK(options.optimisation.engine.adam.beta2 == 0.999f);    // not "auto": DeepSpeed's default
-  CHECK(options.optimisation.schedule.total_num_steps == 0);  // the run's
-  CHECK(options.buckets.reduce_per_square == 1.0);
-  CHECK(options.buckets.prefetch_per_square == 0.9);
-  CHECK(options.buckets.persistence_per_width == 10.0);
-  const Loaded with_flag =
-      load(text, tools::Compat::v0_19, false, {"--reduce-bucket-size", "--lr"});
-  CHECK(with_flag.options.buckets.reduce_per_square == 0.0);
-  CHECK(with_flag.overridden.empty());
+      "{train_batch_size: 8, optimizer: {type: \"Adam\", params: {betas: [0.5, 0.75]}}}";
+  CHECK(load(text, {}, {"--betas"}).overridden ==
+        std::vector<std::string>{"optimizer.params.betas (--betas)"});
+  const Loaded one = load(text, {}, {"--adam-beta2"});
+  CHECK(one.overridden == std::vector<std::string>{"optimizer.params.betas (--adam-beta2)"});
+  CHECK(one.options.optimisation.engine.adam.beta1 == 0.5f);
+  CHECK(one.options.optimisation.engine.adam.beta2 == 0.95f);
+}
+
+TEST_CASE("config: --cpu-offload overrides the places of a config, of parameters at stage 3 only") {
+  const auto text = [](int stage) {
+    return "{train_batch_size: 8, zero_optimization: {stage: " + std::to_string(stage) +
+           ", offload_optimizer: {device: \"none\"}, offload_param: {device: \"none\"}}}";
+  };
+  tools::TrainOptions options;
+  options.offload.cpu_offload = true;
+  using Lines = std::vector<std::string>;
+  const std::string optimizer = "zero_optimization.offload_optimizer.device (--cpu-offload)";
+  CHECK(load(text(2), options, {"--cpu-offload"}).overridden == Lines{optimizer});
+  CHECK(load(text(3), options, {"--cpu-offload"}).overridden ==
+        Lines{optimizer, "zero_optimization.offload_param.device (--cpu-offload)"});
+  options.optimisation.engine.stage = 3;
+  CHECK(load(text(2), options, {"--strategy"}).overridden ==
+        Lines{"zero_optimization.stage (--strategy)",
+              "zero_optimization.offload_optimizer.device (--strategy)",
+              "zero_optimization.offload_param.device (--strategy)"});
+}
+
+TEST_CASE("config: what a config sets counts as given by the flag that would set it") {
+  const Loaded loaded = load(
+      "{train_batch_size: 8, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2, "
+      "gradient_clipping: 0.5, memory_breakdown: true, fp16: {enabled: true}, data_types: "
+      "{grad_accum_dtype: \"fp32\"}, optimizer: {type: \"Adam\"}, scheduler: {type: \"WarmupLR\"}, "
+      "checkpoint: {writer: {decoupled: true}}, zero_optimization: {stage: 3, offload_optimizer: "
+      "{device: \"nvme\", nvme_path: \"/tmp\"}, offload_param: {device: \"cpu\"}, overlap_comm: "
+      "true}, zerograd: {activation_checkpoint: true, offload_gradients: \"cpu\", "
+      "offload_activations: \"cpu\"}}",
+      {});
+  const tools::Given flags = {"--activation-checkpoint",
+                              "--adam-eps",
+                              "--async-save",
+                              "--batch-size",
+                              "--betas",
+                              "--clip",
+                              "--dump-memory",
+                              "--grad-accum",
+                              "--grad-accum-dtype",
+                              "--initial-scale-power",
+                              "--lr",
+                              "--nvme-path",
+                              "--offload-activations",
+                              "--offload-gradients",
+                              "--offload-optimizer",
+                              "--offload-param",
+                              "--overlap-comm",
+                              "--param-persistence-threshold",
+                              "--precision",
+                              "--prefetch-bucket-size",
+                              "--reduce-bucket-size",
+                              "--schedule",
+                              "--train-batch-size",
+                              "--warmup-steps",
+                              "--weight-decay",
+                              "--zero-stage"};
+  CHECK(loaded.options.given == flags);
+  CHECK(loaded.options.offload.nvme_path == "/tmp");
+  CHECK(loaded.options.batch.place == "c.json:1:2: train_batch_size: ");
 }
 
 }  // namespace zg::testing

@@ -7,14 +7,14 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tests/tools/config_case.h"
+#include "tests/zero/deepspeed_case.h"
 
 // That honoured keys change runs: not what they set, but what a run then does.
 namespace zg::testing {
 namespace {
 
 using nlohmann::json;
-using tools::Row;
+using zero::deepspeed::Row;
 
 // What a key needs beside its section to matter within eight steps, as changes of a config; "value"
 // is what the key is set to where another() would not do, "flags" what the command is told besides.
@@ -71,8 +71,8 @@ const std::set<std::string> only_when = {
 
 std::string name_of(const Row& row) {
   const std::string section = row.section;
-  return tools::path_of(section) == "scheduler.params" ? section + "." + row.key
-                                                       : tools::path_of(row);
+  return zero::deepspeed::path_of(section) == "scheduler.params" ? section + "." + row.key
+                                                                 : zero::deepspeed::path_of(row);
 }
 
 class Runs {
@@ -127,9 +127,9 @@ TEST_CASE("config: every honoured key changes what a run does") {
   Runs runs;
   std::map<std::string, std::string> before;  // of configs without the key
   int shown = 0;
-  for (const Row& row : tools::rows()) {
+  for (const Row& row : zero::deepspeed::rows()) {
     const std::string name = name_of(row);
-    if (row.effect != tools::Effect::honoured || only_when.count(name)) continue;
+    if (row.effect != zero::deepspeed::Effect::honoured || only_when.count(name)) continue;
     if (std::string(row.section).starts_with("accelerate")) continue;  // below
     CAPTURE(name);
     json need = needs.count(name) ? json::parse(needs.at(name)) : json::object();
@@ -150,7 +150,7 @@ TEST_CASE("config: every honoured key changes what a run does") {
     // Overflows in two steps that are not neighbours, and an end that lists exchanges.
     std::string flags = "--ranks 2 " + more;
     if (std::string(row.section) == "fp16") flags += " --inject rank=0,step=1+3,fault=inf";
-    if (tools::path_of(row).starts_with("zero_optimization"))
+    if (zero::deepspeed::path_of(row).starts_with("zero_optimization"))
       flags += " --inject rank=1,step=2,fault=throw --dump-memory";
     CAPTURE(with.dump());
     const auto [known, is_new] = before.emplace(without.dump() + flags, "");
@@ -164,7 +164,7 @@ TEST_CASE("config: every honoured key changes what a run does") {
   }
   CHECK(shown >= 55);
   for (const auto& [name, need] : needs)
-    CHECK(std::any_of(tools::rows().begin(), tools::rows().end(),
+    CHECK(std::any_of(zero::deepspeed::rows().begin(), zero::deepspeed::rows().end(),
                       [&](const Row& row) { return name_of(row) == name; }));
 }
 
@@ -185,9 +185,10 @@ TEST_CASE("accelerate: every honoured key, and each that is DeepSpeed's, changes
     CHECK(runs.seen(texts.first, flags, true) !=
           runs.seen(texts.first + texts.second, flags, true));
   }
-  for (const Row& row : tools::rows())
-    if (std::string(row.section).starts_with("accelerate") && row.effect == tools::Effect::honoured)
-      CHECK(cases.count(tools::path_of(row)) == 1);
+  for (const Row& row : zero::deepspeed::rows())
+    if (std::string(row.section).starts_with("accelerate") &&
+        row.effect == zero::deepspeed::Effect::honoured)
+      CHECK(cases.count(zero::deepspeed::path_of(row)) == 1);
 }
 
 }  // namespace zg::testing

@@ -9,15 +9,15 @@
 #include "tests/placed_message.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/config/hjson.h"
-#include "tools/config/schema.h"
 #include "tools/config/yaml.h"
+#include "zerograd/zero/deepspeed/hjson.h"
+#include "zerograd/zero/deepspeed/schema.h"
 
 namespace zg::testing {
 namespace {
 
-using tools::Position;
-using tools::Value;
+using zero::deepspeed::Position;
+using zero::deepspeed::Value;
 
 const std::string run =
     "train --data sort --model-type gpt-nano --steps 1 --score-samples 0 --threads 1 --config ";
@@ -66,23 +66,26 @@ void list_members(const std::string& text, const Value& object, bool is_root,
 }
 
 bool is_known(const std::string& key) {
-  return std::any_of(tools::rows().begin(), tools::rows().end(), [&](const tools::Row& row) {
-    return tools::find_row(row.section, key) != nullptr;
-  });
+  return std::any_of(zero::deepspeed::rows().begin(), zero::deepspeed::rows().end(),
+                     [&](const zero::deepspeed::Row& row) {
+                       return zero::deepspeed::find_row(row.section, key) != nullptr;
+                     });
 }
 
 // Whatever it holds is right.
 bool takes_anything(const std::string& key) {
-  return std::all_of(tools::rows().begin(), tools::rows().end(), [&](const tools::Row& row) {
-    return key != row.key || row.type == tools::Type::any;
-  });
+  return std::all_of(zero::deepspeed::rows().begin(), zero::deepspeed::rows().end(),
+                     [&](const zero::deepspeed::Row& row) {
+                       return key != row.key || row.type == zero::deepspeed::Type::any;
+                     });
 }
 
 class Damage {
  public:
   Damage(std::string text, bool is_yaml, uint64_t seed)
       : text_(std::move(text)), is_yaml_(is_yaml), random_(seed) {
-    const Value root = is_yaml ? tools::read_yaml(text_, "f") : tools::read_hjson(text_, "f");
+    const Value root =
+        is_yaml ? tools::read_yaml(text_, "f") : zero::deepspeed::read_hjson(text_, "f");
     list_members(text_, root, true, members_);
   }
 
@@ -125,7 +128,7 @@ class Damage {
     const bool up = below(2) == 0;
     const Member& member = any([&](const Member& m) {
       return m.is_scalar && m.is_root != up &&
-             !tools::find_row(up ? "" : "zero_optimization", m.key);
+             !zero::deepspeed::find_row(up ? "" : "zero_optimization", m.key);
     });
     const Member& block = any([](const Member& m) { return m.key == "zero_optimization"; });
     const Position place = up ? members_.front().key_at : block.value_at;

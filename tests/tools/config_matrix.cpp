@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/tools/config_case.h"
+#include "tests/zero/deepspeed_case.h"
 
 namespace zg::testing {
 namespace {
@@ -61,7 +61,7 @@ Key key_of(const std::string& line) {
              .absent = columns[1],
              .with_value = columns[2],
              .automatic = columns[3]};
-  REQUIRE_MESSAGE(tools::find_row(key.section, key.key), line);
+  REQUIRE_MESSAGE(zero::deepspeed::find_row(key.section, key.key), line);
   return key;
 }
 
@@ -139,7 +139,9 @@ ConfigRuns::Run ConfigRuns::plan(const json& config, const std::string& flags) {
   return run;
 }
 
-std::string Key::path() const { return tools::path_of(*tools::find_row(section, key)); }
+std::string Key::path() const {
+  return zero::deepspeed::path_of(*zero::deepspeed::find_row(section, key));
+}
 
 std::vector<Key> parsed(std::string table) {
   for (size_t at = 0; (at = table.find("\\\n", at)) != std::string::npos;) table.erase(at, 2);

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "tests/tools/config_case.h"
 #include "tests/tools/config_matrix.h"
+#include "tests/zero/deepspeed_case.h"
 
 // The effect of every honoured key in a run of the command (tests/tools/config_matrix.h has the
 // columns). The expectations follow DeepSpeed and, for "auto", transformers and accelerate, which
@@ -12,7 +12,7 @@ namespace zg::testing {
 namespace {
 
 using nlohmann::json;
-using tools::Row;
+using zero::deepspeed::Row;
 
 const char* const general_keys = R"(
 gradient_clipping 0.25 | clip_norm=1 | clip_norm=0.25 | clip_norm=1
@@ -416,13 +416,14 @@ TEST_CASE("config: the batch follows from what keys and flags say, in every comb
 TEST_CASE("config: every honoured key is in a matrix") {
   std::set<const Row*> known;
   for (const char* table : {general_keys, learning_keys, zero_keys, memory_keys, accelerate_keys})
-    for (const Key& key : parsed(table)) known.insert(tools::find_row(key.section, key.key));
+    for (const Key& key : parsed(table))
+      known.insert(zero::deepspeed::find_row(key.section, key.key));
   for (const char* key :
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
-    known.insert(tools::find_row("", key));
-  for (const Row& row : tools::rows())
-    if (row.effect == tools::Effect::honoured)
-      CHECK_MESSAGE(known.count(&row) == 1, tools::path_of(row), " has no expectation");
+    known.insert(zero::deepspeed::find_row("", key));
+  for (const Row& row : zero::deepspeed::rows())
+    if (row.effect == zero::deepspeed::Effect::honoured)
+      CHECK_MESSAGE(known.count(&row) == 1, zero::deepspeed::path_of(row), " has no expectation");
 }
 
 }  // namespace zg::testing

@@ -4,8 +4,8 @@
 #include <set>
 #include <sstream>
 
-#include "tests/tools/config_case.h"
 #include "tests/tools/config_matrix.h"
+#include "tests/zero/deepspeed_case.h"
 
 // Keys that a run does not honour: each is refused by name, listed as without effect, or means
 // nothing here.
@@ -13,8 +13,8 @@ namespace zg::testing {
 namespace {
 
 using nlohmann::json;
-using tools::Effect;
-using tools::Row;
+using zero::deepspeed::Effect;
+using zero::deepspeed::Row;
 
 // section: key=value, and for what is refused /the value that is what happens anyway.
 const char* const refused_keys = R"(
@@ -113,7 +113,7 @@ struct OtherKey {
   const Row* row;
   json value, usual;
 
-  std::string path() const { return tools::path_of(*row); }
+  std::string path() const { return zero::deepspeed::path_of(*row); }
 };
 
 json value_of(const std::string& word) {
@@ -129,7 +129,7 @@ std::vector<OtherKey> keys_in(const char* table) {
     for (std::string word; words >> word;) {
       const std::string section = line.substr(0, line.find(':'));
       const size_t equal = word.find('='), slash = word.find('/');
-      const Row* row = tools::find_row(section, word.substr(0, equal));
+      const Row* row = zero::deepspeed::find_row(section, word.substr(0, equal));
       REQUIRE_MESSAGE(row, line);
       keys.push_back({row, value_of(word.substr(equal + 1, slash - equal - 1)),
                       slash == std::string::npos ? json() : value_of(word.substr(slash + 1))});
@@ -218,8 +218,8 @@ TEST_CASE(
         CAPTURE(key.path());
         const std::string line = ": " + key.path() + ": accepted without effect (" + key.row->why;
         CHECK(contains(run.outcome.error, line) == lists);
-        if (drops_auto(*key.row) || key.row->type == tools::Type::any ||
-            key.row->type == tools::Type::text)
+        if (drops_auto(*key.row) || key.row->type == zero::deepspeed::Type::any ||
+            key.row->type == zero::deepspeed::Type::text)
           continue;
         const Outcome outcome = runs.plan(config_with(key, "auto"), "").outcome;
         CAPTURE(outcome.error);
@@ -237,13 +237,13 @@ TEST_CASE(
     for (const OtherKey& key : keys_in(table)) listed.insert(key.row);
   for (const char* table : {meaningless_keys, meaningless_of_accelerate})
     for (const OtherKey& key : keys_in(table)) meaningless.insert(key.row);
-  for (const Row& row : tools::rows()) {
-    const std::string path = tools::path_of(row);
+  for (const Row& row : zero::deepspeed::rows()) {
+    const std::string path = zero::deepspeed::path_of(row);
     CAPTURE(path);
     CHECK(refused.count(&row) == (row.effect == Effect::only));
     CHECK(listed.count(&row) == (row.effect == Effect::nothing));
     // accelerate's words for DeepSpeed's keys are in config_matrix_test.cpp.
-    const bool is_elsewhere = row.type == tools::Type::section ||
+    const bool is_elsewhere = row.type == zero::deepspeed::Type::section ||
                               std::string(row.section) == "accelerate_deepspeed" ||
                               path == "distributed_type";
     if (row.effect == Effect::inner && !is_elsewhere) CHECK(meaningless.count(&row) == 1);

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/placed_message.h"
-#include "tests/tools/config_case.h"
+#include "tests/zero/deepspeed_case.h"
 #include "tools/config/yaml.h"
 #include "tools/hostfile.h"
 #include "tools/text.h"
@@ -11,9 +11,8 @@
 namespace zg::testing {
 namespace {
 
-using tools::printable;
-using tools::read_hjson;
 using tools::read_yaml;
+using zero::deepspeed::read_hjson;
 
 std::string error_of(const std::string& text) {
   return message_of<ConfigError>([&] { load(text); });
@@ -60,8 +59,7 @@ TEST_CASE("config: keys and values with controls, or long, leave an error its li
     CAPTURE(error);
     CHECK(flaw_of(error, "c.json", whole) == "");
   }
-  const Loaded lenient =
-      load("{train_batch_size: 8, \"a\\u0000\\u001b\": 1}", tools::Compat::v0_19, true);
+  const Loaded lenient = load("{train_batch_size: 8, \"a\\u0000\\u001b\": 1}", {.lenient = true});
   REQUIRE(lenient.config.warnings.size() == 1);
   CHECK(is_one_line(lenient.config.warnings[0]));
   CHECK(contains(lenient.config.warnings[0], "try leaving it out"));
@@ -105,7 +103,7 @@ TEST_CASE("config: the longest files that are read are refused as soon as short 
             .starts_with("c.json:1:20: train_batch_size: expected"));
   // How far a word is from every key takes its length times theirs.
   CHECK(error_of("{" + std::string(2 * half - 64, 'k') + ": 1}").starts_with("c.json:1:2: kkk"));
-  CHECK(tools::nearest(std::string(half, 's'), {"stage", "steps"}).empty());
+  CHECK(nearest(std::string(half, 's'), {"stage", "steps"}).empty());
   std::string keys = "{";
   for (int i = 0; i < 1001; ++i) keys += "k" + std::to_string(i) + ": 1,\n";
   CHECK(error_of(keys + "}").starts_with("c.json:1001:1: more than 1000 keys; expected fewer"));

@@ -5,6 +5,11 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zerograd/models/data.h"
+#include "zerograd/models/gpt.h"
+#include "zerograd/runtime/comm.h"
+#include "zerograd/zero/deepspeed.h"
+#include "zerograd/zero/trainer.h"
 
 namespace zg::testing {
 namespace {
@@ -18,7 +23,75 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
+/// A program of two ranks that trains the command's model on its data with a config for 6 steps.
+std::string hash_of_program(const std::string& path) {
+  const zero::DeepSpeedConfig config = zero::read_deepspeed_config(
+      path, {.program = {.schedule = {.rate = 5e-4, .total_num_steps = 6}}});
+  std::string hash;
+  const auto train = [&](Communicator& ranks, const Device& device) {
+    const auto data = models::sort_dataset(/*seed=*/3407);
+    models::GPTConfig sizes = models::GPTConfig::preset("gpt-nano");
+    sizes.vocabulary = data->vocabulary();
+    sizes.block_size = data->block_size();
+    ParameterStore store;
+    const models::GPT model(store, sizes);
+    zero::Config own = config.engine;
+    zero::fill_buckets(config.buckets, sizes.width, own);
+    zero::Engine engine(store, ranks, device, own);
+    const zero::BatchSize batch = zero::solve_batch_size(config.batch, ranks.size());
+    zero::Trainer trainer(
+        engine,
+        {.micro_batch = batch.micro,
+         .accumulation = batch.accumulation,
+         .steps = 6,
+         .schedule = config.schedule},
+        {.batch =
+             [&](const zero::MicroBatch& b) {
+               const models::Batch tokens =
+                   data->batch(models::Split::train, b.first_sample, b.samples, device);
+               return std::vector<Tensor>{tokens.ids, tokens.targets};
+             },
+         .forward =
+             [&](Tape& tape, const zero::MicroBatch& b) {
+               return model.loss(tape, b.tensors[0], b.tensors[1],
+                                 {.seed = 3407, .step = b.step, .first_sample = b.first_sample});
+             }});
+    trainer.run();
+    const std::string whole = engine.parameter_hash();
+    if (ranks.rank() == 0) hash = whole;
+  };
+  run_local(2, train, {.device = {.threads = 1, .swap = config.swap}});
+  return hash;
+}
+
 }  // namespace
+
+TEST_CASE("a program that reads a DeepSpeed config trains to the bits of the command") {
+  const TemporaryFolder folder;
+  const std::string swapped = folder / "nvme.json";
+  write_file(swapped,
+             R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+  "optimizer": {"type": "Adam", "params": {"lr": 0.01, "weight_decay": 0.1, "adam_w_mode": false}},
+  "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.001, "cycle_max_lr": 0.02,
+    "cycle_first_step_size": 2}},
+  "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 3000,
+    "offload_param": {"device": "nvme", "nvme_path": ")" +
+                 folder.path() + R"("}, "offload_optimizer": {"device": "nvme", "nvme_path": ")" +
+                 folder.path() + R"("}}})");
+  std::string before;
+  for (const std::string& path :
+       {std::string(ZG_CONFIGS) + "zero2.json", std::string(ZG_CONFIGS) + "fp16.json",
+        std::string(ZG_CONFIGS) + "accelerate_zero3.json", swapped}) {
+    CAPTURE(path);
+    const Outcome outcome = zerograd(run + "--ranks 2 --steps 6 --config " + path);
+    CAPTURE(outcome.error);
+    const std::string hash = line_after(outcome.out, "param_hash ");
+    CHECK(hash.size() == 32);
+    CHECK(hash != before);
+    CHECK(hash_of_program(path) == hash);
+    before = hash;
+  }
+}
 
 TEST_CASE("every config of tools/configs trains") {
   const struct {

@@ -4,9 +4,9 @@
 
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/config/check.h"
 #include "tools/config/yaml.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::testing {
 namespace {
@@ -20,8 +20,8 @@ const std::string run =
 // Its error, or nothing.
 std::string refusal(const std::string& text) {
   try {
-    tools::check_config(read_yaml(text, "a.yaml"), "a.yaml", tools::Compat::v0_19, false,
-                        "accelerate");
+    zero::deepspeed::check_config(read_yaml(text, "a.yaml"), "a.yaml",
+                                  zero::DeepSpeedVersion::v0_19, false, "accelerate");
   } catch (const ConfigError& error) {
     return error.what();
   }

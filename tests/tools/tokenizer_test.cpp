@@ -5,7 +5,7 @@
 #include "tests/tools/command.h"
 #include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/models/token_writer.h"
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 #include "zerograd/zero/manifest.h"
 
 namespace zg::testing {
@@ -56,7 +56,7 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   const Outcome said = zerograd(words);
   REQUIRE(said.status == 0);
   CHECK(said.out.starts_with("the dög"));
-  CHECK(models::valid_utf8(said.out) == said.out.size());
+  CHECK(valid_utf8(said.out) == said.out.size());
   CHECK(zerograd({"generate", a.save, "--prompt", "a\xff", "--length", "0"}).out == "a\uFFFD\n");
 
   const std::string exported = a.folder / "exported";

@@ -52,11 +52,13 @@ set(ZG_ENGINE_HEADERS
     autograd/tape.h
     autograd/weights.h
     zero/batch_rampup.h
+    zero/batch_size.h
     zero/checkpoint_directory.h
     zero/checkpoint_file.h
     zero/checkpoint_save.h
     zero/config.h
     zero/consolidate.h
+    zero/deepspeed.h
     zero/engine.h
     zero/interrupt.h
     zero/loss_scale.h

@@ -2,11 +2,17 @@
 
 #include <utility>
 
-#include "tools/config/coerce.h"
-#include "tools/config/contradictions.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {
+
+using zero::deepspeed::CheckedConfig;
+using zero::deepspeed::default_of;
+using zero::deepspeed::find_row;
+using zero::deepspeed::Position;
+using zero::deepspeed::Setting;
+using zero::deepspeed::Value;
+
 namespace {
 
 const Value::Member* find(const Value& object, const std::string& key) {
@@ -75,7 +81,7 @@ void fill_defaults(const CheckedConfig& yaml, const Given& flags, CheckedConfig&
   const Setting* stage = deepspeed.find("zero_optimization", "stage");
   if ((!named || named->null) && stage && !stage->given)
     deepspeed.settings["zero_optimization.stage"] =
-        default_of(*find_row("accelerate_deepspeed", "zero_stage"), yaml.compat);
+        default_of(*find_row("accelerate_deepspeed", "zero_stage"), yaml.version);
   if (!flags.count("--precision")) fill_precision(yaml, deepspeed);
 }
 

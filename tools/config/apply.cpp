@@ -1,361 +1,122 @@
-#include <algorithm>
-#include <array>
-
 #include "tools/config/load.h"
 #include "tools/optimisation_flags.h"
-#include "tools/text.h"
-#include "tools/values.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/zero/schedule.h"
+#include "zerograd/zero/deepspeed/read.h"
 
 namespace zg::tools {
 namespace {
 
-class Mapping {
- public:
-  Mapping(const CheckedConfig& config, TrainOptions& options)
-      : config_(config),
-        options_(options),
-        schedule_(options.optimisation.schedule),
-        engine_(options.optimisation.engine) {}
+using zero::DeepSpeedConfig;
+using Field = zero::DeepSpeedField;
 
-  std::vector<std::string> apply() {
-    apply_batch();
-    apply_optimizer();
-    apply_scheduler();
-    apply_precision();
-    apply_zero();
-    apply_offload();
-    apply_own();
-    take("", "gradient_clipping", {"--clip"},
-         [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
-    take("", "steps_per_print", {},
-         [&](const Setting& s) { options_.steps_per_print = s.integer; });
-    take("", "memory_breakdown", {"--dump-memory"},
-         [&](const Setting& s) { options_.dump_memory = s.boolean; });
-    options_.given.insert(from_config_.begin(), from_config_.end());
-    return overridden_;
-  }
-
- private:
-  // Calls `set` unless the key is absent, null or "auto", or one of `flags` was given; then the
-  // first of them counts as given. A default that a flag sets goes unmentioned.
-  template <class Set>
-  void take(const std::string& section, const std::string& key,
-            const std::vector<std::string>& flags, const Set& set) {
-    const Setting* setting = config_.find(section, key);
-    if (!setting || setting->null || setting->automatic) return;
-    for (const std::string& flag : flags)
-      if (options_.given.count(flag)) {
-        const std::string line = path_of(*setting->row) + " (" + flag + ")";
-        if (setting->given && (overridden_.empty() || overridden_.back() != line))
-          overridden_.push_back(line);
-        return;
-      }
-    set(*setting);
-    if (flags.empty()) return;
-    from_config_.insert(flags.front());
-    if (!setting->given) options_.defaulted.insert(flags.front());
-  }
-
-  bool is_automatic(const std::string& section, const std::string& key) const {
-    const Setting* setting = config_.find(section, key);
-    return setting && setting->automatic;
-  }
-  bool has_flag(const std::string& flag) const { return options_.given.count(flag) > 0; }
-
-  void apply_batch() {
-    BatchOptions& batch = options_.batch;
-    batch.place = place(config_.file, {}, "");
-    bool is_placed = false;
-    const auto number = [&](const char* key, const char* flag, std::optional<int64_t>& target) {
-      take("", key, {flag}, [&](const Setting& s) {
-        target = s.integer;
-        if (!is_placed) batch.place = config_.place_of(s);
-        is_placed = true;
-      });
-    };
-    number("train_batch_size", "--train-batch-size", batch.train);
-    number("train_micro_batch_size_per_gpu", "--batch-size", batch.micro);
-    number("gradient_accumulation_steps", "--grad-accum", batch.accumulation);
-    // "auto" is the data loader's, which is ours, unless it follows from the other numbers.
-    if ((is_automatic("", "train_batch_size") ||
-         is_automatic("", "train_micro_batch_size_per_gpu")) &&
-        !batch.train && !batch.micro)
-      batch.micro = default_micro_batch;
-  }
-
-  void apply_optimizer() {
-    zero::AdamOptions& adam = engine_.adam;
-    const auto set = [](float& target) {
-      return [&target](const Setting& s) { target = static_cast<float>(s.number); };
-    };
-    take("adam", "lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
-    take("adam", "betas", {"--betas", "--adam-beta1"},
-         [&](const Setting& s) { adam.beta1 = static_cast<float>(s.numbers[0]); });
-    take("adam", "betas", {"--betas", "--adam-beta2"},
-         [&](const Setting& s) { adam.beta2 = static_cast<float>(s.numbers[1]); });
-    take("adam", "eps", {"--adam-eps"}, set(adam.epsilon));
-    take("adam", "weight_decay", {"--weight-decay"}, set(adam.weight_decay));
-    // DeepSpeed runs AdamW for either type unless Adam is told not to.
-    const Setting* type = config_.find("optimizer", "type");
-    take("adam", "adam_w_mode", {},
-         [&](const Setting& s) { adam.decoupled = s.boolean || type->text.size() == 5; });
-  }
-
-  void apply_scheduler() {
-    const Setting* type = config_.find("scheduler", "type");
-    if (!type) return;
-    std::vector<const char*> flags = {"--schedule"};
-    flags.insert(flags.end(), std::begin(annealing_flags), std::end(annealing_flags));
-    for (const char* flag : flags)
-      if (has_flag(flag)) {
-        overridden_.push_back(std::string("scheduler (") + flag + ")");
-        return;
-      }
-    const std::string& kind = type->text;
-    schedule_.kind = zero::schedule_kind(kind);
-    from_config_.insert("--schedule");
-    if (kind == "LRRangeTest") return apply_range_test(schedule_.range_test);
-    if (kind == "OneCycle") return apply_one_cycle(schedule_.one_cycle);
-    take(kind, "warmup_max_lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
-    // DeepSpeed takes at least 2; here 0 would mean not given.
-    take(kind, "warmup_num_steps", {"--warmup-steps"},
-         [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
-    if (is_automatic(kind, "warmup_num_steps")) {
-      schedule_.warmup_num_steps = std::max<int64_t>(2, schedule_.warmup_num_steps);
-      from_config_.insert("--warmup-steps");
-    }
-    take(kind, "total_num_steps", {},
-         [&](const Setting& s) { schedule_.total_num_steps = s.integer; });
-    take(kind, "warmup_type", {}, [&](const Setting& s) {
-      schedule_.warmup_type = s.text == "linear" ? zero::WarmupType::linear : zero::WarmupType::log;
-    });
-    const std::pair<const char*, double*> numbers[] = {
-        {"warmup_min_lr", &schedule_.warmup_min_lr},
-        {"warmup_min_ratio", &schedule_.warmup_min_ratio},
-        {"cos_min_ratio", &schedule_.cos_min_ratio}};
-    for (const auto& number : numbers)
-      take(kind, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
-  }
-
-  void apply_range_test(zero::RangeTestOptions& test) {
-    constexpr const char* in = "LRRangeTest";
-    take(in, "lr_range_test_min_lr", {"--lr"},
-         [&](const Setting& s) { schedule_.rate = s.number; });
-    take(in, "lr_range_test_step_size", {}, [&](const Setting& s) { test.step_size = s.integer; });
-    take(in, "lr_range_test_step_rate", {}, [&](const Setting& s) { test.step_rate = s.number; });
-    take(in, "lr_range_test_staircase", {}, [&](const Setting& s) { test.staircase = s.boolean; });
-  }
-
-  void apply_one_cycle(zero::OneCycleOptions& cycle) {
-    constexpr const char* in = "OneCycle";
-    take(in, "cycle_max_lr", {"--lr"}, [&](const Setting& s) { schedule_.rate = s.number; });
-    const std::pair<const char*, double*> numbers[] = {{"cycle_min_lr", &cycle.cycle_min_lr},
-                                                       {"decay_lr_rate", &cycle.decay_lr_rate},
-                                                       {"cycle_min_mom", &cycle.cycle_min_mom},
-                                                       {"cycle_max_mom", &cycle.cycle_max_mom},
-                                                       {"decay_mom_rate", &cycle.decay_mom_rate}};
-    for (const auto& number : numbers)
-      take(in, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
-    take(in, "cycle_first_step_size", {}, [&](const Setting& s) {
-      cycle.cycle_first_step_size = cycle.cycle_second_step_size = s.integer;
-    });
-    take(in, "cycle_second_step_size", {},
-         [&](const Setting& s) { cycle.cycle_second_step_size = s.integer; });
-    take(in, "decay_step_size", {}, [&](const Setting& s) { cycle.decay_step_size = s.integer; });
-    const std::vector<std::string> betas = {"--betas", "--adam-beta1", "--adam-beta2"};
-    take(in, "cycle_momentum", betas, [&](const Setting& s) { cycle.cycle_momentum = s.boolean; });
-    for (const std::string& flag : betas)
-      if (has_flag(flag)) cycle.cycle_momentum = false;
-  }
-
-  void apply_precision() {
-    const bool f16 = config_.is_on("fp16", "enabled"), bf16 = config_.is_on("bf16", "enabled");
-    const bool f16_wanted = has_flag("--precision") ? engine_.compute == DType::f16 : f16;
-    if (has_flag("--precision")) {
-      if (f16 || bf16)
-        overridden_.push_back(std::string(f16 ? "fp16" : "bf16") + ".enabled (--precision)");
-    } else {
-      engine_.compute = f16 ? DType::f16 : bf16 ? DType::bf16 : DType::f32;
-      if (bf16 && config_.is_on("bf16", "bf16_optimizer_states"))
-        options_.optimisation.preset = "fsdp-memory";
-      from_config_.insert("--precision");
-    }
-    take("data_types", "grad_accum_dtype", {"--grad-accum-dtype"}, [&](const Setting& s) {
-      engine_.grad_accum = s.text == "bf16" ? DType::bf16 : DType::f32;
-    });
-    if (f16_wanted) apply_loss_scale(engine_.loss_scaling);
-  }
-
-  void apply_loss_scale(zero::LossScaleOptions& scaling) {
-    // A static scale has no initial power: the flag asks for a dynamic one.
-    take("fp16", "loss_scale", {"--initial-scale-power"},
-         [&](const Setting& s) { scaling.loss_scale = s.number; });
-    take("fp16", "initial_scale_power", {"--initial-scale-power"},
-         [&](const Setting& s) { scaling.initial_scale_power = static_cast<int>(s.integer); });
-    take("fp16", "loss_scale_window", {}, [&](const Setting& s) { scaling.window = s.integer; });
-    take("fp16", "hysteresis", {}, [&](const Setting& s) { scaling.hysteresis = s.integer; });
-    take("fp16", "consecutive_hysteresis", {},
-         [&](const Setting& s) { scaling.consecutive_hysteresis = s.boolean; });
-    take("fp16", "min_loss_scale", {},
-         [&](const Setting& s) { scaling.min_loss_scale = s.number; });
-  }
-
-  void apply_zero() {
-    const char* const in = "zero_optimization";
-    take(in, "stage", {"--zero-stage", "--strategy"},
-         [&](const Setting& s) { engine_.stage = static_cast<int>(s.integer); });
-    const auto size = [&](const char* key, const char* flag, int64_t& target, double& by_width,
-                          double factor) {
-      const std::vector<std::string> flags =
-          flag ? std::vector<std::string>{flag} : std::vector<std::string>{};
-      take(in, key, flags, [&](const Setting& s) { target = s.integer; });
-      if (is_automatic(in, key) && !(flag && has_flag(flag))) by_width = factor;
-    };
-    BucketsByWidth& buckets = options_.buckets;
-    double unused = 0.0;  // its "auto" is the default
-    size("allgather_bucket_size", nullptr, engine_.allgather_bucket_size, unused, 0.0);
-    size("reduce_bucket_size", "--reduce-bucket-size", engine_.reduce_bucket_size,
-         buckets.reduce_per_square, 1.0);
-    size("stage3_prefetch_bucket_size", "--prefetch-bucket-size", engine_.prefetch_bucket_size,
-         buckets.prefetch_per_square, 0.9);
-    size("stage3_param_persistence_threshold", "--param-persistence-threshold",
-         engine_.param_persistence_threshold, buckets.persistence_per_width, 10.0);
-    take(in, "overlap_comm", {"--overlap-comm"},
-         [&](const Setting& s) { engine_.overlap_comm = s.boolean; });
-    const Setting* overlap = config_.find(in, "overlap_comm");
-    if (overlap && overlap->null && !has_flag("--overlap-comm"))
-      engine_.overlap_comm = engine_.stage == 3;
-  }
-
-  // --cpu-offload and Lightning's strategies that end in _offload decide where no flag of its own
-  // does.
-  std::vector<std::string> offload_flags(const char* own) const {
-    if (!options_.offload.cpu_offload) return {own};
-    return {own, has_flag("--cpu-offload") ? "--cpu-offload" : "--strategy"};
-  }
-
-  void check_path(const Setting& device, const char* section) const {
-    const Setting* path = config_.find(section, "nvme_path");
-    if ((!path || path->null) && !has_flag("--nvme-path"))
-      throw ConfigError(config_.place_of(device) +
-                        "nvme without a place; expected nvme_path, got none; try \"nvme_path\": "
-                        "\"/local_nvme\"");
-  }
-
-  // DeepSpeed adds gradients up where the optimizer is. Adding to NVMe is slow, so here only
-  // --offload-gradients puts the gradient accumulators there.
-  void offload_optimizer(const std::string& to) {
-    zero::OffloadOptions& offload = engine_.offload;
-    if (to == "none") return;
-    offload.optimizer = to == "cpu" ? Space::host : Space::file;
-    if (!has_flag("--offload-gradients")) offload.gradient = Space::host;
-  }
-
-  void offload_parameters(const Setting& device, const std::string& to) {
-    if (to == "none") return;
-    if (engine_.stage != 3)
-      throw ConfigError(config_.place_of(device) +
-                        "parameters are offloaded at stage 3 only; expected \"stage\": 3, got " +
-                        std::to_string(engine_.stage) + "; try offload_optimizer, or stage 3");
-    engine_.offload.parameter = to == "cpu" ? Space::host : Space::file;
-  }
-
-  void apply_offload() {
-    zero::OffloadOptions& offload = engine_.offload;
-    const char* const in = "zero_optimization";
-    const std::vector<std::string> optimizer_flags = offload_flags("--offload-optimizer");
-    const std::vector<std::string> parameter_flags =
-        engine_.stage == 3 ? offload_flags("--offload-param")
-                           : std::vector<std::string>{"--offload-param"};
-    take(in, "cpu_offload", optimizer_flags,
-         [&](const Setting& s) { offload_optimizer(s.boolean ? "cpu" : "none"); });
-    take(in, "cpu_offload_param", parameter_flags,
-         [&](const Setting& s) { offload_parameters(s, s.boolean ? "cpu" : "none"); });
-    take("offload_optimizer", "device", optimizer_flags, [&](const Setting& s) {
-      if (s.text == "nvme") check_path(s, "offload_optimizer");
-      offload_optimizer(s.text);
-    });
-    take("offload_param", "device", parameter_flags, [&](const Setting& s) {
-      if (s.text == "nvme") check_path(s, "offload_param");
-      offload_parameters(s, s.text);
-    });
-    apply_nvme_path();
-    take(in, "sub_group_size", {}, [&](const Setting& s) {
-      offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
-    });
-    take("offload_optimizer", "ratio", {},
-         [&](const Setting& s) { offload.optimizer_ratio = s.number; });
-    // DeepSpeed's default keeps up to 1e9 elements a rank in memory of what is sent to NVMe.
-    take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
-      if (s.given) offload.parameters_on_host = s.integer;
-    });
-    const Setting* const count = config_.find("offload_param", "buffer_count");
-    const Setting* const size = config_.find("offload_param", "buffer_size");
-    if (count && size)
-      offload.parameter_buffer =
-          static_cast<int64_t>(std::min(0x1p62, count->number * size->number));
-    SwapOptions& swap = options_.place.device.swap;
-    take("aio", "block_size", {}, [&](const Setting& s) { swap.block_size = s.integer; });
-    take("aio", "queue_depth", {},
-         [&](const Setting& s) { swap.queue_depth = static_cast<int>(s.integer); });
-    take("writer", "decoupled", {"--async-save"},
-         [&](const Setting& s) { options_.async_save = s.boolean; });
-    take("activation_checkpointing", "cpu_checkpointing", {},
-         [&](const Setting& s) { options_.offload.cpu_checkpointing = s.boolean; });
-  }
-
-  // There is one directory. Where only one kind of bytes goes to NVMe, it is that section's.
-  void apply_nvme_path() {
-    const zero::OffloadOptions& offload = engine_.offload;
-    const bool parameters = offload.parameter == Space::file;
-    const bool optimizer = offload.optimizer == Space::file;
-    const Setting* const one = config_.find("offload_param", "nvme_path");
-    const Setting* const other = config_.find("offload_optimizer", "nvme_path");
-    if (parameters && optimizer && !has_flag("--nvme-path") && one && other && !one->null &&
-        !other->null && one->text != other->text)
-      throw Unsupported(config_.place_of(*other) +
-                        "all bytes on NVMe are in one directory; expected the path of "
-                        "offload_param, '" +
-                        printable(one->text) + "', got '" + printable(other->text) +
-                        "'; try the same for both");
-    std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
-    if (parameters && !optimizer) std::swap(sections[0], sections[1]);
-    for (const char* section : sections)  // the last one decides
-      take(section, "nvme_path", {"--nvme-path"},
-           [&](const Setting& s) { options_.offload.nvme_path = s.text; });
-  }
-
-  // After apply_offload(), which decides where the gradient accumulators are if nothing here does.
-  void apply_own() {
-    const auto space_of = [](const Setting& s) {
-      return s.text == "none" ? Space::device : s.text == "cpu" ? Space::host : Space::file;
-    };
-    const char* const in = "zerograd";
-    zero::OffloadOptions& offload = engine_.offload;
-    take(in, "activation_checkpoint", {"--activation-checkpoint"},
-         [&](const Setting& s) { options_.activation_checkpoint = s.boolean; });
-    take(in, "offload_gradients", offload_flags("--offload-gradients"),
-         [&](const Setting& s) { offload.gradient = space_of(s); });
-    take(in, "offload_activations", {"--offload-activations"},
-         [&](const Setting& s) { offload.activation = space_of(s); });
-    take(in, "stochastic_rounding", {},
-         [&](const Setting& s) { engine_.adam.stochastic_rounding = s.boolean; });
-  }
-
-  const CheckedConfig& config_;
-  TrainOptions& options_;
-  zero::ScheduleOptions& schedule_;
-  zero::Config& engine_;
-  std::vector<std::string> overridden_;
-  Given from_config_;  // joins what was given at the end: a config overrides itself
+/// Flags that decide a field, the field's own first.
+struct FieldFlags {
+  Field field;
+  std::vector<const char*> flags;
 };
+
+const std::vector<FieldFlags>& field_flags() {
+  static const std::vector<FieldFlags> all = {
+      {Field::micro_batch, {"--batch-size"}},
+      {Field::accumulation, {"--grad-accum"}},
+      {Field::train_batch, {"--train-batch-size"}},
+      {Field::rate, {"--lr"}},
+      {Field::beta1, {"--betas", "--adam-beta1"}},
+      {Field::beta2, {"--betas", "--adam-beta2"}},
+      {Field::epsilon, {"--adam-eps"}},
+      {Field::weight_decay, {"--weight-decay"}},
+      {Field::schedule, {"--schedule", annealing_flags[0], annealing_flags[1], annealing_flags[2]}},
+      {Field::warmup_steps, {"--warmup-steps"}},
+      {Field::clip_norm, {"--clip"}},
+      {Field::precision, {"--precision"}},
+      {Field::grad_accum_dtype, {"--grad-accum-dtype"}},
+      {Field::initial_scale_power, {"--initial-scale-power"}},
+      {Field::stage, {"--zero-stage", "--strategy"}},
+      {Field::reduce_bucket_size, {"--reduce-bucket-size"}},
+      {Field::prefetch_bucket_size, {"--prefetch-bucket-size"}},
+      {Field::param_persistence_threshold, {"--param-persistence-threshold"}},
+      {Field::overlap_comm, {"--overlap-comm"}},
+      {Field::offload_optimizer, {"--offload-optimizer"}},
+      {Field::offload_gradients, {"--offload-gradients"}},
+      {Field::offload_parameters, {"--offload-param"}},
+      {Field::offload_activations, {"--offload-activations"}},
+      {Field::nvme_path, {"--nvme-path"}},
+      {Field::activation_checkpoint, {"--activation-checkpoint"}},
+      {Field::async_save, {"--async-save"}},
+      {Field::memory_breakdown, {"--dump-memory"}}};
+  return all;
+}
+
+int stage_of(const zero::deepspeed::CheckedConfig& config, const TrainOptions& options,
+             const std::set<Field>& decided) {
+  const zero::deepspeed::Setting* stage = config.find("zero_optimization", "stage");
+  return stage && !decided.count(Field::stage) ? static_cast<int>(stage->integer)
+                                               : options.optimisation.engine.stage;
+}
+
+std::set<Field> decided_by_flags(const zero::deepspeed::CheckedConfig& config,
+                                 const TrainOptions& options) {
+  std::set<Field> decided;
+  for (const auto& [field, flags] : field_flags())
+    for (const char* flag : flags)
+      if (options.given.count(flag)) decided.insert(field);
+  // --cpu-offload and Lightning's strategies that end in _offload (offload_flags.h).
+  if (options.offload.cpu_offload) {
+    decided.insert({Field::offload_optimizer, Field::offload_gradients});
+    if (stage_of(config, options, decided) == 3) decided.insert(Field::offload_parameters);
+  }
+  return decided;
+}
+
+const std::vector<const char*>& flags_of(Field field) {
+  for (const FieldFlags& entry : field_flags())
+    if (entry.field == field) return entry.flags;
+  throw Error("a config's field has no flag; expected one in tools/config/apply.cpp");
+}
+
+// The flag that decided the field.
+std::string flag_of(Field field, const Given& given) {
+  for (const char* flag : flags_of(field))
+    if (given.count(flag)) return flag;
+  return given.count("--cpu-offload") ? "--cpu-offload" : "--strategy";
+}
+
+// Calls `copy` with each option and the member of a config that it is.
+template <class Copy>
+void each(TrainOptions& options, DeepSpeedConfig& config, const Copy& copy) {
+  copy(options.optimisation.engine, config.engine);
+  copy(options.optimisation.schedule, config.schedule);
+  copy(options.optimisation.preset, config.preset);
+  copy(options.batch.micro, config.batch.micro);
+  copy(options.batch.accumulation, config.batch.accumulation);
+  copy(options.batch.train, config.batch.train);
+  copy(options.batch.place, config.batch.place);
+  copy(options.buckets, config.buckets);
+  copy(options.place.device.swap, config.swap);
+  copy(options.offload.nvme_path, config.swap.directory);
+  copy(options.offload.cpu_checkpointing, config.cpu_checkpointing);
+  copy(options.activation_checkpoint, config.activation_checkpoint);
+  copy(options.async_save, config.async_save);
+  copy(options.steps_per_print, config.steps_per_print);
+  copy(options.dump_memory, config.memory_breakdown);
+}
 
 }  // namespace
 
-std::vector<std::string> apply_config(const CheckedConfig& config, TrainOptions& options) {
-  return Mapping(config, options).apply();
+std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& checked,
+                                      TrainOptions& options) {
+  DeepSpeedConfig program;
+  each(options, program, [](const auto& option, auto& member) { member = option; });
+  DeepSpeedConfig config = zero::deepspeed::apply_config(
+      checked, {.program = program, .decided = decided_by_flags(checked, options)});
+  each(options, config, [](auto& option, const auto& member) { option = member; });
+  std::vector<std::string> overridden;
+  for (const auto& [key, field] : config.overridden) {
+    const std::string line = key + " (" + flag_of(field, options.given) + ")";
+    if (overridden.empty() || overridden.back() != line) overridden.push_back(line);
+  }
+  for (const Field field : config.taken) options.given.insert(flags_of(field).front());
+  for (const Field field : config.defaulted) options.defaulted.insert(flags_of(field).front());
+  return overridden;
 }
 
 }  // namespace zg::tools

@@ -1,69 +1,20 @@
 #include "tools/config/load.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "tools/config/accelerate.h"
-#include "tools/config/hjson.h"
 #include "tools/config/yaml.h"
-#include "tools/values.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
+#include "zerograd/zero/deepspeed/read.h"
 
 namespace zg::tools {
 namespace {
 
-constexpr size_t largest_config = 1 << 20;
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(largest_config + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    throw FileError("--config: " + path + " cannot be read: " +
-                    (is_directory(path)  ? "it is a directory"
-                     : path_exists(path) ? "it cannot be opened"
-                                         : "there is nothing of that name") +
-                    "; expected a DeepSpeed config, JSON");
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > largest_config)
-    throw ConfigError("--config: " + path + " is larger than 1 MiB; expected a DeepSpeed config, " +
-                      "JSON; try the file's right name");
-  return text;
-}
-
-std::string shown(const Setting& setting) {
-  if (setting.automatic) return "auto";
-  if (setting.null) return "null";
-  switch (setting.row->type) {
-    case Type::boolean:
-      return setting.boolean ? "true" : "false";
-    case Type::integer:
-      return std::to_string(setting.integer);
-    case Type::number:
-    case Type::numbers: {
-      std::vector<std::string> words;
-      for (double number :
-           setting.numbers.empty() ? std::vector{setting.number} : setting.numbers) {
-        char word[32];
-        std::snprintf(word, sizeof word, "%g", number);
-        words.push_back(word);
-      }
-      return setting.numbers.empty() ? words.front() : "[" + join(words, ", ") + "]";
-    }
-    default:
-      return setting.text;
-  }
-}
-
-void print_state(const CheckedConfig& config) {
-  for (const auto& [name, setting] : config.settings)
-    if (setting.row->type != Type::section && setting.row->type != Type::any)
-      std::fprintf(stderr, "%s: %s = %s%s\n", config.file.c_str(), path_of(*setting.row).c_str(),
-                   shown(setting).c_str(), setting.given ? "" : " (default)");
-}
+using zero::deepspeed::CheckedConfig;
+using zero::deepspeed::Setting;
+using zero::deepspeed::Value;
 
 struct Document {
   std::string file;
@@ -71,44 +22,15 @@ struct Document {
   bool is_yaml = false;
 };
 
-// As launchers pass a config through a command line: base64 with - and _ for + and /. None when it
-// is no such text.
-std::optional<std::string> base64_decoded(const std::string& word) {
-  static const std::string digits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  std::string text;
-  uint32_t bits = 0;
-  int count = 0;
-  const size_t end = word.find_last_not_of('=') + 1;
-  for (const char letter : word.substr(0, end)) {
-    const size_t digit = digits.find(letter);
-    if (digit == std::string::npos) return std::nullopt;
-    bits = bits << 6 | static_cast<uint32_t>(digit);
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    text += static_cast<char>(bits >> count & 0xff);
-  }
-  const bool whole = word.size() % 4 == 0 && word.size() - end <= 2 && count < 6;
-  return whole && text.find('{') != std::string::npos ? std::optional(text) : std::nullopt;
-}
-
-// A file, a config itself, or one in base64: as DeepSpeed takes them.
 Document document_of(const std::string& path) {
-  const size_t first = path.find_first_not_of(" \t\n");
-  if (first != std::string::npos && path[first] == '{')
-    return {.file = "--config", .root = read_hjson(path, "--config")};
-  std::error_code unnameable;  // a long text is no file's name
-  if (const auto text = base64_decoded(path); text && !std::filesystem::exists(path, unnameable))
-    return {.file = "--config", .root = read_hjson(*text, "--config")};
-  const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
-  const std::string text = read_text(path);
-  return {.file = path,
-          .root = is_yaml ? read_yaml(text, path) : read_hjson(text, path),
+  const auto [file, text] = zero::deepspeed::read_source(path, "--config");
+  const bool is_yaml = file.ends_with(".yaml") || file.ends_with(".yml");
+  return {.file = file,
+          .root = is_yaml ? read_yaml(text, file) : zero::deepspeed::read_hjson(text, file),
           .is_yaml = is_yaml};
 }
 
-// Of several processes one speaks.
+// One of several processes prints.
 bool is_first(const TrainOptions& options) {
   return !options.process || options.process->rank == 0;
 }
@@ -129,7 +51,9 @@ void report(const CheckedConfig& config, const std::vector<std::string>& overrid
   if (!overridden.empty())
     std::fprintf(stderr, "%s: overridden by flags: %s\n", config.file.c_str(),
                  join(overridden, ", ").c_str());
-  if (config.is_on("", "dump_state")) print_state(config);
+  if (!config.is_on("", "dump_state")) return;
+  for (const std::string& line : config.state())
+    std::fprintf(stderr, "%s: %s\n", config.file.c_str(), line.c_str());
 }
 
 /// `yaml`: accelerate's, which names or holds this one; null: there is none.

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "tools/config/check.h"
 #include "tools/options.h"
+#include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::tools {
 
@@ -12,12 +12,13 @@ namespace zg::tools {
 /// when the file cannot be read, ConfigError, and Unsupported once all of it is known to be right.
 void load_config(TrainOptions& options);
 
-/// What a --config that load_config() takes says in DeepSpeed's keys: an accelerate's file may name
+/// A --config that load_config() takes, in DeepSpeed's keys: an accelerate's file may name
 /// or hold them, or have none.
-Value deepspeed_config(const ConfigOptions& config);
+zero::deepspeed::Value deepspeed_config(const ConfigOptions& config);
 
 /// Lets the config's keys and defaults set what no flag of `options.given` sets. Returns the keys
 /// that a flag overrides: "optimizer.params.lr (--lr)".
-std::vector<std::string> apply_config(const CheckedConfig& config, TrainOptions& options);
+std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& config,
+                                      TrainOptions& options);
 
 }  // namespace zg::tools

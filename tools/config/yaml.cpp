@@ -8,11 +8,15 @@
 #include <sstream>
 #include <utility>
 
-#include "tools/config/hjson.h"
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
+
+using zero::deepspeed::check_text;
+using zero::deepspeed::Position;
+using zero::deepspeed::Value;
+
 namespace {
 
 constexpr size_t deepest = 64;  // an event comes before the parser calls itself for what is inside
@@ -96,7 +100,7 @@ class Builder : public YAML::EventHandler {
         word.find_first_not_of("0123456789+-.eEtrufalsn") != std::string::npos)
       return value;
     try {
-      value = read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
+      value = zero::deepspeed::read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
       value.at = at;
     } catch (const ConfigError&) {  // beyond a double: a word, which the key's type refuses
     }

@@ -1,4 +1,4 @@
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 #include "zerograd/runtime/error.h"
 
-namespace zg::models {
+namespace zg {
 namespace {
 
 constexpr uint64_t high_bits = 0x8080808080808080;
 
 uint8_t byte_at(std::string_view text, size_t i) { return static_cast<uint8_t>(text[i]); }
 
-// Of the code point that begins with this byte; 0: none does.
+// The length of the code point that begins with this byte; 0: none does.
 size_t length_from_lead(uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xc2 && lead < 0xe0) return 2;
@@ -112,4 +112,4 @@ std::string readable_utf8(std::string_view bytes) {
   return text;
 }
 
-}  // namespace zg::models
+}  // namespace zg

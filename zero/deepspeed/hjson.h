@@ -3,36 +3,37 @@
 #include <string>
 #include <vector>
 
-namespace zg::tools {
+namespace zg::zero::deepspeed {
 
 /// Where something begins in a file: both count from 1, columns in characters.
 struct Position {
   int line = 1, column = 1;
 };
 
-/// What a config file says, with the place of every word.
+/// A value of a config file, with the position of every key and value in it.
 struct Value {
   enum class Kind { null, boolean, number, text, array, object };
   struct Member;
 
   Kind kind = Kind::null;
   Position at;
-  std::string text;      ///< a string's characters; a number's or boolean's as they are written
-  bool quoted = false;   ///< of a string: it stood in quotes
-  double number = 0.0;   ///< of a number
-  bool boolean = false;  ///< of a boolean
+  std::string text;     ///< a string's characters; a number's or boolean's as they are written
+  bool quoted = false;  ///< a string in quotes
+  double number = 0.0;
+  bool boolean = false;
   std::vector<Value> items;
   std::vector<Member> members;  ///< in the order of the file; no key comes twice
 };
 
 struct Value::Member {
   std::string key;
-  Position at;  ///< of the key
+  Position at;  ///< the key's
   Value value;
 };
 
 /// As an error shows it: 'text', 2e8, true, an object.
 std::string shown(const Value& value);
+std::string shown(double number);  ///< as printf's %g
 
 /// "ds.json:12:5: zero_optimization.stage: " — how every error about a config begins.
 std::string place(const std::string& file, Position at, const std::string& path);
@@ -41,4 +42,11 @@ std::string place(const std::string& file, Position at, const std::string& path)
 /// ends of lines. No reader then meets a byte that it would have to pass on.
 void check_text(const std::string& source, const std::string& file);
 
-}  // namespace zg::tools
+/// Reads JSON as DeepSpeed does, which is HJSON (https://hjson.github.io/syntax.html): comments
+/// `#`, `//` and `/* */`, trailing and missing commas, keys and strings without quotes (such a
+/// string goes to the end of its line), 'single' and '''multi-line''' quotes, a root without
+/// braces. ConfigError with file, line, column and key path for anything else, for a key that
+/// comes twice, for bytes that are not UTF-8, below 64 levels and beyond 1000 keys of an object.
+Value read_hjson(const std::string& source, const std::string& file);
+
+}  // namespace zg::zero::deepspeed

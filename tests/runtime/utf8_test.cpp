@@ -1,8 +1,8 @@
-#include "zerograd/models/utf8.h"
+#include "zerograd/runtime/utf8.h"
 
 #include <doctest/doctest.h>
 
-using namespace zg::models;
+using namespace zg;
 
 TEST_CASE("valid UTF-8 ends where RFC 3629 says") {
   CHECK(valid_utf8("") == 0);

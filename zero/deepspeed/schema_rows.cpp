@@ -1,9 +1,9 @@
 #include <cmath>
 #include <string_view>
 
-#include "tools/config/schema.h"
+#include "zerograd/zero/deepspeed/schema.h"
 
-namespace zg::tools {
+namespace zg::zero::deepspeed {
 namespace {
 
 using enum Type;
@@ -294,7 +294,8 @@ std::vector<Row> activation_checkpointing() {
   };
 }
 
-// What DeepSpeed leaves to the program, or to another key: it passes over a section of this name.
+// Settings that DeepSpeed leaves to the program or to another key. It ignores a section of this
+// name.
 std::vector<Row> own() {
   return {{"zerograd", "activation_checkpoint", boolean, "null"},
           {"zerograd", "offload_gradients", choice, "null", honoured, "", "none|cpu|nvme"},
@@ -312,7 +313,7 @@ std::vector<Row> services() {
       {"aio", "overlap_events", boolean, "true", inner},
       {"aio", "use_gds", boolean, "false", inner},
   };
-  // Of the first three `enabled` has no effect either: the section's own row says why.
+  // `enabled` has no effect in the first three: the section's own row says why.
   const struct {
     const char* section;
     std::vector<const char*> keys;
@@ -424,4 +425,4 @@ const std::vector<Row>& rows() {
   return all;
 }
 
-}  // namespace zg::tools
+}  // namespace zg::zero::deepspeed

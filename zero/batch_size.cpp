@@ -1,31 +1,17 @@
-#include "tools/batch_size.h"
+#include "zerograd/zero/batch_size.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tools/text.h"
-#include "tools/values.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
-namespace zg::tools {
+namespace zg::zero {
 namespace {
 
-struct Names {
-  std::string train, micro, accumulation;
-};
-
-Names names_of(const BatchRequest& request) {
-  if (request.place.empty()) return {"--train-batch-size", "--batch-size", "--grad-accum"};
-  return {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
-}
-
-std::string begin_of(const BatchRequest& request) {
-  return request.place.empty() ? "--train-batch-size: " : request.place;
-}
-
-// The first of them: nobody picks from more.
+// The first twelve: nobody chooses from more.
 std::string divisors_of(int64_t number) {
   std::vector<std::string> divisors;
   for (int64_t divisor = 1; divisor <= std::min<int64_t>(number, 4096) && divisors.size() < 12;
@@ -34,19 +20,19 @@ std::string divisors_of(int64_t number) {
   return join(divisors, ", ");
 }
 
-// Each choice solves the equation with the other flags as they were given.
-std::string choices(const BatchRequest& request) {
-  const int64_t W = request.ranks, train = request.train.value_or(0);
+// Each choice solves the equation with the other numbers as they were given.
+std::string choices(const BatchRequest& request, int64_t ranks) {
+  const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
-  const Names names = names_of(request);
+  const BatchRequest::Names& names = request.names;
   if (micro <= 0 || accumulation <= 0)  // nothing else helps while one of them is 0
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
-  // The divisors of what is left for one flag; `other` is the value of the second.
-  const auto offer = [&](const std::string& flag, bool other_given, int64_t other) {
+  // The divisors of what is left for one number; `other` is the value of the second.
+  const auto offer = [&](const std::string& name, bool other_given, int64_t other) {
     if (train <= 0 || train % (W * other) != 0) return;
     const int64_t left = train / (W * other);
-    ways.push_back(flag + " " + (other_given ? std::to_string(left) : divisors_of(left)));
+    ways.push_back(name + " " + (other_given ? std::to_string(left) : divisors_of(left)));
   };
   if (request.micro) offer(names.micro, request.accumulation.has_value(), accumulation);
   if (request.accumulation) offer(names.accumulation, request.micro.has_value(), micro);
@@ -58,18 +44,22 @@ std::string choices(const BatchRequest& request) {
   return join(ways, ", or ");
 }
 
-[[noreturn]] void refuse(const BatchRequest& request, const std::string& of_deepspeed) {
-  const Names names = names_of(request);
+std::string number(int64_t value) { return std::to_string(value); }
+
+[[noreturn]] void refuse(const BatchRequest& request, int64_t ranks,
+                         const std::string& of_deepspeed) {
+  const BatchRequest::Names& names = request.names;
   std::vector<std::string> given;
   for (const auto& [name, value] : {std::pair{names.train, request.train},
                                     {names.micro, request.micro},
                                     {names.accumulation, request.accumulation}})
-    if (value) given.push_back(name + " " + std::to_string(*value));
-  throw ConfigError(
-      begin_of(request) + "expected " + (request.place.empty() ? "" : names.train + " = ") +
-      names.micro + " x " + names.accumulation + " x ranks, got " + join(given, " ") +
-      text(" on %lld rank%s; try ", (long long)request.ranks, request.ranks == 1 ? "" : "s") +
-      choices(request) + " (DeepSpeed: " + of_deepspeed + ")");
+    if (value) given.push_back(name + " " + number(*value));
+  const std::string product = names.micro + " x " + names.accumulation + " x ranks";
+  const bool is_named = request.place == names.train + ": ";
+  throw ConfigError(request.place + "expected " + (is_named ? "" : names.train + " = ") + product +
+                    ", got " + join(given, " ") + " on " + number(ranks) + " rank" +
+                    (ranks == 1 ? "" : "s") + "; try " + choices(request, ranks) +
+                    " (DeepSpeed: " + of_deepspeed + ")");
 }
 
 }  // namespace
@@ -85,17 +75,17 @@ int64_t largest_divisor(int64_t number, int64_t most) {
   return largest;
 }
 
-BatchSize solve_batch_size(const BatchRequest& request) {
-  const int64_t W = request.ranks;
+BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
+  const int64_t W = ranks;
   BatchSize size{};
-  if (!request.place.empty() && !request.train && !request.micro)
+  if (!request.train && !request.micro)
     throw ConfigError(request.place +
                       "Either train_batch_size or train_micro_batch_size_per_gpu needs to be "
                       "provided; expected one of them, got neither; try "
                       "\"train_micro_batch_size_per_gpu\": 64, or --batch-size 64");
   const auto check_positive = [&](const char* what, int64_t value) {
     if (value <= 0)
-      refuse(request, text("%s: %lld has to be greater than 0", what, (long long)value));
+      refuse(request, W, std::string(what) + ": " + number(value) + " has to be greater than 0");
   };
   // The two that divide below.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
@@ -111,23 +101,23 @@ BatchSize solve_batch_size(const BatchRequest& request) {
                         : has_micro      ? size.train / size.micro / W
                                          : 1;
   } else {
-    size.micro = request.micro.value_or(default_micro_batch);
+    size.micro = *request.micro;
     size.accumulation = request.accumulation.value_or(1);
   }
   if (size.micro > 0 && size.accumulation > INT64_MAX / W / size.micro)
-    throw ConfigError(begin_of(request) + names_of(request).micro + " x " +
-                      names_of(request).accumulation + " x ranks: expected a product below 2^63");
+    throw ConfigError(request.place + request.names.micro + " x " + request.names.accumulation +
+                      " x ranks: expected a product below 2^63");
   if (!request.train) size.train = size.micro * size.accumulation * W;
   check_positive("Train batch size", size.train);
   check_positive("Micro batch size per gpu", size.micro);
   check_positive("Gradient accumulation steps", size.accumulation);
   if (size.micro * size.accumulation * W != size.train)
-    refuse(request,
-           text("Check batch related parameters. train_batch_size is not equal to "
-                "micro_batch_per_gpu * gradient_acc_step * world_size %lld != %lld * %lld * %lld",
-                (long long)size.train, (long long)size.micro, (long long)size.accumulation,
-                (long long)W));
+    refuse(request, W,
+           "Check batch related parameters. train_batch_size is not equal to "
+           "micro_batch_per_gpu * gradient_acc_step * world_size " +
+               number(size.train) + " != " + number(size.micro) + " * " +
+               number(size.accumulation) + " * " + number(W));
   return size;
 }
 
-}  // namespace zg::tools
+}  // namespace zg::zero

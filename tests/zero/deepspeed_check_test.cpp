@@ -5,19 +5,19 @@
 #include <regex>
 
 #include "tests/temporary_folder.h"
-#include "tests/tools/config_case.h"
+#include "tests/zero/deepspeed_case.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {
 
-using tools::Effect;
-using tools::Row;
+using zero::deepspeed::Effect;
+using zero::deepspeed::Row;
 
 const std::string batch = "\"train_batch_size\": 16, ";
 
 std::string error_of(const std::string& text, bool lenient = false) {
-  return message_of<ConfigError>([&] { load(text, tools::Compat::v0_19, lenient); });
+  return message_of<ConfigError>([&] { load(text, {.lenient = lenient}); });
 }
 
 // A config that uses every kind of value, one setting a line.
@@ -57,11 +57,11 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 /// A text that was damaged is refused with its place and what to do, or says what it said.
-bool is_refused_or_harmless(const std::string& text, const std::string& before) {
+bool is_refused_or_harmless(const std::string& text, const nlohmann::json& before) {
   const std::regex where("c\\.json:[0-9]+:[0-9]+: (.|\n)*");
   std::string message;
   try {
-    return fingerprint(load(text).options) == before;
+    return fields(load(text).settings) == before;
   } catch (const ConfigError& error) {
     message = error.what();
   }
@@ -71,7 +71,8 @@ bool is_refused_or_harmless(const std::string& text, const std::string& before) 
 
 }  // namespace
 
-TEST_CASE("config: what stands in the wrong place, twice or by another name is refused by place") {
+TEST_CASE(
+    "deepspeed: what stands in the wrong place, twice or by another name is refused by place") {
   const struct {
     const char *text, *begins, *has;
   } cases[] = {
@@ -131,9 +132,9 @@ TEST_CASE("config: what stands in the wrong place, twice or by another name is r
   CHECK(error_of("[1]").starts_with("c.json:1:1: expected an object"));
 }
 
-TEST_CASE("config: values are read as kindly as pydantic reads them") {
+TEST_CASE("deepspeed: values are read as kindly as pydantic reads them") {
   const auto stage = [](const std::string& zero) {
-    return load("{" + batch + "zero_optimization: " + zero + "}").options.optimisation.engine;
+    return load("{" + batch + "zero_optimization: " + zero + "}").settings.engine;
   };
   CHECK(stage("true").stage == 1);
   CHECK(stage("false").stage == 0);
@@ -145,40 +146,40 @@ TEST_CASE("config: values are read as kindly as pydantic reads them") {
   CHECK(stage("{stage: 3}").overlap_comm);
   CHECK(!stage("{stage: 2}").overlap_comm);
   for (const char* word : {"true", "\"true\"", "\"True\"", "1", "\"1\""})
-    CHECK(
-        load("{" + batch + "bf16: {enabled: " + word + "}}").options.optimisation.engine.compute ==
-        DType::bf16);
+    CHECK(load("{" + batch + "bf16: {enabled: " + word + "}}").settings.engine.compute ==
+          DType::bf16);
   CHECK(!load("{" + batch + "zero_optimization: {cpu_offload: false}}").config.unsupported);
   for (const char* nothing : {"false", "{}", "{enabled: false}", "{enabled: \"false\"}"})
     CHECK(!load("{" + batch + "curriculum_learning: " + nothing + "}").config.unsupported);
   CHECK(load("{" + batch + "curriculum_learning: {enabled: true}}").config.unsupported);
 }
 
-TEST_CASE("config: at most 25 keys are accepted without effect, each with a reason") {
+TEST_CASE("deepspeed: at most 25 keys are accepted without effect, each with a reason") {
   int listed = 0;
-  for (const Row& row : tools::rows()) {
-    CAPTURE(tools::path_of(row));
+  for (const Row& row : zero::deepspeed::rows()) {
+    CAPTURE(zero::deepspeed::path_of(row));
     const bool explains = row.effect == Effect::nothing || row.effect == Effect::only;
     CHECK((*row.why != '\0') == explains);
     listed += row.effect == Effect::nothing;
-    CHECK(tools::find_row(row.section, row.key) == &row);
+    CHECK(zero::deepspeed::find_row(row.section, row.key) == &row);
   }
   CHECK(listed <= 25);
 }
 
-TEST_CASE("config: an unknown key is a warning when asked so, and everything else stays an error") {
-  const Loaded loaded = load("{" + batch + "\"foo\": 1}", tools::Compat::v0_19, true);
+TEST_CASE(
+    "deepspeed: an unknown key is a warning when asked so, and everything else stays an error") {
+  const Loaded loaded = load("{" + batch + "\"foo\": 1}", {.lenient = true});
   REQUIRE(loaded.config.warnings.size() == 1);
   CHECK(loaded.config.warnings[0].starts_with("c.json:1:26: foo: unknown key, ignored; "));
-  CHECK_THROWS_AS(load("{" + batch + "\"steps_per_print\": {}}", tools::Compat::v0_19, true),
-                  ConfigError);
+  CHECK_THROWS_AS(load("{" + batch + "\"steps_per_print\": {}}", {.lenient = true}), ConfigError);
 }
 
-TEST_CASE("config: a thousand damages are each refused with place and advice, or change nothing") {
+TEST_CASE(
+    "deepspeed: a thousand damages are each refused with place and advice, or change nothing") {
   std::mt19937_64 random(20);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const std::string whole = joined(lines);
-  const std::string before = fingerprint(load(whole).options);
+  const nlohmann::json before = fields(load(whole).settings);
   int refused = 0;
   const auto expect = [&](const std::string& text) {
     CAPTURE(text);

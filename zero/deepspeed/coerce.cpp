@@ -1,16 +1,12 @@
-#include "tools/config/coerce.h"
-
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 
-#include "tools/config/hjson.h"
-#include "tools/text.h"
-#include "tools/values.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
+#include "zerograd/zero/deepspeed/check.h"
 
-namespace zg::tools {
+namespace zg::zero::deepspeed {
 namespace {
 
 std::vector<std::string> split(const std::string& words) {
@@ -23,9 +19,9 @@ std::vector<std::string> split(const std::string& words) {
   return parts;
 }
 
-std::string bounds(const Row& row, const char* number) {
-  if (row.most >= 2147483647.0) return text("%s of %g or more", number, row.least);
-  return text("%s from %g to %g", number, row.least, row.most);
+std::string bounds(const Row& row, const std::string& number) {
+  if (row.most >= 2147483647.0) return number + " of " + shown(row.least) + " or more";
+  return number + " from " + shown(row.least) + " to " + shown(row.most);
 }
 
 std::string expected_of(const Row& row) {
@@ -102,7 +98,7 @@ bool read_boolean(const Value& value, bool& boolean) {
          (is_word && one_of({"false", "0", "no", "n", "off", "f"}));
 }
 
-// What asks for nothing: false, {}, or a section that is not enabled.
+// Whether a value asks for nothing: false, {}, or a section that is not enabled.
 bool is_disabled(const Value& value) {
   bool boolean = true;
   if (value.kind == Value::Kind::boolean) return !value.boolean;
@@ -169,21 +165,21 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
   return setting;
 }
 
-Setting default_of(const Row& row, Compat compat) {
+Setting default_of(const Row& row, DeepSpeedVersion version) {
   const Value literal =
-      read_hjson(std::string("{ value: ") + fallback_of(row, compat) + " }", "default");
+      read_hjson(std::string("{ value: ") + fallback_of(row, version) + " }", "default");
   Setting setting = coerced(row, literal.members.front().value, "");
   setting.given = false;
   return setting;
 }
 
-bool is_default(const Setting& setting, Compat compat) {
+bool is_default(const Setting& setting, DeepSpeedVersion version) {
   if (setting.row->type == Type::any && setting.disabled) return true;
-  const Setting fallback = default_of(*setting.row, compat);
+  const Setting fallback = default_of(*setting.row, version);
   if (fallback.null)
     return setting.null || (setting.row->type == Type::boolean && !setting.boolean);
   return !setting.null && setting.boolean == fallback.boolean &&
          setting.number == fallback.number && setting.text == fallback.text;
 }
 
-}  // namespace zg::tools
+}  // namespace zg::zero::deepspeed

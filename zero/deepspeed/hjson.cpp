@@ -1,15 +1,17 @@
-#include "tools/config/hjson.h"
+#include "zerograd/zero/deepspeed/hjson.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/utf8.h"
 
-namespace zg::tools {
+namespace zg::zero::deepspeed {
 namespace {
 
 constexpr size_t most_keys = 1000;  // each may cost a search for what it should have been
@@ -37,15 +39,6 @@ bool is_number(const std::string& word) {
     if (!digits()) return false;
   }
   return at == word.size();
-}
-
-void append_utf8(std::string& text, uint32_t code) {
-  const auto byte = [&](uint32_t bits) { text += static_cast<char>(bits); };
-  const auto rest = [&](int shift) { byte(0x80 | ((code >> shift) & 0x3F)); };
-  if (code < 0x80) return byte(code);
-  if (code < 0x800) return byte(0xC0 | code >> 6), rest(0);
-  if (code < 0x10000) return byte(0xE0 | code >> 12), rest(6), rest(0);
-  byte(0xF0 | code >> 18), rest(12), rest(6), rest(0);
 }
 
 class Reader {
@@ -258,7 +251,7 @@ class Reader {
     }
     if (code >= 0xD800 && code <= 0xDFFF)
       refuse(start, "expected both halves of a pair, got one", "\\ud83d\\ude00");
-    append_utf8(text, code);
+    text += utf8(code);
   }
 
   bool read_code(uint32_t& code) {  // at the u
@@ -342,8 +335,55 @@ class Reader {
 
 }  // namespace
 
+std::string shown(double number) {
+  char word[32];
+  std::snprintf(word, sizeof word, "%g", number);
+  return word;
+}
+
+std::string shown(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::null:
+      return "null";
+    case Value::Kind::array:
+      return "a list of " + std::to_string(value.items.size());
+    case Value::Kind::object:
+      return "an object {...}";
+    case Value::Kind::text:
+      return "'" + printable(value.text) + "'";
+    default:
+      return printable(value.text);
+  }
+}
+
+// No key of ours is as deep; a line of an error is no place for a whole file.
+constexpr size_t longest_path = 120;
+
+std::string place(const std::string& file, Position at, const std::string& path) {
+  return file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +
+         (path.empty() ? "" : printable(path, longest_path) + ": ");
+}
+
+void check_text(const std::string& source, const std::string& file) {
+  Position here;
+  size_t at = source.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+  for (; at < source.size(); ++here.column) {
+    const auto byte = static_cast<unsigned char>(source[at]);
+    bool valid = (byte >= 0x20 || byte == '\t' || byte == '\r' || byte == '\n') && byte != 0x7F;
+    try {
+      next_code_point(source, at, file);
+    } catch (const ConfigError&) {
+      valid = false;
+    }
+    if (!valid)
+      throw ConfigError(place(file, here, "") + "the byte " + std::to_string(byte) +
+                        " is no text; expected UTF-8, got something else; try a text file");
+    if (byte == '\n') here = {here.line + 1, 0};
+  }
+}
+
 Value read_hjson(const std::string& source, const std::string& file) {
   return Reader(source, file).read();
 }
 
-}  // namespace zg::tools
+}  // namespace zg::zero::deepspeed

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <iterator>
 
-#include "tests/tools/config_case.h"
+#include "tests/zero/deepspeed_case.h"
 
 // The value of each key when nobody gives it: DeepSpeed's, written down again.
 namespace zg::testing {
 namespace {
 
 using nlohmann::json;
-using tools::Row;
+using zero::deepspeed::Row;
 
-json fields_of(const json& config) { return fields(load(config.dump()).options); }
+// A rate that no default has.
+json fields_of(const json& config) {
+  return fields(load(config.dump(), {.program = {.schedule = {.rate = 5e-4}}}).settings);
+}
 
 // DeepSpeed 0.19's constants.py, its pydantic models and lr_schedules.py; no value: it has to be
 // given.
@@ -85,11 +88,12 @@ const char* const defaults = R"({
 
 }  // namespace
 
-TEST_CASE("config: the default of every key is DeepSpeed's") {
+TEST_CASE("deepspeed: the default of every key is DeepSpeed's") {
   const json expected = json::parse(defaults);
   size_t compared = 0;
-  for (const Row& row : tools::rows()) {
-    if (!expected.contains(row.section) || row.type == tools::Type::section || !*row.fallback)
+  for (const Row& row : zero::deepspeed::rows()) {
+    if (!expected.contains(row.section) || row.type == zero::deepspeed::Type::section ||
+        !*row.fallback)
       continue;
     CAPTURE(std::string(row.section));
     CAPTURE(std::string(row.key));
@@ -101,11 +105,11 @@ TEST_CASE("config: the default of every key is DeepSpeed's") {
   for (const json& section : expected) all += section.size();
   CHECK(compared == all);
   const json before = {{"gradient_clipping", 0}, {"warmup_max_lr", 0.001}, {"pin_memory", false}};
-  for (const Row& row : tools::rows())
+  for (const Row& row : zero::deepspeed::rows())
     if (row.fallback_0_16) CHECK(json::parse(row.fallback_0_16) == before.at(row.key));
 }
 
-TEST_CASE("config: what a section leaves out is its default in the run") {
+TEST_CASE("deepspeed: what a section leaves out is its default in the run") {
   const struct {
     const char *section, *are;
   } sections[] = {
@@ -137,7 +141,7 @@ TEST_CASE("config: what a section leaves out is its default in the run") {
   }
 }
 
-TEST_CASE("config: every other name of a key is accepted and means it") {
+TEST_CASE("deepspeed: every other name of a key is accepted and means it") {
   const struct {
     const char *section, *alias, *key, *value;
   } aliases[] = {
@@ -167,28 +171,28 @@ TEST_CASE("config: every other name of a key is accepted and means it") {
       return load(config.dump());
     };
     const Loaded one = loaded(alias), other = loaded(key);
-    CHECK(fields(one.options) == fields(other.options));
+    CHECK(fields(one.settings) == fields(other.settings));
     CHECK(one.config.unsupported.has_value() == other.config.unsupported.has_value());
     CHECK(one.config.without_effect.size() == other.config.without_effect.size());
-    const tools::Setting* setting = one.config.find(section, key);
+    const zero::deepspeed::Setting* setting = one.config.find(section, key);
     REQUIRE(setting);
     CHECK(setting->given);
     CHECK(setting->number == other.config.find(section, key)->number);
     CHECK(setting->boolean == other.config.find(section, key)->boolean);
   }
   size_t names = 0;
-  for (const Row& row : tools::rows()) {
+  for (const Row& row : zero::deepspeed::rows()) {
     const std::string all = row.alias;
     if (!all.empty()) names += 1 + static_cast<size_t>(std::count(all.begin(), all.end(), '|'));
   }
   CHECK(names == std::size(aliases));
 }
 
-TEST_CASE("config: auto of fp16, bf16 and offloads is dropped for the default") {
+TEST_CASE("deepspeed: auto of fp16, bf16 and offloads is dropped for the default") {
   for (const char* section : {"fp16", "bf16", "offload_param", "offload_optimizer"})
-    for (const Row& row : tools::rows()) {
+    for (const Row& row : zero::deepspeed::rows()) {
       if (std::string(row.section) != section) continue;
-      CAPTURE(tools::path_of(row));
+      CAPTURE(zero::deepspeed::path_of(row));
       json with = surroundings(section), without = with;
       section_in(with, section)[row.key] = "auto";
       json& rest = section_in(without, section);

@@ -1,16 +1,11 @@
-#include "tools/config/check.h"
+#include "zerograd/zero/deepspeed/check.h"
 
-#include <algorithm>
-#include <cctype>
 #include <set>
 
-#include "tools/config/coerce.h"
-#include "tools/config/contradictions.h"
-#include "tools/config/names.h"
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
-namespace zg::tools {
+namespace zg::zero::deepspeed {
 namespace {
 
 // Where pydantic drops "auto" so that the default holds.
@@ -19,6 +14,26 @@ bool drops_auto(const std::string& section) {
       "zero_optimization", "offload_param", "offload_optimizer", "fp16", "bf16", "tensorboard",
       "csv_monitor",       "wandb"};
   return sections.count(section) > 0;
+}
+
+std::string value_of(const Setting& setting) {
+  if (setting.automatic) return "auto";
+  if (setting.null) return "null";
+  switch (setting.row->type) {
+    case Type::boolean:
+      return setting.boolean ? "true" : "false";
+    case Type::integer:
+      return std::to_string(setting.integer);
+    case Type::number:
+      return shown(setting.number);
+    case Type::numbers: {
+      std::vector<std::string> words;
+      for (const double number : setting.numbers) words.push_back(shown(number));
+      return "[" + join(words, ", ") + "]";
+    }
+    default:
+      return setting.text;
+  }
 }
 
 class Checker {
@@ -36,14 +51,14 @@ class Checker {
     }
   }
 
-  // What a section that is there leaves out.
+  // Fills the keys that a section of the config leaves out.
   void fill_defaults() {
     for (const Row& row : rows()) {
       if (sections_.count(row.section) == 0 || row.type == Type::section || *row.fallback == '\0')
         continue;
       const std::string name = name_of(row);
       if (config_.settings.count(name) == 0)
-        config_.settings.emplace(name, default_of(row, config_.compat));
+        config_.settings.emplace(name, default_of(row, config_.version));
     }
   }
 
@@ -86,14 +101,14 @@ class Checker {
                         " too; expected it once, got both; try leaving one of the two out");
     if (row.effect == Effect::nothing)
       config_.without_effect.push_back(begin + "accepted without effect (" + row.why + ")");
-    if (row.effect == Effect::only && !is_default(setting, config_.compat))
+    if (row.effect == Effect::only && !is_default(setting, config_.version))
       note_unsupported(config_, begin + shown(value) + ": " + row.why + "; expected " +
                                     accepted(row) + "; try leaving it out");
     if (row.type == Type::section && !setting.null) check_child(row, member, object);
   }
 
   std::string accepted(const Row& row) const {
-    const std::string fallback = fallback_of(row, config_.compat);
+    const std::string fallback = fallback_of(row, config_.version);
     return fallback == "null" && row.type == Type::boolean ? "false" : fallback;
   }
 
@@ -156,6 +171,69 @@ class Checker {
   std::set<std::string> sections_;
 };
 
+const Setting* given(const CheckedConfig& config, const char* section, const char* key) {
+  const Setting* setting = config.find(section, key);
+  return setting && setting->given ? setting : nullptr;
+}
+
+std::string line_of(const Setting& setting) { return std::to_string(setting.at.line); }
+
+void check_precision(CheckedConfig& config) {
+  const Setting *fp16 = given(config, "fp16", "enabled"), *bf16 = given(config, "bf16", "enabled");
+  if (fp16 && bf16 && fp16->boolean && bf16->boolean)
+    throw ConfigError(config.place_of(*bf16) +
+                      "bfloat16 and fp16 modes cannot be simultaneously enabled; expected one of "
+                      "them, got both, fp16 in line " +
+                      line_of(*fp16) + "; try \"enabled\": false for one");
+  const Setting* states = given(config, "bf16", "bf16_optimizer_states");
+  const Setting* weights = given(config, "bf16", "bf16_master_weights_and_grads");
+  const bool has_states = states && states->boolean, has_weights = weights && weights->boolean;
+  if (config.is_on("bf16", "enabled") && has_states != has_weights)
+    note_unsupported(config, config.place_of(has_states ? *states : *weights) +
+                                 "masters and moments are kept alike; expected "
+                                 "bf16_master_weights_and_grads and bf16_optimizer_states both "
+                                 "true or both false; try both");
+  if (const Setting* sums = given(config, "data_types", "grad_accum_dtype");
+      sums && sums->text == "fp16")
+    note_unsupported(config, config.place_of(*sums) +
+                                 "'fp16': sums of gradients would overflow; expected fp32 or bf16; "
+                                 "try fp32");
+}
+
+void check_offload(CheckedConfig& config) {
+  const char* const pairs[][2] = {{"cpu_offload", "offload_optimizer"},
+                                  {"cpu_offload_param", "offload_param"}};
+  for (const auto& [old_key, new_key] : pairs) {
+    const Setting* before = given(config, "zero_optimization", old_key);
+    const Setting* now = given(config, "zero_optimization", new_key);
+    if (before && now && !before->null && !now->null)
+      throw ConfigError(config.place_of(*before) + old_key + " is the old name of " + new_key +
+                        ", which stands in line " + line_of(*now) +
+                        " too; expected one of them, got both; try leaving " + old_key + " out");
+  }
+}
+
+void check_sizes(const CheckedConfig& config) {
+  const Setting* gather = given(config, "zero_optimization", "allgather_bucket_size");
+  if (gather && !gather->automatic && gather->integer % 2 != 0)
+    throw ConfigError(config.place_of(*gather) + "expected an even number, got " +
+                      std::to_string(gather->integer) + "; try " +
+                      std::to_string(gather->integer + 1));
+}
+
+void check_scheduler(const CheckedConfig& config) {
+  const Setting* type = config.find("scheduler", "type");
+  if (!type) return;
+  for (const Row& row : rows()) {
+    const bool needed = row.section == type->text && !*row.fallback;
+    if (!needed || config.find(row.section, row.key)) continue;
+    const bool total = std::string(row.key) == "total_num_steps";
+    throw ConfigError(config.place_of(*type) + type->text + " needs " + row.key +
+                      "; expected it in scheduler.params, got none; try \"" + row.key +
+                      "\": " + (total ? "\"auto\", which is the run's --steps" : "0.001"));
+  }
+}
+
 }  // namespace
 
 const Setting* CheckedConfig::find(const std::string& section, const std::string& key) const {
@@ -172,17 +250,33 @@ std::string CheckedConfig::place_of(const Setting& setting) const {
   return place(file, setting.at, path_of(*setting.row));
 }
 
+std::vector<std::string> CheckedConfig::state() const {
+  std::vector<std::string> lines;
+  for (const auto& [name, setting] : settings)
+    if (setting.row->type != Type::section && setting.row->type != Type::any)
+      lines.push_back(path_of(*setting.row) + " = " + value_of(setting) +
+                      (setting.given ? "" : " (default)"));
+  return lines;
+}
+
 void note_unsupported(CheckedConfig& config, const std::string& message) {
   if (!config.unsupported) config.unsupported = message;
 }
 
-CheckedConfig check_config(const Value& root, const std::string& file, Compat compat, bool lenient,
-                           const std::string& section) {
+void check_contradictions(CheckedConfig& config) {
+  check_precision(config);
+  check_offload(config);
+  check_sizes(config);
+  check_scheduler(config);
+}
+
+CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,
+                           bool lenient, const std::string& section) {
   if (root.kind != Value::Kind::object)
     throw ConfigError(place(file, root.at, "") + "expected an object {...}, got " + shown(root) +
                       (section.empty() ? "; try { \"train_batch_size\": 16 }"
                                        : "; try distributed_type: DEEPSPEED"));
-  CheckedConfig config{.file = file, .compat = compat};
+  CheckedConfig config{.file = file, .version = version};
   Checker checker(config, lenient);
   checker.check_section(section, root);
   checker.fill_defaults();
@@ -190,4 +284,4 @@ CheckedConfig check_config(const Value& root, const std::string& file, Compat co
   return config;
 }
 
-}  // namespace zg::tools
+}  // namespace zg::zero::deepspeed

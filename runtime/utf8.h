@@ -5,7 +5,7 @@
 
 #include "zerograd/runtime/api.h"
 
-namespace zg::models {
+namespace zg {
 
 constexpr size_t longest_utf8 = 4;  ///< bytes of a code point
 
@@ -18,10 +18,10 @@ ZG_API std::string utf8(char32_t code_point);
 
 /// How many bytes at the begin of a text are whole code points.
 ZG_API size_t valid_utf8(std::string_view text);
-/// Of the last bytes of a text, those that are a code point's begin: more may follow.
+/// How many bytes at the end of a text are the begin of a code point: more may follow.
 ZG_API size_t unfinished_utf8(std::string_view text);
 /// With U+FFFD in place of what is no UTF-8, one for each begin of a code point that is cut short
 /// and for each other byte (Unicode 15, 3.9, "maximal subparts").
 ZG_API std::string readable_utf8(std::string_view bytes);
 
-}  // namespace zg::models
+}  // namespace zg

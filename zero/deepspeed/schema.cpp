@@ -1,13 +1,11 @@
-#include "tools/config/schema.h"
+#include "zerograd/zero/deepspeed/schema.h"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 
-#include "tools/config/names.h"
-#include "tools/values.h"
+#include "zerograd/runtime/text.h"
 
-namespace zg::tools {
+namespace zg::zero::deepspeed {
 namespace {
 
 // Spellings that people write and that are not near what they mean.
@@ -21,7 +19,7 @@ constexpr const char* known_mistakes[][2] = {
     {"dynamic_loss_scale", "did you mean \"loss_scale\": 0?"},
 };
 
-bool names(const Row& row, const std::string& key) {
+bool has_name(const Row& row, const std::string& key) {
   if (key == row.key) return true;
   if (*row.alias == '\0') return false;
   const std::string aliases = std::string("|") + row.alias + "|";
@@ -37,6 +35,23 @@ std::string quoted_section(const std::string& section) {
   return section.empty()           ? "the top level"
          : section == "accelerate" ? "accelerate's YAML"
                                    : path_of(section);
+}
+
+using Names = std::vector<std::string>;
+
+const Names optimizers = {"Adam", "AdamW"};
+const Names later_optimizers = {
+    "Adagrad", "Lamb",  "Lion", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Muon",   "MuAdam",
+    "MuAdamW", "MuSGD", "SGD",  "RMSprop",    "NAdam",       "RAdam",      "Adamax", "Adafactor"};
+const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
+
+bool is_optimizer(const std::string& section) { return section == "optimizer"; }
+
+bool equal_folded(const std::string& a, const std::string& b) { return lower(a) == lower(b); }
+
+bool contains_folded(const Names& names, const std::string& word) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return equal_folded(name, word); });
 }
 
 }  // namespace
@@ -59,7 +74,7 @@ std::string path_of(const Row& row) {
 
 const Row* find_row(const std::string& section, const std::string& key) {
   for (const Row& row : rows())
-    if (section == row.section && names(row, key)) return &row;
+    if (section == row.section && has_name(row, key)) return &row;
   return nullptr;
 }
 
@@ -77,7 +92,7 @@ std::string advice_on(const std::string& section, const std::string& key) {
   // `enabled`, say, is in many sections: only a key of few places tells where it belongs.
   std::set<std::string> places, types;
   for (const Row& row : rows()) {
-    if (section == row.section || !names(row, word) || !is_same_file(row.section, section))
+    if (section == row.section || !has_name(row, word) || !is_same_file(row.section, section))
       continue;
     if (path_of(row.section) == path_of(section))
       types.insert(row.section);
@@ -101,8 +116,32 @@ std::string advice_on(const std::string& section, const std::string& key) {
          (keys.size() > 6 ? ", ..." : "");
 }
 
-const char* fallback_of(const Row& row, Compat compat) {
-  return compat == Compat::v0_16 && row.fallback_0_16 ? row.fallback_0_16 : row.fallback;
+const char* fallback_of(const Row& row, DeepSpeedVersion version) {
+  return version == DeepSpeedVersion::v0_16 && row.fallback_0_16 ? row.fallback_0_16 : row.fallback;
 }
 
-}  // namespace zg::tools
+std::string section_of_optimizer(const std::string& type) {
+  return contains_folded(optimizers, type) ? "adam" : "";
+}
+
+std::string section_of_schedule(const std::string& type) {
+  return std::find(schedules.begin(), schedules.end(), type) != schedules.end() ? type : "";
+}
+
+bool is_later_optimizer(const std::string& type) { return contains_folded(later_optimizers, type); }
+
+std::string join_names(const std::string& section) {
+  return join(is_optimizer(section) ? optimizers : schedules, ", ");
+}
+
+std::string name_advice(const std::string& section, const std::string& type) {
+  Names known = is_optimizer(section) ? optimizers : schedules;
+  if (is_optimizer(section))
+    known.insert(known.end(), later_optimizers.begin(), later_optimizers.end());
+  for (const std::string& name : known)
+    if (equal_folded(name, type)) return "; did you mean " + name + "?";
+  const std::string meant = did_you_mean(type, known);
+  return meant.empty() ? "; try " + known[is_optimizer(section) ? 1 : 0] : meant;
+}
+
+}  // namespace zg::zero::deepspeed

@@ -1,13 +1,13 @@
 #include <doctest/doctest.h>
 
-#include "tests/tools/config_case.h"
+#include "tests/zero/deepspeed_case.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {
 
-using tools::read_hjson;
-using tools::Value;
+using zero::deepspeed::read_hjson;
+using zero::deepspeed::Value;
 
 Value value_of(const std::string& text) {
   return read_hjson("{ v: " + text + "\n}", "f").members.at(0).value;

@@ -1,0 +1,345 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
+#include "zerograd/zero/deepspeed/read.h"
+
+namespace zg::zero::deepspeed {
+namespace {
+
+using Field = DeepSpeedField;
+
+class Mapping {
+ public:
+  Mapping(const CheckedConfig& config, const DeepSpeedOptions& options)
+      : config_(config), decided_(options.decided), result_(options.program) {}
+
+  DeepSpeedConfig apply() {
+    // A program may pass what it has read from another config.
+    result_.taken.clear();
+    result_.defaulted.clear();
+    result_.overridden.clear();
+    result_.warnings = config_.warnings;
+    result_.without_effect = config_.without_effect;
+    result_.state = config_.is_on("", "dump_state") ? config_.state() : std::vector<std::string>{};
+    apply_batch();
+    apply_optimizer();
+    apply_scheduler();
+    apply_precision();
+    apply_zero();
+    apply_offload();
+    apply_own();
+    take("", "gradient_clipping", {Field::clip_norm},
+         [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
+    take("", "steps_per_print", {}, [&](const Setting& s) { result_.steps_per_print = s.integer; });
+    take("", "memory_breakdown", {Field::memory_breakdown},
+         [&](const Setting& s) { result_.memory_breakdown = s.boolean; });
+    return result_;
+  }
+
+ private:
+  // Calls `set` unless the key is absent, null or "auto", or the program has decided one of
+  // `fields`; then the first of them is taken from the config. A default that the program overrides
+  // goes unmentioned.
+  template <class Set>
+  void take(const std::string& section, const std::string& key, const std::vector<Field>& fields,
+            const Set& set) {
+    const Setting* setting = config_.find(section, key);
+    if (!setting || setting->null || setting->automatic) return;
+    for (const Field field : fields)
+      if (is_decided(field)) {
+        if (setting->given) result_.overridden.push_back({path_of(*setting->row), field});
+        return;
+      }
+    set(*setting);
+    if (fields.empty()) return;
+    result_.taken.insert(fields.front());
+    if (!setting->given) result_.defaulted.insert(fields.front());
+  }
+
+  bool is_automatic(const std::string& section, const std::string& key) const {
+    const Setting* setting = config_.find(section, key);
+    return setting && setting->automatic;
+  }
+  bool is_decided(Field field) const { return decided_.count(field) > 0; }
+
+  void apply_batch() {
+    BatchRequest& batch = result_.batch;
+    batch.place = place(config_.file, {}, "");
+    bool is_placed = false;
+    const auto number = [&](const char* key, Field field, std::optional<int64_t>& target) {
+      take("", key, {field}, [&](const Setting& s) {
+        target = s.integer;
+        if (!is_placed) batch.place = config_.place_of(s);
+        is_placed = true;
+      });
+    };
+    number("train_batch_size", Field::train_batch, batch.train);
+    number("train_micro_batch_size_per_gpu", Field::micro_batch, batch.micro);
+    number("gradient_accumulation_steps", Field::accumulation, batch.accumulation);
+    // "auto" is the data loader's, which is ours, unless it follows from the other numbers.
+    if ((is_automatic("", "train_batch_size") ||
+         is_automatic("", "train_micro_batch_size_per_gpu")) &&
+        !batch.train && !batch.micro)
+      batch.micro = default_micro_batch;
+  }
+
+  void apply_optimizer() {
+    AdamOptions& adam = engine_.adam;
+    const auto set = [](float& target) {
+      return [&target](const Setting& s) { target = static_cast<float>(s.number); };
+    };
+    take("adam", "lr", {Field::rate}, [&](const Setting& s) { schedule_.rate = s.number; });
+    take("adam", "betas", {Field::beta1},
+         [&](const Setting& s) { adam.beta1 = static_cast<float>(s.numbers[0]); });
+    take("adam", "betas", {Field::beta2},
+         [&](const Setting& s) { adam.beta2 = static_cast<float>(s.numbers[1]); });
+    take("adam", "eps", {Field::epsilon}, set(adam.epsilon));
+    take("adam", "weight_decay", {Field::weight_decay}, set(adam.weight_decay));
+    // DeepSpeed runs AdamW for either type unless Adam is told not to.
+    const Setting* type = config_.find("optimizer", "type");
+    take("adam", "adam_w_mode", {},
+         [&](const Setting& s) { adam.decoupled = s.boolean || type->text.size() == 5; });
+  }
+
+  void apply_scheduler() {
+    const Setting* type = config_.find("scheduler", "type");
+    if (!type) return;
+    if (is_decided(Field::schedule)) {
+      result_.overridden.push_back({"scheduler", Field::schedule});
+      return;
+    }
+    const std::string& kind = type->text;
+    schedule_.kind = schedule_kind(kind);
+    result_.taken.insert(Field::schedule);
+    if (kind == "LRRangeTest") return apply_range_test(schedule_.range_test);
+    if (kind == "OneCycle") return apply_one_cycle(schedule_.one_cycle);
+    take(kind, "warmup_max_lr", {Field::rate},
+         [&](const Setting& s) { schedule_.rate = s.number; });
+    // DeepSpeed takes at least 2; here 0 would mean not given.
+    take(kind, "warmup_num_steps", {Field::warmup_steps},
+         [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
+    if (is_automatic(kind, "warmup_num_steps")) {
+      schedule_.warmup_num_steps = std::max<int64_t>(2, schedule_.warmup_num_steps);
+      result_.taken.insert(Field::warmup_steps);
+    }
+    take(kind, "total_num_steps", {},
+         [&](const Setting& s) { schedule_.total_num_steps = s.integer; });
+    take(kind, "warmup_type", {}, [&](const Setting& s) {
+      schedule_.warmup_type = s.text == "linear" ? WarmupType::linear : WarmupType::log;
+    });
+    const std::pair<const char*, double*> numbers[] = {
+        {"warmup_min_lr", &schedule_.warmup_min_lr},
+        {"warmup_min_ratio", &schedule_.warmup_min_ratio},
+        {"cos_min_ratio", &schedule_.cos_min_ratio}};
+    for (const auto& number : numbers)
+      take(kind, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
+  }
+
+  void apply_range_test(RangeTestOptions& test) {
+    constexpr const char* in = "LRRangeTest";
+    take(in, "lr_range_test_min_lr", {Field::rate},
+         [&](const Setting& s) { schedule_.rate = s.number; });
+    take(in, "lr_range_test_step_size", {}, [&](const Setting& s) { test.step_size = s.integer; });
+    take(in, "lr_range_test_step_rate", {}, [&](const Setting& s) { test.step_rate = s.number; });
+    take(in, "lr_range_test_staircase", {}, [&](const Setting& s) { test.staircase = s.boolean; });
+  }
+
+  void apply_one_cycle(OneCycleOptions& cycle) {
+    constexpr const char* in = "OneCycle";
+    take(in, "cycle_max_lr", {Field::rate}, [&](const Setting& s) { schedule_.rate = s.number; });
+    const std::pair<const char*, double*> numbers[] = {{"cycle_min_lr", &cycle.cycle_min_lr},
+                                                       {"decay_lr_rate", &cycle.decay_lr_rate},
+                                                       {"cycle_min_mom", &cycle.cycle_min_mom},
+                                                       {"cycle_max_mom", &cycle.cycle_max_mom},
+                                                       {"decay_mom_rate", &cycle.decay_mom_rate}};
+    for (const auto& number : numbers)
+      take(in, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
+    take(in, "cycle_first_step_size", {}, [&](const Setting& s) {
+      cycle.cycle_first_step_size = cycle.cycle_second_step_size = s.integer;
+    });
+    take(in, "cycle_second_step_size", {},
+         [&](const Setting& s) { cycle.cycle_second_step_size = s.integer; });
+    take(in, "decay_step_size", {}, [&](const Setting& s) { cycle.decay_step_size = s.integer; });
+    take(in, "cycle_momentum", {Field::beta1, Field::beta2},
+         [&](const Setting& s) { cycle.cycle_momentum = s.boolean; });
+    if (is_decided(Field::beta1) || is_decided(Field::beta2)) cycle.cycle_momentum = false;
+  }
+
+  void apply_precision() {
+    const bool f16 = config_.is_on("fp16", "enabled"), bf16 = config_.is_on("bf16", "enabled");
+    const bool f16_wanted = is_decided(Field::precision) ? engine_.compute == DType::f16 : f16;
+    if (is_decided(Field::precision)) {
+      if (f16 || bf16)
+        result_.overridden.push_back({f16 ? "fp16.enabled" : "bf16.enabled", Field::precision});
+    } else {
+      engine_.compute = f16 ? DType::f16 : bf16 ? DType::bf16 : DType::f32;
+      if (bf16 && config_.is_on("bf16", "bf16_optimizer_states")) result_.preset = "fsdp-memory";
+      result_.taken.insert(Field::precision);
+    }
+    take("data_types", "grad_accum_dtype", {Field::grad_accum_dtype}, [&](const Setting& s) {
+      engine_.grad_accum = s.text == "bf16" ? DType::bf16 : DType::f32;
+    });
+    if (f16_wanted) apply_loss_scale(engine_.loss_scaling);
+  }
+
+  void apply_loss_scale(LossScaleOptions& scaling) {
+    // A static scale has no initial power: a program that decides the power asks for a dynamic one.
+    take("fp16", "loss_scale", {Field::initial_scale_power},
+         [&](const Setting& s) { scaling.loss_scale = s.number; });
+    take("fp16", "initial_scale_power", {Field::initial_scale_power},
+         [&](const Setting& s) { scaling.initial_scale_power = static_cast<int>(s.integer); });
+    take("fp16", "loss_scale_window", {}, [&](const Setting& s) { scaling.window = s.integer; });
+    take("fp16", "hysteresis", {}, [&](const Setting& s) { scaling.hysteresis = s.integer; });
+    take("fp16", "consecutive_hysteresis", {},
+         [&](const Setting& s) { scaling.consecutive_hysteresis = s.boolean; });
+    take("fp16", "min_loss_scale", {},
+         [&](const Setting& s) { scaling.min_loss_scale = s.number; });
+  }
+
+  void apply_zero() {
+    const char* const in = "zero_optimization";
+    take(in, "stage", {Field::stage},
+         [&](const Setting& s) { engine_.stage = static_cast<int>(s.integer); });
+    const auto size = [&](const char* key, Field field, int64_t& target, double& by_width,
+                          double factor) {
+      take(in, key, {field}, [&](const Setting& s) { target = s.integer; });
+      if (is_automatic(in, key) && !is_decided(field)) by_width = factor;
+    };
+    BucketsByWidth& buckets = result_.buckets;
+    // Its "auto" is the default.
+    take(in, "allgather_bucket_size", {},
+         [&](const Setting& s) { engine_.allgather_bucket_size = s.integer; });
+    size("reduce_bucket_size", Field::reduce_bucket_size, engine_.reduce_bucket_size,
+         buckets.reduce_per_square, 1.0);
+    size("stage3_prefetch_bucket_size", Field::prefetch_bucket_size, engine_.prefetch_bucket_size,
+         buckets.prefetch_per_square, 0.9);
+    size("stage3_param_persistence_threshold", Field::param_persistence_threshold,
+         engine_.param_persistence_threshold, buckets.persistence_per_width, 10.0);
+    take(in, "overlap_comm", {Field::overlap_comm},
+         [&](const Setting& s) { engine_.overlap_comm = s.boolean; });
+    const Setting* overlap = config_.find(in, "overlap_comm");
+    if (overlap && overlap->null && !is_decided(Field::overlap_comm))
+      engine_.overlap_comm = engine_.stage == 3;
+  }
+
+  void check_path(const Setting& device, const char* section) const {
+    const Setting* path = config_.find(section, "nvme_path");
+    if ((!path || path->null) && !is_decided(Field::nvme_path))
+      throw ConfigError(config_.place_of(device) +
+                        "nvme without a place; expected nvme_path, got none; try \"nvme_path\": "
+                        "\"/local_nvme\"");
+  }
+
+  // DeepSpeed adds gradients up where the optimizer is. Adding to NVMe is slow, so only a program
+  // that decides it, or zerograd.offload_gradients, puts the gradient accumulators there.
+  void offload_optimizer(const std::string& to) {
+    OffloadOptions& offload = engine_.offload;
+    if (to == "none") return;
+    offload.optimizer = to == "cpu" ? Space::host : Space::file;
+    if (!is_decided(Field::offload_gradients)) offload.gradient = Space::host;
+  }
+
+  void offload_parameters(const Setting& device, const std::string& to) {
+    if (to == "none") return;
+    if (engine_.stage != 3)
+      throw ConfigError(config_.place_of(device) +
+                        "parameters are offloaded at stage 3 only; expected \"stage\": 3, got " +
+                        std::to_string(engine_.stage) + "; try offload_optimizer, or stage 3");
+    engine_.offload.parameter = to == "cpu" ? Space::host : Space::file;
+  }
+
+  void apply_offload() {
+    OffloadOptions& offload = engine_.offload;
+    const char* const in = "zero_optimization";
+    take(in, "cpu_offload", {Field::offload_optimizer},
+         [&](const Setting& s) { offload_optimizer(s.boolean ? "cpu" : "none"); });
+    take(in, "cpu_offload_param", {Field::offload_parameters},
+         [&](const Setting& s) { offload_parameters(s, s.boolean ? "cpu" : "none"); });
+    take("offload_optimizer", "device", {Field::offload_optimizer}, [&](const Setting& s) {
+      if (s.text == "nvme") check_path(s, "offload_optimizer");
+      offload_optimizer(s.text);
+    });
+    take("offload_param", "device", {Field::offload_parameters}, [&](const Setting& s) {
+      if (s.text == "nvme") check_path(s, "offload_param");
+      offload_parameters(s, s.text);
+    });
+    apply_nvme_path();
+    take(in, "sub_group_size", {}, [&](const Setting& s) {
+      offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
+    });
+    take("offload_optimizer", "ratio", {},
+         [&](const Setting& s) { offload.optimizer_ratio = s.number; });
+    // DeepSpeed's default keeps up to 1e9 elements a rank in memory of what is sent to NVMe.
+    take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
+      if (s.given) offload.parameters_on_host = s.integer;
+    });
+    const Setting* const count = config_.find("offload_param", "buffer_count");
+    const Setting* const size = config_.find("offload_param", "buffer_size");
+    if (count && size)
+      offload.parameter_buffer =
+          static_cast<int64_t>(std::min(0x1p62, count->number * size->number));
+    SwapOptions& swap = result_.swap;
+    take("aio", "block_size", {}, [&](const Setting& s) { swap.block_size = s.integer; });
+    take("aio", "queue_depth", {},
+         [&](const Setting& s) { swap.queue_depth = static_cast<int>(s.integer); });
+    take("writer", "decoupled", {Field::async_save},
+         [&](const Setting& s) { result_.async_save = s.boolean; });
+    take("activation_checkpointing", "cpu_checkpointing", {},
+         [&](const Setting& s) { result_.cpu_checkpointing = s.boolean; });
+  }
+
+  // There is one directory. Where only one kind of bytes goes to NVMe, it is that section's.
+  void apply_nvme_path() {
+    const OffloadOptions& offload = engine_.offload;
+    const bool parameters = offload.parameter == Space::file;
+    const bool optimizer = offload.optimizer == Space::file;
+    const Setting* const one = config_.find("offload_param", "nvme_path");
+    const Setting* const other = config_.find("offload_optimizer", "nvme_path");
+    if (parameters && optimizer && !is_decided(Field::nvme_path) && one && other && !one->null &&
+        !other->null && one->text != other->text)
+      throw Unsupported(config_.place_of(*other) +
+                        "all bytes on NVMe are in one directory; expected the path of "
+                        "offload_param, '" +
+                        printable(one->text) + "', got '" + printable(other->text) +
+                        "'; try the same for both");
+    std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
+    if (parameters && !optimizer) std::swap(sections[0], sections[1]);
+    for (const char* section : sections)  // the last one decides
+      take(section, "nvme_path", {Field::nvme_path},
+           [&](const Setting& s) { result_.swap.directory = s.text; });
+  }
+
+  // After apply_offload(), which decides where the gradient accumulators are if nothing here does.
+  void apply_own() {
+    const auto space_of = [](const Setting& s) {
+      return s.text == "none" ? Space::device : s.text == "cpu" ? Space::host : Space::file;
+    };
+    const char* const in = "zerograd";
+    OffloadOptions& offload = engine_.offload;
+    take(in, "activation_checkpoint", {Field::activation_checkpoint},
+         [&](const Setting& s) { result_.activation_checkpoint = s.boolean; });
+    take(in, "offload_gradients", {Field::offload_gradients},
+         [&](const Setting& s) { offload.gradient = space_of(s); });
+    take(in, "offload_activations", {Field::offload_activations},
+         [&](const Setting& s) { offload.activation = space_of(s); });
+    take(in, "stochastic_rounding", {},
+         [&](const Setting& s) { engine_.adam.stochastic_rounding = s.boolean; });
+  }
+
+  const CheckedConfig& config_;
+  const std::set<Field>& decided_;
+  DeepSpeedConfig result_;
+  Config& engine_ = result_.engine;
+  ScheduleOptions& schedule_ = result_.schedule;
+};
+
+}  // namespace
+
+DeepSpeedConfig apply_config(const CheckedConfig& config, const DeepSpeedOptions& options) {
+  return Mapping(config, options).apply();
+}
+
+}  // namespace zg::zero::deepspeed
