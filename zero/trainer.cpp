@@ -101,6 +101,9 @@ struct TrainerState {
   int64_t samples() const { return options.rampup.batch_at(position.samples, whole_batch()); }
   int64_t micro_batches() const { return samples() / (options.micro_batch * data_ranks()); }
   int agreed(int reason) const;
+  /// The position moves with the engine's step: whatever ends the attempt before leaves both.
+  std::optional<TrainedStep> attempt();
+  double next_rate() const;
   void set_position(const CheckpointInfo& info, const std::string& path);
   /// The run goes on from `path`: it need not be saved again where the run saves.
   void note_saved(const std::string& path) {
@@ -309,7 +312,6 @@ TrainingEnd Trainer::run() {
   }
   if (s.hooks.ended) s.hooks.ended(end);
   if (!s.checkpoints) return end;
-  if (!s.checkpoints->finish()) s.saved_at = -1;
   save();
   end.saved = s.checkpoints->finish();
   return end;
@@ -319,40 +321,62 @@ std::optional<TrainedStep> Trainer::step() {
   TrainerState& s = *state_;
   Engine& engine = s.engine;
   const int64_t step = engine.steps();
+  if (engine.micro_batches() != 0)
+    throw ConfigError("trainer: step " + std::to_string(step) + ": expected no gradients, got " +
+                      std::to_string(engine.micro_batches()) +
+                      " micro-batches of a step that did not end; try Engine::drop_gradients()");
   const bool traced = step >= s.options.trace_first && step < s.options.trace_end;
   const TraceScope trace(s.device, traced ? s.options.trace : nullptr, engine.world().rank());
   TraceSpan span(s.device.compute(), "step");
   span.add("step", step);
   engine.world().set_step(step);
+  try {
+    if (const std::optional<TrainedStep> done = s.attempt()) return done;
+  } catch (const StopTraining&) {
+  }
+  if (engine.steps() == step) engine.drop_gradients();
+  return std::nullopt;
+}
+
+double TrainerState::next_rate() const {
+  return schedule.rate(counts_samples(options.schedule.kind)
+                           ? position.samples - position.skipped_samples
+                           : engine.steps() - engine.skipped());
+}
+
+std::optional<TrainedStep> TrainerState::attempt() {
+  const int64_t step = engine.steps();
   const MicroBatch no_batch{.step = step};
-  s.observe(TrainerMoment::step_begins, no_batch);
-  TrainedStep done{.step = step,
-                   .micro_batches = s.micro_batches(),
-                   .samples = s.samples(),
-                   .rate = next_rate()};
-  const auto betas = s.schedule.betas(step - engine.skipped());
-  Step stage(s);
-  const StageOutput between =
-      s.task.between ? s.task.between(s.options.micro_batch) : StageOutput{};
-  run_pipeline(engine.mesh(), s.options.pipeline, done.micro_batches, between, s.device, stage);
-  if (stage.given_up) {
-    engine.drop_gradients();
-    return std::nullopt;
+  observe(TrainerMoment::step_begins, no_batch);
+  TrainedStep done{
+      .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
+  const auto betas = schedule.betas(step - engine.skipped());
+  Step stage(*this);
+  const StageOutput between = task.between ? task.between(options.micro_batch) : StageOutput{};
+  try {
+    run_pipeline(engine.mesh(), options.pipeline, done.micro_batches, between, device, stage);
+  } catch (const StopTraining&) {
+    if (!engine.mesh() || engine.mesh()->shape.pipeline == 1) throw;
+    throw ConfigError(
+        "trainer: StopTraining was thrown within a micro-batch of step " + std::to_string(step) +
+        ", where the stages of a pipeline are at different points; expected it from a hook "
+        "between micro-batches; try TrainerHooks::give_up");
   }
-  s.position.samples += done.samples;
+  if (stage.given_up) return std::nullopt;
   done.loss = engine.mean_loss(stage.losses, done.micro_batches);
-  s.observe(TrainerMoment::gradients_ready, no_batch);
+  observe(TrainerMoment::gradients_ready, no_batch);
   {
-    const PhaseScope phase(s.device, "step");
-    const TraceSpan optimizer(s.device.compute(), "optimizer");
-    s.observe(TrainerMoment::optimizer_begins, no_batch);
+    const PhaseScope phase(device, "step");
+    const TraceSpan optimizer(device.compute(), "optimizer");
+    observe(TrainerMoment::optimizer_begins, no_batch);
     done.result = engine.step(static_cast<float>(done.rate), betas);
-    s.device.compute().synchronize();  // the step's time and its errors belong to the step
+    device.compute().synchronize();  // the step's time and its errors belong to the step
   }
-  if (done.result.skipped) s.position.skipped_samples += done.samples;
-  s.position.micro_batches += done.micro_batches * s.data_ranks();
-  if (!s.scored) s.position.score = done.loss;
-  s.observe(TrainerMoment::step_done, no_batch);
+  position.samples += done.samples;
+  if (done.result.skipped) position.skipped_samples += done.samples;
+  position.micro_batches += done.micro_batches * data_ranks();
+  if (!scored) position.score = done.loss;
+  observe(TrainerMoment::step_done, no_batch);
   return done;
 }
 
@@ -360,10 +384,12 @@ bool Trainer::save() {
   TrainerState& s = *state_;
   if (!s.checkpoints)
     throw ConfigError("trainer: save: expected TrainerOptions::checkpoints, got none");
+  const bool lost = !s.checkpoints->finish() && s.saved_at >= 0;  // while it was written behind
+  if (lost) s.saved_at = -1;
   if (s.saved_at == s.engine.steps()) return true;
   const bool saved = s.checkpoints->save(s.engine, checkpoint_info());
   s.saved_at = saved ? s.engine.steps() : -1;
-  return saved;
+  return saved && !lost;
 }
 
 void Trainer::set_score(double score) {
@@ -375,12 +401,7 @@ const TrainerPosition& Trainer::position() const { return state_->position; }
 int64_t Trainer::next_samples() const { return state_->samples(); }
 int64_t Trainer::next_micro_batches() const { return state_->micro_batches(); }
 
-double Trainer::next_rate() const {
-  const TrainerState& s = *state_;
-  return s.schedule.rate(counts_samples(s.options.schedule.kind)
-                             ? s.position.samples - s.position.skipped_samples
-                             : s.engine.steps() - s.engine.skipped());
-}
+double Trainer::next_rate() const { return state_->next_rate(); }
 
 CheckpointInfo Trainer::checkpoint_info() const {
   const TrainerState& s = *state_;

@@ -99,7 +99,9 @@ struct TrainingEnd {
   bool saved = true;  ///< the last save succeeded, or nothing is saved
 };
 
-/// A hook throws it to end the run as TrainerHooks::give_up does: on all ranks at the same point.
+/// A function of the task or a hook throws it to end the run, on all ranks at the same point.
+/// Before the optimizer has begun the step is given up, as by TrainerHooks::give_up. In a pipeline
+/// it is a ConfigError within a micro-batch, where stages are at different points.
 struct StopTraining {};
 
 /// Called on every rank. Each may be absent.
@@ -160,7 +162,7 @@ class ZG_API Trainer {
 
   /// Steps until one of TrainingEnd's reasons, and saves the end. A failed save ends nothing.
   TrainingEnd run();
-  /// One step. Absent: TrainerHooks::give_up ended it.
+  /// One step. Absent: TrainerHooks::give_up or StopTraining ended it.
   std::optional<TrainedStep> step();
   /// Saves now, unless this step is saved. False: it failed, or a save before that was still being
   /// written did. ConfigError without TrainerOptions::checkpoints.

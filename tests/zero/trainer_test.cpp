@@ -1,17 +1,14 @@
-// A trainer gives the bits of the loop that a user would write; what stops it loses no step; a plan
-// of it has the bytes of its run. The model is a perceptron of this file.
+// A trainer gives the bits of the loop that a user would write; a plan of it has the bytes of its
+// run.
 #include "zerograd/zero/trainer.h"
 
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cmath>
 #include <filesystem>
-#include <functional>
-#include <mutex>
 
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
+#include "tests/zero/perceptron.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/mesh.h"
@@ -26,116 +23,6 @@ using zero::TrainerHooks;
 using zero::TrainerOptions;
 using zero::TrainerTask;
 using zero::TrainingEnd;
-
-namespace {
-
-constexpr int64_t width = 12;
-
-/// Sample `i` of the data: the same numbers on every rank.
-Tensor samples(int64_t first, int64_t count, const Device& device) {
-  std::vector<float> values(static_cast<size_t>(count * width));
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(
-        std::sin(0.37 * static_cast<double>(first * width + static_cast<int64_t>(i))));
-  return Tensor::from(values, {count, width}, device);
-}
-
-/// Two layers; a stage of a pipeline has one of them.
-struct Net {
-  ParameterStore store;
-  const Unit *low = nullptr, *high = nullptr;
-  const Parameter *first = nullptr, *second = nullptr;
-
-  explicit Net(int stage = 0, int stages = 1) {
-    if (stage == 0) {
-      low = &store.unit("low");
-      first = &store.add(*low, "first", {width, width}, Init::normal(0.3f), {.decay = true});
-    }
-    if (stage + 1 == stages) {
-      high = &store.unit("high");
-      second = &store.add(*high, "second", {5, width}, Init::normal(0.3f), {.decay = true});
-    }
-  }
-  Var forward(Tape& tape, const Tensor& x, const Var& input) const {
-    Var hidden = input;
-    if (low) {
-      const Tape::Use use(tape, *low);
-      const Var weight = tape.parameter(*first);
-      hidden = tanh(linear(cast(x, weight.value().dtype()), weight));
-    }
-    if (!high) return hidden;
-    const Tape::Use use(tape, *high);
-    const Var out = linear(hidden, tape.parameter(*second));
-    return mean(cast(out, DType::f32) * cast(out, DType::f32));
-  }
-};
-
-TrainerTask task_of(const Net& net, const Device& device) {
-  return {.batch =
-              [device](const MicroBatch& batch) {
-                return std::vector<Tensor>{samples(batch.first_sample, batch.samples, device)};
-              },
-          .forward =
-              [&net](Tape& tape, const MicroBatch& batch) {
-                return net.forward(tape, batch.tensors[0], batch.input);
-              },
-          .between =
-              [](int64_t count) {
-                return StageOutput{{count, width}, DType::f32};
-              }};
-}
-
-struct Job {
-  int world = 1;
-  zero::Config engine = {};
-  TrainerOptions options = {};
-  std::string resume = {};
-  TrainerHooks hooks = {};  // shared by the ranks
-};
-
-struct Outcome {
-  std::string hash;
-  TrainingEnd end;
-  bool resumed = false;
-  zero::TrainerPosition position;
-  std::vector<double> losses;  // of rank 0
-};
-
-Program program_of(const Job& job, Outcome& outcome) {
-  return [&job, &outcome](Communicator& ranks, const Device& device) {
-    const Net net;
-    zero::Engine engine(net.store, ranks, device, job.engine);
-    TrainerHooks hooks = job.hooks;
-    std::vector<double> losses;
-    hooks.after_step = [&](const zero::TrainedStep& step) {
-      losses.push_back(step.loss);
-      if (job.hooks.after_step) job.hooks.after_step(step);
-    };
-    Trainer trainer(engine, job.options, task_of(net, device), hooks);
-    const bool resumed = !job.resume.empty() && trainer.resume(job.resume);
-    const TrainingEnd end = trainer.run();
-    const std::string hash = engine.parameter_hash();
-    if (ranks.rank() == 0) outcome = {hash, end, resumed, trainer.position(), losses};
-  };
-}
-
-Outcome run(const Job& job) {
-  Outcome outcome;
-  run_ranks(job.world, program_of(job, outcome));
-  return outcome;
-}
-
-TrainerOptions ten_steps() {
-  return {.micro_batch = 2,
-          .accumulation = 2,
-          .steps = 10,
-          .schedule = {.kind = zero::ScheduleKind::cosine,
-                       .rate = 1e-2,
-                       .warmup_num_steps = 3,
-                       .total_num_steps = 10}};
-}
-
-}  // namespace
 
 TEST_CASE("a trainer gives the bits of the loop that a user writes") {
   const TrainerOptions options = ten_steps();
@@ -238,82 +125,6 @@ TEST_CASE("retention keeps the best and the newest, by loss or by a score") {
   CHECK(kept == std::vector<int64_t>{6, 3});
 }
 
-TEST_CASE("one rank's reason to stop ends all ranks after the same step, which is saved") {
-  for (const int reason : {1, 4}) {
-    CAPTURE(reason);
-    const TemporaryFolder folder;
-    std::atomic<int> asked = 0;
-    TrainerOptions options = ten_steps();
-    options.checkpoints = {.path = folder.path()};
-    Outcome outcome;
-    const Job job{.world = 3, .options = options};
-    run_ranks(3, [&](Communicator& ranks, const Device& device) {
-      Job own = job;
-      own.hooks.stop = [&, rank = ranks.rank()] {
-        ++asked;
-        return rank == 2 && asked > 6 ? reason : 0;  // in its third step or later
-      };
-      Outcome mine;
-      program_of(own, mine)(ranks, device);
-      if (ranks.rank() == 0) outcome = mine;
-    });
-    CHECK(outcome.end.reason == TrainingEnd::Reason::stopped);
-    CHECK(outcome.end.stop == reason);
-    CHECK(outcome.end.saved);
-    CHECK(zero::find_checkpoint(folder.path()) ==
-          folder / ("step_" + std::to_string(outcome.losses.size())));
-    CHECK(outcome.losses.size() >= 3);
-    CHECK(outcome.losses.size() < 10);
-  }
-}
-
-TEST_CASE("a step that is given up leaves the engine as it was") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
-  const Outcome three = [&] {
-    TrainerOptions shorter = options;
-    shorter.steps = 3;
-    return run({.options = shorter});
-  }();
-  options.checkpoints = {.path = folder.path()};
-  int asked = 0;  // twice a step
-  const Outcome outcome =
-      run({.options = options, .hooks = {.give_up = [&] { return ++asked == 8; }}});
-  CHECK(outcome.end.reason == TrainingEnd::Reason::given_up);
-  CHECK(outcome.hash == three.hash);
-  CHECK(outcome.position.samples == 12);
-  CHECK(zero::find_checkpoint(folder.path()) == folder / "step_3");
-}
-
-TEST_CASE("a hook that throws StopTraining ends the run, and the step is saved") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
-  options.checkpoints = {.path = folder.path()};
-  const Outcome outcome =
-      run({.options = options, .hooks = {.after_step = [](const zero::TrainedStep& step) {
-                                 if (step.step == 3) throw zero::StopTraining{};
-                               }}});
-  CHECK(outcome.end.reason == TrainingEnd::Reason::given_up);
-  CHECK(zero::find_checkpoint(folder.path()) == folder / "step_4");
-}
-
-TEST_CASE("a stop interval ends a run that then goes on") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
-  const std::string expected = run({.options = options}).hash;
-  options.stop_interval = 4;
-  options.checkpoints = {.path = folder.path()};
-  std::vector<size_t> lengths;
-  Outcome outcome;
-  for (int i = 0; i < 3; ++i) {
-    outcome = run({.options = options, .resume = folder.path()});
-    lengths.push_back(outcome.losses.size());
-  }
-  CHECK(lengths == std::vector<size_t>{4, 4, 2});
-  CHECK(outcome.end.reason == TrainingEnd::Reason::finished);
-  CHECK(outcome.hash == expected);
-}
-
 TEST_CASE("a pipeline of two stages gives the bits of one") {
   const std::string expected = run({.options = ten_steps()}).hash;
   for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::gpipe}) {
@@ -369,15 +180,70 @@ TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks,
   }
 }
 
-TEST_CASE("the moments of a step come in their order, those of a micro-batch for each") {
-  std::string order;
+TEST_CASE("a plan of a trainer has the bytes of its run: pipeline, ramp-up; skipped steps") {
+  for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::gpipe}) {
+    CAPTURE(static_cast<int>(schedule));
+    const TemporaryFolder folder;
+    const auto program = [&](Communicator& ranks, const Device& device) {
+      const Mesh mesh(ranks, {.data = 2, .pipeline = 2});
+      const Net net(mesh.stage, 2);
+      zero::Engine engine(net.store, mesh, device, {.stage = 1});
+      TrainerOptions options = ten_steps();
+      options.accumulation = 3;
+      options.rampup = {.start = 4, .increment = 4, .samples = 24};
+      options.steps = 7;
+      options.pipeline = schedule;
+      options.checkpoints = {.path = folder / "run", .keep = 1, .behind = true};
+      options.save_interval = 2;
+      Trainer(engine, options, task_of(net, device)).run();
+    };
+    const Plan plan = plan_ranks(4, program);
+    CHECK_FALSE(std::filesystem::exists(folder / "run"));
+    CHECK((run_ranks(4, program, {.expect = &plan}) == plan));
+    CHECK(plan.ranks[3].steps == 7);
+  }
+  const TemporaryFolder folder;
+  const auto program = [&](Communicator& ranks, const Device& device) {
+    const Net net;
+    zero::Engine engine(
+        net.store, ranks, device,
+        {.stage = 2, .compute = DType::f16, .loss_scaling = {.initial_scale_power = 40}});
+    TrainerOptions options = ten_steps();
+    options.steps = 3;
+    options.checkpoints = {.path = folder / "run", .keep = 1};
+    options.save_interval = 1;
+    Trainer(engine, options, task_of(net, device)).run();
+    if (device.type() != Device::Type::meta && engine.skipped() != 3)
+      throw Error("expected 3 skipped steps, got " + std::to_string(engine.skipped()));
+  };
+  const Plan plan = plan_ranks(2, program);
+  CHECK((run_ranks(2, program, {.expect = &plan}) == plan));
+}
+
+TEST_CASE("the moments of a step come in their order, around what they are called after") {
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
   TrainerOptions options = ten_steps();
   options.steps = 1;
-  run({.options = options,
-       .hooks = {.observe = [&](zero::TrainerMoment moment, const MicroBatch& batch) {
-         order += std::to_string(static_cast<int>(moment)) + (batch.last ? "' " : " ");
-       }}});
-  CHECK(order == "0 1 2 3 4 1' 2' 3' 4' 5 6 7 ");
+  int64_t forwards = 0;
+  TrainerTask task = task_of(net, device);
+  task.forward = [&, forward = task.forward](Tape& tape, const MicroBatch& batch) {
+    ++forwards;
+    return forward(tape, batch);
+  };
+  std::string order;  // moment:forwards,backwards,steps
+  Trainer(engine, options, task,
+          {.observe =
+               [&](zero::TrainerMoment moment, const MicroBatch& batch) {
+                 order += std::to_string(static_cast<int>(moment)) + (batch.last ? "':" : ":") +
+                          std::to_string(forwards) + "," + std::to_string(engine.micro_batches()) +
+                          "," + std::to_string(engine.steps()) + " ";
+               }})
+      .run();
+  CHECK(order ==
+        "0:0,0,0 1:0,0,0 2:1,0,0 3:1,0,0 4:1,1,0 1':1,1,0 2':2,1,0 3':2,1,0 4':2,2,0 5:2,2,0 "
+        "6:2,2,0 7:2,0,1 ");
 }
 
 TEST_CASE("an infinite gradient is skipped: the rate and the samples of the schedule stand still") {
@@ -396,6 +262,66 @@ TEST_CASE("an infinite gradient is skipped: the rate and the samples of the sche
   trainer.run();
   CHECK(trainer.position().skipped_samples == 16);
   CHECK(rates == std::vector<double>(4, rates[0]));
+}
+
+TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, rate by samples") {
+  const TemporaryFolder folder;
+  struct Steps {
+    std::string hash;
+    std::vector<double> rates, scales, losses;
+    int64_t samples = 0, skipped_samples = 0;
+  };
+  const auto train = [&](int world, const std::string& resume) {
+    Steps outcome;
+    run_ranks(world, [&](Communicator& ranks, const Device& device) {
+      const Net net;
+      zero::Engine engine(
+          net.store, ranks, device,
+          {.stage = world == 1 ? 0 : 3,
+           .compute = DType::f16,
+           .loss_scaling = {.initial_scale_power = 19, .window = 2, .hysteresis = 2}});
+      TrainerOptions options = {.micro_batch = 2,
+                                .accumulation = 4 / world,
+                                .rampup = {.start = 4, .increment = 4, .samples = 24},
+                                .steps = 10,
+                                .schedule = {.kind = zero::ScheduleKind::annealing, .rate = 1e-2}};
+      options.schedule.annealing = {.lr_warmup_samples = 9, .lr_decay_samples = 40};
+      if (resume.empty()) options.checkpoints = {.path = folder.path()};
+      options.save_interval = 1;
+      Steps own;
+      Trainer trainer(engine, options, task_of(net, device),
+                      {.after_step = [&](const zero::TrainedStep& step) {
+                        own.rates.push_back(step.rate);
+                        own.scales.push_back(step.result.loss_scale);
+                        own.losses.push_back(step.loss);
+                      }});
+      if (!resume.empty()) trainer.resume(resume);
+      trainer.run();
+      own.hash = engine.parameter_hash();
+      own.samples = trainer.position().samples;
+      own.skipped_samples = trainer.position().skipped_samples;
+      if (ranks.rank() == 0) outcome = own;
+    });
+    return outcome;
+  };
+  const Steps straight = train(1, "");
+  CHECK(straight.samples == 6 * 4 + 4 * 8);
+  CHECK(straight.skipped_samples == 2 * 4 + 4 + 8);  // also where the scale had doubled
+  for (int64_t step = 1; step <= 10; ++step) {
+    CAPTURE(step);
+    Steps rest = straight;
+    for (std::vector<double>* values : {&rest.rates, &rest.scales, &rest.losses})
+      values->erase(values->begin(), values->begin() + step);
+    for (const int world : {1, 2}) {
+      const Steps resumed = train(world, folder / ("step_" + std::to_string(step)));
+      CHECK(resumed.hash == rest.hash);
+      CHECK(resumed.rates == rest.rates);
+      CHECK(resumed.scales == rest.scales);
+      CHECK(resumed.losses == rest.losses);
+      CHECK(resumed.samples == rest.samples);
+      CHECK(resumed.skipped_samples == rest.skipped_samples);
+    }
+  }
 }
 
 TEST_CASE("options that do not go together are refused by name") {

@@ -1,0 +1,333 @@
+// What stops a trainer loses no step, and what it saves is where it says.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "tests/error_message.h"
+#include "tests/file_limit.h"
+#include "tests/temporary_folder.h"
+#include "tests/zero/perceptron.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/mesh.h"
+#include "zerograd/zero/checkpoint_file.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::MicroBatch;
+using zero::Trainer;
+using zero::TrainerHooks;
+using zero::TrainerOptions;
+using zero::TrainerTask;
+using zero::TrainingEnd;
+
+TEST_CASE("one rank's reason to stop ends all ranks after the same step, which is saved") {
+  for (const int reason : {1, 4}) {
+    CAPTURE(reason);
+    const TemporaryFolder folder;
+    std::atomic<int> asked = 0;
+    TrainerOptions options = ten_steps();
+    options.checkpoints = {.path = folder.path()};
+    Outcome outcome;
+    const Job job{.world = 3, .options = options};
+    run_ranks(3, [&](Communicator& ranks, const Device& device) {
+      Job own = job;
+      own.hooks.stop = [&, rank = ranks.rank()] {
+        ++asked;
+        return rank == 2 && asked > 6 ? reason : 0;  // in its third step or later
+      };
+      Outcome mine;
+      program_of(own, mine)(ranks, device);
+      if (ranks.rank() == 0) outcome = mine;
+    });
+    CHECK(outcome.end.reason == TrainingEnd::Reason::stopped);
+    CHECK(outcome.end.stop == reason);
+    CHECK(outcome.end.saved);
+    CHECK(zero::find_checkpoint(folder.path()) ==
+          folder / ("step_" + std::to_string(outcome.losses.size())));
+    CHECK(outcome.losses.size() >= 3);
+    CHECK(outcome.losses.size() < 10);
+  }
+}
+
+TEST_CASE("a step that is given up leaves the engine as it was") {
+  const TemporaryFolder folder;
+  TrainerOptions options = ten_steps();
+  const Outcome three = [&] {
+    TrainerOptions shorter = options;
+    shorter.steps = 3;
+    return run({.options = shorter});
+  }();
+  options.checkpoints = {.path = folder.path()};
+  int asked = 0;  // twice a step
+  const Outcome outcome =
+      run({.options = options, .hooks = {.give_up = [&] { return ++asked == 8; }}});
+  CHECK(outcome.end.reason == TrainingEnd::Reason::given_up);
+  CHECK(outcome.hash == three.hash);
+  CHECK(outcome.position.samples == 12);
+  CHECK(zero::find_checkpoint(folder.path()) == folder / "step_3");
+}
+
+TEST_CASE("a hook that throws StopTraining ends the run, and the step is saved") {
+  const TemporaryFolder folder;
+  TrainerOptions options = ten_steps();
+  options.checkpoints = {.path = folder.path()};
+  const Outcome outcome =
+      run({.options = options, .hooks = {.after_step = [](const zero::TrainedStep& step) {
+                                 if (step.step == 3) throw zero::StopTraining{};
+                               }}});
+  CHECK(outcome.end.reason == TrainingEnd::Reason::given_up);
+  CHECK(zero::find_checkpoint(folder.path()) == folder / "step_4");
+}
+
+TEST_CASE("a stop interval ends a run that then goes on") {
+  const TemporaryFolder folder;
+  TrainerOptions options = ten_steps();
+  const std::string expected = run({.options = options}).hash;
+  options.stop_interval = 4;
+  options.checkpoints = {.path = folder.path()};
+  std::vector<size_t> lengths;
+  Outcome outcome;
+  for (int i = 0; i < 3; ++i) {
+    outcome = run({.options = options, .resume = folder.path()});
+    lengths.push_back(outcome.losses.size());
+  }
+  CHECK(lengths == std::vector<size_t>{4, 4, 2});
+  CHECK(outcome.end.reason == TrainingEnd::Reason::finished);
+  CHECK(outcome.hash == expected);
+}
+
+TEST_CASE("StopTraining at any moment of a step gives it up, or ends the run after it") {
+  const std::string straight = run({.options = ten_steps()}).hash;
+  for (const int world : {1, 2})
+    for (int moment = 0; moment < 8; ++moment) {
+      CAPTURE(world);
+      CAPTURE(moment);
+      const TemporaryFolder folder;
+      TrainerOptions options = ten_steps();
+      options.accumulation = 4 / world;
+      options.steps = 5;
+      options.checkpoints = {.path = folder.path()};
+      Job job{.world = world,
+              .engine = {.stage = world == 1 ? 0 : 3, .param_persistence_threshold = 0},
+              .options = options};
+      const std::string expected = run(job).hash;
+      std::filesystem::remove_all(folder.path());
+      job.hooks.observe = [&](zero::TrainerMoment at, const MicroBatch& batch) {
+        const bool in_batch = moment >= 1 && moment <= 4;
+        if (static_cast<int>(at) == moment && batch.step == 3 && batch.index == (in_batch ? 1 : 0))
+          throw zero::StopTraining{};
+      };
+      const Outcome stopped = run(job);
+      const int64_t done = moment == 7 ? 4 : 3;
+      CHECK(stopped.end.reason == TrainingEnd::Reason::given_up);
+      CHECK(stopped.end.saved);
+      CHECK(stopped.position.samples == 8 * done);
+      CHECK(stopped.position.micro_batches == 4 * done);
+      CHECK(zero::find_checkpoint(folder.path()) == folder / ("step_" + std::to_string(done)));
+      job.hooks = {};
+      job.resume = folder.path();
+      CHECK(run(job).hash == expected);
+    }
+}
+
+TEST_CASE("StopTraining within a micro-batch of a pipeline is refused by name") {
+  for (const bool within : {true, false}) {
+    const auto program = [&](Communicator& ranks, const Device& device) {
+      const Mesh mesh(ranks, {.pipeline = 2});
+      const Net net(mesh.stage, 2);
+      zero::Engine engine(net.store, mesh, device);
+      const auto stops =
+          within ? zero::TrainerMoment::forward_done : zero::TrainerMoment::gradients_ready;
+      Trainer trainer(engine, ten_steps(), task_of(net, device),
+                      {.observe = [&](zero::TrainerMoment moment, const MicroBatch& batch) {
+                        if (moment == stops && batch.step == 3) throw zero::StopTraining{};
+                      }});
+      const TrainingEnd end = trainer.run();
+      if (end.reason != TrainingEnd::Reason::given_up || trainer.position().samples != 12)
+        throw Error("expected 12 samples of a run that was given up, got " +
+                    std::to_string(trainer.position().samples));
+    };
+    if (within)
+      CHECK(contains(message_of<ConfigError>([&] { run_ranks(2, program); }),
+                     "trainer: StopTraining was thrown within a micro-batch of step 3"));
+    else
+      run_ranks(2, program);
+  }
+}
+
+TEST_CASE("a step after one that failed is refused until its gradients are dropped") {
+  const std::string straight = run({.options = ten_steps()}).hash;
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  bool fails = true;
+  Trainer trainer(engine, ten_steps(), task_of(net, device),
+                  {.observe = [&](zero::TrainerMoment, const MicroBatch& batch) {
+                    if (fails && batch.step == 4 && batch.last) throw FileError("no data");
+                  }});
+  CHECK(message_of<FileError>([&] { trainer.run(); }) == "no data");
+  CHECK(trainer.position().samples == 16);
+  fails = false;
+  CHECK(message_of<ConfigError>([&] { trainer.run(); }) ==
+        "trainer: step 4: expected no gradients, got 1 micro-batches of a step that did not end; "
+        "try Engine::drop_gradients()");
+  engine.drop_gradients();
+  CHECK(trainer.run().reason == TrainingEnd::Reason::finished);
+  CHECK(engine.parameter_hash() == straight);
+}
+
+TEST_CASE("of the ranks' reasons to stop the smallest counts, and 5 only on rank 0") {
+  struct Case {
+    std::vector<int> reasons;
+    int expected;
+  };
+  for (const Case& c :
+       {Case{{0, 4, 1}, 1}, Case{{2, 2, 0}, 2}, Case{{3, 3, 3}, 3}, Case{{4, 4, 0}, 4},
+        Case{{0, 5, 5}, 0}, Case{{5, 0, 0}, 5}, Case{{5, 4, 5}, 4}}) {
+    CAPTURE(c.reasons[0]);
+    CAPTURE(c.reasons[1]);
+    CAPTURE(c.reasons[2]);
+    std::vector<int> stops(3, -1);
+    run_ranks(3, [&](Communicator& ranks, const Device& device) {
+      const auto rank = static_cast<size_t>(ranks.rank());
+      const Net net;
+      zero::Engine engine(net.store, ranks, device);
+      TrainerOptions options = ten_steps();
+      options.steps = 2;
+      Trainer trainer(engine, options, task_of(net, device),
+                      {.stop = [&] { return c.reasons[rank]; }});
+      stops[rank] = trainer.run().stop;
+    });
+    CHECK(stops == std::vector<int>(3, c.expected));
+  }
+}
+
+TEST_CASE("each step is saved once, and one that a run goes on from is not saved again there") {
+  for (const bool behind : {false, true}) {
+    CAPTURE(behind);
+    const TemporaryFolder folder;
+    std::vector<std::string> saved;
+    Job job{.options = ten_steps(),
+            .hooks = {.saved = [&](const std::string& step_n, const auto& result) {
+              saved.push_back((result.failed_rank < 0 ? "" : "failed: ") +
+                              step_n.substr(folder.path().size() + 1));
+            }}};
+    job.options.steps = 4;
+    job.options.save_interval = 2;
+    job.options.checkpoints = {.path = folder / "a", .behind = behind};
+    run(job);
+    CHECK(saved == std::vector<std::string>{"a/step_2", "a/step_4"});
+    saved.clear();
+    job.resume = folder / "a";
+    CHECK(run(job).end.saved);
+    CHECK(saved.empty());
+    job.resume = folder / "a/../a/step_4/";
+    CHECK(run(job).end.saved);
+    CHECK(saved.empty());
+    job.options.checkpoints->path = folder / "b";
+    CHECK(run(job).end.saved);
+    CHECK(saved == std::vector<std::string>{"b/step_4"});
+  }
+}
+
+TEST_CASE("a save that fails ends nothing, is told, and the next one tries again") {
+  const std::string straight = run({.options = ten_steps()}).hash;
+  for (const bool behind : {false, true}) {
+    CAPTURE(behind);
+    const TemporaryFolder folder;
+    write_file(folder / "a", "no folder");
+    TrainerOptions options = ten_steps();
+    options.save_interval = 2;
+    options.checkpoints = {.path = folder / "a", .behind = behind};
+    const Outcome never = run({.options = options});
+    CHECK(never.hash == straight);
+    CHECK(never.end.reason == TrainingEnd::Reason::finished);
+    CHECK_FALSE(never.end.saved);
+    const Outcome later = run({.options = options, .hooks = {.before_step = [&](int64_t step) {
+                                                     if (step == 5)
+                                                       std::filesystem::remove(folder / "a");
+                                                   }}});
+    CHECK(later.end.saved);
+    CHECK(zero::step_folders(folder / "a").size() == 3);
+  }
+}
+
+TEST_CASE("a save written behind that fails is told by the next one, which writes the step again") {
+  const TemporaryFolder folder;
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  TrainerOptions options = ten_steps();
+  options.checkpoints = {.path = folder.path(), .behind = true};
+  std::vector<int> failed;
+  Trainer trainer(engine, options, task_of(net, device),
+                  {.saved = [&](const std::string&, const zero::CheckpointSave::Result& result) {
+                    failed.push_back(result.failed_rank);
+                  }});
+  trainer.step();
+  {
+    const FileLimit limit(100);
+    CHECK(trainer.save());  // it has begun
+    CHECK_FALSE(trainer.save());
+    CHECK_FALSE(trainer.save());
+  }
+  trainer.step();
+  trainer.save();  // the third try of step 1 may have failed or not
+  CHECK(trainer.save());
+  CHECK(failed.size() == 4);
+  failed[2] = 0;
+  CHECK(failed == std::vector<int>{0, 0, 0, -1});
+  CHECK(zero::find_checkpoint(folder.path()) == folder / "step_2");
+}
+
+TEST_CASE("a checkpoint that is written behind is there after the step that follows its writing") {
+  const TemporaryFolder folder;
+  TrainerOptions options = ten_steps();
+  options.steps = 4;
+  options.save_interval = 2;
+  options.checkpoints = {.path = folder.path(), .behind = true};
+  const auto is_written = [&] {  // rank 0 has yet to make it a checkpoint
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+      if (entry.path().extension() == ".pieces") return true;
+    return false;
+  };
+  bool there = false;
+  run({.options = options,
+       .hooks = {.after_step =
+                     [&](const zero::TrainedStep& step) {
+                       for (int i = 0; step.step == 2 && !is_written() && i < 5000; ++i)
+                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                     },
+                 .stop =
+                     [&] {
+                       there = there || (std::filesystem::exists(folder / "step_2") &&
+                                         !std::filesystem::exists(folder / "step_4"));
+                       return 0;
+                     }}});
+  CHECK(there);
+}
+
+TEST_CASE("all ranks go on from the checkpoint that rank 0 chose") {
+  const TemporaryFolder folder;
+  TrainerOptions options = ten_steps();
+  options.accumulation = 1;
+  options.steps = 4;
+  options.save_interval = 2;
+  options.checkpoints = {.path = folder / "0"};
+  run({.world = 2, .options = options});
+  std::filesystem::copy(folder / "0", folder / "1", std::filesystem::copy_options::recursive);
+  zero::remove_checkpoint(folder / "0/step_4");  // rank 1 still sees it
+  std::vector<int64_t> steps(2);
+  run_ranks(2, [&](Communicator& ranks, const Device& device) {
+    const Net net;
+    zero::Engine engine(net.store, ranks, device);
+    Trainer trainer(engine, ten_steps(), task_of(net, device));
+    trainer.resume(folder / std::to_string(ranks.rank()));
+    steps[static_cast<size_t>(ranks.rank())] = engine.steps();
+  });
+  CHECK(steps == std::vector<int64_t>{2, 2});
+}
