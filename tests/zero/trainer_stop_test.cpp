@@ -256,6 +256,23 @@ TEST_CASE("a save that fails ends nothing, is told, and the next one tries again
   }
 }
 
+TEST_CASE("a save that failed at once is told once") {
+  const TemporaryFolder folder;
+  write_file(folder / "a", "no folder");
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  TrainerOptions options = ten_steps();
+  options.checkpoints = {.path = folder / "a"};
+  Trainer trainer(engine, options, task_of(net, device));
+  trainer.step();
+  CHECK_FALSE(trainer.save());
+  CHECK_FALSE(trainer.save());
+  std::filesystem::remove(folder / "a");
+  CHECK(trainer.save());
+  CHECK(zero::find_checkpoint(folder / "a") == folder / "a/step_1");
+}
+
 TEST_CASE("a save written behind that fails is told by the next one, which writes the step again") {
   const TemporaryFolder folder;
   const Device device = Device::cpu();
@@ -295,6 +312,7 @@ TEST_CASE("a checkpoint that is written behind is there after the step that foll
       if (entry.path().extension() == ".pieces") return true;
     return false;
   };
+  int asked = 0;
   bool there = false;
   run({.options = options,
        .hooks = {.after_step =
@@ -304,8 +322,7 @@ TEST_CASE("a checkpoint that is written behind is there after the step that foll
                      },
                  .stop =
                      [&] {
-                       there = there || (std::filesystem::exists(folder / "step_2") &&
-                                         !std::filesystem::exists(folder / "step_4"));
+                       if (++asked == 3) there = std::filesystem::exists(folder / "step_2");
                        return 0;
                      }}});
   CHECK(there);
@@ -322,12 +339,18 @@ TEST_CASE("all ranks go on from the checkpoint that rank 0 chose") {
   std::filesystem::copy(folder / "0", folder / "1", std::filesystem::copy_options::recursive);
   zero::remove_checkpoint(folder / "0/step_4");  // rank 1 still sees it
   std::vector<int64_t> steps(2);
-  run_ranks(2, [&](Communicator& ranks, const Device& device) {
+  const auto program = [&](Communicator& ranks, const Device& device) {
     const Net net;
     zero::Engine engine(net.store, ranks, device);
     Trainer trainer(engine, ten_steps(), task_of(net, device));
     trainer.resume(folder / std::to_string(ranks.rank()));
     steps[static_cast<size_t>(ranks.rank())] = engine.steps();
-  });
+  };
+  run_ranks(2, program);
   CHECK(steps == std::vector<int64_t>{2, 2});
+  zero::remove_checkpoint(folder / "1/step_2");
+  CHECK(message_of<FileError>([&] { run_ranks(2, program); }) ==
+        "rank 1/2: resume: " + (folder / "1") +
+            ": rank 0 chose the checkpoint of step 2, this rank finds that of step 4; expected a "
+            "directory that all ranks see alike; try again, or give the path of one step_N");
 }
