@@ -234,6 +234,48 @@ TEST_CASE("each step is saved once, and one that a run goes on from is not saved
   }
 }
 
+TEST_CASE("the end of a run is told once, before it is saved; an interval at the end is none") {
+  const TemporaryFolder folder;
+  std::string order;
+  Job job{.options = ten_steps(),
+          .resume = folder.path(),
+          .hooks = {.ended =
+                        [&](const TrainingEnd& end) {
+                          order += "ended " + std::to_string(static_cast<int>(end.reason)) + " ";
+                        },
+                    .saved = [&](const std::string&, const auto&) { order += "saved "; }}};
+  job.options.steps = 4;
+  job.options.stop_interval = 2;
+  job.options.checkpoints = {.path = folder.path()};
+  CHECK(run(job).end.reason == TrainingEnd::Reason::interval);
+  CHECK(order == "ended 1 saved ");
+  CHECK(run(job).end.reason == TrainingEnd::Reason::finished);
+  CHECK(order == "ended 1 saved ended 0 saved ");
+}
+
+TEST_CASE("an error of one rank reaches the others with its rank, step and cause") {
+  std::mutex mutex;
+  std::string told;
+  const auto program = [&](Communicator& ranks, const Device& device) {
+    const Net net;
+    zero::Engine engine(net.store, ranks, device, {.stage = 3});
+    Trainer trainer(engine, ten_steps(), task_of(net, device),
+                    {.after_step = [&](const zero::TrainedStep& step) {
+                      if (ranks.rank() == 1 && step.step == 3) throw FileError("no metrics");
+                    }});
+    try {
+      trainer.run();
+    } catch (const CommError& error) {
+      const std::lock_guard lock(mutex);
+      told = error.what();
+      throw;
+    }
+  };
+  CHECK(contains(message_of<FileError>([&] { run_ranks(2, program); }), "no metrics"));
+  CHECK(contains(told, "rank 1 failed in step 3"));
+  CHECK(contains(told, "no metrics"));
+}
+
 TEST_CASE("a save that fails ends nothing, is told, and the next one tries again") {
   const std::string straight = run({.options = ten_steps()}).hash;
   for (const bool behind : {false, true}) {
@@ -301,28 +343,22 @@ TEST_CASE("a save written behind that fails is told by the next one, which write
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_2");
 }
 
-TEST_CASE("a checkpoint that is written behind is there after the step that follows its writing") {
+TEST_CASE("a checkpoint that is written behind is there before the next save") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
-  options.steps = 4;
-  options.save_interval = 2;
+  options.steps = 39;
+  options.save_interval = 20;
   options.checkpoints = {.path = folder.path(), .behind = true};
-  const auto is_written = [&] {  // rank 0 has yet to make it a checkpoint
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
-      if (entry.path().extension() == ".pieces") return true;
-    return false;
-  };
-  int asked = 0;
   bool there = false;
   run({.options = options,
        .hooks = {.after_step =
                      [&](const zero::TrainedStep& step) {
-                       for (int i = 0; step.step == 2 && !is_written() && i < 5000; ++i)
-                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                       if (step.step >= 20 && !there)
+                         std::this_thread::sleep_for(std::chrono::milliseconds(200));
                      },
                  .stop =
                      [&] {
-                       if (++asked == 3) there = std::filesystem::exists(folder / "step_2");
+                       there = there || std::filesystem::exists(folder / "step_20");
                        return 0;
                      }}});
   CHECK(there);
