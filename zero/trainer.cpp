@@ -276,6 +276,12 @@ bool Trainer::resume(const std::string& path) {
   if (!chosen) {
     const std::string step_n = path + "/step_" + std::to_string(steps);
     chosen = open_checkpoint(path_exists(step_n) ? step_n : path);
+    if (const int64_t found = chosen->manifest().info.steps; found != steps)
+      throw FileError("resume: " + path + ": rank 0 chose the checkpoint of step " +
+                      std::to_string(steps) + ", this rank finds that of step " +
+                      std::to_string(found) +
+                      "; expected a directory that all ranks see alike; try again, or give the "
+                      "path of one step_N");
   }
   resume(*chosen);
   return true;

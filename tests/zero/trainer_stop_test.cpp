@@ -234,6 +234,48 @@ TEST_CASE("each step is saved once, and one that a run goes on from is not saved
   }
 }
 
+TEST_CASE("the end of a run is told once, before it is saved; an interval at the end is none") {
+  const TemporaryFolder folder;
+  std::string order;
+  Job job{.options = ten_steps(),
+          .resume = folder.path(),
+          .hooks = {.ended =
+                        [&](const TrainingEnd& end) {
+                          order += "ended " + std::to_string(static_cast<int>(end.reason)) + " ";
+                        },
+                    .saved = [&](const std::string&, const auto&) { order += "saved "; }}};
+  job.options.steps = 4;
+  job.options.stop_interval = 2;
+  job.options.checkpoints = {.path = folder.path()};
+  CHECK(run(job).end.reason == TrainingEnd::Reason::interval);
+  CHECK(order == "ended 1 saved ");
+  CHECK(run(job).end.reason == TrainingEnd::Reason::finished);
+  CHECK(order == "ended 1 saved ended 0 saved ");
+}
+
+TEST_CASE("an error of one rank reaches the others with its rank, step and cause") {
+  std::mutex mutex;
+  std::string told;
+  const auto program = [&](Communicator& ranks, const Device& device) {
+    const Net net;
+    zero::Engine engine(net.store, ranks, device, {.stage = 3});
+    Trainer trainer(engine, ten_steps(), task_of(net, device),
+                    {.after_step = [&](const zero::TrainedStep& step) {
+                      if (ranks.rank() == 1 && step.step == 3) throw FileError("no metrics");
+                    }});
+    try {
+      trainer.run();
+    } catch (const CommError& error) {
+      const std::lock_guard lock(mutex);
+      told = error.what();
+      throw;
+    }
+  };
+  CHECK(contains(message_of<FileError>([&] { run_ranks(2, program); }), "no metrics"));
+  CHECK(contains(told, "rank 1 failed in step 3"));
+  CHECK(contains(told, "no metrics"));
+}
+
 TEST_CASE("a save that fails ends nothing, is told, and the next one tries again") {
   const std::string straight = run({.options = ten_steps()}).hash;
   for (const bool behind : {false, true}) {
@@ -254,6 +296,23 @@ TEST_CASE("a save that fails ends nothing, is told, and the next one tries again
     CHECK(later.end.saved);
     CHECK(zero::step_folders(folder / "a").size() == 3);
   }
+}
+
+TEST_CASE("a save that failed at once is told once") {
+  const TemporaryFolder folder;
+  write_file(folder / "a", "no folder");
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  TrainerOptions options = ten_steps();
+  options.checkpoints = {.path = folder / "a"};
+  Trainer trainer(engine, options, task_of(net, device));
+  trainer.step();
+  CHECK_FALSE(trainer.save());
+  CHECK_FALSE(trainer.save());
+  std::filesystem::remove(folder / "a");
+  CHECK(trainer.save());
+  CHECK(zero::find_checkpoint(folder / "a") == folder / "a/step_1");
 }
 
 TEST_CASE("a save written behind that fails is told by the next one, which writes the step again") {
@@ -284,28 +343,22 @@ TEST_CASE("a save written behind that fails is told by the next one, which write
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_2");
 }
 
-TEST_CASE("a checkpoint that is written behind is there after the step that follows its writing") {
+TEST_CASE("a checkpoint that is written behind is there before the next save") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
-  options.steps = 4;
-  options.save_interval = 2;
+  options.steps = 39;
+  options.save_interval = 20;
   options.checkpoints = {.path = folder.path(), .behind = true};
-  const auto is_written = [&] {  // rank 0 has yet to make it a checkpoint
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
-      if (entry.path().extension() == ".pieces") return true;
-    return false;
-  };
   bool there = false;
   run({.options = options,
        .hooks = {.after_step =
                      [&](const zero::TrainedStep& step) {
-                       for (int i = 0; step.step == 2 && !is_written() && i < 5000; ++i)
-                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                       if (step.step >= 20 && !there)
+                         std::this_thread::sleep_for(std::chrono::milliseconds(200));
                      },
                  .stop =
                      [&] {
-                       there = there || (std::filesystem::exists(folder / "step_2") &&
-                                         !std::filesystem::exists(folder / "step_4"));
+                       there = there || std::filesystem::exists(folder / "step_20");
                        return 0;
                      }}});
   CHECK(there);
@@ -322,12 +375,18 @@ TEST_CASE("all ranks go on from the checkpoint that rank 0 chose") {
   std::filesystem::copy(folder / "0", folder / "1", std::filesystem::copy_options::recursive);
   zero::remove_checkpoint(folder / "0/step_4");  // rank 1 still sees it
   std::vector<int64_t> steps(2);
-  run_ranks(2, [&](Communicator& ranks, const Device& device) {
+  const auto program = [&](Communicator& ranks, const Device& device) {
     const Net net;
     zero::Engine engine(net.store, ranks, device);
     Trainer trainer(engine, ten_steps(), task_of(net, device));
     trainer.resume(folder / std::to_string(ranks.rank()));
     steps[static_cast<size_t>(ranks.rank())] = engine.steps();
-  });
+  };
+  run_ranks(2, program);
   CHECK(steps == std::vector<int64_t>{2, 2});
+  zero::remove_checkpoint(folder / "1/step_2");
+  CHECK(message_of<FileError>([&] { run_ranks(2, program); }) ==
+        "rank 1/2: resume: " + (folder / "1") +
+            ": rank 0 chose the checkpoint of step 2, this rank finds that of step 4; expected a "
+            "directory that all ranks see alike; try again, or give the path of one step_N");
 }

@@ -25,7 +25,12 @@ using zero::TrainerTask;
 using zero::TrainingEnd;
 
 TEST_CASE("a trainer gives the bits of the loop that a user writes") {
-  const TrainerOptions options = ten_steps();
+  TrainerOptions options = ten_steps();
+  SUBCASE("a schedule of the rate") {}
+  SUBCASE("a schedule of the rate and the betas") {
+    options.schedule = {.kind = zero::ScheduleKind::one_cycle, .rate = 1e-2};
+    options.schedule.one_cycle.cycle_first_step_size = 4;
+  }
   std::string expected;
   std::vector<double> losses;
   {
@@ -44,7 +49,7 @@ TEST_CASE("a trainer gives the bits of the loop that a user writes") {
         sample += 2;
       }
       losses.push_back(sum / 2);
-      engine.step(static_cast<float>(schedule.rate(step)));
+      engine.step(static_cast<float>(schedule.rate(step)), schedule.betas(step));
     }
     expected = engine.parameter_hash();
   }
@@ -109,15 +114,16 @@ TEST_CASE("retention keeps the best and the newest, by loss or by a score") {
   options.steps = 6;
   options.checkpoints = {.path = folder.path(), .keep = 1};
   options.save_interval = 1;
-  // Scores 5, 4, 1, 2, 3, 9: step 3 is the best.
-  const double scores[] = {5, 4, 1, 2, 3, 9};
+  // A score counts until the next one is set: the checkpoints 2 and 3 have -1, the later ones 5.
   const Device device = Device::cpu();
   const Net net;
   zero::Engine engine(net.store, device);
   Trainer* self = nullptr;
-  Trainer trainer(
-      engine, options, task_of(net, device),
-      {.after_step = [&](const zero::TrainedStep& step) { self->set_score(scores[step.step]); }});
+  Trainer trainer(engine, options, task_of(net, device),
+                  {.after_step = [&](const zero::TrainedStep& step) {
+                    if (step.step == 1) self->set_score(-1.0);
+                    if (step.step == 3) self->set_score(5.0);
+                  }});
   self = &trainer;
   trainer.run();
   std::vector<int64_t> kept;
@@ -151,7 +157,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks,
     const TemporaryFolder folder, disk;
     const auto program = [&](const std::string& directory) {
       return [&, directory](Communicator& ranks, const Device& device) {
-        for (const int64_t steps : {3, 5}) {  // the second goes on from the first's checkpoint
+        for (const int64_t steps : {3, 5, 5}) {  // each goes on from the checkpoint before
           const Net net;
           zero::Config config{.stage = 3,
                               .compute = DType::bf16,
@@ -164,7 +170,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks,
           options.save_interval = 2;
           Trainer trainer(engine, options, task_of(net, device), {.stop = [] { return 0; }});
           const bool resumed = trainer.resume(directory);
-          if (resumed != (steps == 5)) throw Error("resumed: expected the second run alone");
+          if (resumed != (steps == 5)) throw Error("resumed: expected all but the first run");
           trainer.run();
         }
       };
@@ -269,7 +275,7 @@ TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, r
   struct Steps {
     std::string hash;
     std::vector<double> rates, scales, losses;
-    int64_t samples = 0, skipped_samples = 0;
+    zero::TrainerPosition position;
   };
   const auto train = [&](int world, const std::string& resume) {
     Steps outcome;
@@ -298,15 +304,14 @@ TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, r
       if (!resume.empty()) trainer.resume(resume);
       trainer.run();
       own.hash = engine.parameter_hash();
-      own.samples = trainer.position().samples;
-      own.skipped_samples = trainer.position().skipped_samples;
+      own.position = trainer.position();
       if (ranks.rank() == 0) outcome = own;
     });
     return outcome;
   };
   const Steps straight = train(1, "");
-  CHECK(straight.samples == 6 * 4 + 4 * 8);
-  CHECK(straight.skipped_samples == 2 * 4 + 4 + 8);  // also where the scale had doubled
+  CHECK(straight.position.samples == 6 * 4 + 4 * 8);
+  CHECK(straight.position.skipped_samples == 2 * 4 + 4 + 8);  // also where the scale had doubled
   for (int64_t step = 1; step <= 10; ++step) {
     CAPTURE(step);
     Steps rest = straight;
@@ -318,8 +323,10 @@ TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, r
       CHECK(resumed.rates == rest.rates);
       CHECK(resumed.scales == rest.scales);
       CHECK(resumed.losses == rest.losses);
-      CHECK(resumed.samples == rest.samples);
-      CHECK(resumed.skipped_samples == rest.skipped_samples);
+      CHECK(resumed.position.samples == rest.position.samples);
+      CHECK(resumed.position.skipped_samples == rest.position.skipped_samples);
+      CHECK(resumed.position.micro_batches == rest.position.micro_batches);
+      CHECK(resumed.position.score == rest.position.score);
     }
   }
 }
