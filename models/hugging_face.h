@@ -93,8 +93,10 @@ class ZG_API HuggingFaceFolder {
 
 /// Writes DIR/model.safetensors (f32), config.json and generation_config.json; older files of these
 /// names stay until all are written. `add` puts more files beside them, as those of a tokenizer
-/// (models/text/tokenizer_files.h). Returns Engine::parameter_hash() of these weights. FileError
-/// when the weights are not those of the model.
+/// (models/text/tokenizer_files.h). One rank calls it, and not in a plan. The weights of an engine
+/// come from a checkpoint: zero::weights_of(zero::save_checkpoint(directory, engine, info)).
+/// Returns Engine::parameter_hash() of these weights. FileError when the weights are not those of
+/// the model.
 ZG_API std::string export_hugging_face(const WeightSource& weights, const HFModel& model,
                                        const std::string& directory,
                                        const std::function<void(FileSet& files)>& add = {});

@@ -169,7 +169,7 @@ std::vector<std::array<int64_t, space_count>> MemoryReport::peaks() const {
 
 std::string MemoryReport::table() const {
   std::string text =
-      "| rank | device peak MiB | pinned | host | file | received MiB | phase of the peak |\n"
+      "| rank | reserved MiB: device | pinned | host | file | received MiB | largest phase |\n"
       "|---:|---:|---:|---:|---:|---:|---|\n";
   const RankReport* largest = nullptr;
   for (const RankReport& rank : ranks) {

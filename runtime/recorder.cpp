@@ -161,6 +161,10 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
                        const std::string& phase) {
   if (next_ == expected_->events.size()) {
     if (!expected_is_complete_) return;  // the plan ended before the program did
+    if (expected_report_ && expected_report_->refused)
+      throw PlanError("plan: the plan ends out of memory after event " + std::to_string(next_) +
+                      ", this run goes on with " + text(event, name, phase) +
+                      "; expected the caps of the plan; try a plan without memory_limit");
     throw PlanError("plan: expected the end after event " + std::to_string(next_) + ", got " +
                     text(event, name, phase) +
                     "; the program goes on after its plan: look for a branch on a value, on time "

@@ -96,7 +96,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
                                   .schedule = settings.optimisation.schedule,
                                   .pipeline = run.options.axes.schedule,
                                   .checkpoints = checkpoints,
-                                  .save_interval = run.options.save_interval,
+                                  .save_interval = checkpoints ? run.options.save_interval : 0,
                                   .stop_interval = run.options.exit_interval};
   if (const TracedSteps* traced = run.traced.get()) {
     options.trace = traced->trace;

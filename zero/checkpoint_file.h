@@ -38,8 +38,8 @@ namespace zg::zero {
 struct CheckpointInfo {
   int64_t steps = 0;  ///< attempted optimizer steps
   int64_t skipped = 0;
-  int64_t micro_batches = 0;  ///< consumed so far: the position in the data
-  std::string config_json;    ///< the caller's own JSON object: model, data and run settings
+  int64_t micro_batches = 0;     ///< consumed so far: the position in the data
+  std::string config_json = {};  ///< the caller's own JSON object: model, data and run settings
   /// Small files that belong to the run, as a tokenizer.json: name to contents. Rank 0 writes them
   /// beside the shards. A name has letters, digits, '.', '_' and '-', does not begin with '.' or
   /// "shard_" and is not "manifest.json"; all contents together have at most 1 GiB.

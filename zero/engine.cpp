@@ -158,6 +158,7 @@ Engine::~Engine() = default;
 
 Tape Engine::tape() {
   state_->check_store("tape");
+  world().set_step(steps());  // errors of ranks that wait for each other name it
   state_->residency.start(TapeMode::record);
   return Tape(state_->device, this, TapeMode::record, state_->activations.get());
 }

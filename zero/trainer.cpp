@@ -1,6 +1,7 @@
 #include "zerograd/zero/trainer.h"
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -101,6 +102,10 @@ struct TrainerState {
   int64_t samples() const { return options.rampup.batch_at(position.samples, whole_batch()); }
   int64_t micro_batches() const { return samples() / (options.micro_batch * data_ranks()); }
   int agreed(int reason) const;
+  void warn(const std::string& message) const {
+    if (hooks.warn) return hooks.warn(message);
+    std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
+  }
   /// The position moves with the engine's step: whatever ends the attempt before leaves both.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
@@ -146,6 +151,10 @@ class Step final : public PipelineStage {
   Var forward(Tape& tape, const Var& input, int64_t index) override {
     MicroBatch batch = trainer_.micro_batch(index);
     if (trainer_.task.batch) batch.tensors = trainer_.task.batch(batch);
+    if (trainer_.task.batch && batch.tensors.empty())
+      throw ConfigError("trainer: batch: expected the tensors of samples " +
+                        std::to_string(batch.first_sample) + " to " +
+                        std::to_string(batch.first_sample + batch.samples) + ", got none");
     batch.input = input;
     trainer_.observe(TrainerMoment::batch_ready, batch);
     Var output;
@@ -211,6 +220,9 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
   check("steps", options.steps, 0);
   check("save_interval", options.save_interval, 0);
   check("stop_interval", options.stop_interval, 0);
+  if (options.save_interval > 0 && !options.checkpoints)
+    throw ConfigError(
+        "trainer: save_interval: expected TrainerOptions::checkpoints with it, got none");
   if (!task.forward)
     throw ConfigError("trainer: forward: expected a function that makes the loss, got none");
   if (!hooks.describe != !hooks.position_of)
@@ -242,7 +254,15 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
         return s.hooks.position_of ? s.hooks.position_of(info, step_n).score
                                    : position_in(info, step_n).score;
       };
-    s.checkpoints.emplace(std::move(directory), s.hooks.saved, s.hooks.warn);
+    CheckpointDirectory::Report report = s.hooks.saved;
+    if (!report)
+      report = [&s](const std::string& step_n, const CheckpointSave::Result& result) {
+        if (!result.reason.empty())
+          s.warn("save failed: " + step_n + ": rank " + std::to_string(s.engine.world().rank()) +
+                 ": " + result.reason + "; earlier checkpoints stay and the next save tries again");
+      };
+    s.checkpoints.emplace(std::move(directory), report,
+                          [&s](const std::string& message) { s.warn(message); });
   }
 }
 
@@ -257,7 +277,9 @@ bool Trainer::resume(const std::string& path) {
   std::shared_ptr<CheckpointReader> chosen;
   int64_t steps = none;
   if (!planned && ranks.rank() == 0 && has_checkpoint(path, engine)) {
-    chosen = choose_checkpoint(path);
+    chosen = choose_checkpoint(path, [&](const StepFolder& folder, const std::string& damage) {
+      state_->warn("passed over " + folder.path + ": " + damage);
+    });
     steps = chosen->manifest().info.steps;
   }
   {

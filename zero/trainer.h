@@ -96,7 +96,7 @@ struct TrainingEnd {
     given_up   ///< TrainerHooks::give_up, within a step
   } reason = Reason::finished;
   int stop = 0;       ///< stopped: what the hook returned
-  bool saved = true;  ///< the last save succeeded, or nothing is saved
+  bool saved = true;  ///< of run()'s result: the last save succeeded, or nothing is saved
 };
 
 /// A function of the task or a hook throws it to end the run, on all ranks at the same point.
@@ -118,7 +118,10 @@ struct TrainerHooks {
   /// Once, when no more steps follow and the last one is not saved yet.
   std::function<void(const TrainingEnd& end)> ended = {};
   std::function<void(TrainerMoment moment, const MicroBatch& batch)> observe = {};
+  /// The outcome of each save. Absent: `warn` is told of failures.
   CheckpointDirectory::Report saved = {};
+  /// Saves that failed, damaged checkpoints that resume() passed over, older ones that could not be
+  /// removed. Absent: they are printed on stderr.
   CheckpointDirectory::Warn warn = {};
   /// A program that keeps settings of its own in a checkpoint gives both: `describe` puts position
   /// and settings into CheckpointInfo (counters are filled in after it), `position_of` reads the
@@ -146,6 +149,9 @@ struct TrainerHooks {
 /// Data ranks take the micro-batches of a step in turn, so that the samples of a step and the bits
 /// of its result do not depend on the number of ranks. On a device without memory (runtime/plan.h)
 /// it takes the memory and makes the exchanges of a run. Every call is collective.
+///
+/// It does not lock the directory of its checkpoints. A program that may be started twice makes a
+/// DirectoryLock on rank 0, which keeps the other one out.
 class ZG_API Trainer {
  public:
   /// The engine must outlive it. ConfigError for options that do not go together.
@@ -155,7 +161,8 @@ class ZG_API Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Goes on from a step_N, or from the newest of a directory that verifies. False: the directory
-  /// has no checkpoint, or is not there. FileError.
+  /// has no checkpoint, or is not there, and the run starts afresh. Options may differ from those
+  /// of the run that saved; they are not compared. FileError.
   bool resume(const std::string& path);
   /// Goes on from a checkpoint that is open. All ranks open the same one.
   void resume(const CheckpointReader& checkpoint);

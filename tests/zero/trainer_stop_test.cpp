@@ -390,3 +390,75 @@ TEST_CASE("all ranks go on from the checkpoint that rank 0 chose") {
             ": rank 0 chose the checkpoint of step 2, this rank finds that of step 4; expected a "
             "directory that all ranks see alike; try again, or give the path of one step_N");
 }
+
+TEST_CASE("without a hook for saves, failures and passed-over checkpoints are warnings") {
+  const TemporaryFolder folder;
+  std::vector<std::string> warnings;
+  TrainerOptions options = ten_steps();
+  options.steps = 2;
+  options.checkpoints = {.path = folder / "a"};
+  options.save_interval = 1;
+  const TrainerHooks hooks{.warn = [&](const std::string& text) { warnings.push_back(text); }};
+  run({.options = options, .hooks = hooks});
+  CHECK(warnings.empty());
+
+  const std::string shard = folder / "a/step_2/shard_00000.safetensors";
+  std::string bytes = read_file(shard);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_file(shard, bytes);
+  const Outcome outcome = run({.options = options, .resume = folder / "a", .hooks = hooks});
+  CHECK(outcome.resumed);
+  CHECK(outcome.losses.size() == 1);  // from step_1
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "passed over " + folder / "a/step_2: "));
+
+  warnings.clear();
+  write_file(folder / "file", "no folder");
+  options.checkpoints = {.path = folder / "file"};
+  options.save_interval = 0;
+  CHECK_FALSE(run({.options = options, .hooks = hooks}).end.saved);
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "save failed: " + folder / "file/step_2: rank 0: "));
+}
+
+TEST_CASE("a batch without tensors, and an interval without a directory, are refused by name") {
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  TrainerTask task = task_of(net, device);
+  task.batch = [](const MicroBatch&) { return std::vector<Tensor>{}; };
+  CHECK(message_of<ConfigError>([&] { Trainer(engine, ten_steps(), task).run(); }) ==
+        "trainer: batch: expected the tensors of samples 0 to 2, got none");
+  TrainerOptions options = ten_steps();
+  options.save_interval = 2;
+  CHECK(contains(message_of<ConfigError>([&] { Trainer(engine, options, task); }),
+                 "save_interval: expected TrainerOptions::checkpoints with it"));
+}
+
+TEST_CASE("a rank that leaves a loop of its own is named with the step") {
+  const std::string message = message_of<CommError>([] {
+    run_ranks(2, [](Communicator& ranks, const Device& device) {
+      const Net net;
+      zero::Engine engine(net.store, ranks, device);
+      for (int64_t step = 0; step < 4; ++step) {
+        if (ranks.rank() == 1 && step == 2) return;
+        Tape tape = engine.tape();
+        engine.backward(tape, net.forward(tape, samples(step, 2, device), {}));
+        engine.step(1e-3f);
+      }
+    });
+  });
+  CHECK(contains(message, "rank 1 returned early"));
+  CHECK(contains(message, "in step 2"));
+}
+
+TEST_CASE("a run without the caps of its plan is told that the plan ends out of memory") {
+  const auto program = [](Communicator&, const Device& device) {
+    const Tensor small = Tensor::zeros({1000}, DType::f32, device);
+    const Tensor large = Tensor::zeros({10'000'000}, DType::f32, device);
+  };
+  const Plan plan = plan_ranks(1, program, {.device = {.memory_limit = 8 << 20}});
+  REQUIRE(plan.ranks[0].refused);
+  CHECK(contains(message_of<PlanError>([&] { run_ranks(1, program, {.expect = &plan}); }),
+                 "plan: the plan ends out of memory after event 1"));
+}
