@@ -44,7 +44,7 @@ void train(Communicator& ranks, const Device& device, const std::string& folder,
   zero::Trainer trainer(
       engine,
       {.micro_batch = 16,
-       .accumulation = 2 / ranks.size(),
+       .accumulation = 2 / ranks.size(),  // 32 samples a step, on one rank or on two
        .steps = steps,
        .schedule = {.kind = zero::ScheduleKind::cosine, .rate = 1e-2, .total_num_steps = 200},
        .checkpoints = {{.path = folder}}},
