@@ -117,10 +117,22 @@ void Recorder::note_step() {
                     "try PlanOptions::steps to plan the first ones, or raise most_steps");
 }
 
+namespace {
+
+/// A plan under a cap beside a run without it.
+std::string beyond_refusal(size_t events) {
+  return "plan: the plan ends out of memory after " + std::to_string(events) +
+         " events, this run does not; expected the caps of the plan; try a plan without "
+         "memory_limit and host_limit";
+}
+
+}  // namespace
+
 void Recorder::finish(const RankReport& own) const {
   if (mode_ != Mode::compare || !expected_is_complete_) return;
   if (next_ == expected_->events.size()) {
     if (own == *expected_report_) return;
+    if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
     throw PlanError("plan: every allocation and collective is as planned, but " +
                     first_difference(*expected_report_, own) +
                     "; look for memory that is freed earlier or later, or for steps that are "
@@ -161,10 +173,7 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
                        const std::string& phase) {
   if (next_ == expected_->events.size()) {
     if (!expected_is_complete_) return;  // the plan ended before the program did
-    if (expected_report_ && expected_report_->refused)
-      throw PlanError("plan: the plan ends out of memory after event " + std::to_string(next_) +
-                      ", this run goes on with " + text(event, name, phase) +
-                      "; expected the caps of the plan; try a plan without memory_limit");
+    if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
     throw PlanError("plan: expected the end after event " + std::to_string(next_) + ", got " +
                     text(event, name, phase) +
                     "; the program goes on after its plan: look for a branch on a value, on time "

@@ -34,6 +34,7 @@ problems = []
 lists = dict(re.findall(r"^set\(ZG_(\w+)_HEADERS\s+([^)]*)\)", (root / PUBLIC_HEADERS).read_text(), re.M))
 public = [header for names in lists.values() for header in names.split()]
 umbrellas = {f"zerograd/{'zerograd' if library == 'ENGINE' else library.lower()}.h" for library in lists}
+umbrellas.add("zerograd/bench.h")
 if not public:
     problems.append(f"{PUBLIC_HEADERS}: no list of headers found")
 for header in public:

@@ -35,6 +35,7 @@ PLANTED = [
     ("models/words.h", '#include "zerograd/models/text/tokenizer.h"\n', "which is zerograd::text"),
     ("zero/all.cpp", '#include "zerograd/zerograd.h"\n', "include what is used"),
     ("models/text/all.cpp", '#include "zerograd/text.h"\n', "include what is used"),
+    ("kernels/all.cpp", '#include "zerograd/bench.h"\n', "include what is used"),
     ("autograd/vendor.cpp", "#include <cuda_runtime.h>\n", "outside a backend folder"),
     ("zero/level_zero.cpp", "#include <level_zero/ze_api.h>\n", "Level Zero belongs in"),
     ("runtime/tensor.h", '#include "zerograd/runtime/arena.h"\n', "arena.h, which is internal"),

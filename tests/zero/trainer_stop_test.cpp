@@ -460,5 +460,5 @@ TEST_CASE("a run without the caps of its plan is told that the plan ends out of 
   const Plan plan = plan_ranks(1, program, {.device = {.memory_limit = 8 << 20}});
   REQUIRE(plan.ranks[0].refused);
   CHECK(contains(message_of<PlanError>([&] { run_ranks(1, program, {.expect = &plan}); }),
-                 "plan: the plan ends out of memory after event 1"));
+                 "plan: the plan ends out of memory after 2 events"));
 }

@@ -293,7 +293,7 @@ TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, r
                                 .schedule = {.kind = zero::ScheduleKind::annealing, .rate = 1e-2}};
       options.schedule.annealing = {.lr_warmup_samples = 9, .lr_decay_samples = 40};
       if (resume.empty()) options.checkpoints = {.path = folder.path()};
-      options.save_interval = 1;
+      if (options.checkpoints) options.save_interval = 1;
       Steps own;
       Trainer trainer(engine, options, task_of(net, device),
                       {.after_step = [&](const zero::TrainedStep& step) {
