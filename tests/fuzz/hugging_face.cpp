@@ -2,7 +2,7 @@
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors_folder.h"
-#include "zerograd/zero/checkpoint_layout.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
 
 // The same text as Hugging Face's config.json and as model.safetensors.index.json.
 namespace zg::testing {
@@ -40,7 +40,7 @@ void read_config(const std::string& text) {
 
 void read_index(const std::string& text) {
   for (const auto& [tensor, file] : weight_map_from(text, "index.json"))
-    if (!zero::is_file_name(file)) report("outside the folder", file);
+    if (!is_file_name(file)) report("outside the folder", file);
 }
 
 }  // namespace

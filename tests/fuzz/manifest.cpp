@@ -43,7 +43,7 @@ void read(const std::string& text) {
     if (!piece.blocks.empty() &&
         static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / zero::block_elements + 1)
       report("checksums of other blocks", piece.name());
-    if (!zero::is_file_name(piece.file)) report("outside the folder", piece.file);
+    if (!is_file_name(piece.file)) report("outside the folder", piece.file);
   }
   if (manifest.info.steps < 0 || manifest.info.skipped < 0 || manifest.info.micro_batches < 0)
     report("a negative count", text);
