@@ -2,8 +2,8 @@
 #include <sstream>
 
 #include "bench/case.h"
-#include "bench/table.h"
 #include "bench/command.h"
+#include "bench/table.h"
 #include "tools/device_flag.h"
 #include "tools/flags.h"
 #include "tools/later.h"

@@ -4,9 +4,9 @@
 #include <fstream>
 #include <system_error>
 
-#include "zerograd/runtime/utf8.h"
 #include "zerograd/models/windows.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/utf8.h"
 
 namespace zg::models {
 namespace {
