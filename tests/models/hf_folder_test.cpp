@@ -9,6 +9,7 @@
 #include "zerograd/models/hugging_face.h"
 #include "zerograd/models/score.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint_file.h"
 #include "zerograd/zero/engine.h"
 
@@ -56,6 +57,14 @@ TEST_CASE("weights that are exported to a Hugging Face folder are imported as th
   const std::string hash =
       models::export_hugging_face(first.weights(), {.config = small()}, folder / "hf");
   CHECK(hash == first.engine.parameter_hash());
+
+  // GPT-2's Conv1D keeps [in, out], the transpose of ours.
+  const SafetensorsReader file(folder / "hf/model.safetensors");
+  const std::string matrix = "transformer.h.0.attn.c_attn.weight";
+  CHECK((file.entries().at(matrix).shape == Shape{8, 24}));
+  const auto ours = first.weights().read(matrix), theirs = file.read_floats(matrix);
+  for (size_t out : {0, 7, 23})
+    for (size_t in : {0, 5}) CHECK(theirs[in * 24 + out] == ours[out * 8 + in]);
 
   const models::HuggingFaceFolder there(folder / "hf");
   CHECK(there.model().config.layers == 2);

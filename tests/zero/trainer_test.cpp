@@ -252,6 +252,20 @@ TEST_CASE("the moments of a step come in their order, around what they are calle
         "6:2,2,0 7:2,0,1 ");
 }
 
+TEST_CASE("a trace has the steps of its range and no other") {
+  TrainerOptions options = ten_steps();
+  options.steps = 6;
+  options.trace = std::make_shared<Trace>();
+  options.trace_first = 2;
+  options.trace_end = 4;
+  run({.options = options});
+  std::vector<int64_t> steps;
+  for (const Trace::Span& span : options.trace->spans())
+    if (const Trace::Value* step = span.name == "step" ? span.find("step") : nullptr)
+      steps.push_back(std::get<int64_t>(*step));
+  CHECK(steps == std::vector<int64_t>{2, 3});
+}
+
 TEST_CASE("an infinite gradient is skipped: the rate and the samples of the schedule stand still") {
   TrainerOptions options = ten_steps();
   options.steps = 4;
