@@ -3,20 +3,19 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "bench/command.h"
 #include "bench/limits.h"
 #include "bench/measure.h"
 #include "bench/random_tokens.h"
 #include "bench/table.h"
-#include "bench/command.h"
-#include "tools/device_flag.h"
-#include "tools/later.h"
 #include "tools/model_flags.h"
 #include "tools/run.h"
 #include "tools/setup.h"
-#include "tools/text.h"
 #include "zerograd/models/generate.h"
+#include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {
@@ -99,7 +98,7 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
               }},
              device_flag(options.place.type),
              text_flag({"--json"}, "F", options.json, "writes the same as JSON")}},
-           later_place_flags()},
+           unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
   Given given;
   if (!parse(line, arguments, given)) return false;

@@ -4,13 +4,13 @@
 #include "bench/case.h"
 #include "bench/command.h"
 #include "bench/table.h"
-#include "tools/device_flag.h"
-#include "tools/flags.h"
-#include "tools/later.h"
+#include "tools/model_flags.h"
 #include "tools/run.h"
-#include "tools/text.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {
@@ -85,7 +85,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                       threads = parse_threads(name, value);
                     }},
                    text_flag({"--json"}, "F", json, "writes the same as JSON")}},
-                 later_place_flags()},
+                 unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;
   if (!parse(line, arguments, given)) return 0;

@@ -1,16 +1,16 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bench/offload.h"
 #include "bench/command.h"
-#include "tools/device_flag.h"
-#include "tools/flags.h"
-#include "tools/later.h"
+#include "bench/offload.h"
+#include "tools/model_flags.h"
 #include "tools/run.h"
-#include "tools/text.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {
@@ -99,7 +99,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
                    text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case dtype\""),
                    text_flag({"--json"}, "F", json, "writes the same as JSON")}},
-                 later_place_flags()}};
+                 unsupported_flags(/*one_rank=*/true)}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
   require_figures(options.type);

@@ -5,15 +5,15 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "bench/table.h"
 #include "bench/command.h"
-#include "tools/flags.h"
+#include "bench/table.h"
 #include "tools/run.h"
-#include "tools/text.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

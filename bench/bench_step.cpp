@@ -6,22 +6,22 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "bench/command.h"
 #include "bench/limits.h"
 #include "bench/measure.h"
 #include "bench/profile.h"
 #include "bench/random_tokens.h"
 #include "bench/table.h"
-#include "bench/command.h"
-#include "tools/device_flag.h"
-#include "tools/flags.h"
 #include "tools/model_flags.h"
 #include "tools/run.h"
-#include "tools/speed.h"
 #include "tools/stepper.h"
-#include "tools/text.h"
 #include "zerograd/kernels/peak.h"
+#include "zerograd/models/gpt.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {
@@ -150,7 +150,7 @@ struct Report {
   double tokens() const {
     return static_cast<double>(run.settings.samples_per_step() * run.dataset->block_size());
   }
-  double flops() const { return tokens() * matmul_flops_per_token(run.settings.model); }
+  double flops() const { return tokens() * models::matmul_flops_per_token(run.settings.model); }
   double seconds(double q) const { return bench::quantile(measured.seconds, q); }
   double percent_of_peak(double q) const {
     return 100.0 * flops() / seconds(q) / measured.peak_flops;

@@ -5,15 +5,15 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "bench/command.h"
 #include "bench/measure.h"
 #include "bench/table.h"
-#include "bench/command.h"
-#include "tools/flags.h"
 #include "tools/run.h"
-#include "tools/text.h"
 #include "tools/tokenizers.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

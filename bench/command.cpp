@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/subcommands.h"
-#include "tools/text.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 

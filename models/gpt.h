@@ -49,6 +49,11 @@ struct GPTConfig {
 /// head size of at most 1024, dropout in [0, 1), what the family has no name for.
 ZG_API void validate(const GPTConfig& config);
 
+/// Operations of forward and backward for each token: three products for each weight, two
+/// operations for each multiply-add. A token attends to half a block on average, once for the
+/// scores and once for the values. Recomputation is left out.
+ZG_API double matmul_flops_per_token(const GPTConfig& config);
+
 /// Where a forward pass stands, so that dropout masks depend on place alone.
 struct ForwardPlace {
   uint64_t seed = 0;

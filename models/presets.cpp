@@ -80,6 +80,13 @@ const std::vector<std::string>& GPTConfig::preset_names() {
   return names;
 }
 
+double matmul_flops_per_token(const GPTConfig& config) {
+  const double C = static_cast<double>(config.width), T = static_cast<double>(config.block_size);
+  const double per_layer = 12.0 * C * C + T * C;
+  return 6.0 * (static_cast<double>(config.layers) * per_layer +
+                static_cast<double>(config.vocabulary) * C);
+}
+
 void validate(const GPTConfig& config) {
   check_extent("layers", config.layers, most_layers);
   check_extent("width", config.width, widest);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdarg>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include "zerograd/runtime/error.h"
@@ -121,6 +123,17 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
   std::string joined;
   for (const std::string& part : parts) joined += (joined.empty() ? "" : separator) + part;
   return joined;
+}
+
+std::string text(const char* format, ...) {
+  va_list arguments, again;
+  va_start(arguments, format);
+  va_copy(again, arguments);
+  std::string result(static_cast<size_t>(std::vsnprintf(nullptr, 0, format, arguments)), '\0');
+  std::vsnprintf(result.data(), result.size() + 1, format, again);
+  va_end(again);
+  va_end(arguments);
+  return result;
 }
 
 }  // namespace zg

@@ -3,12 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/runtime/api.h"
+
 // Parts of messages: texts that others wrote, lists, the word that a misspelt one should be.
 namespace zg {
 
 /// A text that others wrote, as a message shows it: one line of at most `most` characters, then
 /// "...". Controls, which a terminal would obey, and bytes that are no UTF-8 are written as \x1b.
-std::string printable(const std::string& text, size_t most = 40);
+ZG_API std::string printable(const std::string& text, size_t most = 40);
 
 /// A message of any lines with what a terminal would obey written as \x1b: names in it may be
 /// those of a file that others wrote.
@@ -23,5 +25,8 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 std::string lower(std::string word);  ///< ASCII letters in lower case
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
+
+/// printf into a string.
+[[gnu::format(printf, 1, 2)]] ZG_API std::string text(const char* format, ...);
 
 }  // namespace zg

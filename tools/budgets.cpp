@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <limits>
 
-#include "tools/machine.h"
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

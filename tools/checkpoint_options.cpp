@@ -1,7 +1,7 @@
 #include "tools/checkpoint_options.h"
 
-#include "tools/flags.h"
 #include "tools/model_flags.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/command_line.h"
 #include "tools/options.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/dtype.h"
 
 // What the subcommands that only touch files can be told. Each parse() is false after printing

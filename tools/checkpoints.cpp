@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/manifest.h"
 
 namespace zg::tools {

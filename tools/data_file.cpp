@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tools/text.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 

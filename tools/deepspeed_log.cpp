@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "tools/text.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -1,6 +1,6 @@
 #include "tools/described.h"
 
-#include "tools/text.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -8,9 +8,9 @@
 #include <sstream>
 #include <thread>
 
-#include "tools/text.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

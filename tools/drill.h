@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tools/command_line.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/command_line/command_line.h"
 
 namespace zg::tools {
 

@@ -1,12 +1,12 @@
 #include <cstdio>
 
-#include "tools/effects.h"
 #include "tools/evaluation.h"
+#include "tools/run_checks.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
-#include "tools/text.h"
 #include "tools/tokenizers.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tools/text.h"
 #include "zerograd/models/generate.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -1,6 +1,6 @@
 #include "tools/explain.h"
 
-#include "tools/text.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/model_states.h"
 #include "zerograd/zero/precision.h"
 

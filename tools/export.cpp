@@ -4,8 +4,8 @@
 
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
-#include "tools/effects.h"
 #include "tools/hugging_face.h"
+#include "tools/run_checks.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"

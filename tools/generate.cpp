@@ -2,11 +2,11 @@
 
 #include <cstdio>
 
-#include "tools/characters.h"
-#include "tools/effects.h"
+#include "tools/run_checks.h"
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
+#include "zerograd/models/text/text_stream.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {
@@ -17,15 +17,15 @@ void write(const std::string& text) {
   std::fflush(stdout);
 }
 
-// A weights file has no characters: the data that it was trained on has.
-Characters characters_for(const Known& known, const GenerateOptions& options) {
+// A weights file does not hold the characters: they come from the data that it was trained on.
+std::string characters_for(const Known& known, const GenerateOptions& options) {
   const Settings& settings = known.settings;
-  if (options.data.source.empty()) return Characters(settings.characters);
+  if (options.data.source.empty()) return settings.characters;
   const auto dataset = make_dataset(options.data, {.block_size = settings.model.block_size,
                                                    .seed = settings.seed,
                                                    .vocabulary = settings.model.vocabulary});
   check_tokens(known, options.data, *dataset);
-  return Characters(characters_of(*dataset));
+  return characters_of(*dataset);
 }
 
 // The model's own tokenizer, or the flag's, which has to be the same where the model says which.
@@ -39,9 +39,7 @@ std::optional<models::Tokenizer> tokenizer_for(const Known& known, const Generat
   return settle_tokenizer(data, &known, named);
 }
 
-/// Words: Characters or TokenizedText.
-template <class Words>
-void speak(const TrainedModel& trained, const GenerateOptions& options, Words words) {
+void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words) {
   const int64_t known = trained.known.settings.model.vocabulary;
   const std::vector<int32_t> prompt = words.encode(options.prompt);
   for (int32_t token : prompt)
@@ -63,10 +61,11 @@ int generate(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.place);
-  if (auto tokenizer = tokenizer_for(trained->known, options))
-    speak(*trained, options, TokenizedText(std::move(*tokenizer)));
-  else
-    speak(*trained, options, characters_for(trained->known, options));
+  std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->known, options);
+  const auto words =
+      tokenizer ? models::text_stream(std::move(*tokenizer))
+                : models::character_stream(characters_for(trained->known, options), "--prompt");
+  speak(*trained, options, *words);
   return 0;
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include "tools/text.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

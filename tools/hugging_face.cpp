@@ -1,8 +1,8 @@
 #include "tools/hugging_face.h"
 
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/checkpoint_file.h"
 #include "zerograd/zero/manifest.h"
 

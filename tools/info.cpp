@@ -2,18 +2,18 @@
 #include <cstdio>
 #include <fstream>
 
-#include "tools/command_line.h"
-#include "tools/flags.h"
-#include "tools/machine.h"
-#include "tools/speed.h"
 #include "tools/subcommands.h"
-#include "tools/text.h"
 #include "zerograd/kernels/peak.h"
+#include "zerograd/models/gpt.h"
 #include "zerograd/models/text/tokenizer.h"
+#include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/processes.h"
 #include "zerograd/runtime/swap.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -2,13 +2,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "tools/command_line.h"
-#include "tools/flags.h"
 #include "tools/hostfile.h"
 #include "tools/launcher.h"
 #include "tools/options.h"
 #include "tools/restart.h"
 #include "tools/subcommands.h"
+#include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/processes.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {

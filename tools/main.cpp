@@ -19,12 +19,12 @@
 #include <utility>
 
 #include "tools/child.h"
-#include "tools/machine.h"
 #include "tools/subcommands.h"
-#include "tools/text.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/processes.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/memory_rows.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/swap.h"
 #include "zerograd/zero/model_states.h"
 

@@ -1,10 +1,15 @@
 #pragma once
 
-#include "tools/flags.h"
 #include "tools/options.h"
+#include "zerograd/runtime/command_line/flags.h"
 
-// Flags of several subcommands that say what a model is.
+// Flags that several subcommands have: data, model, device.
 namespace zg::tools {
+
+Flag source_flag(DataOptions& data);
+std::vector<Flag> held_out_flags(DataOptions& data);
+Flag tokenizer_flag(DataOptions& data);
+std::vector<Flag> place_flags(PlaceOptions& place);
 
 Flag model_type_flag(ModelOptions& model);
 Flag heads_flag(ModelOptions& model);
@@ -19,5 +24,9 @@ void check_sizes(const ModelOptions& model);
 int64_t own_vocabulary(const ModelOptions& model);
 /// ConfigError for a name and sizes at once.
 void check_model(const ModelOptions& model, const Given& given);
+
+/// --local-rank of torchrun's scripts, and where `one_rank` --ranks: known flags whose other values
+/// are Unsupported by name. None is accepted and ignored.
+FlagGroup unsupported_flags(bool one_rank);
 
 }  // namespace zg::tools

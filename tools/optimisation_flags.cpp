@@ -1,8 +1,8 @@
 #include "tools/optimisation_flags.h"
 
-#include "tools/flags.h"
-#include "tools/text.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/precision.h"
 
 namespace zg::tools {

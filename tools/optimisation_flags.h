@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "tools/command_line.h"
 #include "tools/options.h"
+#include "zerograd/runtime/command_line/command_line.h"
 
 namespace zg::tools {
 

@@ -1,264 +1,14 @@
 #include "tools/options.h"
 
-#include "tools/axes_flags.h"
 #include "tools/config/load.h"
-#include "tools/data_flags.h"
-#include "tools/device_flag.h"
-#include "tools/flags.h"
-#include "tools/later.h"
-#include "tools/length_flags.h"
 #include "tools/model_flags.h"
-#include "tools/offload_flags.h"
-#include "tools/optimisation_flags.h"
 #include "tools/processes.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
 
 namespace zg::tools {
-namespace {
-
-std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
-  std::vector<Flag> flags = {
-      source_flag(data),
-      choice_flag({"--order"}, data.order, {"random", "sequential"}, "of training samples")};
-  for (Flag& flag : held_out_flags(data)) flags.push_back(std::move(flag));
-  flags.push_back(tokenizer_flag(data));
-  std::vector<Flag> model_flags = {
-      model_type_flag(model),
-      integer_flag({"--n-layer", "--num-layers"}, model.layers,
-                   "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-      heads_flag(model),
-      integer_flag({"--n-embd", "--hidden-size"}, model.width, "width", {1, ""}),
-      integer_flag({"--block-size", "--seq-length"}, model.block_size, "longest sequence",
-                   {1, "sort 11, adder 6, text 128, a BLOOM's own"}),
-      integer_flag({"--max-position-embeddings"}, model.max_positions, "", {1, ""}),
-      integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
-                   {1, "a BLOOM's own, else from the data"}),
-      position_flag(model),
-      tied_flag(model),
-      {{"--untied"},
-       "",
-       "the head has weights of its own [GPT's default]",
-       [&model](const std::string& name, const std::string& value) {
-         model.tied = !parse_switch(name, value);
-       }},
-      number_flag({"--dropout"}, model.dropout, below_one,
-                  "on embeddings, attention and residuals"),
-  };
-  flags.insert(flags.end(), model_flags.begin(), model_flags.end());
-  return flags;
-}
-
-std::vector<Flag> place_flags(PlaceOptions& place) {
-  return {
-      device_flag(place.type),
-      use_hpu_flag(place.type),
-      {{"--threads"},
-       "N",
-       "threads for kernels, of each rank; 0: its share of the cores [0]",
-       [&place](const std::string& name, const std::string& value) {
-         place.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
-       }},
-      size_flag({"--device-memory"}, place.device.memory_limit,
-                "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
-      size_flag({"--host-memory"}, place.device.host_limit,
-                "cap on each rank's pinned and host bytes together"),
-  };
-}
-
-Flag stage_flag(zero::Config& engine) {
-  return {{"--zero-stage"},
-          "0|1|2|3",
-          "what the ranks share out: 0 gradient sums, 1 and 2 also masters\nand moments, 3 also "
-          "values [0]",
-          [&engine](const std::string& name, const std::string& value) {
-            engine.stage = static_cast<int>(parse_choice(name, value, {"0", "1", "2", "3"}));
-          }};
-}
-
-// Of Lightning: the stage by another name. Listed in help as a spelling only.
-Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
-  return {{"--strategy"},
-          "S",
-          "",
-          [&engine, &offload](const std::string& name, const std::string& value) {
-            const std::string stage = "deepspeed_stage_";
-            const size_t choice =
-                parse_choice(name, value,
-                             {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
-                              stage + "2_offload", stage + "3_offload"});
-            offload.cpu_offload = offload.cpu_offload || choice > 3;
-            engine.stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
-          }};
-}
-
-std::vector<Flag> rank_flags(TrainOptions& options) {
-  zero::Config& engine = options.optimisation.engine;
-  return {
-      integer_flag({"--ranks", "--gpus", "--num-gpus"}, options.ranks,
-                   "ranks of all axes: threads of this process, or processes where\n"
-                   "mpirun -np N starts them; then it may be left out",
-                   {1, nullptr}),
-      stage_flag(engine),
-      strategy_flag(engine, options.offload),
-      integer_flag({"--reduce-bucket-size"}, engine.reduce_bucket_size,
-                   "largest reduction of gradients, elements", {1, nullptr}),
-      integer_flag({"--prefetch-bucket-size"}, engine.prefetch_bucket_size,
-                   "largest unit that is gathered ahead, elements"),
-      integer_flag({"--param-persistence-threshold"}, engine.param_persistence_threshold,
-                   "stage 3: parameters of at most so many elements stay whole"),
-      {{"--overlap-comm"},
-       "on|off",
-       "communicate while computing [on]",
-       [&engine](const std::string& name, const std::string& value) {
-         engine.overlap_comm = parse_switch(name, value);
-       }},
-      switch_flag({"--reduce-at-boundary"}, engine.reduce_at_boundary,
-                  "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
-      switch_flag({"--nccl-reduce"}, engine.nccl_reduce,
-                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
-                  "rounding; bits then depend on the ranks and the machine"),
-      {{"--grad-accum-dtype"},
-       "f32|bf16",
-       "of gradient sums [f32; of fsdp-memory bf16]",
-       [&engine](const std::string& name, const std::string& value) {
-         engine.grad_accum =
-             parse_choice(name, value, {"f32", "bf16"}) == 0 ? DType::f32 : DType::bf16;
-       }},
-      number_flag({"--comm-timeout"}, options.comm_timeout_s,
-                  {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
-                  "seconds until a rank that stays away ends the run (exit 4)"),
-      switch_flag({"--dump-collectives"}, options.dump_collectives,
-                  "after a failure: each rank's last 64 collectives on stderr, with\n"
-                  "step, state and times"),
-      drill_flag(options.drill),
-  };
-}
-
-Flag gradients_flag(TrainOptions& options) {
-  return {{"--dump-gradients"},
-          "F[:STEP]",
-          "gradients of a step as safetensors [step 0]",
-          [&options](const std::string& name, const std::string& value) {
-            const size_t colon = value.rfind(':');
-            const bool has_step =
-                colon != std::string::npos && colon + 1 < value.size() &&
-                value.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-            options.dump_gradients = has_step ? value.substr(0, colon) : value;
-            options.dump_gradients_step =
-                has_step ? parse_integer(name, value.substr(colon + 1), 0) : 0;
-            if (options.dump_gradients.empty())
-              throw ConfigError(name + ": expected a path, got '" + value + "'");
-          }};
-}
-
-Flag trace_steps_flag(std::optional<StepRange>& steps) {
-  return {{"--trace-steps"},
-          "FIRST:COUNT",
-          "steps that --trace has [3 after 2 of warm-up]",
-          [&steps](const std::string& name, const std::string& value) {
-            const size_t colon = value.find(':');
-            if (colon == std::string::npos)
-              throw ConfigError(name + ": expected FIRST:COUNT such as 10:3, got '" + value + "'");
-            const int64_t first = parse_integer(name, value.substr(0, colon), 0, largest_count);
-            const int64_t count = parse_integer(name, value.substr(colon + 1), 1, largest_count);
-            steps = StepRange{first, first + count};
-          }};
-}
-
-std::vector<Flag> output_flags(TrainOptions& options) {
-  return {
-      integer_flag({"--log-interval", "--logging-steps"}, options.log_interval,
-                   "steps between loss lines; 0: none"),
-      integer_flag({"--eval-interval"}, options.eval_interval, "steps between validations",
-                   {0, "none"}),
-      integer_flag({"--eval-batches", "--eval-iters"}, options.eval_batches,
-                   "micro-batches of a validation; 0: the whole split"),
-      integer_flag({"--sample-interval"}, options.sample_interval,
-                   "steps between samples of text from the model", {0, "none"}),
-      integer_flag({"--score-samples"}, options.score_samples,
-                   "problems per split of sort's and adder's final scores"),
-      text_flag({"--metrics"}, "F", options.metrics, "a JSON line per step"),
-      text_flag({"--tensorboard-dir"}, "DIR", options.tensorboard,
-                "a file of events for TensorBoard, under Megatron's tags"),
-      text_flag({"--trace"}, "F", options.trace,
-                "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
-                "collectives, copies, waits and memory; written when they are done"),
-      trace_steps_flag(options.trace_steps),
-      switch_flag({"--dump-memory"}, options.dump_memory,
-                  "a Markdown table of memory per phase and step"),
-      text_flag({"--memory-json"}, "F", options.memory_json,
-                "the same of all ranks in bytes, as plan predicts it"),
-      gradients_flag(options),
-      choice_flag({"--progress"}, options.progress, {"auto", "on", "off"},
-                  "one redrawn line on stderr; auto: on a terminal"),
-  };
-}
-
-std::vector<Flag> checkpoint_flags(TrainOptions& options) {
-  return {
-      text_flag({"--save", "--output-dir"}, "DIR", options.save,
-                "write DIR/step_N at the end and when interrupted; a directory\n"
-                "without another run's checkpoints"),
-      integer_flag({"--save-interval"}, options.save_interval,
-                   "and every N steps; without --save: in the folder checkpoints", {1, ""}),
-      integer_flag({"--save-top-k"}, options.save_top_k,
-                   "keep the N with the lowest loss, and the newest; -1: all", {-1, "1"}),
-      switch_flag({"--async-save"}, options.async_save,
-                  "write those of --save-interval while training goes on; a step waits\n"
-                  "for what it is about to overwrite"),
-      text_flag({"--resume", "--load"}, "DIR|auto", options.resume,
-                "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-                "or checkpoints when it has one. What no flag says of model, data and training "
-                "is\nthe checkpoint's"),
-      integer_flag({"--exit-interval"}, options.exit_interval,
-                   "save and end after each N steps, for jobs in a row; 0: never"),
-      text_flag({"--kill-switch-path"}, "F", options.kill_switch,
-                "save and end after the step in which a file of this name comes"),
-      switch_flag({"--universal-checkpoint"}, options.universal_checkpoint, ""),
-      integer_flag({"--max-restarts"}, options.max_restarts,
-                   "after a failure go on from --save's newest checkpoint, at most so\n"
-                   "often; not after signals and what would fail again the same way"),
-      integer_flag({"--restarted"}, options.restarted, "", {0, ""}),
-  };
-}
-
-Flag autotuning_flag(std::string& mode) {
-  return {{"--autotuning"},
-          "run|tune",
-          "find a fast setting as zerograd tune does, write it to tuned.json, and\n"
-          "train with it (run) or not (tune)",
-          [&mode](const std::string& name, const std::string& value) {
-            mode = parse_choice(name, value, {"run", "tune"}) == 0 ? "run" : "tune";
-          }};
-}
-
-std::vector<Flag> config_flags(ConfigOptions& config) {
-  return {
-      text_flag({"--config", "--deepspeed-config"}, "F", config.path,
-                "DeepSpeed's config F.json or accelerate's F.yaml, as it is;\n"
-                "flags that are given override it"),
-      choice_flag({"--compat"}, config.compat, {"0.19", "0.16"},
-                  "the DeepSpeed whose defaults fill a config"),
-      switch_flag({"--lenient"}, config.lenient, "warn of a config's unknown keys and go on"),
-  };
-}
-
-}  // namespace
-
-std::vector<FlagGroup> train_groups(TrainOptions& options) {
-  return {{"config", config_flags(options.config)},
-          {"data and model", data_and_model_flags(options.data, options.model)},
-          {"batch and length", length_flags(options)},
-          {"optimisation", optimisation_flags(options)},
-          {"ranks", rank_flags(options)},
-          {"axes", axes_flags(options.axes)},
-          {"offload", offload_flags(options.offload, options.optimisation.engine.offload)},
-          {"place", place_flags(options.place)},
-          {"output", output_flags(options)},
-          {"checkpoints", checkpoint_flags(options)},
-          {"tuning", {autotuning_flag(options.autotuning)}},
-          later_train_flags()};
-}
 
 bool is_import(const TrainOptions& options) {
   const Given& given = options.given;
@@ -266,6 +16,39 @@ bool is_import(const TrainOptions& options) {
          !given.count("--epochs") && !given.count("--train-samples") &&
          !given.count("--limit-train-batches");
 }
+
+namespace {
+
+void check_axes(const TrainOptions& options) {
+  const Axes& axes = options.axes;
+  const int64_t share = axes.tensor * axes.pipeline;
+  if (options.ranks % share != 0)
+    throw ConfigError(
+        text("--ranks: expected a multiple of the %lld that --tensor-parallel %lld "
+             "and --pipeline-parallel %lld take, got %lld; try --ranks %lld",
+             (long long)share, (long long)axes.tensor, (long long)axes.pipeline,
+             (long long)options.ranks, (long long)((options.ranks / share + 1) * share)));
+  if (axes.sequence_parallel && axes.tensor == 1)
+    throw ConfigError(
+        "--sequence-parallel: it is of ranks that share layers; expected --tensor-parallel 2 or "
+        "more with it, got 1");
+}
+
+void check_length(const TrainOptions& options) {
+  const Given& given = options.given;
+  if (given.count("--steps") && given.count("--epochs"))
+    throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
+  for (const char* other : {"--steps", "--epochs", "--limit-train-batches"})
+    if (given.count("--train-samples") && given.count(other))
+      throw ConfigError(std::string("--train-samples: expected one of it and ") + other +
+                        ", got both");
+  if (given.count("--steps") && given.count("--limit-train-batches"))
+    throw ConfigError(
+        "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
+        "--steps");
+}
+
+}  // namespace
 
 void check_train(const TrainOptions& options) {
   const Given& given = options.given;
@@ -299,10 +82,40 @@ void check_train(const TrainOptions& options) {
     throw ConfigError("--init: expected one of --init and --resume, got both");
 }
 
+void settle_offload(TrainOptions& options) {
+  zero::Config& engine = options.optimisation.engine;
+  zero::OffloadOptions& places = engine.offload;
+  const auto move = [&](const char* flag, Space& space) {
+    if (!options.given.count(flag)) space = Space::host;
+  };
+  if (options.offload.cpu_offload) {
+    move("--offload-optimizer", places.optimizer);
+    move("--offload-gradients", places.gradient);
+    if (engine.stage == 3) move("--offload-param", places.parameter);
+  }
+  if (options.offload.cpu_checkpointing && options.activation_checkpoint)
+    move("--offload-activations", places.activation);
+  const bool on_drive = places.parameter == Space::file || places.gradient == Space::file ||
+                        places.optimizer == Space::file || places.activation == Space::file;
+  if (on_drive && options.offload.nvme_path.empty())
+    throw ConfigError(
+        "--nvme-path: expected a directory on a drive, for what goes to nvme, also in a "
+        "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
+        "for "
+        "--offload-param, -optimizer, -gradients and -activations");
+  if (on_drive && !is_directory(options.offload.nvme_path))
+    throw FileError("--nvme-path: " + options.offload.nvme_path +
+                    " is no directory; expected one on a drive, for what goes to nvme");
+  options.place.device.swap.directory = options.offload.nvme_path;
+  if (places.parameter != Space::device && engine.stage != 3)
+    throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
+                      std::to_string(engine.stage) +
+                      ", where every rank needs whole values all the time");
+}
+
 namespace {
 
-/// Who asks for checkpoints without saying where gets them in the folder that minGPT's trainer and
-/// Lightning have.
+/// The default folder of checkpoints is that of minGPT's trainer and Lightning.
 void choose_folder(TrainOptions& options) {
   const bool asked = options.given.count("--save-interval") ||
                      options.given.count("--save-top-k") || options.resume == "auto";
@@ -439,7 +252,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                                 "problems per split of sort's and adder's scores"),
                    seed_flag(options.seed, "of the data")}},
                  {"place", place_flags(options.place)},
-                 later_place_flags()},
+                 unsupported_flags(/*one_rank=*/true)},
       .notes =
           "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
           "  zerograd eval checkpoints\n"
@@ -471,7 +284,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                   {source_flag(options.data), tokenizer_flag(options.data),
                    model_type_flag(options.model), heads_flag(options.model)}},
                  {"place", place_flags(options.place)},
-                 later_place_flags()},
+                 unsupported_flags(/*one_rank=*/true)},
       .notes =
           "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
           "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0"};

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "tools/batch_rampup.h"
-#include "tools/command_line.h"
 #include "tools/drill.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/data.h"
 #include "zerograd/models/generate.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/processes.h"
 #include "zerograd/zero/config.h"
@@ -214,5 +214,10 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
 /// were given contradict each other.
 std::vector<FlagGroup> train_groups(TrainOptions& options);
 void check_train(const TrainOptions& options);
+
+/// Decides where each kind of state goes that no flag names, by --cpu-offload, a strategy that
+/// offloads and a config's cpu_checkpointing: optimizer and gradients to the host, at stage 3
+/// parameters too. ConfigError for parameters of a stage that keeps them whole.
+void settle_offload(TrainOptions& options);
 
 }  // namespace zg::tools

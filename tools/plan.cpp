@@ -7,8 +7,8 @@
 #include "tools/explain.h"
 #include "tools/plan_mesh.h"
 #include "tools/subcommands.h"
-#include "tools/text.h"
 #include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "tools/planner.h"
-#include "tools/text.h"
 #include "zerograd/models/gpt_part.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

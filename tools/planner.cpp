@@ -8,8 +8,8 @@
 
 #include "tools/setup.h"
 #include "tools/stepper.h"
-#include "tools/text.h"
 #include "zerograd/runtime/plan.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/checkpoint_directory.h"
 
 namespace zg::tools {
@@ -62,10 +62,10 @@ RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& devi
 
 RankMemory walk(const Run& run, int rank) {
   zg::PlanOptions options{.device = run.options.place.device,
-                      .type = run.options.place.type,
-                      .ranks = {rank},
-                      .most_steps = std::numeric_limits<int64_t>::max(),
-                      .most_reads = std::numeric_limits<int64_t>::max()};
+                          .type = run.options.place.type,
+                          .ranks = {rank},
+                          .most_steps = std::numeric_limits<int64_t>::max(),
+                          .most_reads = std::numeric_limits<int64_t>::max()};
   options.device.memory_limit = options.device.host_limit = 0;
   RankMemory memory;
   plan_ranks(

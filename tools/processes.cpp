@@ -6,10 +6,10 @@
 #include <numeric>
 #include <span>
 
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -7,9 +7,9 @@
 #include <iterator>
 
 #include "tools/checkpoints.h"
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/processes.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

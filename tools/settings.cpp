@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "tools/flags.h"
-#include "tools/text.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/precision.h"
 #include "zerograd/zero/schedule.h"
 

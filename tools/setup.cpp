@@ -5,19 +5,19 @@
 #include <numeric>
 
 #include "tools/checkpoints.h"
-#include "tools/device_flag.h"
 #include "tools/hugging_face.h"
 #include "tools/model_flags.h"
-#include "tools/text.h"
 #include "tools/tokenizers.h"
-#include "tools/values.h"
 #include "zerograd/models/names.h"
 #include "zerograd/models/text/tokenized_text.h"
 #include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/checkpoint_file.h"
 #include "zerograd/zero/consolidate.h"
 

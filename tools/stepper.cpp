@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "tools/early_end.h"
 #include "tools/hugging_face.h"
+#include "tools/run_checks.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/generate.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/metrics.h"
 
 namespace zg::tools {
 namespace {
@@ -133,35 +134,13 @@ Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {
   return strikes ? with_infinite_gradient(output) : output;
 }
 
-// A step with several micro-batches has one row per cell: the first is the first micro-batch's, the
-// others are the last one's, and no peak between them is lost.
 void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
   using Moment = zero::TrainerMoment;
-  switch (moment) {
-    case Moment::step_begins:
-      return memory_.begin_step(batch.step);
-    case Moment::batch_ready:
-      if (batch.index == 0) memory_.note(Cell::before_forward);
-      return;
-    case Moment::forward_done:
-      if (batch.last) memory_.note(Cell::after_forward);
-      return;
-    case Moment::backward_begins:
-      if (!batch.last) return;
-      memory_.note(Cell::before_backward);
-      return pass(Drill::Phase::backward);
-    case Moment::backward_done:
-      if (batch.last) memory_.note(Cell::after_backward);
-      return;
-    case Moment::gradients_ready:
-      if (run_.options.dump_gradients_step == engine_->steps())
-        zero::dump_gradients(run_.options.dump_gradients, *engine_);
-      return memory_.note(Cell::before_step);
-    case Moment::optimizer_begins:
-      return pass(Drill::Phase::step);
-    case Moment::step_done:
-      return memory_.note(Cell::after_step);
-  }
+  if (moment == Moment::gradients_ready && run_.options.dump_gradients_step == engine_->steps())
+    zero::dump_gradients(run_.options.dump_gradients, *engine_);
+  zero::note_memory(memory_, moment, batch);
+  if (moment == Moment::backward_begins && batch.last) pass(Drill::Phase::backward);
+  if (moment == Moment::optimizer_begins) pass(Drill::Phase::step);
 }
 
 void Stepper::load() {

@@ -1,24 +1,21 @@
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "tools/subcommands.h"
-#include "tools/text.h"
-#include "tools/text_documents.h"
 #include "tools/tokenize_options.h"
+#include "zerograd/models/text/corpus.h"
 #include "zerograd/models/text/tokenizer_files.h"
 #include "zerograd/models/token_writer.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/file_set.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using Ids = std::vector<int32_t>;
 using Format = TokenizeOptions::Format;
 
 std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
@@ -55,7 +52,7 @@ void check_outputs(const TokenizeOptions& options) {
 }
 
 models::Tokenizer trained_on(const TokenizeOptions& options) {
-  TextDocuments documents(options.inputs, options.json_key);
+  models::TextDocuments documents(options.inputs, options.json_key);
   std::string all, document;
   while (documents.next(document)) all += (all.empty() ? "" : "\n") + document;
   return models::train_tokenizer(all, {.vocabulary = options.train_size});
@@ -69,93 +66,36 @@ models::Tokenizer tokenizer_for(const TokenizeOptions& options) {
       fs::path(options.vocabulary_file).parent_path().string());
 }
 
-// What ends a document; nothing where it was not asked for.
-Ids end_of_document(const TokenizeOptions& options, const models::Tokenizer& tokenizer) {
-  if (!options.append_eod) return {};
+// The token that ends each document; none where it was not asked for.
+std::optional<int32_t> end_of_document(const TokenizeOptions& options,
+                                       const models::Tokenizer& tokenizer) {
+  if (!options.append_eod) return std::nullopt;
   std::vector<std::string> known = {"<|endoftext|>", "</s>"};
   if (!options.eod.empty()) known = {options.eod};
   for (const std::string& token : known)
-    if (const std::optional<int32_t> id = tokenizer.id_of_added(token)) return {*id};
+    if (const std::optional<int32_t> id = tokenizer.id_of_added(token)) return id;
   throw ConfigError("--append-eod: expected " + known.front() +
                     (known.size() > 1 ? " or " + known.back() : "") +
                     " among the tokenizer's added tokens, got neither; try --eod TOKEN");
 }
 
-/// In the order of `texts`, by so many threads.
-std::vector<Ids> encode(const models::Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                        size_t workers) {
-  std::vector<Ids> ids(texts.size());
-  std::vector<std::exception_ptr> failures(workers);
-  std::atomic<size_t> next = 0;
-  const auto work = [&](size_t worker) {
-    try {
-      for (size_t i; (i = next++) < texts.size();) ids[i] = tokenizer.encode(texts[i]);
-    } catch (...) {
-      failures[worker] = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t worker = 1; worker < std::min(workers, texts.size()); ++worker)
-      threads.emplace_back(work, worker);
-    work(0);
-  }
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
-  return ids;
-}
-
-/// What has been done, on stderr now and then.
-class Account {
+/// Prints on stderr how far the work is, at most every five seconds.
+class Progress {
  public:
-  int64_t documents = 0, empty = 0, bytes = 0, tokens = 0;
-
-  void print() {
+  void print(const models::CorpusCounts& counts) {
     const auto now = Clock::now();
     if (now - printed_ < std::chrono::seconds(5)) return;
     printed_ = now;
     const double seconds = std::chrono::duration<double>(now - begin_).count();
-    std::fprintf(stderr, "%lld documents, %.1f MB, %.1f MB/s\n", (long long)documents,
-                 1e-6 * static_cast<double>(bytes), 1e-6 * static_cast<double>(bytes) / seconds);
+    const double megabytes = 1e-6 * static_cast<double>(counts.bytes);
+    std::fprintf(stderr, "%lld documents, %.1f MB, %.1f MB/s\n", (long long)counts.documents,
+                 megabytes, megabytes / seconds);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin_ = Clock::now(), printed_ = begin_;
 };
-
-Account write(const TokenizeOptions& options, const models::Tokenizer& tokenizer,
-              models::TokenWriter& writer) {
-  constexpr size_t bytes_at_once = size_t{32} << 20;
-  const Ids end = end_of_document(options, tokenizer);
-  const size_t workers = options.workers > 0 ? static_cast<size_t>(options.workers)
-                                             : std::max(1u, std::thread::hardware_concurrency());
-  TextDocuments documents(options.inputs, options.json_key);
-  Account done;
-  std::string document;
-  for (bool more = true; more;) {
-    std::vector<std::string> texts;
-    size_t bytes = 0;
-    while (bytes < bytes_at_once && (more = documents.next(document))) {
-      bytes += document.size();
-      texts.push_back(std::move(document));
-    }
-    for (Ids& ids : encode(tokenizer, texts, workers)) {
-      // As in Megatron, a document without tokens is none, and has no end either.
-      if (ids.empty()) {
-        ++done.empty;
-        continue;
-      }
-      ids.insert(ids.end(), end.begin(), end.end());
-      writer.add_document(ids);
-      ++done.documents;
-      done.tokens += static_cast<int64_t>(ids.size());
-    }
-    done.bytes += static_cast<int64_t>(bytes);
-    done.print();
-  }
-  return done;
-}
 
 }  // namespace
 
@@ -171,7 +111,13 @@ int tokenize(const std::vector<std::string>& arguments) {
   const auto writer = megatron
                           ? models::indexed_dataset_writer(out.files, out.name, vocabulary)
                           : models::token_file_writer(out.files, out.name + ".bin", vocabulary);
-  const Account done = write(options, tokenizer, *writer);
+  models::TextDocuments documents(options.inputs, options.json_key);
+  Progress progress;
+  const models::CorpusCounts done = models::tokenize_corpus(
+      documents, tokenizer, *writer,
+      {.end_of_document = end_of_document(options, tokenizer),
+       .threads = static_cast<int>(options.workers),
+       .progress = [&](const models::CorpusCounts& counts) { progress.print(counts); }});
   writer->finish();
   out.files.finish();
   if (trained && vocabulary < options.train_size)

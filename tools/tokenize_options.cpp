@@ -1,6 +1,6 @@
 #include "tools/tokenize_options.h"
 
-#include "tools/flags.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {

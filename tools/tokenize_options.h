@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/command_line.h"
+#include "zerograd/runtime/command_line/command_line.h"
 
 namespace zg::tools {
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "tools/text.h"
-#include "tools/values.h"
 #include "zerograd/models/text/tokenizer_files.h"
-#include "zerograd/runtime/utf8.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/utf8.h"
 
 namespace zg::tools {
 namespace {
@@ -192,22 +192,6 @@ std::string described(const DataOptions& data, const models::Dataset& dataset,
               data.source.c_str(), (long long)dataset.epoch_samples(models::Split::train),
               (long long)dataset.epoch_samples(models::Split::validation),
               (long long)dataset.block_size(), tokens.c_str());
-}
-
-std::string TokenizedText::decode(int32_t token) {
-  // A model may have more tokens than its tokenizer.
-  pending_ += token < tokenizer_.vocabulary() ? tokenizer_.decode(std::span(&token, 1))
-                                              : utf8(0xfffd);
-  const size_t shown = pending_.size() - unfinished_utf8(pending_);
-  const std::string text = readable_utf8(std::string_view(pending_).substr(0, shown));
-  pending_.erase(0, shown);
-  return text;
-}
-
-std::string TokenizedText::rest() {
-  const std::string text = readable_utf8(pending_);
-  pending_.clear();
-  return text;
 }
 
 }  // namespace zg::tools

@@ -49,20 +49,4 @@ std::string check_initial_tokens(const Known& known, const Settings& run);
 std::string described(const DataOptions& data, const models::Dataset& dataset,
                       const std::optional<models::Tokenizer>& tokenizer);
 
-/// A prompt's tokens, and the text of tokens as they come: `Characters` for a tokenizer.
-class TokenizedText {
- public:
-  explicit TokenizedText(models::Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
-
-  std::vector<int32_t> encode(const std::string& prompt) const { return tokenizer_.encode(prompt); }
-  /// What can be shown of all tokens so far and was not: a token may end within a character.
-  std::string decode(int32_t token);
-  /// What is left at the end.
-  std::string rest();
-
- private:
-  models::Tokenizer tokenizer_;
-  std::string pending_;  // the begin of a character
-};
-
 }  // namespace zg::tools

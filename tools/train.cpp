@@ -5,10 +5,10 @@
 #include "tools/processes.h"
 #include "tools/restart.h"
 #include "tools/subcommands.h"
-#include "tools/text.h"
 #include "tools/training.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {

@@ -11,17 +11,24 @@
 #include <utility>
 
 #include "tools/described.h"
-#include "tools/early_end.h"
-#include "tools/machine.h"
-#include "tools/speed.h"
-#include "tools/text.h"
+#include "tools/run_checks.h"
 #include "zerograd/kernels/peak.h"
 #include "zerograd/models/generate.h"
+#include "zerograd/models/gpt.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/swap.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {
+
+template <class File, class... Arguments>
+void open(const char* flag, std::optional<File>& file, const Arguments&... arguments) try {
+  file.emplace(arguments...);
+} catch (const FileError& error) {
+  throw FileError(std::string(flag) + ": " + error.what());
+}
 
 using Clock = std::chrono::steady_clock;
 using models::Split;
@@ -82,8 +89,9 @@ void Training::prepare_engine() {
   // Between validations retention compares the last one.
   if (options_.eval_interval > 0) trainer_.set_score(trainer_.position().score);
   if (is_first() && !options_.metrics.empty())
-    metrics_.emplace(options_.metrics, !run_.resumed.empty(), engine_.steps());
-  if (is_first() && !options_.tensorboard.empty()) tensorboard_.emplace(options_.tensorboard);
+    open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_.steps());
+  if (is_first() && !options_.tensorboard.empty())
+    open("--tensorboard-dir", tensorboard_, options_.tensorboard);
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
                          settings_.optimisation.engine.adam);
@@ -242,29 +250,29 @@ void Training::note_growth(int64_t samples) {
 
 // A disk that is full costs what it was to keep, and not the run.
 template <class File, class... What>
-void Training::write(std::optional<File>& file, const What&... what) {
+void Training::write(const char* flag, std::optional<File>& file, const What&... what) {
   if (!file) return;
   try {
     file->write(what...);
   } catch (const FileError& error) {
-    console_->log(std::string("error: FileError: ") + error.what() +
+    console_->log(std::string("error: FileError: ") + flag + ": " + error.what() +
                   "; no more of it is written, and training goes on");
     file.reset();
     results_lost_ = true;
   }
 }
 
-void Training::report(const StepRecord& record) {
-  write(metrics_, record);
-  write(tensorboard_, record, place());
+void Training::report(const zero::StepRecord& record) {
+  write("--metrics", metrics_, record);
+  write("--tensorboard-dir", tensorboard_, record, place());
   if (is_due(record.step, options_.log_interval)) {
     std::string line =
         text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
              (long long)record.step, shown(record.loss), record.tokens_per_second);
     if (peak_flops_ > 0.0)
-      line += text(
-          "; %.1f%% of matmul peak",
-          100.0 * record.tokens_per_second * matmul_flops_per_token(settings_.model) / peak_flops_);
+      line += text("; %.1f%% of matmul peak", 100.0 * record.tokens_per_second *
+                                                  models::matmul_flops_per_token(settings_.model) /
+                                                  peak_flops_);
     console_->result(line);
   }
   report_as_deepspeed(record);
@@ -272,7 +280,7 @@ void Training::report(const StepRecord& record) {
   console_->progress({record.step + 1, record.loss, record.tokens_per_second});
 }
 
-void Training::report_as_deepspeed(const StepRecord& record) {
+void Training::report_as_deepspeed(const zero::StepRecord& record) {
   const int64_t steps = engine_.steps();
   for (const std::string& line : deepspeed_log_->lines({.steps = steps,
                                  .skipped = engine_.skipped(),
@@ -319,7 +327,7 @@ void Training::write_trace() {
   }
 }
 
-TensorBoardFile::Place Training::place() const {
+zero::MetricsBoard::Progress Training::place() const {
   return {.steps = engine_.steps(), .samples = trainer_.position().samples};
 }
 
@@ -328,7 +336,7 @@ void Training::validate() {
   validated_at_ = engine_.steps();
   const double loss = stepper_.validation_loss();
   if (options_.eval_interval > 0) trainer_.set_score(loss);
-  write(tensorboard_, TensorBoardFile::Validation{loss}, place());
+  write("--tensorboard-dir", tensorboard_, zero::MetricsBoard::Validation{loss}, place());
   console_->result(text("val loss %.4f", shown(loss)));
 }
 
@@ -414,15 +422,15 @@ int Training::finish() {
              (long long)diverged_at_));
   const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
-  FinalRecord record = {.steps = engine_.steps(),
-                        .skipped = engine_.skipped(),
-                        .param_hash = hash,
-                        .wire = memory_.wire};
+  zero::FinalRecord record = {.steps = engine_.steps(),
+                              .skipped = engine_.skipped(),
+                              .param_hash = hash,
+                              .wire = memory_.wire};
   if (scores) {
     record.train_score = scores->train;
     record.test_score = scores->test;
   }
-  write(metrics_, record);
+  write("--metrics", metrics_, record);
   return results_lost_ ? file_error : 0;
 }
 

@@ -8,11 +8,10 @@
 #include "tools/console.h"
 #include "tools/deepspeed_log.h"
 #include "tools/evaluation.h"
-#include "tools/metrics.h"
 #include "tools/stepper.h"
-#include "tools/tensorboard.h"
 #include "zerograd/runtime/comm.h"
 #include "zerograd/zero/interrupt.h"
+#include "zerograd/zero/metrics.h"
 
 namespace zg::tools {
 
@@ -40,12 +39,12 @@ class Training {
   void note_growth(int64_t samples);
   /// Where the file is kept. What cannot be written costs it.
   template <class File, class... What>
-  void write(std::optional<File>& file, const What&... what);
-  void report(const StepRecord& record);
-  void report_as_deepspeed(const StepRecord& record);
+  void write(const char* flag, std::optional<File>& file, const What&... what);
+  void report(const zero::StepRecord& record);
+  void report_as_deepspeed(const zero::StepRecord& record);
   void report_epochs();
   void write_trace();
-  TensorBoardFile::Place place() const;
+  zero::MetricsBoard::Progress place() const;
   void validate();
   void print_sample();
   void print_memory_table();
@@ -68,8 +67,8 @@ class Training {
   zero::Engine& engine_;
   zero::Trainer& trainer_;
   RankMemory memory_;
-  std::optional<MetricsFile> metrics_;
-  std::optional<TensorBoardFile> tensorboard_;
+  std::optional<zero::MetricsFile> metrics_;
+  std::optional<zero::MetricsBoard> tensorboard_;
   bool results_lost_ = false;  ///< of one of them
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;

@@ -5,14 +5,14 @@
 #include <set>
 
 #include "tools/subcommands.h"
-#include "tools/text.h"
 #include "tools/tune_config.h"
 #include "tools/tune_plan.h"
 #include "tools/tune_search.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/processes.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "tools/planner.h"
-#include "tools/speed.h"
 #include "tools/tune_plan.h"
 #include "zerograd/kernels/peak.h"
+#include "zerograd/models/gpt.h"
 
 namespace zg::tools {
 
@@ -36,7 +36,7 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
   const double P = static_cast<double>(memory_record(run, {}).parameters);
 
   const double again = run.options.activation_checkpoint ? 4.0 / 3.0 : 1.0;
-  const double flops = again * matmul_flops_per_token(settings.model) *
+  const double flops = again * models::matmul_flops_per_token(settings.model) *
                        static_cast<double>(settings.samples_per_step()) *
                        static_cast<double>(settings.model.block_size);
 

@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "tools/budgets.h"
-#include "tools/flags.h"
-#include "tools/machine.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/machine.h"
 
 namespace zg::tools {
 namespace {

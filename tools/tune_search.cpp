@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "tools/text.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

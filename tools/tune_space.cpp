@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tools/flags.h"
+#include "zerograd/runtime/command_line/flags.h"
 
 namespace zg::tools {
 

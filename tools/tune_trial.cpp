@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "tools/child.h"
-#include "tools/text.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

@@ -4,8 +4,8 @@
 #include "tools/checkpoint_options.h"
 #include "tools/checkpoints.h"
 #include "tools/subcommands.h"
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
 namespace zg::tools {
 namespace {

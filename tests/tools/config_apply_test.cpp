@@ -12,7 +12,7 @@ struct Loaded {
 };
 
 /// `given`: flags of the command line, which keep their values in `options`.
-Loaded load(const std::string& text, tools::TrainOptions options, const tools::Given& given = {}) {
+Loaded load(const std::string& text, tools::TrainOptions options, const Given& given = {}) {
   using namespace zero::deepspeed;
   options.given.insert(given.begin(), given.end());
   Loaded loaded{.options = options};
@@ -84,32 +84,32 @@ TEST_CASE("config: what a config sets counts as given by the flag that would set
       "true}, zerograd: {activation_checkpoint: true, offload_gradients: \"cpu\", "
       "offload_activations: \"cpu\"}}",
       {});
-  const tools::Given flags = {"--activation-checkpoint",
-                              "--adam-eps",
-                              "--async-save",
-                              "--batch-size",
-                              "--betas",
-                              "--clip",
-                              "--dump-memory",
-                              "--grad-accum",
-                              "--grad-accum-dtype",
-                              "--initial-scale-power",
-                              "--lr",
-                              "--nvme-path",
-                              "--offload-activations",
-                              "--offload-gradients",
-                              "--offload-optimizer",
-                              "--offload-param",
-                              "--overlap-comm",
-                              "--param-persistence-threshold",
-                              "--precision",
-                              "--prefetch-bucket-size",
-                              "--reduce-bucket-size",
-                              "--schedule",
-                              "--train-batch-size",
-                              "--warmup-steps",
-                              "--weight-decay",
-                              "--zero-stage"};
+  const Given flags = {"--activation-checkpoint",
+                       "--adam-eps",
+                       "--async-save",
+                       "--batch-size",
+                       "--betas",
+                       "--clip",
+                       "--dump-memory",
+                       "--grad-accum",
+                       "--grad-accum-dtype",
+                       "--initial-scale-power",
+                       "--lr",
+                       "--nvme-path",
+                       "--offload-activations",
+                       "--offload-gradients",
+                       "--offload-optimizer",
+                       "--offload-param",
+                       "--overlap-comm",
+                       "--param-persistence-threshold",
+                       "--precision",
+                       "--prefetch-bucket-size",
+                       "--reduce-bucket-size",
+                       "--schedule",
+                       "--train-batch-size",
+                       "--warmup-steps",
+                       "--weight-decay",
+                       "--zero-stage"};
   CHECK(loaded.options.given == flags);
   CHECK(loaded.options.offload.nvme_path == "/tmp");
   CHECK(loaded.options.batch.place == "c.json:1:2: train_batch_size: ");

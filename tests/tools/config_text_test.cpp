@@ -4,8 +4,8 @@
 #include "tests/zero/deepspeed_case.h"
 #include "tools/config/yaml.h"
 #include "tools/hostfile.h"
-#include "tools/text.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/text.h"
 
 // What fuzzing found in the readers of texts that others wrote.
 namespace zg::testing {

@@ -9,7 +9,7 @@
 #include "tests/tools/command.h"
 #include "tests/tools/fake_programs.h"
 #include "tools/launcher.h"
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/processes.h"
 

@@ -1,4 +1,4 @@
-#include "tools/tensorboard.h"
+#include "zerograd/zero/metrics.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -18,7 +18,6 @@
 
 namespace zg::testing {
 namespace {
-
 
 // A reader of its own: what it takes is checked, byte by byte.
 class Bytes {
@@ -143,7 +142,7 @@ TEST_CASE("CRC-32C has the values of RFC 3720") {
 TEST_CASE("tensorboard: a file begins with its version and has every scalar by steps and samples") {
   const TemporaryFolder folder;
   const double begin = static_cast<double>(std::time(nullptr));
-  tools::TensorBoardFile file(folder / "deep/down");
+  zero::MetricsBoard file(folder / "deep/down");
   file.write({.step = 6,
               .micro_steps = 2,
               .samples = 1024,
@@ -153,7 +152,7 @@ TEST_CASE("tensorboard: a file begins with its version and has every scalar by s
               .loss_scale = 0,
               .seconds = 0.125},
              {.steps = 7, .samples = 300000000000});
-  file.write(tools::TensorBoardFile::Validation{NAN}, {.steps = 7, .samples = 300});
+  file.write(zero::MetricsBoard::Validation{NAN}, {.steps = 7, .samples = 300});
   const std::string name = std::filesystem::path(file.path()).filename();
   CHECK(name.starts_with("events.out.tfevents.1"));
   CHECK(name.ends_with("." + std::to_string(getpid()) + ".0"));
@@ -177,9 +176,9 @@ TEST_CASE("tensorboard: a file begins with its version and has every scalar by s
   CHECK(std::isnan(events[3].values.at("lm-loss-validation/lm loss validation")));
   CHECK(events[4].step == 300);
   // Another of the same second.
-  const tools::TensorBoardFile other(folder / "deep/down");
+  const zero::MetricsBoard other(folder / "deep/down");
   CHECK(other.path() != file.path());
-  CHECK_THROWS_AS(tools::TensorBoardFile("/proc/nowhere"), FileError);
+  CHECK_THROWS_AS(zero::MetricsBoard("/proc/nowhere"), FileError);
 }
 
 TEST_CASE("tensorboard: a run's events are its metrics, and a resumed run begins another file") {

@@ -14,7 +14,9 @@ set(ZG_ENGINE_HEADERS
     runtime/dtype.h
     runtime/error.h
     runtime/file_set.h
+    runtime/machine.h
     runtime/memory.h
+    runtime/memory_rows.h
     runtime/mesh.h
     runtime/plan.h
     runtime/processes.h
@@ -62,6 +64,7 @@ set(ZG_ENGINE_HEADERS
     zero/engine.h
     zero/interrupt.h
     zero/loss_scale.h
+    zero/metrics.h
     zero/model_states.h
     zero/precision.h
     zero/schedule.h
@@ -82,6 +85,8 @@ set(ZG_ENGINE_HEADERS
 
 # zerograd::text, which needs PCRE2.
 set(ZG_TEXT_HEADERS
+    models/text/corpus.h
+    models/text/text_stream.h
     models/text/tokenized_text.h
     models/text/tokenizer.h
     models/text/tokenizer_files.h)

@@ -1,4 +1,4 @@
-#include "tools/command_line.h"
+#include "zerograd/runtime/command_line/command_line.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -6,10 +6,10 @@
 #include <map>
 #include <utility>
 
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 
-namespace zg::tools {
+namespace zg {
 namespace {
 
 using Known = std::map<std::string, const Flag*>;
@@ -201,4 +201,4 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
   return true;
 }
 
-}  // namespace zg::tools
+}  // namespace zg

@@ -1,10 +1,10 @@
-#include "tools/memory_rows.h"
+#include "zerograd/runtime/memory_rows.h"
 
 #include <algorithm>
 
-#include "tools/text.h"
+#include "zerograd/runtime/text.h"
 
-namespace zg::tools {
+namespace zg {
 namespace {
 
 // Whole MiB as in the tutorials' tables; a tenth where that would hide a small model.
@@ -15,7 +15,7 @@ std::string mib(int64_t bytes) {
 
 }  // namespace
 
-const char* name_of(Cell cell) {
+const char* name_of(StepPoint cell) {
   constexpr const char* names[] = {"before_forward", "after_forward", "before_backward",
                                    "after_backward", "before_step",   "after_step"};
   return names[static_cast<size_t>(cell)];
@@ -27,7 +27,7 @@ void MemoryRows::begin_step(int64_t step) {
   first_ = rows_.size();
 }
 
-void MemoryRows::note(Cell cell) {
+void MemoryRows::note(StepPoint cell) {
   rows_.push_back(now());
   rows_.back().at = cell;
   device_.memory().reset_peaks();
@@ -37,7 +37,7 @@ MemoryRow MemoryRows::now() const {
   const MemoryTracker& memory = device_.memory();
   MemoryRow row = {
       .step = step_,
-      .at = Cell::before_forward,
+      .at = StepPoint::before_forward,
       .live = memory.live(),
       .max = memory.peak(),
       .reserved = memory.peak_reserved(),
@@ -78,7 +78,7 @@ std::string memory_table(const std::vector<MemoryRow>& rows) {
       "| ---- | ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
   int64_t most = 0;
   for (const MemoryRow& row : rows) {
-    if (row.at == Cell::before_forward) {
+    if (row.at == StepPoint::before_forward) {
       table += text("\n| %lld |", static_cast<long long>(row.step));
       most = 0;
     }
@@ -86,9 +86,9 @@ std::string memory_table(const std::vector<MemoryRow>& rows) {
     const std::string live = mib(row.live), peak = mib(row.reserved);
     table +=
         " " + live + (row.reserved > row.live && live != peak ? " (max " + peak + ") |" : " |");
-    if (row.at == Cell::after_step) table += " " + mib(most) + " |";
+    if (row.at == StepPoint::after_step) table += " " + mib(most) + " |";
   }
   return table;
 }
 
-}  // namespace zg::tools
+}  // namespace zg

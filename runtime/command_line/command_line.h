@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace zg::tools {
+namespace zg {
 
 /// One flag: how it is spelled, what help says, and what its value does.
 struct Flag {
@@ -47,4 +47,4 @@ using Given = std::set<std::string>;
 /// Returns false after printing help to stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
-}  // namespace zg::tools
+}  // namespace zg

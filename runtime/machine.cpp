@@ -1,4 +1,4 @@
-#include "tools/machine.h"
+#include "zerograd/runtime/machine.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 #include <limits>
 #include <string>
 
-namespace zg::tools {
+namespace zg {
 namespace {
 
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
@@ -73,4 +73,4 @@ int64_t thread_limit() {
   return limit;
 }
 
-}  // namespace zg::tools
+}  // namespace zg

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/memory.h"
 
-namespace zg::tools {
+namespace zg {
 
-/// Where in a step its memory is looked at.
-enum class Cell : uint8_t {
+/// The points of a training step at which its memory is noted.
+enum class StepPoint : uint8_t {
   before_forward,
   after_forward,
   before_backward,
@@ -19,12 +20,12 @@ enum class Cell : uint8_t {
   after_step
 };
 inline constexpr int cell_count = 6;
-const char* name_of(Cell cell);
+ZG_API const char* name_of(StepPoint cell);
 
-/// What one device held at one place of a step. Bytes.
+/// The memory of one device at one point of a step. Bytes.
 struct MemoryRow {
   int64_t step;
-  Cell at;
+  StepPoint at;
   int64_t live;                                    ///< device
   int64_t max;                                     ///< the most that was live since the row before
   int64_t reserved;                                ///< the most that was reserved since then
@@ -35,15 +36,16 @@ struct MemoryRow {
   std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
 };
 
-/// Notes a device's memory at six places of every step. Peaks restart at each note, so every byte
-/// that was ever taken is in the row after it; those of the first row include initialisation.
-class MemoryRows {
+/// Notes a device's memory at the points of each step. Peaks restart at each note, so a peak is in
+/// the first row after it; the first row includes initialisation. zero::note_memory() fills it from
+/// a zero::Trainer.
+class ZG_API MemoryRows {
  public:
   enum class Keep : uint8_t { one_step, all_steps };
   MemoryRows(const Device& device, Keep keep) : device_(device), keep_(keep) {}
 
   void begin_step(int64_t step);
-  void note(Cell cell);
+  void note(StepPoint cell);
   void drop_step();  ///< forgets the rows of a step that was given up
   /// The row of this moment, with the peaks since the last one; they go on.
   MemoryRow now() const;
@@ -61,6 +63,6 @@ class MemoryRows {
 
 /// Markdown in MiB, a line per step: six cells, each what is live and, where more was reserved
 /// since the cell before, "(max ...)"; the last column is the most of the step.
-std::string memory_table(const std::vector<MemoryRow>& rows);
+ZG_API std::string memory_table(const std::vector<MemoryRow>& rows);
 
-}  // namespace zg::tools
+}  // namespace zg

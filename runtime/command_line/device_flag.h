@@ -1,10 +1,10 @@
 #pragma once
 
-#include "tools/command_line.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/dtype.h"
 
-namespace zg::tools {
+namespace zg {
 
 /// --device cpu|cuda|hpu.
 Flag device_flag(Device::Type& type);
@@ -21,4 +21,4 @@ void require_device(Device::Type type);
 /// That too where what computes is no such device: its times are no figures.
 void require_figures(Device::Type type);
 
-}  // namespace zg::tools
+}  // namespace zg

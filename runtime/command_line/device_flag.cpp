@@ -1,10 +1,10 @@
-#include "tools/device_flag.h"
+#include "zerograd/runtime/command_line/device_flag.h"
 
-#include "tools/values.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 
-namespace zg::tools {
+namespace zg {
 
 Flag device_flag(Device::Type& type) {
   return {
@@ -52,4 +52,4 @@ void require_figures(Device::Type type) {
                         "--device cpu");
 }
 
-}  // namespace zg::tools
+}  // namespace zg

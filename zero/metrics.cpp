@@ -1,4 +1,4 @@
-#include "tools/metrics.h"
+#include "zerograd/zero/metrics.h"
 
 #include <cerrno>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tools/text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text.h"
 
-namespace zg::tools {
+namespace zg::zero {
 namespace {
 
 std::string number(double value) {
@@ -37,7 +37,7 @@ void drop_from(const std::string& path, int64_t step) {
   for (std::string line; std::getline(file, line) && !file.eof() && stays(line, step);)
     kept += line.size() + 1;
   std::filesystem::resize_file(path, kept, error);
-  if (error) throw FileError("--metrics: " + path + " cannot be cut: " + error.message());
+  if (error) throw FileError(path + " cannot be cut: " + error.message());
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
     : path_(path), file_(nullptr, std::fclose) {
   if (resumed) drop_from(path, first_step);
   file_.reset(std::fopen(path.c_str(), resumed ? "a" : "w"));
-  if (!file_) throw FileError("--metrics: " + path + " cannot be written: " + std::strerror(errno));
+  if (!file_) throw FileError(path + " cannot be written: " + std::strerror(errno));
 }
 
 void MetricsFile::write_line(const std::string& line) {
@@ -79,4 +79,49 @@ void MetricsFile::write(const FinalRecord& r) {
       bytes(Collective::all_reduce), bytes(Collective::broadcast), bytes(Collective::barrier)));
 }
 
-}  // namespace zg::tools
+void MetricsBoard::write(const Scalars& scalars, const Progress& after) {
+  TensorBoardEvent events[] = {{after.steps, scalars}, {after.samples, scalars}};
+  for (auto& scalar : events[1].scalars) scalar.first += " vs samples";
+  writer_.write(events);
+}
+
+void MetricsBoard::write(const StepRecord& record, const Progress& after) {
+  write(Scalars{{"lm-loss-training/lm loss", record.loss},
+                {"learning-rate/learning-rate", record.rate},
+                {"batch-size/batch-size", static_cast<double>(record.samples)},
+                {"grad-norm/grad-norm", record.grad_norm},
+                {"loss-scale/loss-scale", record.loss_scale},
+                {"iteration-time/iteration-time", record.seconds}},
+        after);
+}
+
+void MetricsBoard::write(const Validation& validation, const Progress& after) {
+  write(Scalars{{"lm-loss-validation/lm loss validation", validation.loss}}, after);
+}
+
+void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch) {
+  switch (moment) {
+    case TrainerMoment::step_begins:
+      return rows.begin_step(batch.step);
+    case TrainerMoment::batch_ready:
+      if (batch.index == 0) rows.note(StepPoint::before_forward);
+      return;
+    case TrainerMoment::forward_done:
+      if (batch.last) rows.note(StepPoint::after_forward);
+      return;
+    case TrainerMoment::backward_begins:
+      if (batch.last) rows.note(StepPoint::before_backward);
+      return;
+    case TrainerMoment::backward_done:
+      if (batch.last) rows.note(StepPoint::after_backward);
+      return;
+    case TrainerMoment::gradients_ready:
+      return rows.note(StepPoint::before_step);
+    case TrainerMoment::optimizer_begins:
+      return;
+    case TrainerMoment::step_done:
+      return rows.note(StepPoint::after_step);
+  }
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,95 @@
+// Metrics of a trainer: JSON lines, and its memory at six points of each step.
+#include "zerograd/zero/metrics.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+#include "tests/zero/perceptron.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/file_io.h"
+
+namespace zg::testing {
+namespace {
+
+zero::StepRecord record_of(int64_t step) {
+  return {.step = step,
+          .micro_steps = 2,
+          .samples = 8,
+          .loss = 1.0 / 3.0,
+          .grad_norm = NAN,
+          .rate = 0.5,
+          .loss_scale = 1,
+          .skipped = false,
+          .tokens_per_second = 10,
+          .seconds = 0.1,
+          .peak_bytes = 11,
+          .host_peak_bytes = 12};
+}
+
+std::vector<int64_t> steps_in(const std::string& path) {
+  std::vector<int64_t> steps;
+  std::istringstream lines(read_text(path));
+  for (std::string line; std::getline(lines, line);)
+    steps.push_back(nlohmann::json::parse(line).value("step", -1));
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("a resumed run's metrics replace those of the steps that it takes again") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    zero::MetricsFile file(path, /*resumed=*/false, 0);
+    for (int64_t step = 0; step < 4; ++step) file.write(record_of(step));
+    file.write(zero::FinalRecord{.steps = 4, .skipped = 0, .param_hash = "abc"});
+  }
+  CHECK(steps_in(path) == std::vector<int64_t>{0, 1, 2, 3, -1});
+  const auto first = nlohmann::json::parse(read_text(path).substr(0, read_text(path).find('\n')));
+  CHECK(first.at("loss").get<double>() == 1.0 / 3.0);
+  CHECK(first.at("grad_norm") == "nan");
+  {
+    zero::MetricsFile file(path, /*resumed=*/true, 2);
+    file.write(record_of(2));
+  }
+  CHECK(steps_in(path) == std::vector<int64_t>{0, 1, 2});
+  { zero::MetricsFile file(path, /*resumed=*/false, 0); }
+  CHECK(read_text(path).empty());
+  CHECK_THROWS_WITH_AS(zero::MetricsFile("/proc/nowhere/m", false, 0),
+                       doctest::Contains("/proc/nowhere/m cannot be written"), FileError);
+}
+
+TEST_CASE("a trainer's observer notes memory at six points of each step") {
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine(net.store, device);
+  MemoryRows rows(device, MemoryRows::Keep::all_steps);
+  zero::TrainerOptions options{.micro_batch = 2, .accumulation = 3, .steps = 2};
+  zero::Trainer trainer(
+      engine, options, task_of(net, device),
+      {.observe = [&](zero::TrainerMoment moment, const zero::MicroBatch& batch) {
+        zero::note_memory(rows, moment, batch);
+      }});
+  trainer.run();
+  REQUIRE(rows.rows().size() == 12);
+  for (size_t i = 0; i < rows.rows().size(); ++i) {
+    const MemoryRow& row = rows.rows()[i];
+    CAPTURE(i);
+    CHECK(row.step == static_cast<int64_t>(i / 6));
+    CHECK(row.at == static_cast<StepPoint>(i % 6));
+    CHECK(row.reserved >= row.live);
+  }
+  // Backward has freed what forward kept.
+  CHECK(rows.rows()[7].live > rows.rows()[9].live);
+  CHECK(rows.step_peak() > 0);
+  const std::string table = memory_table(rows.rows());
+  CHECK(std::count(table.begin(), table.end(), '\n') == 3);
+  CHECK(table.find("| 1 |") != std::string::npos);
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/memory_rows.h"
+#include "zerograd/runtime/storage/tensorboard.h"
+#include "zerograd/zero/trainer.h"
+
+namespace zg::zero {
+
+/// One optimizer step that was attempted, for a file of metrics.
+struct StepRecord {
+  int64_t step;         ///< from 0
+  int64_t micro_steps;  ///< of this step, on each rank
+  int64_t samples;      ///< of this step, on all ranks
+  double loss;          ///< mean over micro-batches, folded in order, of the mean over targets
+  double grad_norm, rate;
+  double loss_scale;  ///< of f16 in this step; 1 for f32, 0 for bf16
+  bool skipped;
+  double tokens_per_second, seconds;
+  int64_t peak_bytes, host_peak_bytes;  ///< live arena bytes at their most during the step
+};
+
+struct FinalRecord {
+  int64_t steps, skipped;
+  std::string param_hash;
+  std::optional<double> train_score, test_score;  ///< of 1; absent for texts
+  WireCounts wire;                                ///< of rank 0
+};
+
+/// JSON lines, one per step as it ends, then the final one. Numbers are %.17g, which reads back to
+/// the same bits. NaN and infinities are strings, which JSON can hold.
+class ZG_API MetricsFile {
+ public:
+  /// A resumed run appends to the file; lines of steps that are taken again are removed. Any other
+  /// run begins with an empty file. FileError.
+  MetricsFile(const std::string& path, bool resumed, int64_t first_step);
+  void write(const StepRecord& record);
+  void write(const FinalRecord& record);
+
+ private:
+  void write_line(const std::string& line);
+  std::string path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+/// The same in a folder of event files for TensorBoard: scalars under Megatron-DeepSpeed's tags,
+/// each by steps and, as "TAG vs samples", by the samples consumed.
+class ZG_API MetricsBoard {
+ public:
+  explicit MetricsBoard(const std::string& directory) : writer_(directory) {}  ///< FileError
+
+  struct Progress {
+    int64_t steps, samples;
+  };
+  void write(const StepRecord& record, const Progress& after);
+  struct Validation {
+    double loss;
+  };
+  void write(const Validation& validation, const Progress& after);
+  const std::string& path() const { return writer_.path(); }
+
+ private:
+  using Scalars = std::vector<std::pair<std::string, double>>;
+  void write(const Scalars& scalars, const Progress& after);
+
+  TensorBoardWriter writer_;
+};
+
+/// For TrainerHooks::observe: notes a device's memory at six points of each step. With several
+/// micro-batches, points before and within forward come from the first one and the others from the
+/// last one. No peak between them is lost.
+ZG_API void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch);
+
+}  // namespace zg::zero
