@@ -9,7 +9,7 @@
 
 namespace zg {
 
-// --- what an op's backward function sees ---
+// --- BackwardPass ---
 
 const Tensor& BackwardPass::gradient_of_output(int output) const {
   return tape_->output_gradients.at(static_cast<size_t>(output));
@@ -93,7 +93,7 @@ void TapeState::hand_over(const Unit& unit) {
   source->reduce(unit, gradients, device.compute());
 }
 
-// --- the walk ---
+// --- running the tape in reverse ---
 
 // Backward passes the end of a use before its begin.
 void TapeState::record_span(const UseRecord& use) const {

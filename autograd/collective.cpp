@@ -28,7 +28,8 @@ void add_piece(const Tensor& piece, const Tensor& sum, bool first, Stream& strea
   kernels::axpby.select(stream.type())(args, {}, stream);
 }
 
-/// Sums of piece r, of every rank's `full`, on rank r; what full holds afterwards is undefined.
+/// Rank r gets the sum of slice r of every rank's `full`. The content of `full` is undefined
+/// afterwards.
 Tensor scatter_sums(const char* name, const Tensor& full, Communicator& comm) {
   const Tensor sums =
       Tensor::empty({full.numel() / comm.size()}, accumulator(full.dtype()), full.device());
@@ -77,8 +78,8 @@ void check_divided(const char* op, const Shape& shape, int axis, const Communica
                      " ranks divide");
 }
 
-/// How the parts of ranks lie in a whole along an axis: `outer` runs each. Behind each other in
-/// memory, as collectives have them, they are a pile.
+/// How the slices of the ranks lie in a whole tensor along an axis: each consists of `outer` runs.
+/// A pile holds the slices one after the other in memory, as collectives need them.
 struct Parts {
   int64_t size, outer, run;
 
@@ -133,7 +134,8 @@ struct Several {
   DType dtype;
 };
 
-/// The gradients that arose lie behind each other, are summed at once and handed over.
+/// Copies the gradients that exist into one tensor, sums it over the ranks once and accumulates
+/// each.
 void backward_of_several(const Several& n, const BackwardPass& pass) {
   int64_t numel = 0;
   for (int i = 0; i < n.count; ++i)
@@ -177,7 +179,8 @@ Var copy_to_ranks(const Var& x, Communicator& ranks) {
   return record("copy_to_ranks", {x}, values, {}, Ranks{&ranks},
                 [](const Ranks& n, const BackwardPass& pass) {
                   const Tensor& dy = pass.gradient_of_output();
-                  // Whoever else has it, a residual's other branch, wants this rank's own.
+                  // Another holder of this buffer, the other branch of a residual, needs this
+                  // rank's own gradient: only a buffer without other holders may be overwritten.
                   const bool alone = dy.buffer().use_count() == 1;
                   pass.accumulate(0, summed("copy_to_ranks gradient", dy, alone, *n.comm));
                 });

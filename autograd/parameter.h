@@ -12,8 +12,8 @@
 
 namespace zg {
 
-/// How a parameter starts. Element i is a function of (seed, parameter name, i) alone, so a shard
-/// initialises itself without the whole.
+/// The initial values of a parameter. Element i is a function of (seed, parameter name, i) alone,
+/// so a shard is initialised without the whole.
 struct Init {
   enum class Kind : uint8_t { zeros, ones, normal };
   Kind kind = Kind::zeros;
@@ -44,8 +44,8 @@ struct Slice {
   int64_t numel() const { return outer * rows * inner; }
   int64_t whole_numel() const { return outer * extent * inner; }
   bool is_whole() const { return rows == extent; }
-  /// In the whole, of element i of the part; it goes on without a gap to the end of its run of
-  /// rows * inner elements.
+  /// The index in the whole of element i of the part. The elements after it are contiguous up to
+  /// the end of its run of rows * inner elements.
   int64_t whole_index(int64_t i) const {
     const int64_t run = rows * inner;
     return (i / run * extent + begin) * inner + i % run;
@@ -77,7 +77,7 @@ struct Parameter {
   bool has_mirror = false;  ///< on a pipeline's first stage: its last one has the mirror
 };
 
-/// What is gathered and released together: one transformer block, the embeddings.
+/// Parameters that are gathered and released together: one transformer block, the embeddings.
 struct Unit {
   std::string name;
   int index = 0;  ///< position in the store

@@ -60,7 +60,7 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
     return until[static_cast<size_t>(end)] - until[static_cast<size_t>(begin)] +
            (stage == 0 ? first : 0.0) + (stage + 1 == stages ? last : 0.0);
   };
-  // ways[s][i]: of stages s and later on layers i and later.
+  // ways[s][i]: the best cut of layers i and later into stages s and later.
   const auto width = static_cast<size_t>(layers + 1);
   std::vector<std::vector<Way>> ways(static_cast<size_t>(stages + 1), std::vector<Way>(width));
   ways.back()[width - 1] = {.dearest = 0.0, .squares = 0.0};
@@ -101,7 +101,7 @@ struct Flight {
   Communicator::Ticket sent = -1;
 };
 
-/// A tensor that is on its way here.
+/// A tensor that is being received.
 struct Arrival {
   Tensor tensor;
   Communicator::Ticket ticket;
@@ -158,7 +158,8 @@ class Runner {
     return i;
   }
 
-  /// What an action needs of another stage.
+  /// Starts to receive the tensor that an action needs from another stage; absent when it needs
+  /// none.
   std::optional<Arrival> ask_for(const PipelineAction& action) {
     const bool forward = action.kind == Kind::forward;
     if (forward ? is_first() : is_last()) return std::nullopt;
@@ -190,7 +191,7 @@ class Runner {
 
   void go_back(const Tensor& arrived, int64_t micro_batch) {
     Flight& flight = flights_.front();
-    // Its gradient is here, so it was received long ago.
+    // Its gradient has arrived, so the next stage received the activation long ago.
     if (flight.sent >= 0) mesh_->next.forward->wait(flight.sent);
     stage_.backward(flight.tape, flight.output, arrived, micro_batch);
     if (!is_first()) {

@@ -42,7 +42,7 @@ class ZG_API Var {
   int slot_ = -1;  // where the gradient is collected; -1: nowhere
 };
 
-/// What an op's backward function is given; everything it may touch.
+/// The argument of an op's backward function: everything that the function may use.
 class ZG_API BackwardPass {
  public:
   /// The gradient of an output; absent when none reached it (never so for a single output).
@@ -71,19 +71,19 @@ enum class TapeMode : uint8_t {
   inference  ///< records nothing; units are still opened and closed
 };
 
-/// Where what ops keep for backward rests until then; ZeRO's offload implements it.
+/// Stores the tensors that ops keep for backward; ZeRO's offload implements it.
 class ZG_API ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// What the record holds instead of `tensor`, the same shape and dtype.
+  /// The tensor that the record holds instead of `tensor`; same shape and dtype.
   virtual Tensor keep(const Tensor& tensor, Stream& stream) = 0;
-  /// What an op's backward is given for it, on the device.
+  /// The tensor on the device that an op's backward gets for `kept`.
   virtual Tensor fetch(const Tensor& kept, Stream& stream) = 0;
 };
 
-/// A linear record of one forward pass. Execution order is already a topological order, so
-/// backward is a reverse walk that frees entries as it goes: no sort, no graph. One tape per
-/// micro-batch; a tape is walked once.
+/// A linear record of one forward pass. Execution order is already a topological order, so backward
+/// runs over the entries in reverse and frees each one: no sort, no graph. One tape per
+/// micro-batch; backward runs once.
 class ZG_API Tape {
  public:
   explicit Tape(const Device& device, ParameterSource* parameters = nullptr,
@@ -97,22 +97,22 @@ class ZG_API Tape {
   Var variable(Tensor value);
 
   /// Throws ShapeError unless `loss` has one element, TapeError when it is not on this tape, when
-  /// the tape was walked before, or when an exception passed through an open unit. Every gradient
-  /// is multiplied by `scale` (loss scaling).
+  /// backward has already run on it, or when an exception passed through an open unit. Every
+  /// gradient is multiplied by `scale` (loss scaling).
   void backward(const Var& loss, double scale = 1.0);
   /// Vector-Jacobian product from given gradients of several outputs.
   void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
 
-  /// Of a variable() after backward; absent when the outputs do not depend on it.
+  /// The gradient of a variable() after backward; absent when the outputs do not depend on it.
   Tensor gradient(const Var& variable) const;
 
   Stream& stream() const;
   Device device() const;
   TapeMode mode() const;
 
-  /// Marks the use of a unit. Forward: acquire, then release at scope exit. Walked backwards, the
-  /// same two marks acquire again (when something reads a value), hand the unit's gradients over
-  /// after its last use, and release. So ZeRO-3 needs no hooks and op code never mentions it.
+  /// Marks the use of a unit. Forward: acquire, then release at scope exit. In backward the same
+  /// two marks acquire the unit again (when something reads a value), hand the unit's gradients
+  /// over after its last use, and release. So ZeRO-3 needs no hooks and op code never mentions it.
   class ZG_API Use {
    public:
     Use(Tape& tape, const Unit& unit);
@@ -147,7 +147,7 @@ ZG_API std::vector<Var> record(const char* op, std::span<const Var> inputs,
 /// as constants. `backward` is a captureless lambda (const Numbers&, const BackwardPass&); numbers
 /// travel in a trivially copyable struct and tensors in `saved`, where accounting, offload and
 /// ZeRO-3 reach them: a saved view of a parameter is kept as its place, not its bytes. Throws
-/// TapeError when inputs belong to two tapes or to one that was walked.
+/// TapeError when inputs belong to two tapes or to one whose backward has run.
 template <class Numbers, class Backward>
 std::vector<Var> record(const char* op, std::span<const Var> inputs,
                         std::span<const Tensor> outputs, std::span<const Tensor> saved,
@@ -169,11 +169,11 @@ Var record(const char* op, std::initializer_list<Var> inputs, const Tensor& outp
                 std::span<const Tensor>(saved.begin(), saved.size()), numbers, backward)[0];
 }
 
-/// Uninitialised memory for a gradient that an op makes while it runs forward, because it has at
-/// hand what backward would have to make again: the input's shape in the accumulator dtype; a
-/// parameter's is where the tape wants it. It travels in `saved`, and backward, which alone knows
-/// the gradient of the output, may multiply it in place and accumulates it. Absent unless
-/// input.needs_gradient().
+/// Uninitialised memory for a gradient that an op computes in forward, because backward would have
+/// to compute the same values again. It has the input's shape and the accumulator dtype; the memory
+/// for a parameter's gradient is where the tape collects it. It travels in `saved`. Only backward
+/// knows the gradient of the output: it may multiply this gradient in place, and accumulates it.
+/// Absent unless input.needs_gradient().
 ZG_API Tensor early_gradient(const Var& input);
 
 /// Runs `segment` without recording and keeps its inputs only; backward runs it again on a tape of

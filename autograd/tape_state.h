@@ -28,14 +28,14 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     Shape shape;
     DType dtype;
     const Parameter* parameter = nullptr;  // its gradient is collected in the root's leaves
-    bool keep = false;                     // a variable(): survives the walk
+    bool keep = false;                     // a variable(): kept after backward
     bool wide = false;                     // collected in the accumulator dtype, as a parameter's
 
     DType gradient_dtype() const { return parameter || wide ? accumulator(dtype) : dtype; }
   };
 
-  /// What all_gather made along an axis of this rank's part. While anybody has it, so has the tape
-  /// the part, which is kept in its stead where an op saves it.
+  /// The result of an all_gather along an axis. While the whole tensor exists, the tape keeps this
+  /// rank's part of it. An op that saves the whole saves the part instead.
   struct Gathered {
     std::weak_ptr<Buffer> whole;
     Tensor part;
@@ -60,8 +60,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   struct UseRecord {
     const Unit* unit;
     bool reads = false;    // an entry between its marks reads a value of the unit
-    bool held = false;     // acquired by the backward walk
-    int64_t begin_ns = 0;  // in a trace: when the backward walk came to it
+    bool held = false;     // acquired by backward
+    int64_t begin_ns = 0;  // in a trace: when backward reached it
   };
 
   TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent,
@@ -102,7 +102,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void walk();
   void walk_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
-  void record_span(const UseRecord& use) const;  ///< of the backward walk through it
+  void record_span(const UseRecord& use) const;  ///< of backward between its marks
   void hand_over(const Unit& unit);
 
   const Device device;
@@ -121,10 +121,10 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   std::vector<Saved> saved_tensors;
   std::vector<std::max_align_t> numbers;
   std::vector<UseRecord> uses;
-  std::vector<size_t> open;  // uses whose scope is open (forward) or being walked (backward)
+  std::vector<size_t> open;  // uses whose scope is open (forward) or that backward is in
   std::vector<Segment> segments;
   std::vector<Gathered> gathered;
-  std::vector<Tensor> output_gradients;  // of the entry being walked
+  std::vector<Tensor> output_gradients;  // of the entry whose backward runs
   std::unordered_map<const Parameter*, int> parameter_slots;
 
   // In the root only:

@@ -14,13 +14,13 @@ struct Size {
     return "B" + std::to_string(B) + " H" + std::to_string(H) + " T" + std::to_string(T) + " d" +
            std::to_string(D);
   }
-  /// Of one product of T x D and D x T where query t needs keys 0 to t.
+  /// FLOP of one product of T x D and D x T where query t needs only keys 0 to t.
   double causal_flops() const {
     return static_cast<double>(B * H * D) * static_cast<double>(T) * static_cast<double>(T + 1);
   }
 };
 
-/// q, k and v side by side in [B, T, 3C], as a model has them.
+/// q, k and v fused in [B, T, 3C], the layout of a model.
 AttentionShape fused(const Size& s) {
   const auto part = [&](int64_t i) {
     return HeadLayout{
@@ -60,7 +60,7 @@ Case forward_case(const Size& s, DType dtype) {
           }};
 }
 
-/// Five products to forward's two: the scores again, dv, the weights' gradient, dq and dk.
+/// Five products, where forward has two: the scores again, dv, the weights' gradient, dq and dk.
 Case backward_case(const Size& s, DType dtype) {
   const auto make = [s, dtype](const Device& device) -> std::function<void()> {
     const AttentionForward forward = forward_call(s, dtype, device);
@@ -87,7 +87,7 @@ Case backward_case(const Size& s, DType dtype) {
           .make = make};
 }
 
-/// One query for each head and all that a cache of T positions holds.
+/// One query for each head against a cache of T positions.
 Case decode_case(const Size& s, DType dtype) {
   const auto make = [s, dtype](const Device& device) -> std::function<void()> {
     const HeadLayout one{.batch = s.C(), .head = s.D, .token = s.C()};

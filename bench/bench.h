@@ -8,8 +8,8 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/dtype.h"
 
-/// Measures a function, such as a kernel of your own, beside what the machine reaches at most. The
-/// table and the JSON are those of `zerograd bench kernels`. Link zerograd::bench.
+/// Measures a function, for example your own kernel, and compares it with the limits of the
+/// machine. The table and the JSON are those of `zerograd bench kernels`. Link zerograd::bench.
 ///
 ///     const Device device = Device::cpu();
 ///     bench::Report report(device);  // measures the limits of the device: some seconds
@@ -22,40 +22,40 @@
 /// Times are in seconds, sizes in bytes, work in floating-point operations (FLOP).
 namespace zg::bench {
 
-/// The most that all threads of a device reach in a second: 100 % of a limit.
+/// Highest rates per second that all threads of a device reach: 100 % of a limit.
 struct Limits {
   double matmul_f32 = 0.0, matmul_bf16 = 0.0;  ///< FLOP, see kernels/peak.h; 0: no such kernel
-  double memory = 0.0;                         ///< bytes of y += x; on an accelerator of a copy
-  double update = 0.0;  ///< bytes of y += 1, read and written; on an accelerator as memory
-  double read = 0.0;    ///< bytes that are only read; on an accelerator as memory
+  double memory = 0.0;  ///< bytes of y += x; on an accelerator bytes of a copy
+  double update = 0.0;  ///< bytes of y += 1, read and written; on an accelerator equal to `memory`
+  double read = 0.0;    ///< bytes that are only read; on an accelerator equal to `memory`
 };
 
-/// How long to measure.
+/// Duration of the measurement.
 struct Effort {
-  int limit_rounds = 3;  ///< of measuring the limits of a CPU, from which the best are taken
-  int warm_up = 10;      ///< runs before the first sample; fewer where they take seconds / 4
+  int limit_rounds = 3;  ///< rounds that measure the limits of a CPU; the best counts
+  int warm_up = 10;      ///< runs before the first sample; fewer if they take seconds / 4
   int fewest = 7;        ///< samples of a slow run
-  int samples = 50;      ///< samples of a fast run, and the most of any
-  double seconds = 1.0;  ///< for the samples of a row; beyond it no more than the fewest
-  /// A sample repeats the run for at least so long and takes the mean. Absent: 2e-4, and 2e-3 on an
-  /// accelerator, where each sample ends by waiting for the device.
+  int samples = 50;      ///< samples of a fast run, and the maximum for any run
+  double seconds = 1.0;  ///< for the samples of a row; after that only the fewest
+  /// A sample repeats the run for at least this time and takes the mean. Absent: 2e-4, and 2e-3 on
+  /// an accelerator, where each sample ends with a wait for the device.
   std::optional<double> sample_seconds;
 };
 
-/// What one run does; the first columns of its row.
+/// The work of one run; the first columns of its row.
 struct Work {
   std::string name;   ///< "matmul NT"; one line without '|', as in shape
-  std::string shape;  ///< "1024x768x768", as you like it
+  std::string shape;  ///< "1024x768x768", any text
   DType dtype = DType::f32;
   double flops = 0.0;    ///< exp, tanh and the like count as one
-  double read = 0.0;     ///< bytes that come from memory when no cache has them: each operand once
-  double written = 0.0;  ///< bytes that go there
+  double read = 0.0;     ///< bytes read from memory if no cache has them: each operand once
+  double written = 0.0;  ///< bytes written to memory
 
   double bytes() const { return read + written; }
 };
 
-/// The limit that keeps a run from being faster: the one that takes longest for its work. Memory
-/// does not bound work on up to 1 MiB, which stays in a core's cache.
+/// The limit that bounds a run: the one that needs the longest time for its work. Memory does not
+/// bound work on up to 1 MiB, which stays in a core's cache.
 struct Bound {
   const char* name = "";  ///< "matmul peak", "memory" (the better of memory and update) or "read"
   double seconds = 0.0;   ///< of one run at that limit; 0: the device has no such kernel
@@ -66,15 +66,15 @@ struct ZG_API Row {
   Work work;
   Device::Type type = Device::Type::cpu;
   int threads = 1;              ///< of the CPU; 1 on an accelerator
-  std::vector<double> seconds;  ///< of one run, a value for each sample, sorted
+  std::vector<double> seconds;  ///< mean time of one run in each sample, sorted
   Bound bound;
-  std::string unmeasured;  ///< why there are no seconds
+  std::string unmeasured;  ///< reason why there are no seconds
 
-  double quantile(double q) const;  ///< of seconds, the nearest sample; q = 0.5: the median
-  /// 100 x the bound's seconds / quantile(q); absent where either is.
+  double quantile(double q) const;  ///< of seconds, nearest sample; q = 0.5: the median
+  /// 100 x the bound's seconds / quantile(q). Absent if one of them is.
   std::optional<double> percent_of_limit(double q) const;
-  /// "L2": the processor's cache that holds the operands from run to run, where that takes the
-  /// median above a limit of memory by more than noise (5 %); else empty.
+  /// "L2": the processor's cache that holds the operands from run to run. Set if the median then
+  /// exceeds a memory limit by more than noise (5 %); else empty.
   std::string cache() const;
 };
 
@@ -83,23 +83,23 @@ struct ReportOptions {
   std::optional<Limits> limits;  ///< measured before; absent: the constructor measures them
 };
 
-/// The rows of one device beside its limits. For several thread counts, or devices of one kind,
-/// make a report of each and pass them to table() together.
+/// The rows of one device with its limits. For several thread counts, or several devices of one
+/// kind, make one report each and pass them to table() together.
 class ZG_API Report {
  public:
   /// Measuring takes some seconds and 512 MiB; on an accelerator up to 4 GiB of its memory.
-  /// Unsupported on meta devices and on a driver that computes in an accelerator's place, whose
-  /// times say nothing of one. ConfigError for an effort or limits that cannot be.
+  /// Unsupported on meta devices and on a driver that emulates an accelerator, because its times
+  /// are not those of an accelerator. ConfigError for an invalid effort or invalid limits.
   explicit Report(const Device& device, const ReportOptions& options = {});
 
-  /// Calls `run` again and again, at least effort.fewest times after the warm-up. It works on this
-  /// device; on an accelerator it queues its work on device().compute(), and each sample waits for
-  /// the end of that. Throws what `run` throws, and then adds no row. ConfigError for a work
-  /// without a name, or with nothing but zeros.
+  /// Calls `run` repeatedly, at least effort.fewest times after the warm-up. `run` computes on this
+  /// device. On an accelerator it queues its work on device().compute(), and each sample waits for
+  /// the end of that work. Throws the exceptions of `run` without adding a row. ConfigError for a
+  /// work without a name, or with only zeros.
   Row add(const Work& work, const std::function<void()>& run);
-  /// The same from seconds of one run that were measured by other means, in any order.
+  /// The same for run times in seconds that were measured elsewhere, in any order.
   Row add(const Work& work, std::vector<double> seconds);
-  /// A row of the table that says why it has no figures. The JSON leaves it out.
+  /// A row of the table that gives a reason instead of figures. The JSON omits it.
   Row add_unmeasured(const Work& work, const std::string& why);
 
   const Device& device() const { return device_; }
@@ -118,9 +118,9 @@ class ZG_API Report {
 /// The Markdown table that `zerograd bench kernels` prints: the limits of every report, then the
 /// rows of every report. ConfigError unless all are of one kind of device.
 ZG_API std::string table(const std::vector<Report>& reports);
-/// What `zerograd bench kernels --json` writes. ConfigError likewise.
+/// The JSON that `zerograd bench kernels --json` writes. ConfigError as for table().
 ZG_API std::string json(const std::vector<Report>& reports);
-/// FileError where the file cannot be written.
+/// Writes json() to a file. FileError when that fails.
 ZG_API void write_json(const std::string& path, const std::vector<Report>& reports);
 
 }  // namespace zg::bench

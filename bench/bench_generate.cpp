@@ -35,16 +35,16 @@ struct Measured {
   models::GPTConfig model;
   int threads;
   double read = 0.0;          ///< measure_read_bandwidth(), of an accelerator measure_copy_rate()
-  double weight_bytes = 0.0;  ///< what a token reads of the parameters
+  double weight_bytes = 0.0;  ///< bytes of parameters that one token reads
   std::vector<double> prefills;  ///< seconds until the first token, sorted
-  std::vector<double> tokens;    ///< seconds of each one after it, sorted
+  std::vector<double> tokens;    ///< seconds for each later token, sorted
 };
 
 struct Row {
   const char* name;
   const std::vector<double>& seconds;
-  double tokens;   ///< of one sample, of all rows of the batch
-  double limit_s;  ///< 0: no limit is told
+  double tokens;   ///< of one sample, over all rows of the batch
+  double limit_s;  ///< 0: no limit is printed
 
   double rate() const { return tokens / bench::quantile(seconds, 0.5); }
   double percent_of_limit(double q) const { return 100.0 * limit_s / bench::quantile(seconds, q); }
@@ -114,7 +114,7 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
   return true;
 }
 
-/// The seconds of one generation, token by token.
+/// Generates once and returns the seconds of each token.
 std::vector<double> generate_once(const Options& options, const models::GPT& model,
                                   zero::Engine& engine,
                                   const std::vector<std::vector<int32_t>>& prompts) {
@@ -136,7 +136,7 @@ Measured measure(const Options& options) {
   sizes.dropout = 0.0;
   const Device device = device_of_rank(options.place.type, 0, options.place.device);
   Measured measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
-  const auto measure_read = [&] {  // twice: what else runs on this machine comes and goes
+  const auto measure_read = [&] {  // twice, because other processes on this machine vary
     const Device own = device_of_rank(options.place.type, 0, options.place.device);
     measured.read =
         std::max(measured.read, own.type() == Device::Type::cpu ? bench::measure_read_bandwidth(own)
@@ -147,7 +147,7 @@ Measured measure(const Options& options) {
   const models::GPT model(store, measured.model);
   zero::Engine engine(store, device, options.engine);
   const models::GPTConfig& config = measured.model;
-  // Of the two embeddings a token reads one row, but for the one that is also the head.
+  // A token reads one row of each embedding table, but all of a table that is also the head.
   const int64_t places = config.position == models::Position::learned ? config.block_size : 0;
   const int64_t looked_up = config.width * (places + (config.tied ? 0 : config.vocabulary));
   measured.weight_bytes = static_cast<double>(store.numel() - looked_up) *

@@ -31,11 +31,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t traced = 2;  // steps
 
-/// Those of train's flags that change what a step does, and how many.
+/// The options of train that change the work of a step, and the number of steps.
 struct BenchStepOptions {
   TrainOptions train;
-  int64_t steps = 10;   ///< that are timed
-  int64_t warm_up = 3;  ///< before them
+  int64_t steps = 10;   ///< timed steps
+  int64_t warm_up = 3;  ///< steps before the timed ones
   std::string json;
 };
 
@@ -55,7 +55,7 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
                    integer_flag({"--warm-up"}, options.warm_up, "steps before them"),
                    text_flag({"--json"}, "F", options.json, "writes the same as JSON")}}},
       .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
-  // What reads and writes files, and how long a run is, is no part of a step.
+  // Options for reading and writing files and for the length of a run do not change a step.
   const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning"};
   const std::set<std::string> flags = {"--data",         "--order",
                                        "--val-fraction", "--steps",
@@ -114,7 +114,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   Measured first;
   first.threads = options.threads;
   options.threads = std::min(available_cores(), options.threads * ranks);
-  const auto measure_peak = [&] {  // twice: what else runs on this machine comes and goes
+  const auto measure_peak = [&] {  // twice, because other processes on this machine vary
     const Device::Type type = run.options.place.type;
     const Device device = device_of_rank(type, 0, options);
     const DType dtype = run.settings.optimisation.engine.compute;
@@ -142,7 +142,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   return first;
 }
 
-/// Measured, and what it is made of.
+/// A run with its measurements and the figures derived from them.
 struct Report {
   const Run& run;
   const Measured& measured;

@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of this thread, which is all that works here: what else a machine does costs it less than by the
-// wall's clock.
+// CPU time of this thread, the only one that works here. Other processes disturb it less than wall
+// time.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -42,7 +42,7 @@ Timing measure(const char* name, int64_t repeats, const std::function<void()>& r
   for (int64_t i = 0; i <= repeats; ++i) {
     const double begin = processor_seconds();
     run();
-    if (i > 0)  // the first takes what memory the others have
+    if (i > 0)  // the first run allocates the memory that the others reuse
       row.seconds.push_back(processor_seconds() - begin);
   }
   std::sort(row.seconds.begin(), row.seconds.end());

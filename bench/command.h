@@ -7,8 +7,8 @@
 
 #include "zerograd/models/gpt.h"
 
-// The subcommands of `zerograd bench`, and what they share. Each takes its arguments without its
-// name and returns the exit status.
+// The subcommands of `zerograd bench` and their helpers. Each takes its arguments without its name
+// and returns the exit status.
 namespace zg::tools {
 
 int bench_kernels(const std::vector<std::string>& arguments);
@@ -18,10 +18,10 @@ int bench_pipeline(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
 int bench_tokenizer(const std::vector<std::string>& arguments);
 
-/// A model in a record.
+/// The model's description in a JSON record.
 nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
-/// Of --filter; ConfigError when it is none.
+/// Parses --filter. ConfigError when it is not a regular expression.
 std::regex pattern_of(const std::string& filter);
 
 }  // namespace zg::tools

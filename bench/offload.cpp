@@ -21,7 +21,7 @@ constexpr Effort effort{.warm_up = 1, .fewest = 5, .samples = 20, .seconds = 1.0
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-/// Sequential requests of one engine, as many under way as its depth: what no reader can beat.
+/// Sequential requests of one engine at its full queue depth: the upper limit for any reader.
 class RawDrive {
  public:
   RawDrive(const OffloadOptions& options, bool io_uring) : bytes_(options.bytes) {
@@ -29,7 +29,7 @@ class RawDrive {
     swap.io_uring = io_uring;
     io_ = cpu::BlockIo::open(swap);
     io_->reserve(bytes_);
-    // No drive shall guess what is written.
+    // Random data, so that the disk cannot compress it.
     std::mt19937_64 random(1);
     for (int slot = 0; slot < io_->depth(); ++slot)
       for (int64_t at = 0; at < io_->request_bytes(); at += 8) {
@@ -65,7 +65,7 @@ class RawDrive {
   std::unique_ptr<cpu::BlockIo> io_;
 };
 
-/// AdamW over masters and moments of one space, in the parts that the engine takes.
+/// AdamW over masters and moments in one space, in chunks of the engine's size.
 class Update {
  public:
   Update(const Device& device, Space space, int64_t numel)
@@ -85,7 +85,7 @@ class Update {
     if (near != Space::device) std::fill_n(gradient_.data<float>(), numel, each);
   }
 
-  /// Of all parts; without `computes` the drive's bytes alone.
+  /// Updates all chunks. Without `computes` it only transfers the bytes to and from the disk.
   void run(bool computes) const {
     std::vector<zero::Streaming::Part> parts;
     for (int64_t begin = 0; begin < values_.numel(); begin += step_) parts.push_back(part(begin));
@@ -123,8 +123,8 @@ class Update {
   Tensor states_[3], values_, gradient_;
 };
 
-/// Fills a result, limits first. Each group has a device of its own, whose memory and file go with
-/// it.
+/// Fills a result, limits first. Each group of rows uses its own device, which frees memory and
+/// file at the end.
 class Measurement {
  public:
   Measurement(const OffloadOptions& options, const std::function<bool(const std::string&)>& wanted)
@@ -158,7 +158,7 @@ class Measurement {
     for (const bool io_uring : {true, false}) {
       RawDrive drive(options_, io_uring);
       if (io_uring && drive.engine() != "io_uring") continue;
-      for (const bool writes : {true, false}) {  // what nobody wrote is not read from the drive
+      for (const bool writes : {true, false}) {  // unwritten blocks would not be read from the disk
         const OffloadRow& row =
             add(std::string("limit: drive ") + (writes ? "write, " : "read, ") + drive.engine(),
                 mebibytes(options_.bytes), DType::u8, bytes_, 0.0, [&] { drive.run(writes); });
@@ -186,7 +186,8 @@ class Measurement {
   void swaps() {
     const Device device = this->device();
     const Tensor file = Tensor::empty({options_.bytes}, DType::u8, device, Space::file);
-    // A buffer's granule further the drive does not reach it.
+    // One granule longer than the file. At an offset of one granule the memory is not
+    // block-aligned, so the swap engine copies through its own buffers.
     const Tensor memory =
         Tensor::empty({options_.bytes + arena_granule}, DType::u8, device, Space::host);
     fill_zero(memory, device.compute());
@@ -215,7 +216,7 @@ class Measurement {
     const bool is_cpu = options_.type == Device::Type::cpu;
     const auto limit_of = [&](Space space) {
       if (is_cpu) return (read + written) / limits.memory;
-      // Both ways at once.
+      // Reads and writes overlap.
       return space == Space::device ? 0.0 : std::max(read / limits.read, written / limits.write);
     };
     const auto in_memory = [&](const std::string& name, Space space) {
@@ -234,7 +235,7 @@ class Measurement {
   }
 
   void streamed(const std::string& name, const std::string& shape, int64_t numel, double compute) {
-    // Gradients stay in memory.
+    // Gradients stay in memory, so they are not read from the disk.
     const double read = 12.0 * static_cast<double>(numel), written = read / 12.0 * 14.0;
     const double limit_s = read / result_.limits.read + written / result_.limits.write;
     const Update update(device(), Space::file, numel);

@@ -41,7 +41,7 @@ void validate(const Limits& limits) {
   require(is_amount(limits.matmul_bf16), "limits.matmul_bf16", "0 or more", limits.matmul_bf16);
 }
 
-/// What goes into a cell of the table.
+/// Checks text that becomes a cell of the table.
 void validate_cell(const char* what, const std::string& text) {
   if (text.find_first_of("|\n\r") != std::string::npos)
     throw ConfigError(std::string("bench: ") + what + ": expected one line without '|', got '" +
@@ -60,7 +60,7 @@ void validate(const Work& work) {
                       ": flops, read and written are all 0; expected the work of one run");
 }
 
-/// Refuses devices whose times are no figures of them.
+/// Throws Unsupported for devices whose times do not represent an accelerator or CPU.
 void require_figures(const Device& device) {
   if (device.type() == Device::Type::meta)
     throw Unsupported("bench: " + device.name() +
@@ -71,7 +71,7 @@ void require_figures(const Device& device) {
                       "Device::cpu()");
 }
 
-/// Measured on a logical device of its own: what the caller's device accounts for stays as it was.
+/// Measures on a separate logical device, so that the caller's memory accounting does not change.
 Limits measured_limits(const Device& device, int rounds) {
   const Device::Traits& traits = device.traits();
   return measure_limits(

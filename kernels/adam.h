@@ -9,7 +9,7 @@
 
 namespace zg {
 
-/// What AdamW keeps of a parameter, or of a part of one, with its gradient.
+/// The AdamW state of a parameter, or of a range of its elements, with its gradient.
 struct AdamTensor {
   Tensor parameter;         ///< [n] f32 master weights | bf16, in and out
   Tensor gradient;          ///< [n] f32 | bf16
@@ -17,9 +17,10 @@ struct AdamTensor {
   Tensor low_precision;     ///< [n] bf16 | f16 out: the rounded parameter; or absent,
                             ///< as it must be beside a bf16 parameter
   float weight_decay = 0.0f;
-  // Of stochastic rounding only. Parts that say where they lie are rounded like the whole.
+  // For stochastic rounding only. With both set, a range is rounded like the same elements of the
+  // whole parameter.
   uint64_t name = 0;  ///< tells parameters apart: hash_name
-  int64_t first = 0;  ///< place of element 0 in its parameter, which has at most 2^34
+  int64_t first = 0;  ///< index of element 0 in its parameter, which has at most 2^34
 };
 
 /// One AdamW step. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled weight decay:
@@ -27,13 +28,13 @@ struct AdamTensor {
 /// IEEE f32 operations on every backend and instruction set (kernels/README.md), so an update has
 /// the same bits wherever it runs, however a tensor is cut and whatever else is updated with it.
 /// With parameter and moments in bf16 the list is the same, and its three results are rounded to
-/// nearest even: what moves a parameter by less than 2^-9 of it is lost.
+/// nearest even: an update of less than 2^-9 of the parameter is lost.
 ///
-/// Stochastic rounding loses it on one step and doubles it on another, and keeps the mean: a
-/// parameter goes to one of the two bf16 beside it, the nearer the likelier. Gupta et al. 2015,
-/// arXiv:1502.02551; of weights without masters: Zamirai et al. 2020, arXiv:2010.06192. What is
-/// rounded is low_precision, or a bf16 parameter; moments go to nearest even. The random bits
-/// depend on seed, step, name and place alone.
+/// Stochastic rounding loses such an update on one step and doubles it on another, and keeps the
+/// mean: a parameter is rounded to one of the two nearest bf16 values, with a higher probability to
+/// the nearer one. Gupta et al. 2015, arXiv:1502.02551; without master weights: Zamirai et al.
+/// 2020, arXiv:2010.06192. It applies to low_precision, or to a bf16 parameter; moments are rounded
+/// to nearest even. The random bits depend on seed, step, name and the index of an element alone.
 struct Adam {
   std::vector<AdamTensor> tensors;  ///< any number, of any lengths; dtypes are alike
   float gradient_scale = 1.0f;      ///< multiplies gradients first: 1/M, loss scale and clipping
@@ -45,7 +46,7 @@ struct Adam {
 ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
 ZG_API std::vector<Operand> operands(const Adam&);  ///< those of each tensor
 ZG_API AdamConstants constants(const Adam&, float weight_decay);
-/// Of a step with a rounding_seed.
+/// For a step with a rounding_seed.
 inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
   return {.seed = *a.rounding_seed, .name = tensor.name, .step = static_cast<uint32_t>(a.step)};
 }

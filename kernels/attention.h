@@ -15,11 +15,11 @@ struct HeadLayout {
 /// How q, k and v share the last axis of a fused projection [B, T, 3C].
 enum class QKVOrder : uint8_t {
   by_part,  ///< [3, H, D], as in GPT-2
-  by_head   ///< [H, 3, D], as in BLOOM and Megatron-LM: what a head needs is one piece
+  by_head   ///< [H, 3, D], as in BLOOM and Megatron-LM: the data of a head is contiguous
 };
 
-/// What forward and backward share. Query t stands at position t + offset and, when causal, sees
-/// keys 0 .. t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
+/// Arguments that forward and backward share. Query t stands at position t + offset and, when
+/// causal, sees keys 0 .. t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
 struct AttentionShape {
   int64_t B = 0, H = 0, T = 0;  ///< batch, heads, queries
   int64_t keys = 0, offset = 0;

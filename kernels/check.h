@@ -7,7 +7,7 @@
 
 namespace zg {
 
-/// What validate() functions are made of. Each throws with "op: name ..." and what was expected.
+/// Building blocks of validate() functions. Each throws with "op: name ..." and what was expected.
 ZG_API void check_present(const char* op, const char* name, const Tensor& tensor);
 ZG_API void check_shape(const char* op, const char* name, const Tensor& tensor,
                         const Shape& expected);

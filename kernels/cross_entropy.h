@@ -20,11 +20,12 @@ struct CrossEntropyBackward {
   int64_t ignore_index = -1;
 };
 
-/// The loss on logits = x weight^T, which never exist as a whole, and its gradients while parts of
-/// the logits are there, so that nobody makes them again. Hsu et al. 2024, "Liger Kernel",
-/// arXiv:2410.10989, section 3.2. Scratch is 16 MiB of logits for a loss alone, made by chunks of
-/// columns with an online log-sum-exp; with a gradient it is all logits of some rows, 40 MiB (twice
-/// that in f64; one row if that is longer), and what a chunk's gradient takes in x's dtype.
+/// The loss on logits = x weight^T, which never exist as a whole. The gradients are computed while
+/// the logits of some rows exist, so that logits are not computed twice. Hsu et al. 2024, "Liger
+/// Kernel", arXiv:2410.10989, section 3.2. Scratch is 16 MiB of logits for a loss alone, made by
+/// chunks of columns with an online log-sum-exp; with a gradient it is all logits of some rows, 40
+/// MiB (twice that in f64; one row if that is longer), and what a chunk's gradient takes in x's
+/// dtype.
 struct ProjectionCrossEntropy {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
   Tensor weight;   ///< [V, C] same dtype

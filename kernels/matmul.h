@@ -4,7 +4,7 @@
 
 namespace zg {
 
-/// What happens to a product before it is stored.
+/// The function that is applied to a product before it is stored.
 enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major

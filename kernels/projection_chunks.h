@@ -23,7 +23,7 @@ struct LogitTiling {
   // Logits that exist at a time: for a loss 16 MiB of f32, in a chunk of many rows. Gradients need
   // the log-sum-exp of a row before they need its logits, so they keep all chunks of a block of
   // rows, 40 MiB of f32: each block reads the weight twice and adds to all of its gradient once, so
-  // that fewer rows would wait for memory.
+  // with fewer rows memory bandwidth would limit it.
   static constexpr int64_t loss_elements = int64_t{4} << 20, gradient_elements = int64_t{10} << 20;
 
   int64_t N, V, C;
@@ -60,7 +60,7 @@ struct LogitTiling {
   }
 };
 
-/// What follows from a call's shapes and dtypes: how it is cut and where its scratch is.
+/// How a call is cut and where its scratch lies. Both follow from shapes and dtypes alone.
 struct ProjectionPlan {
   const ProjectionCrossEntropy& args;
   LogitTiling tiling;

@@ -18,22 +18,23 @@ struct Batch {
   Tensor ids, targets;
 };
 
-/// Samples addressed by their global index, so the data a step sees depends on neither the number
-/// of ranks nor on restarts.
+/// Samples addressed by their global index, so the data of a step depends neither on the number of
+/// ranks nor on restarts.
 class ZG_API Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t vocabulary() const = 0;
   virtual int64_t block_size() const = 0;
-  /// Samples of one pass (an epoch); for text: whole blocks, and a token more for the last target.
+  /// Samples of one epoch. For text: the number of whole blocks; the last target needs a token
+  /// more.
   virtual int64_t epoch_samples(Split split) const = 0;
-  /// Sample `index` of the endless stream, from 0: block_size ids and targets.
+  /// Sample `index` of the endless stream, from 0: writes block_size ids and targets.
   virtual void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const = 0;
-  /// Of a task with answers: how many leading ids of a sample are the question; the rest of the
+  /// For a task with answers: how many leading ids of a sample are the question. The rest of the
   /// block_size + 1 tokens is the answer. 0: plain text.
   virtual int64_t question_length() const { return 0; }
 
-  /// Text datasets only; ConfigError otherwise, or for a character that the data never had.
+  /// Text datasets only; ConfigError otherwise, or for a character that is not in the data.
   virtual std::vector<int32_t> encode(const std::string& text) const;
   virtual std::string decode(const std::vector<int32_t>& ids) const;
   virtual bool is_text() const { return false; }
@@ -42,17 +43,17 @@ class ZG_API Dataset {
   Batch batch(Split split, int64_t first_sample, int64_t samples, const Device& device) const;
 };
 
-/// minGPT's sorting demo: `length` digits below `digits`, followed by themselves sorted. Block size
-/// 2 * length - 1; targets of the first length - 1 positions are ignored. Half of the draws are
-/// thrown back when more than length / 2 of their digits differ, because repeats are rare and hard.
-/// A sequence belongs to the validation split when a hash of it is 0 mod 4. An epoch is 10000.
+/// minGPT's sorting demo: `length` digits below `digits`, followed by the same digits sorted. Block
+/// size 2 * length - 1; targets of the first length - 1 positions are ignored. Half of the draws
+/// with more than length / 2 different digits are rejected, because repeats are rare and hard. A
+/// sequence belongs to the validation split when its hash is 0 mod 4. An epoch is 10000 samples.
 /// ConfigError unless length is in 1 .. 1024, digits in 2 .. 65536 and both splits have sequences.
 ZG_API std::unique_ptr<Dataset> sort_dataset(uint64_t seed, int64_t length = 6, int64_t digits = 3);
 
-/// minGPT's adder: a and b of `digits` digits each, then the digits + 1 of a + b, lowest first:
-/// 85 + 50 = 135 reads 8550531. Block size 3 * digits; only the sum is a target. Of the
-/// 100^digits problems, shuffled by the seed, a fifth but at most 500 are held out. ConfigError
-/// unless digits is 1, 2 or 3.
+/// minGPT's adder: a and b of `digits` digits each, then the digits + 1 of a + b, lowest first: 85
+/// + 50 = 135 gives 8550531. Block size 3 * digits; only the result is a target. The 100^digits
+/// problems are shuffled by the seed; a fifth of them, at most 500, is the validation split.
+/// ConfigError unless digits is 1, 2 or 3.
 ZG_API std::unique_ptr<Dataset> adder_dataset(uint64_t seed, int64_t digits = 2);
 
 struct TextOptions {
@@ -71,17 +72,18 @@ ZG_API std::unique_ptr<Dataset> token_dataset(const std::string& path, const Tex
 
 struct DocumentOptions {
   int64_t block_size = 128;
-  /// Weights of training, validation and test; the documents of the third are in neither.
+  /// Weights of training, validation and test. Documents of the test split are never returned.
   std::array<double, 3> split = {969, 30, 1};
   Order order = Order::random;  ///< of training samples; validation is sequential
   uint64_t seed = 3407;
-  int64_t vocabulary = 0;  ///< 0: the largest token plus 1, for which every token is read
+  int64_t vocabulary = 0;  ///< 0: the largest token plus 1, which reads every token
 };
-/// Megatron's PREFIX.bin and PREFIX.idx, whose samples are its GPT's: the documents of a split laid
-/// end to end and cut into block_size + 1 tokens, the last of a sample being the first of the next.
-/// In random order each pass shuffles the documents before and the samples after the cut, both by
-/// (seed, pass). FileError for files that are not what they claim, also later, where a token is
-/// not below the vocabulary; ConfigError for options out of range or a split below one sample.
+/// Megatron's PREFIX.bin and PREFIX.idx, with the samples of its GPT dataset. The documents of a
+/// split are concatenated and cut into samples of block_size + 1 tokens. The last token of a sample
+/// is the first of the next. In random order each pass shuffles the documents before the cut and
+/// the samples after it, both by (seed, pass). FileError for invalid files; for a token that is not
+/// below the vocabulary also later, when it is read. ConfigError for options out of range or a
+/// split with less than one sample.
 ZG_API std::unique_ptr<Dataset> indexed_dataset(const std::string& prefix,
                                                 const DocumentOptions& options);
 

@@ -5,7 +5,7 @@
 namespace zg::models {
 namespace {
 
-/// Learned positions of x's tokens, of which a sequence parallel rank has a part.
+/// Adds learned positions of x's tokens. With sequence parallelism a rank has only some tokens.
 Var add_positions(Tape& tape, const Parameter& parameter, const Var& x, int64_t first_position,
                   const Pass& pass) {
   const Var table = tape.parameter(parameter);
@@ -16,7 +16,7 @@ Var add_positions(Tape& tape, const Parameter& parameter, const Var& x, int64_t 
   return add(x, slice(rows, 0, begin, begin + tokens));
 }
 
-/// What a block's ranks all have whole.
+/// The parameters of a block that every tensor rank has whole.
 struct SharedOfBlock {
   Var gamma_1, beta_1, attention_bias, gamma_2, beta_2, mlp_bias;
 

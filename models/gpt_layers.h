@@ -20,65 +20,66 @@ struct Block {
   Projection qkv, attention_out;
   Norm ln_2;
   Projection mlp_in, mlp_out;
-  uint32_t attention_site, attention_out_site, mlp_out_site;  // of dropout
+  uint32_t attention_site, attention_out_site, mlp_out_site;  // random streams of dropout
 };
 
-/// What a part of a GPT is made of, as places in a ParameterStore; null where another stage has it.
+/// The layers of one pipeline stage as entries of a ParameterStore; null where another stage has
+/// them.
 struct GPTLayers {
   GPTConfig config;
   GPTPart part;             // its end_layer is resolved
-  TensorParallel parallel;  // of a loss; other passes have all tokens on every rank
+  TensorParallel parallel;  // for loss passes; in other passes every rank has all tokens
   const Unit *embedding = nullptr, *head = nullptr;
   const Parameter* wte = nullptr;
-  const Parameter* wpe = nullptr;  // and without learned positions
+  const Parameter* wpe = nullptr;  // null without learned positions
   std::optional<Norm> embedding_norm;
   uint32_t embedding_site = 0;
   std::vector<Block> blocks;
   Norm ln_f = {};
-  const Parameter* lm_head = nullptr;  // wte when tied
+  const Parameter* lm_head = nullptr;  // wte if tied
 
   bool is_first() const { return part.first_layer == 0; }
   bool is_last() const { return part.end_layer == config.layers; }
   bool is_whole() const { return is_first() && is_last(); }
 };
 
-/// How one forward pass runs.
+/// Settings of one forward pass.
 struct Pass {
   TensorParallel parallel;
   float dropout = 0.0f;  ///< a probability, 0 outside training
   ForwardPlace place;
 
-  /// A pass without dropout that has all tokens on every rank.
+  /// A pass without dropout in which every rank has all tokens.
   static Pass of_all_tokens(const GPTLayers& layers) {
     return {.parallel = {layers.parallel.ranks}};
   }
-  /// Of what every rank has whole.
+  /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
   DropoutKey key(uint32_t site) const {
     return {.seed = place.seed,
             .step = static_cast<uint32_t>(place.step),
             .sample = static_cast<uint32_t>(place.first_sample),
             .site = site};
   }
-  /// Of what each rank has a part of.
+  /// Key for a tensor that is split over the tensor ranks: each has a mask of its own.
   DropoutKey key_of_rank(uint32_t site) const {
     return key(site + static_cast<uint32_t>(parallel.rank()));
   }
-  /// Between the split layers.
+  /// Dropout of a tensor between the split layers.
   Var drop(const Var& x, uint32_t site) const {
     return zg::dropout(x, dropout, parallel.sequence ? key_of_rank(site) : key(site));
   }
 };
 
-/// How the family fuses queries, keys and values.
+/// The family's order of fused queries, keys and values.
 inline QKVOrder qkv_order(const GPTConfig& config) {
   return config.family == Family::bloom ? QKVOrder::by_head : QKVOrder::by_part;
 }
 
-/// ALiBi's slopes of this rank's heads beside activations of `like`'s dtype and device; absent
-/// where positions are learned.
+/// ALiBi slopes of this rank's heads, in the dtype and on the device of `like`. Absent with learned
+/// positions.
 Var alibi_slopes(const GPTConfig& config, const TensorParallel& parallel, const Var& like);
 
-/// Fused projections qkv [B, T, 3C] to the mixed values [B, T, C], of this rank's heads.
+/// Maps fused projections qkv [B, T, 3C] to attention outputs [B, T, C], for this rank's heads.
 using Attend = std::function<Var(const Var& qkv)>;
 
 Var embed(Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position,
@@ -89,14 +90,16 @@ Var norm(Tape& tape, const Norm& norm, const Var& x, const Pass& pass);
 /// Logits [B, T, V] of normed x, inside a HeadUse.
 Var head(Tape& tape, const GPTLayers& layers, const Var& x, const Pass& pass);
 
-/// Of a pass that records nothing: what a stage begins with, embedded ids on the first one.
+/// For a pass that does not record: the stage's input. The first stage embeds `ids`, the others
+/// receive the previous stage's output.
 Var begin_stage(Tape& tape, const GPTLayers& layers, const Tensor& ids, int64_t first_position,
                 const Pass& pass);
-/// And what the last stage makes of its end, of this shape and dtype, on all stages.
+/// Passes x on to the next stage. The last stage computes finish(x), which has this shape and
+/// dtype, and every stage returns it.
 Tensor end_stage(Tape& tape, const GPTLayers& layers, const Var& x, const Shape& shape, DType dtype,
                  const std::function<Tensor(const Var& x)>& finish);
 
-/// Opens what the head reads: its own unit and, when tied, the embedding's once more.
+/// Acquires the units that the head reads: its own and, when tied, also the embedding.
 class HeadUse {
  public:
   HeadUse(Tape& tape, const GPTLayers& layers) : head_(tape, *layers.head) {

@@ -3,15 +3,15 @@
 #include "zerograd/models/hf_reader.h"
 #include "zerograd/models/hugging_face.h"
 
-// What hf_config() and hf_json() take together, a family each.
+// Helpers shared by hf_config() and hf_json(), for each family.
 namespace zg::models {
 
 inline constexpr double hf_epsilon = 1e-5;  // of our layer_norm
 
-/// 0.1f as people write it, not as a double holds it.
+/// The shortest decimal number for a float: 0.1f gives 0.1 and not 0.100000001.
 double hf_number(float value);
 
-/// The special tokens of a config, those that lie in the vocabulary.
+/// The special tokens of a config that are in the vocabulary.
 SpecialTokens hf_tokens(const HFReader& reader, const SpecialTokens& absent, int64_t vocabulary);
 
 HFModel hf_gpt2_config(const HFReader& reader);

@@ -4,7 +4,7 @@
 
 namespace zg::models {
 
-/// What a Megatron index begins with, field by field and without gaps.
+/// The header of a Megatron index. The file stores the fields in this order without padding.
 struct IndexedHeader {
   char magic[9];
   uint64_t version;

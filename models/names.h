@@ -4,15 +4,15 @@
 
 namespace zg::models {
 
-/// What a family calls the parameters of a decoder, without ".weight" and ".bias".
+/// A family's names of decoder parameters, without ".weight" and ".bias".
 struct DecoderNames {
   const char *tokens, *positions;
   const char* embedding_norm;  ///< null: the family has none
-  const char *norm_1, *qkv, *attention_out, *norm_2, *mlp_in, *mlp_out;  ///< after the block's
+  const char *norm_1, *qkv, *attention_out, *norm_2, *mlp_in, *mlp_out;  ///< after block_name()
   const char* norm_f;
 };
 
-/// Of block N, "transformer.h.N" in both families.
+/// The name of block N, "transformer.h.N" in both families.
 ZG_API std::string block_name(int64_t layer);
 ZG_API const DecoderNames& names_of(Family family);
 

@@ -18,11 +18,11 @@ Var number(double value, const Tensor& like) {
   return Var(Tensor::full({}, value, like.dtype(), like.device()));
 }
 
-/// Ids of the whole vocabulary among the rows of ranks; all like ids, and constants.
+/// Owner and row of each id of the whole vocabulary. Constants of the ids' shape and dtype.
 struct Places {
-  Var exists;  ///< whether the vocabulary has it
-  Var is_own;  ///< whether this rank does
-  Var row;     ///< of its owner's
+  Var exists;  ///< whether the id is in the vocabulary
+  Var is_own;  ///< whether this rank owns it
+  Var row;     ///< its row on the owner
 
   Places(const Tensor& ids, int64_t vocabulary, const TensorParallel& parallel) {
     const auto constant = [&](int64_t value) { return number(static_cast<double>(value), ids); };
@@ -45,10 +45,10 @@ void check_rows(const char* op, const Tensor& weight, int64_t vocabulary,
                      std::to_string(vocabulary));
 }
 
-/// This rank's logits, a block of rows at a time, and what follows from them.
+/// Computes this rank's logits in blocks of rows, and from them the loss and the gradients.
 class LossOfRank {
  public:
-  // What an ignored target is here: no vocabulary has it.
+  // An ignored target is mapped to this: no vocabulary has it.
   static constexpr int64_t ignored = std::numeric_limits<int32_t>::min();
 
   /// `weight`: this rank's rows; dx and dweight may be absent.
@@ -65,8 +65,9 @@ class LossOfRank {
         N_(args.x.extent(0)),
         C_(args.x.extent(1)),
         columns_(args.weight.extent(0)) {
-    // Equal on all ranks, which meet at every block. There is at least one column of nothing, where
-    // targets of other ranks point; whole register tiles of the products.
+    // The width is equal on all ranks, because they exchange data after every block. A target owned
+    // by another rank maps to an extra column, of which there is at least one. The width is a
+    // multiple of the matmul kernels' register tiles.
     constexpr int64_t step = 64;
     const int64_t share = (args.vocabulary + parallel.size() - 1) / parallel.size();
     width_ = (share + step) / step * step;
@@ -80,7 +81,7 @@ class LossOfRank {
     };
     const Var target(args.targets), nowhere = constant(width_ - 1), none = constant(0);
     const Var is_ignored = equal(target, constant(args.ignore_index));
-    // One that does not exist stays outside, where the kernel refuses it.
+    // A target outside the vocabulary stays out of range, so that the kernel rejects it.
     const Var outside = where(less(target, none), target, maximum(target, constant(width_)));
     const Var inside = where(places.is_own, places.row, nowhere);
     columns_of_targets_ =
@@ -125,7 +126,7 @@ class LossOfRank {
                        .transpose_b = true,
                        .ldc = width_},
                       stream_);
-    // Its exponential is 0 beside any other's.
+    // The extra columns get a logit whose exponential is 0.
     const Tensor least = Tensor::full({}, -1e30, logits.dtype(), logits.device());
     kernels::strided_copy({.x = least,
                            .y = logits,
@@ -135,7 +136,7 @@ class LossOfRank {
                           stream_);
   }
 
-  /// The log-sum-exp over all ranks; writes the loss.
+  /// Reduces the log-sum-exp over all ranks and writes the loss.
   Tensor finish_loss(const Rows& rows, const Tensor& logits) const {
     const Tensor own = empty_like(args_.loss, {2, rows.count});
     const Tensor log_sum = own.slice(0, 1).view({rows.count});
@@ -146,7 +147,7 @@ class LossOfRank {
                                     .log_sum = log_sum,
                                     .ignore_index = ignored},
                                    stream_);
-    // Minus the target's logit, from its owner.
+    // On the owner of the target: minus the target's logit. On other ranks: 0.
     const Var target = where(Var(rows.of(is_own_)), sub(Var(loss), Var(log_sum)), number(0, loss));
     copy(target.value(), own.slice(1, 2).view({rows.count}), stream_);
 
@@ -162,7 +163,7 @@ class LossOfRank {
     return total.value();
   }
 
-  /// `narrow`: memory for the gradient of the logits in x's dtype; may be logits.
+  /// `narrow`: memory for the gradient of the logits in x's dtype; may alias `logits`.
   void make_gradients(const Rows& rows, const Tensor& logits, const Tensor& log_sum,
                       const Tensor& narrow) const {
     kernels::cross_entropy_backward({.logits = logits,
@@ -202,7 +203,7 @@ class LossOfRank {
   Communicator& comm_;
   Stream& stream_;
   const int64_t N_, C_, columns_;
-  int64_t width_, rows_;  ///< of a block of logits
+  int64_t width_, rows_;  ///< shape of a block of logits
   Tensor columns_of_targets_, is_own_, is_ignored_;
 };
 
@@ -218,10 +219,11 @@ Var parallel_embedding(const Tensor& ids, const Var& weight, int64_t vocabulary,
   if (ids.shape().rank() != 2) refuse_shape(op, "ids", ids.shape(), "rank 2: [B, T]");
   const Places places(ids, vocabulary, parallel);
   const Shape shape{ids.extent(0), ids.extent(1), table.extent(1)};
-  // Zeros that depend on the weight, so that this rank, too, takes part in backward's collectives.
+  // Zeros that depend on the weight: this rank must take part in backward's collectives too.
   if (table.extent(0) == 0)
     return parallel.leave(broadcast_to(sum(weight, {0}, /*keep_axes=*/true), shape));
-  // What other ranks own reads any row here, one that differs from token to token.
+  // For ids of other ranks the result of the lookup is masked, so any row may be read. The rows
+  // differ from token to token, so that backward does not add all of them to one row.
   const Var near = minimum(places.row, number(static_cast<double>(table.extent(0) - 1), ids));
   const Tensor rows = where(places.exists, near, Var(ids)).value();
   const Var own = reshape(places.is_own, {shape[0], shape[1], 1});

@@ -11,27 +11,27 @@
 
 namespace zg {
 
-/// Hands out ranges of one contiguous address range, best fit by (size, offset), so the layout is
-/// a function of the calls alone. What no hole fits goes to the top, which sinks again when the
-/// last block is freed. Memory is taken from the system in steps of `grow_bytes` and kept: no page
-/// is faulted twice. An unbacked arena does the same arithmetic without storage.
+/// Hands out ranges of one contiguous address range, best fit by (size, offset), so the layout is a
+/// function of the calls alone. A block that fits no hole goes to the top; the top sinks when the
+/// highest block is freed. Memory is taken from the system in steps of `grow_bytes` and kept: no
+/// page is faulted twice. An unbacked arena does the same arithmetic without storage.
 class Arena {
  public:
   static constexpr int64_t grow_bytes = int64_t{2} << 20;  // a huge page
 
-  /// memory: what it hands out, taken as it grows; null: unbacked.
+  /// `memory` backs the arena and grows with it; null: offsets without memory.
   explicit Arena(std::unique_ptr<ArenaMemory> memory = nullptr);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// What reserved() would be after allocate(bytes).
+  /// The value that reserved() would have after allocate(bytes).
   int64_t reserved_after(int64_t bytes) const;
   int64_t allocate(int64_t bytes);  ///< bytes: a multiple of arena_granule; returns the offset
   void release(int64_t offset, int64_t bytes);
 
   std::byte* base() const { return memory_ ? memory_->base() : nullptr; }  ///< null when unbacked
-  /// Up to the highest end of a live block, in steps of grow_bytes: what a card must have for now.
+  /// The highest end of a live block, rounded up to grow_bytes: the memory that is needed now.
   int64_t reserved() const { return in_steps(top_); }
 
  private:

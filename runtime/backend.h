@@ -10,13 +10,13 @@
 
 namespace zg {
 
-/// Behind an arena: one range of addresses, of which memory is taken as the arena grows.
+/// Backs an arena: one range of addresses, which gets memory as the arena grows.
 class ArenaMemory {
  public:
   virtual ~ArenaMemory() = default;
   virtual std::byte* base() const = 0;
   virtual int64_t capacity() const = 0;
-  /// Takes [from, to) of the range; false when there is no more.
+  /// Adds memory to [from, to) of the range; false when there is no more.
   virtual bool grow(int64_t from, int64_t to) = 0;
   /// The limit on it, where that is known, as the end of an error message. Empty: not known.
   virtual std::string cause() const { return {}; }
@@ -25,7 +25,7 @@ class ArenaMemory {
 /// Memory of the process, on huge pages where the system has them.
 std::unique_ptr<ArenaMemory> host_memory();
 
-/// What a kind of accelerator gives its devices; one per backend.
+/// The functions of one type of accelerator; one per backend.
 struct Backend {
   int (*count)() = nullptr;            ///< how many devices; null: not in this build
   std::string (*absence)() = nullptr;  ///< why there are none; empty: there are some
@@ -36,7 +36,7 @@ struct Backend {
   /// Whether kernels and copies of one device reach the memory of another.
   bool (*reaches)(int index, int other) = nullptr;
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
-  /// Of Space::device and Space::pinned; any other is the process's own.
+  /// For Space::device and Space::pinned; other spaces use memory of the process.
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
   CarrierFactory carriers = {};
 };
@@ -48,7 +48,8 @@ namespace hpu {
 const Backend& backend();
 }
 
-/// Of Device::Type::cuda and hpu; null for the others, which are the process's own.
+/// The backend of Device::Type::cuda or hpu; null for the other types, which use memory of the
+/// process.
 const Backend* backend_of(Device::Type type);
 
 }  // namespace zg

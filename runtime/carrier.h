@@ -13,32 +13,35 @@ namespace cpu {
 struct Job;
 }
 
-/// What moves the data of collectives once the ranks have met; all of them run the same job. Called
-/// by the communication worker only.
+/// Moves the data of collectives once the ranks have met. All ranks run the same job. Only the
+/// communication worker calls it.
 class Carrier {
  public:
-  /// Returns once its argument does true; throws CommError when that cannot be any more.
+  /// Returns once done() is true. Throws CommError when a failure or the deadline makes that
+  /// impossible.
   using Await = std::function<void(const std::function<bool()>& done)>;
 
   virtual ~Carrier() = default;
-  /// Returns when the job is done on this rank. Throws what the library says as DeviceError; after
-  /// any exception the carrier is of no more use, and the stream is free.
+  /// Returns when the job is done on this rank. Throws DeviceError with the message of the library.
+  /// After any exception the carrier must not be used again, and the stream has no work of it left.
   virtual void run(const cpu::Job& job, Stream& stream, const Await& await) = 0;
 };
 
-/// What a rank says of itself before a library for accelerators (NCCL) is chosen. Plain data, so
-/// that it can be sent.
+/// A rank sends this to its peers before they choose a library for accelerators (NCCL). Plain data,
+/// so that it can be sent as bytes.
 struct CarrierPlace {
   char device[128] = {};   ///< its host and its accelerator, which no two ranks may share
-  char id[128] = {};       ///< of the group, where the rank was asked to make one
-  char absence[256] = {};  ///< why it cannot take part; empty: it can
+  char id[128] = {};       ///< the group's id, from the rank that was asked to make it
+  char absence[256] = {};  ///< why this rank cannot use it; empty: it can
 };
 
-/// Of a backend, how its ranks come to such a library.
+/// How the ranks of a backend set up such a library.
 struct CarrierFactory {
-  /// Of a rank on the index-th device. `first`: the one whose id counts.
+  /// The CarrierPlace of a rank on the index-th device. `first`: this rank makes the id that the
+  /// group uses.
   CarrierPlace (*place)(int index, bool first) = nullptr;
-  /// Why these ranks go without; empty: they do not. Throws ConfigError when they were told to.
+  /// Why these ranks do not use the library; empty: they use it. Throws ConfigError when the
+  /// environment demands the library and they cannot use it.
   std::string (*absence)(std::span<const CarrierPlace> places) = nullptr;
   std::string (*name)() = nullptr;  ///< "NCCL 2.28.9"
   std::unique_ptr<Carrier> (*make)(std::span<const CarrierPlace> places, int rank,

@@ -80,7 +80,7 @@ class ZG_API Communicator {
   virtual void set_step(int64_t step) = 0;
 
   virtual WireCounts wire() const = 0;
-  /// What moves the data: "NCCL 2.28.9", or what does instead and why.
+  /// The library that moves the data, "NCCL 2.28.9", or what is used instead and why.
   virtual std::string transport() const { return "nothing"; }
   /// Inexact: from now on a reduce_scatter of ranks on accelerators sums the pieces in an order and
   /// a rounding that NCCL chooses, and combines the sum. Throws Unsupported where NCCL does not

@@ -32,10 +32,10 @@ ZG_API int available_cores();
 
 /// Where a device keeps Space::file, and how: DeepSpeed's aio block.
 struct SwapOptions {
-  std::string directory;         ///< on the drive; empty: there is no Space::file
+  std::string directory;         ///< on NVMe or another disk; empty: there is no Space::file
   int64_t block_size = 1 << 20;  ///< bytes of one request
   int queue_depth = 8;           ///< requests under way at once
-  bool io_uring = true;          ///< where the kernel has it; else threads with pread and pwrite
+  bool io_uring = true;          ///< if Linux supports it; else threads call pread and pwrite
 };
 
 struct DeviceOptions {
@@ -47,24 +47,23 @@ struct DeviceOptions {
 };
 
 /// A logical device: its own arena, accounting, streams and threads. Each call of cpu(), cuda(),
-/// hpu(), meta() or parse() makes a new one, so two engines in one process never meet; copies of
-/// the handle share it. There is no default device: make one, and pass it to all that works
-/// together.
+/// hpu(), meta() or parse() makes a new one, so two engines in one process are independent; copies
+/// of the handle share it. There is no default device: make one, and pass it to everything that
+/// works together.
 ///
 ///     const Device device = Device::cpu();
 ///     zero::Engine engine(store, device);                    // parameters and gradients
 ///     const Tensor ids = Tensor::from(numbers, {8}, device);  // not from another Device::cpu()
 ///
-/// Tensors of two devices never meet in an operation: that is a DeviceError. A function that
-/// run_local runs on several ranks uses the device that it is given. A device is driven by one
-/// thread at a time.
+/// An operation on tensors of two devices throws DeviceError. A function that run_local runs on
+/// several ranks uses the device that it is given. Only one thread at a time may use a device.
 class ZG_API Device {
  public:
   enum class Type : uint8_t { cpu, cuda, hpu, meta };
 
   using Options = DeviceOptions;
 
-  /// What kernels may base choices and scratch sizes on, besides shapes.
+  /// Device properties that kernels may use, besides shapes, to choose a variant or a scratch size.
   struct Traits {
     Type backend = Type::cpu;  ///< for meta: the backend that it stands for
     Isa isa = Isa::portable;
@@ -80,7 +79,7 @@ class ZG_API Device {
   static Device hpu(int index = 0, const Options& options = {});
   static std::string absence(Type type);  ///< why there is no such device; empty: there is one
   static int count(Type type);            ///< of accelerators, 0 where there is none
-  /// Accounts as a device of that kind would, and stores nothing.
+  /// Counts bytes as a device of type `backend` would, and stores nothing.
   static Device meta(int index = 0, const Options& options = {}, Type backend = Type::cpu);
   static Device parse(const std::string& name,
                       const Options& options = {});  ///< "cpu:1", "cuda:0", "hpu:0", "meta"
@@ -88,7 +87,7 @@ class ZG_API Device {
   Type type() const;
   int index() const;
   std::string name() const;  ///< "cpu:1"
-  /// What it is made of, "NVIDIA H200, sm_90, 132 multiprocessors, 143156 MiB"; empty on cpu, meta.
+  /// Model and size, "NVIDIA H200, sm_90, 132 multiprocessors, 143156 MiB"; empty on cpu and meta.
   std::string description() const;
   const Traits& traits() const;
 

@@ -16,7 +16,7 @@ namespace zg {
 
 class Recorder;
 
-/// The arenas and the books of one device.
+/// The arenas and the memory accounting of one device.
 class Ledger final : public MemoryTracker {
  public:
   Ledger(std::string device_name, Device::Type type, int index, const Device::Options& options);
@@ -78,7 +78,7 @@ class Ledger final : public MemoryTracker {
   const Device::Type type_;
   const int index_;
   const int64_t device_limit_, host_limit_;
-  mutable std::mutex mutex_;  // buffers may be freed while another thread reads the books
+  mutable std::mutex mutex_;  // buffers may be freed while another thread reads the numbers
   std::array<Account, space_count> accounts_;
   Purpose purpose_ = Purpose::activation;
   std::string phase_ = "outside", name_;
@@ -86,7 +86,7 @@ class Ledger final : public MemoryTracker {
   Recorder* recorder_ = nullptr;
 };
 
-/// What the handles of one logical device share.
+/// State that all handles of one logical device share.
 struct DeviceState : std::enable_shared_from_this<DeviceState> {
   DeviceState(Device::Type type, int index, const Device::Options& options, Device::Type backend);
 
@@ -111,7 +111,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   /// Text files that a device without memory "wrote", by path: a plan that saves and then loads.
   std::map<std::string, std::string> planned_files;
   int rank = -1;  ///< that run_local or run_processes gave it to; -1: none
-  /// The drive has what the arena of Space::file reserves.
+  /// Grows the swap file to what the arena of Space::file reserves.
   void reserve_file();
 };
 

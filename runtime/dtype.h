@@ -60,7 +60,8 @@ constexpr bool is_floating(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-/// What sums of this type are kept in: f64 for f64, f32 for the other floating types.
+/// The dtype that sums over this dtype are accumulated in: f64 for f64, f32 for the other floating
+/// types.
 constexpr DType accumulator(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 ZG_API const char* name_of(DType dtype);  ///< "bf16"

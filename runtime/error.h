@@ -41,7 +41,7 @@ ZG_ERROR_TYPE(DeviceError);  ///< a device or driver failed
 ZG_ERROR_TYPE(CommError);    ///< a peer failed, stalled or diverged; exit status 4
 ZG_ERROR_TYPE(NotResident);  ///< a parameter was read outside its unit
 ZG_ERROR_TYPE(FileError);    ///< a file is missing, short, or not what it claims; exit status 5
-ZG_ERROR_TYPE(TapeError);    ///< a Var of another tape, a tape that was already walked
+ZG_ERROR_TYPE(TapeError);    ///< a Var of another tape, or a tape whose backward has run
 ZG_ERROR_TYPE(PlanError);    ///< a run differs from its plan, or a program that a plan cannot end
 
 #undef ZG_ERROR_TYPE

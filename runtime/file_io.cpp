@@ -94,7 +94,7 @@ constexpr size_t call_bytes = size_t{1} << 30;
 }  // namespace
 
 File File::open(const std::string& path) {
-  // Else a pipe that nobody writes to would wait here for ever.
+  // Without O_NONBLOCK, opening a pipe that has no writer would block for ever.
   File file(path, open_descriptor(path, O_RDONLY | O_NONBLOCK));
   if (!S_ISREG(status_of(file.descriptor_, path).st_mode))
     throw FileError("open: " + path + ": expected a regular file");
@@ -224,7 +224,7 @@ std::optional<int64_t> free_bytes(const std::string& path) {
     if (place == place.parent_path()) return std::nullopt;
     place = place.parent_path();
   }
-  if (drive.f_blocks == 0) return std::nullopt;  // as some that lie on a network say
+  if (drive.f_blocks == 0) return std::nullopt;  // some network file systems report this
   const auto blocks = ::geteuid() == 0 ? drive.f_bfree : drive.f_bavail;
   return static_cast<int64_t>(blocks) * static_cast<int64_t>(drive.f_frsize);
 }

@@ -36,11 +36,11 @@ class ZG_API File {
   bool has_its_path() const;
   /// Fills `bytes` from that place (pread); FileError when the file ends before.
   void read_at(int64_t offset, std::span<std::byte> bytes) const;
-  /// Takes the drive's space for so many bytes, which nothing else then gets, and sets the size;
-  /// nothing where the file system cannot, or what was opened is no file.
+  /// Allocates so many bytes on the disk and sets the size of the file. Does nothing where the file
+  /// system cannot allocate, or where this is no regular file.
   void reserve(int64_t bytes);
   void write(std::span<const std::byte> bytes);  ///< appends
-  /// Over what is there, or beyond its end; what write() appends goes on where it was.
+  /// Writes over existing bytes or beyond the end. write() continues where it was before.
   void write_at(int64_t offset, std::span<const std::byte> bytes);
   void sync();   ///< returns when the bytes are on the disk
   void close();  ///< reports what the destructor could not
@@ -70,12 +70,13 @@ class ZG_API Folder {
   int descriptor_;
 };
 
-/// FileError for a file of more than `most_bytes`: what it claims to be is never that large.
+/// Throws FileError for a file of more than `most_bytes`: no valid file of the expected format is
+/// larger.
 ZG_API std::string read_text(const std::string& path, int64_t most_bytes = INT64_MAX);
 ZG_API std::string read_text(const File& file, int64_t most_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
-/// What this process may still write where `path`, or the nearest folder above it that is there,
-/// lies; absent where the system does not say.
+/// Bytes that this process may still write to the file system of `path`, or of the nearest existing
+/// folder above it. Absent where the system does not report them.
 ZG_API std::optional<int64_t> free_bytes(const std::string& path);
 /// Makes a directory and those above it that are missing, durably. FileError.
 ZG_API void make_directories(const std::string& path);

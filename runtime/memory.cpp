@@ -211,7 +211,7 @@ std::string Ledger::exchange_phase(std::string phase) {
   std::string before = std::exchange(phase_, std::move(phase));
   for (Rows* rows : {&rows_, &lifetime_rows_}) {
     rows->current.fill(-1);
-    // What is live when a phase begins belongs to its peak.
+    // Bytes that are live when a phase begins count for its peak.
     for (int s = 0; s < space_count; ++s)
       if (const Account& account = accounts_[static_cast<size_t>(s)]; account.total > 0)
         rows->update(phase_, static_cast<Space>(s), account);

@@ -19,7 +19,7 @@ inline constexpr int space_count = 4;
 /// Where the device's kernels and copies reach memory of the host: pinned on an accelerator.
 ZG_API Space host_space(const Device& device);
 
-/// What bytes are for: the rows of every memory table.
+/// The use that bytes are allocated for. Every memory table itemises bytes by it.
 enum class Purpose : uint8_t { parameter, gradient, optimizer, activation, workspace, comm };
 inline constexpr int purpose_count = 6;
 
@@ -28,7 +28,7 @@ ZG_API const char* name_of(Purpose purpose);
 
 /// Sizes are rounded up to this before they are counted.
 inline constexpr int64_t arena_granule = 256;
-inline constexpr int64_t file_granule = 4096;  ///< in Space::file: a block of its drive
+inline constexpr int64_t file_granule = 4096;  ///< in Space::file: a block of the disk
 constexpr int64_t arena_bytes(int64_t bytes, Space space = Space::device) {
   const int64_t granule = space == Space::file ? file_granule : arena_granule;
   return bytes <= 0 ? granule : (bytes + granule - 1) / granule * granule;
@@ -67,7 +67,7 @@ class ZG_API Buffer {
   std::byte* data_ = nullptr;
   Space space_;
   Purpose purpose_;
-  std::shared_ptr<void> owner_;  // of memory that is another program's
+  std::shared_ptr<void> owner_;  // keeps the memory of another program alive
 };
 
 /// RAII: allocations on the device belong to `purpose` until scope exit. Scopes nest.
@@ -96,8 +96,8 @@ class ZG_API PhaseScope {
   std::string before_;
 };
 
-/// RAII: what allocations on the device are for until scope exit, "block.3 moments": named when one
-/// is refused. Scopes nest, the innermost counts.
+/// RAII: names the allocations on the device until scope exit, "block.3 moments". The error of a
+/// refused allocation contains the name. Scopes nest, the innermost counts.
 class ZG_API NameScope {
  public:
   NameScope(const Device& device, std::string name);
@@ -110,8 +110,8 @@ class ZG_API NameScope {
   std::string before_;
 };
 
-/// The books of one device. Bytes are counted rounded to arena_granule, in program order, on the
-/// thread that drives the device, so they never depend on timing.
+/// Memory accounting of one device. Bytes are rounded up to arena_granule and counted in program
+/// order, on the thread that uses the device. So the numbers never depend on timing.
 class ZG_API MemoryTracker {
  public:
   struct Row {
@@ -127,8 +127,8 @@ class ZG_API MemoryTracker {
   virtual int64_t live(Space space = Space::device) const = 0;
   virtual BytesByPurpose live_by_purpose(Space space = Space::device) const = 0;
   virtual int64_t peak(Space space = Space::device) const = 0;  ///< since the last reset_peaks()
-  /// What a card must have for what is live: up to the highest live byte of the arena, holes
-  /// included, in steps of 2 MiB. It sinks when the highest block is freed.
+  /// Device memory that must be reserved for the live bytes: up to the highest live byte of the
+  /// arena, holes included, in steps of 2 MiB. It decreases when the highest block is freed.
   virtual int64_t reserved(Space space = Space::device) const = 0;
   /// The most that was reserved since the last reset_peaks(), and the phase that first took it.
   virtual int64_t peak_reserved(Space space = Space::device) const = 0;

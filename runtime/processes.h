@@ -10,7 +10,7 @@
 
 namespace zg {
 
-/// What a launcher (mpirun, srun) says of this process in its environment.
+/// Rank and size that a launcher (mpirun, srun) gives this process in its environment.
 struct ProcessPlace {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  ///< on this host
@@ -33,8 +33,8 @@ struct ProcessOptions {
   /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
   /// and times.
   bool dump_collectives = false;
-  /// Asked now and then, on a thread of its own: whether the launcher has announced that it will
-  /// kill this process about a second later. A collective that cannot end before is then a
+  /// Called now and then, on a thread of its own. Returns whether the launcher has announced that
+  /// it will kill this process about a second later. A collective that cannot end before is then a
   /// CommError.
   std::function<bool()> told_to_end;
   /// Name and value, at most 8: what has to be equal on every rank before anything else happens.
@@ -44,10 +44,10 @@ struct ProcessOptions {
 /// Runs f(communicator, device) as this process's rank of a group of processes that MPI started,
 /// device cpu:rank or the GPU of its rank on this host, and returns when the f of every rank has.
 /// Everything a Communicator promises holds: same bits and errors as with run_local. MPI is called
-/// from threads of its own, one at a time, and nothing spins while they wait. A peer of this host
-/// that is killed is noticed at once. ConfigError: `same` differs. Unsupported: this build has no
-/// MPI. Once a process, for MPI starts only once. After an error MPI is not finalised: the process
-/// shall end.
+/// from threads of its own, one at a time, and nothing spins while they wait. The death of a peer
+/// on this host is detected at once. ConfigError: `same` differs. Unsupported: this build has no
+/// MPI. Call it once per process, because MPI starts only once. After an error MPI is not
+/// finalised: the process must end.
 ZG_API void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                           const ProcessOptions& options = {});
 

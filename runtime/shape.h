@@ -41,7 +41,7 @@ ZG_API Shape broadcast(const Shape& a, const Shape& b, const char* op);
 
 using Strides = std::array<int64_t, Shape::max_rank>;
 
-/// Strides, in elements, of a contiguous tensor of `shape` walked over `extents`, to which it
+/// Strides, in elements, that read a contiguous tensor of `shape` as one of `extents`, to which it
 /// broadcasts: 0 along axes that it lacks or has with extent 1.
 ZG_API Strides broadcast_strides(const Shape& shape, const Shape& extents);
 

@@ -12,7 +12,7 @@ namespace {
 
 bool is_on_file(const Tensor& tensor) { return tensor.buffer()->space() == Space::file; }
 
-// Of the file, blocks included that the range only touches.
+// Bytes of all file blocks that the tensor touches, wholly or partly.
 int64_t blocks_of(const Tensor& file) {
   constexpr int64_t block = file_granule;
   const int64_t begin = file.byte_offset() / block;

@@ -52,7 +52,7 @@ std::string json_of(const Trace::Value& value) {
   return std::to_string(std::get<int64_t>(value));
 }
 
-/// In microseconds, as the format has it.
+/// In microseconds, the unit of the trace format.
 std::string json_of_ns(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%lld.%03lld", static_cast<long long>(ns / 1000),

@@ -16,13 +16,13 @@ ALLOWED = {
     "zero": {"runtime", "kernels", "autograd", "zero"},
     "models": {"runtime", "kernels", "autograd", "models"},
 }
-# Programs as users write them: they put models on an engine.
+# Example programs run models on an engine, so they include both folders.
 EXAMPLES = ALLOWED["models"] | {"zero"}
 VENDOR = re.compile(
     r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
 LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
 LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "driver"), ("tests", "hpu")}
-# The files of zerograd::text, a library above the engine: no file of the engine includes them.
+# zerograd::text is a library above the engine. Engine files must not include it.
 TEXT = "models/text/"
 PUBLIC_HEADERS = "tools/cmake/PublicHeaders.cmake"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)
@@ -30,7 +30,7 @@ BACKENDS = {"cpu", "cuda", "hpu", "meta"}
 LONGEST = 500
 
 problems = []
-# The public headers of each library, and the header that includes all of them.
+# The public headers of each library, and the headers that include all of them.
 lists = dict(re.findall(r"^set\(ZG_(\w+)_HEADERS\s+([^)]*)\)", (root / PUBLIC_HEADERS).read_text(), re.M))
 public = [header for names in lists.values() for header in names.split()]
 umbrellas = {f"zerograd/{'zerograd' if library == 'ENGINE' else library.lower()}.h" for library in lists}
@@ -79,7 +79,7 @@ for path in files:
             problems.append(f"{place}: includes {included}; Level Zero belongs in " +
                             ", ".join("/".join(folder) for folder in sorted(LEVEL_ZERO_FOLDERS)))
 
-# What tests put guards around and watch, by what the headers declare.
+# Every kernel that a header declares must be in the list of kernels that tests guard.
 listed = (root / "tests/kernels/every_kernel.h").read_text()
 for header in (root / "kernels").glob("*.h"):
     text = header.read_text()

@@ -10,7 +10,7 @@
 
 namespace zg::testing {
 
-/// Where "ds.json:12:5: ..." says that it is; zeros: nowhere.
+/// The position in a message such as "ds.json:12:5: ..."; zeros: the message has none.
 struct Place {
   int line = 0, column = 0;
 };
@@ -25,7 +25,7 @@ inline Place place_in(const std::string& message, const std::string& file) {
   return place;
 }
 
-/// What a terminal or a log would take for something else than a line of text.
+/// Whether the text has no control characters that a terminal or a log would interpret.
 inline bool is_one_line(const std::string& text) {
   try {
     for (size_t at = 0; at < text.size();) {
@@ -38,8 +38,8 @@ inline bool is_one_line(const std::string& text) {
   return true;
 }
 
-/// What an error about `source` lacks: a place in it, what was expected, what to do, or the form of
-/// one short line. Empty: nothing. A reader of lines says no column.
+/// The first flaw of an error about `source`: no position in it, no expectation, no next step, or
+/// more than one short line. Empty: no flaw. Readers of lines give no column.
 inline std::string flaw_of(const std::string& message, const std::string& file,
                            const std::string& source, bool has_column = true) {
   const Place place = place_in(message, file);

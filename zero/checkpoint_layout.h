@@ -7,7 +7,7 @@
 
 #include "zerograd/zero/engine.h"
 
-// How files and tensors of a checkpoint are called; checkpoint_file.h says what they hold.
+// Names of the files and tensors of a checkpoint; checkpoint_file.h documents their contents.
 namespace zg::zero {
 
 inline constexpr const char* step_prefix = "step_";
@@ -16,7 +16,7 @@ inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
 inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);  ///< "shard_00003.safetensors"
-/// Whether CheckpointInfo::files may have it, which says what it takes.
+/// Whether CheckpointInfo::files accepts the name; its comment has the rule.
 bool is_own_file_name(const std::string& name);
 inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< of all those files together
 
@@ -24,7 +24,7 @@ struct NamedState {
   Engine::State state;
   const char* name;
 };
-/// What is saved of a parameter: frozen ones have a value and nothing else.
+/// The states saved for a parameter. A frozen parameter has only its value.
 std::span<const NamedState> states_of(const Parameter& parameter);
 
 std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< FileError

@@ -36,7 +36,7 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
                       " micro-batches wait for a step and would be lost; call step first");
 }
 
-/// The bytes of all the info's files. ConfigError.
+/// Checks info.files and returns their total bytes. ConfigError.
 int64_t check_files(const CheckpointInfo& info) {
   int64_t bytes = 0;
   for (const auto& [name, contents] : info.files) {
@@ -56,7 +56,7 @@ Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file)
   const Parameter& parameter = *piece.parameter;
   const Slice& slice = parameter.slice;
   const bool whole = piece.numel == parameter.whole.numel();
-  // Rows of the whole parameter are a range of its elements.
+  // A slice of whole rows (outer == 1) is a contiguous range of the parameter's elements.
   const bool is_range = slice.outer == 1 || slice.is_whole();
   const auto states = states_of(parameter);
   const auto saved = std::find_if(states.begin(), states.end(),
@@ -70,10 +70,10 @@ Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file)
           .slice = is_range ? std::nullopt : std::optional(slice)};
 }
 
-/// Thrown in the writer's thread when the save is given up.
+/// Thrown in the writer thread when the save is cancelled.
 struct Cancelled {};
 
-/// This rank's pieces into its file, on the disk when it returns.
+/// Writes this rank's pieces to its file, which is on the disk on return.
 Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
                      const std::atomic<bool>& cancelled) {
   const std::string file = shard_name(rank);
@@ -98,20 +98,20 @@ Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
   return {.pieces = std::move(written), .headers = {{file, writer.header_checksum()}}};
 }
 
-/// Where a rank tells rank 0 what it wrote: in the folder that they share anyway, so that saving
-/// takes nothing from the device.
+/// The file by which a rank tells rank 0 what it wrote. It is in the shared checkpoint folder, so
+/// saving uses no device memory.
 std::string account_name(const std::string& folder, int rank) {
   return folder + "/" + shard_name(rank) + ".pieces";
 }
 
-/// There at once, for whoever looks for it.
+/// Writes the file atomically, so that rank 0 never reads an incomplete one.
 void write_account(const std::string& account, const std::string& text) {
   const std::string unfinished = account + ".unfinished";
   write_text(unfinished, text);
   rename_over(unfinished, account);
 }
 
-/// Every rank's account in rank order; they go with the reading.
+/// Reads the accounts of all ranks in rank order and removes their files.
 void collect_accounts(const std::string& folder, int world, Manifest& manifest) {
   for (int rank = 0; rank < world; ++rank) {
     const std::string account = account_name(folder, rank);
@@ -122,7 +122,7 @@ void collect_accounts(const std::string& folder, int world, Manifest& manifest) 
   }
 }
 
-/// Of the whole model's tensors; what names and checksums take beside them is little. Collective.
+/// Bytes of the whole model's tensors. Names and checksums add little to it. Collective.
 int64_t bytes_of(const Engine& engine) {
   int64_t bytes = 0;
   for (const auto& parameter : engine.store().parameters())
@@ -134,7 +134,7 @@ int64_t bytes_of(const Engine& engine) {
   return bytes;
 }
 
-/// Name to shape in the whole model, of what this rank answers for.
+/// Name to shape in the whole model, for the parameters that this rank owns.
 std::map<std::string, Shape> shapes_of(const ParameterStore& store) {
   std::map<std::string, Shape> shapes;
   for (const auto& [name, parameter] : store.by_name())
@@ -168,7 +168,7 @@ struct CheckpointSaveState {
   bool on_meta() const { return device.type() == Device::Type::meta; }
   bool first() const { return ranks.rank() == 0; }
 
-  /// Whatever the disk or the system refuses is this rank's failure.
+  /// An error of the disk or the system becomes this rank's failure.
   template <class F>
   void attempt(const F& f) {
     try {
@@ -189,7 +189,7 @@ struct CheckpointSaveState {
   void start_writer() {
     try {
       writer = std::thread([this] { write(); });
-    } catch (const std::system_error& error) {  // no thread is left
+    } catch (const std::system_error& error) {  // the system has no thread to give
       failure = error.what();
       snapshot->abandon();
     }
@@ -202,7 +202,7 @@ struct CheckpointSaveState {
       if (read_back) CheckpointReader(unfinished, shard).check_bytes();
       write_account(account_name(unfinished, ranks.rank()), account_text(shard));
     });
-    snapshot->abandon();  // a shard may end without having read
+    snapshot->abandon();  // a writer that failed or was cancelled leaves the rest unread
     written = failure.empty();
   }
 
@@ -215,14 +215,14 @@ struct CheckpointSaveState {
     folder.reset();
   }
 
-  /// Keeps what a later load_checkpoint() on this device needs to know of the step_N.
+  /// Records on this device what a later load_checkpoint() needs to know about the step_N.
   void plan() {
     for (const Snapshot::Piece& piece : snapshot->pieces())
       manifest.pieces.push_back(described(piece, shard_name(ranks.rank())));
     plan_file(device, path + "/" + manifest_name, manifest_text(manifest));
   }
 
-  /// The first rank of which `own` is true; -1: none. Collective.
+  /// The first rank where `own` is true; -1: none. Collective.
   int first_rank(bool own, const char* name) {
     std::vector<int64_t> flags(static_cast<size_t>(ranks.size()));
     flags[static_cast<size_t>(ranks.rank())] = own ? 1 : 0;
@@ -241,9 +241,9 @@ struct CheckpointSaveState {
   const Device device;
   Communicator& ranks;
   Manifest manifest;
-  std::optional<UnfinishedFolder> folder;  // rank 0's
+  std::optional<UnfinishedFolder> folder;  // rank 0 only
   std::optional<Snapshot> snapshot;
-  std::string failure;  // of this rank; the writer's until it is joined
+  std::string failure;  // this rank's; only the writer uses it until it is joined
   bool failed_at_once = false, committed = false;
   std::atomic<bool> written = false, cancelled = false;
   std::thread writer;
@@ -255,13 +255,13 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   state_ = std::make_unique<CheckpointSaveState>(directory, engine, check_files(info), read_back);
   CheckpointSaveState& s = *state_;
   s.manifest.info = info;
-  if (!s.first()) s.manifest.info.files.clear();  // they may be long, and rank 0 writes them
+  if (!s.first()) s.manifest.info.files.clear();  // they may be long, and only rank 0 writes them
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
   s.manifest.parameters = shapes_of(engine.store());
-  manifest_text(s.manifest);  // refuses a config_json that is none, before anything is written
+  manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
   try {
     s.snapshot.emplace(engine);
-  } catch (const OutOfMemory& error) {  // its first line; the table is of a run that ends
+  } catch (const OutOfMemory& error) {  // first line only: the table describes a run that ends
     s.failure = error.what();
     s.failure.resize(std::min(s.failure.size(), s.failure.find('\n')));
   }
@@ -285,7 +285,7 @@ bool CheckpointSave::commit_if_written() {
     std::error_code ignored;
     if (!fs::exists(account_name(s.unfinished, rank), ignored)) return false;
   }
-  s.writer.join();  // it has written its last; now the failure is ours
+  s.writer.join();  // from here on `failure` is used by this thread
   s.commit();
   return s.committed;
 }
@@ -298,7 +298,7 @@ CheckpointSave::Result CheckpointSave::finish() {
   const int failed = s.first_rank(!s.failure.empty(), "checkpoint pieces");
   if (s.folder && failed < 0) s.commit();
   if (s.on_meta() && failed < 0) s.plan();
-  s.folder.reset();  // what was not saved is gone before anybody looks at the free space
+  s.folder.reset();  // removes the unfinished folder before free space is checked
   const bool lost =
       s.first_rank(s.first() && !s.on_meta() && !s.committed, "checkpoint saved") >= 0;
   s.snapshot.reset();

@@ -13,43 +13,44 @@ namespace zg::zero {
 struct AdamOptions {
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
-  /// Of bf16 masters: an update goes to one of the two bf16 beside it, the nearer the likelier, so
-  /// that small ones are not lost but kept in the mean (kernels/adam.h).
+  /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer
+  /// one with the higher probability, so small updates are kept on average (kernels/adam.h).
   bool stochastic_rounding = false;
 };
 
-/// AdamW's decay rates of one step, of a schedule that moves them.
+/// AdamW's decay rates in one step, for a schedule that changes them.
 struct Betas {
   float beta1, beta2;
 };
 
-/// Where each kind of bytes rests between its uses: Space::device, Space::host or Space::file.
+/// Where each kind of data rests between its uses: Space::device, Space::host or Space::file.
 /// ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840; ZeRO-Infinity: Rajbhandari et al. 2021,
 /// arXiv:2104.07857. Every choice gives the same bits.
 struct OffloadOptions {
-  Space parameter = Space::device;   ///< stage 3's shards; what is worth no exchange stays
-  Space gradient = Space::device;    ///< sums between micro-batches
-  Space optimizer = Space::device;   ///< moments, and masters where values are no masters
-  Space activation = Space::device;  ///< what the tape keeps for backward
-  /// Elements of states in a file that AdamW takes at a time, and of gradient sums that are added
-  /// to, through two sets of buffers.
+  Space parameter = Space::device;   ///< stage 3's shards; small parameters stay on the device
+  Space gradient = Space::device;    ///< gradient accumulators between micro-batches
+  Space optimizer = Space::device;   ///< moments, and masters unless values are the masters
+  Space activation = Space::device;  ///< tensors that the tape keeps for backward
+  /// Elements of optimizer states in a file that AdamW processes at a time, and of gradient
+  /// accumulators in a file that are updated at a time. Two sets of buffers have this size.
   int64_t sub_group_size = int64_t{8} << 20;
-  /// Of the trainable elements, the share whose moments and masters go to `optimizer`, by whole
-  /// units from the first on; the others stay on the device and are updated there.
+  /// The share of the trainable elements whose moments and masters go to `optimizer`, in whole
+  /// units from the first on. The others stay on the device and are updated there.
   double optimizer_ratio = 1.0;
-  /// With `parameter` in a file: this rank's elements of values that rest on the host all the same,
-  /// by whole units from the first on that fits.
+  /// With `parameter` in a file: number of this rank's elements that rest on the host instead, in
+  /// whole units from the first one that fits.
   int64_t parameters_on_host = 0;
-  /// With `parameter` in a file: elements of values that are read from it at a time, a unit's at
-  /// least. A unit is read ahead only where it fits beside the one that is used.
+  /// With `parameter` in a file: elements of values read from it at a time, at least one unit's. A
+  /// unit is prefetched only if it fits beside the one in use.
   int64_t parameter_buffer = int64_t{500'000'000};
 };
 
 /// How the engine keeps and updates parameters.
 struct Config {
-  /// What the ranks share out. 0: gradient sums; every rank updates everything. 1: also masters and
-  /// moments. 2: as 1; nothing here keeps whole gradients between micro-batches, so the two differ
-  /// only in that reduce_at_boundary needs 0 or 1. 3: also values, gathered unit by unit.
+  /// ZeRO stage: the data that is partitioned over the ranks. 0: gradient accumulators; every rank
+  /// updates everything. 1: also masters and moments. 2: as 1. No stage keeps whole gradients
+  /// between micro-batches, so 2 differs only in that reduce_at_boundary needs 0 or 1. 3: also
+  /// values, which are gathered unit by unit.
   int stage = 0;
   DType compute = DType::f32;     ///< f32 | bf16 | f16: values, activations and leaf gradients
   DType optimizer = DType::f32;   ///< f32 | bf16: masters and moments. bf16, of bf16 compute only:
@@ -58,19 +59,19 @@ struct Config {
   DType load = DType::f32;        ///< f32 | bf16: masters start, and are loaded, rounded to it
   DType grad_accum = DType::f32;  ///< f32 | bf16 (rounded after each leaf): gradient sums
   AdamOptions adam = {};
-  float clip_norm = 1.0f;  ///< of the global gradient norm; 0: no clipping
+  float clip_norm = 1.0f;  ///< limit of the global gradient norm; 0: no clipping
   OffloadOptions offload = {};
-  LossScaleOptions loss_scaling = {};  ///< of f16; the other dtypes need none
-  uint64_t seed = 3407;                ///< of initial values and of stochastic rounding
+  LossScaleOptions loss_scaling = {};  ///< f16 only
+  uint64_t seed = 3407;                ///< for initial values and stochastic rounding
 
-  bool overlap_comm = true;  ///< reduce and gather while computing goes on
-  /// Inexact, stages 0 and 1: each rank sums its own micro-batches and reduces once a step, so the
-  /// bits depend on the number of ranks.
+  bool overlap_comm = true;  ///< reduce and gather while computation continues
+  /// Inexact, stages 0 and 1: each rank accumulates its own micro-batches and reduces once in a
+  /// step, so the bits depend on the number of ranks.
   bool reduce_at_boundary = false;
-  /// Inexact, ranks on GPUs whose data NCCL carries: NCCL sums the ranks' gradients in its own
+  /// Inexact, ranks on GPUs that communicate by NCCL: NCCL adds the ranks' gradients in its own
   /// order and rounding, so the bits depend on the number of ranks and on the machine.
   bool nccl_reduce = false;
-  // Ceilings in elements: larger exchanges are cut, smaller units are never padded up to them.
+  // Upper limits in elements: larger exchanges are split, smaller units are not padded.
   int64_t reduce_bucket_size = 500'000'000;
   int64_t allgather_bucket_size = 500'000'000;
   int64_t prefetch_bucket_size =

@@ -12,7 +12,7 @@
 namespace zg::zero {
 namespace {
 
-/// A part of a tensor in the writer's dtype; `hash` sees what a reader will.
+/// Converts a chunk of a tensor to `dtype` and writes it. `hash` is of the values after rounding.
 void write(SafetensorsWriter& writer, DType dtype, std::span<const float> values, Checksum& hash) {
   if (dtype == DType::f32) {
     hash.update(std::as_bytes(values));
@@ -37,7 +37,7 @@ std::string write_file(const std::string& file, DType dtype,
     throw DTypeError(std::string("consolidate: expected f32 or bf16, got ") + name_of(dtype));
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& [name, shape] : parameters) entries.push_back({name, dtype, shape});
-  // transformers opens no file without this format.
+  // transformers opens only files with this metadata.
   std::map<std::string, std::string> metadata = {{"format", "pt"},
                                                  {config_metadata, info.config_json}};
   for (const auto& [name, contents] : info.files) metadata.emplace(file_metadata + name, contents);
@@ -50,8 +50,8 @@ std::string write_file(const std::string& file, DType dtype,
   return hash.hex();
 }
 
-/// What rank `rank` of so many holds: an equal share of every parameter, in the order of names. An
-/// empty parameter lies in no share: rank 0 has its name.
+/// The share of rank `rank` of `ranks`: an equal share of every parameter, in the order of names.
+/// An empty parameter is listed by rank 0.
 std::vector<Manifest::Piece> share_of(const std::map<std::string, Shape>& parameters, int rank,
                                       int ranks) {
   std::vector<Manifest::Piece> pieces;

@@ -20,7 +20,7 @@ LossScaler scaler_of(const Config& config) {
   return config.compute == DType::f16 ? LossScaler(config.loss_scaling) : LossScaler();
 }
 
-// Whoever reads that the scale is at its minimum needs to know what overflowed.
+// Adds the parameter that overflowed to the error that the scale is at its minimum.
 std::string update_scale(LossScaler& scaler, const std::optional<std::string>& non_finite) {
   try {
     return scaler.update(non_finite.has_value());
@@ -30,14 +30,14 @@ std::string update_scale(LossScaler& scaler, const std::optional<std::string>& n
   }
 }
 
-// A mesh of one part is a data axis.
+// A mesh with one pipeline stage and one tensor rank is a data axis.
 const Mesh* in_parts(const Mesh* mesh) {
   return mesh && mesh->shape.pipeline * mesh->shape.tensor > 1 ? mesh : nullptr;
 }
 
 }  // namespace
 
-// --- who holds what ---
+// --- partition of the parameters ---
 
 EngineState::EngineState(const ParameterStore& store, Ranks given, const Device& device,
                          const Config& config)
@@ -60,7 +60,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       ? nullptr
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
-  // Small parameters are not worth an exchange of their own: at stage 3 they stay whole, together.
+  // Small parameters are not worth an exchange each: at stage 3 they stay whole, in one storage.
   const bool shards_values =
       config.stage == 3 && (comm.size() > 1 || config.offload.parameter != Space::device);
   std::vector<const Parameter*> persistent;
@@ -158,7 +158,7 @@ Engine::~Engine() = default;
 
 Tape Engine::tape() {
   state_->check_store("tape");
-  world().set_step(steps());  // errors of ranks that wait for each other name it
+  world().set_step(steps());  // named in errors of ranks that wait for each other
   state_->residency.start(TapeMode::record);
   return Tape(state_->device, this, TapeMode::record, state_->activations.get());
 }
@@ -244,8 +244,8 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
   const int64_t ranks = comm.size();
   std::vector<double> all(own.begin(), own.end());
   if (ranks > 1 || mesh) {
-    // Scalars go as sums of integers, so gathers carry values only: each loss's bits are added to
-    // the zeros of the other ranks.
+    // Scalars are exchanged as sums of integers, so that gathers carry parameter values only: the
+    // bits of each loss are added to zeros of the other ranks.
     const PurposeScope purpose(state_->device, Purpose::comm);
     std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
     if (has_losses && (!mesh || mesh->tensor_rank == 0))
@@ -303,7 +303,7 @@ void Engine::drop_gradients() {
   state_->clear_gradients();
 }
 
-// --- what the tape asks for ---
+// --- ParameterSource, called by the tape ---
 
 void Engine::acquire(const Unit& unit, Stream&) {
   const size_t index = state_->index_of(unit);
@@ -335,7 +335,7 @@ Tensor Engine::gradient_place(const Parameter& parameter) {
   const auto piece =
       std::find_if(storage.pieces.begin(), storage.pieces.end(),
                    [&](const FlatUnit::Piece& own) { return own.parameter == &parameter; });
-  if (piece == storage.pieces.end()) return {};  // it has no elements
+  if (piece == storage.pieces.end()) return {};  // the parameter has no elements in this shard
   return storage.lend_sum(static_cast<size_t>(piece - storage.pieces.begin()));
 }
 

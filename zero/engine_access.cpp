@@ -14,8 +14,7 @@ namespace {
 
 using State = Engine::State;
 
-/// What this rank holds of one kind of state: elements [begin, begin + tensor.numel()) of the
-/// storage's flat array.
+/// This rank's elements of one state: [begin, begin + tensor.numel()) of the storage's flat array.
 struct Local {
   Tensor tensor;
   int64_t begin = 0;
@@ -97,7 +96,7 @@ void EngineState::refresh_mirrors() {
 
 RestingBytes Engine::resting_bytes() const {
   RestingBytes rest;
-  int64_t held = 0;  // by the arena
+  int64_t held = 0;  // bytes that the arena holds
   const auto numel_of = [](std::span<const FlatUnit::Piece> pieces) {
     int64_t sum = 0;
     for (const FlatUnit::Piece& piece : pieces) sum += piece.numel();
@@ -204,7 +203,7 @@ void Engine::write_held(const Parameter& parameter, State state, Held held,
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
   const int64_t start = state_->begin_of(parameter) + held.begin;
-  // What of the values lies in elements [begin, begin + tensor.numel()) of the parameter's array.
+  // Stores the values in elements [begin, begin + tensor.numel()) of the storage's flat array.
   const auto store = [&](const Tensor& tensor, int64_t begin) {
     if (!tensor) return;
     const int64_t first = std::max(start, begin);

@@ -13,9 +13,9 @@
 
 namespace zg::zero {
 
-/// What engine.cpp (steps) and engine_access.cpp (reading and writing parameters) share.
+/// State shared by engine.cpp (steps) and engine_access.cpp (reading and writing parameters).
 struct EngineState {
-  /// Where the ranks are: alone, on a data axis, or in a mesh; the other two are null.
+  /// One rank alone, a data axis or a mesh. Exactly one of the three is not null.
   struct Ranks {
     std::unique_ptr<Communicator> alone;
     Communicator* data = nullptr;
@@ -29,7 +29,8 @@ struct EngineState {
   int64_t begin_of(const Parameter& parameter) const {
     return begins[static_cast<size_t>(parameter.index)];
   }
-  /// ConfigError when the store grew after the engine was made: what was added has no place here.
+  /// ConfigError when the store grew after the engine was made: the engine has no storage for new
+  /// parameters.
   void check_store(const char* operation) const;
   bool is_persistent(const Parameter& parameter) const {
     return places[static_cast<size_t>(parameter.index)] == storages.size() - 1 && has_persistent;
@@ -41,7 +42,8 @@ struct EngineState {
               Storage& own);
   void finish_micro_batch();
   void refresh_mirrors();
-  /// Of what has states, or of what has none: the whole flat array. Collective on the data axis.
+  /// The whole flat array of one state: of the updated parameters, or of the others. Collective on
+  /// the data axis.
   Tensor whole_state(Storage& storage, bool is_updated, Engine::State state);
 
   const ParameterStore& store;
@@ -51,9 +53,9 @@ struct EngineState {
   Communicator& comm;           // the data axis
   Communicator& world;          // the same, or all ranks of the mesh
   const Mesh* const mesh;       // null where every rank has the whole model
-  std::vector<size_t> places;   // of each parameter: its storage
-  std::vector<int64_t> begins;  // and its first element in the storage's flat array
-  std::vector<int> users;       // of each unit: acquire minus release
+  std::vector<size_t> places;   // by parameter: index of its storage
+  std::vector<int64_t> begins;  // by parameter: its first element in the storage's flat array
+  std::vector<int> users;       // by unit: acquire() minus release()
   bool has_persistent = false;  // the last storage holds the small parameters of all units
   std::vector<Storage> storages;
   Residency residency;
@@ -61,7 +63,7 @@ struct EngineState {
   Mirrors mirrors;
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
-  class Snapshot* snapshot = nullptr;  // what reads the states, which wait to be overwritten
+  class Snapshot* snapshot = nullptr;  // null: none; a step waits for its reads
   int64_t micro_batches = 0, taken = 0, skipped = 0;
 };
 

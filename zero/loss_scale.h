@@ -10,38 +10,38 @@ namespace zg::zero {
 /// How the loss is scaled so that f16 gradients neither vanish nor overflow; DeepSpeed's keys,
 /// defaults and rules. Micikevicius et al. 2018, arXiv:1710.03740, section 3.2.
 struct LossScaleOptions {
-  double loss_scale = 0.0;  ///< > 0: this one for ever; 0: dynamic, as the rest says
+  double loss_scale = 0.0;  ///< > 0: constant; 0: dynamic, by the options below
   int initial_scale_power = 16;
   int64_t window = 1000;   ///< steps without an overflow after which the scale doubles
-  int64_t hysteresis = 2;  ///< the overflow, counted from the last refill, that first halves it
-  bool consecutive_hysteresis = false;  ///< refilled by every good step, not only by doubling
+  int64_t hysteresis = 2;  ///< the scale halves at this many overflows since the last refill
+  bool consecutive_hysteresis = false;  ///< refill after every good step, not only on doubling
   double min_loss_scale = 1.0;
 };
 ZG_API void validate(const LossScaleOptions& options);  ///< throws ConfigError
 
-/// The scale and the rules that change it. A small value.
+/// The scale and the rules that change it. Copyable.
 class ZG_API LossScaler {
  public:
-  LossScaler() = default;  ///< 1 for ever
+  LossScaler() = default;  ///< constant scale 1
   explicit LossScaler(const LossScaleOptions& options);
 
-  /// What a resumed run needs.
+  /// Saved in a checkpoint and restored when a run resumes.
   struct State {
     double scale = 1.0;
-    int64_t hysteresis = 1;      ///< left: overflows until the scale halves, this one included
+    int64_t hysteresis = 1;      ///< overflows left until the scale halves, including that one
     int64_t iteration = 0;       ///< updates so far
-    int64_t last_overflow = -1;  ///< the iteration of it
+    int64_t last_overflow = -1;  ///< iteration of the last overflow
     bool operator==(const State&) const = default;
   };
 
   double scale() const { return state_.scale; }
   bool dynamic() const { return dynamic_; }
   const State& state() const { return state_; }
-  /// A static scaler keeps its scale. ConfigError for numbers that no run can have.
+  /// A static scaler keeps its scale. ConfigError for numbers that no run can produce.
   void restore(const State& state);
 
-  /// After every step, taken or not. Returns DeepSpeed's line about an overflow, or nothing. Throws
-  /// Error, changing nothing, when an overflow finds the scale at its minimum.
+  /// Call it after every step, taken or skipped. Returns DeepSpeed's log line about an overflow, or
+  /// "". Throws Error and changes nothing when an overflow finds the scale at its minimum.
   std::string update(bool overflow);
 
  private:

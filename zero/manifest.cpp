@@ -20,15 +20,15 @@ using nlohmann::json;
 
 constexpr const char* format = "zerograd checkpoint";
 constexpr int version = 1, version_with_slices = 2;
-constexpr int deepest = 64;  // of a caller's config; what writes JSON follows its depth
+constexpr int deepest = 64;  // of a caller's config; the JSON writer recurses
 constexpr int64_t most_bytes = int64_t{1} << 30;
-constexpr int64_t largest_count = int64_t{1} << 53;  // sums of two do not overflow
+constexpr int64_t largest_count = int64_t{1} << 53;  // so that the sum of two does not overflow
 
 json extents_of(const Shape& shape) {
   return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
 }
 
-// The parser's own conversion takes 1e300 and -1 too.
+// The parser's own conversion also accepts 1e300 and -1.
 int64_t count_of(const json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{largest_count})
     throw FileError("expected a count up to 2^53, got " + value.dump().substr(0, 60));
@@ -45,7 +45,7 @@ Shape shape_of(const json& extents) {
 }
 
 std::string checksum_of(const json& manifest) {
-  const std::string text = manifest.dump();  // keys in order, so equal content is equal text
+  const std::string text = manifest.dump();  // keys are sorted, so equal content gives equal text
   return checksum(std::as_bytes(std::span(text)));
 }
 
@@ -62,8 +62,8 @@ json config_of(const CheckpointInfo& info) {
                     "'; expected a JSON object");
 }
 
-/// What lies between the marks, a count each: "12x3+4" with "x+" is 12, 3 and 4. Empty: it is not
-/// so.
+/// The counts between the marks: "12x3+4" with marks "x+" gives 12, 3 and 4. Empty if the text does
+/// not match.
 std::vector<int64_t> counts_of(std::string_view text, std::string_view marks) {
   std::vector<int64_t> counts;
   for (size_t i = 0; i <= marks.size(); ++i) {
@@ -79,7 +79,7 @@ std::vector<int64_t> counts_of(std::string_view text, std::string_view marks) {
   return text.empty() ? counts : std::vector<int64_t>();
 }
 
-// The parameter's own name may hold any character: what follows is read from the right.
+// The parameter's name may contain any character, so the name is parsed from the right.
 Manifest::Piece piece_of(const json& tensor) {
   const std::string name = tensor.at("name");
   const size_t at = name.rfind('@'), colon = name.rfind(':', at);
@@ -124,7 +124,8 @@ Manifest::Piece piece_of(const json& tensor) {
                   " is no part of its parameter " + parameter.str());
 }
 
-/// A slice of the parameter that has the piece's elements: else indices would leave it.
+/// Throws unless the piece's elements lie in the parameter: otherwise indices would be out of
+/// bounds.
 void check_place(const Manifest::Piece& piece, const Shape& parameter) {
   if (!piece.slice) {
     if (piece.offset > parameter.numel() || piece.shape.numel() > parameter.numel() - piece.offset)
@@ -217,7 +218,7 @@ Manifest parse(const std::string& text) {
   add_parameters(object.at("parameters"), manifest);
   add_pieces(object.at("tensors"), manifest);
   if (manifest.pieces.empty()) throw FileError("has no tensors; expected those of a model");
-  std::set<std::string> names;  // each tensor is read for each time that it is named
+  std::set<std::string> names;  // a duplicate name would be read twice
   for (const Manifest::Piece& piece : manifest.pieces) {
     const auto parameter = manifest.parameters.find(piece.parameter);
     if (parameter == manifest.parameters.end())
@@ -293,7 +294,7 @@ Manifest manifest_from(const std::string& text, const std::string& file) {
                     std::to_string(error.byte) + " of " + std::to_string(text.size()) +
                     " on: it was cut short or overwritten");
   } catch (const json::exception& error) {
-    // Behind the parser's own "[json.exception.out_of_range.403] ".
+    // Skips the parser's prefix "[json.exception.out_of_range.403] ".
     const std::string what = error.what();
     throw FileError("checkpoint: " + file + ": " + what.substr(what.find("] ") + 2) +
                     "; expected a manifest that save_checkpoint wrote");

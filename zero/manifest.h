@@ -13,42 +13,42 @@
 
 namespace zg::zero {
 
-/// The contents of a checkpoint's manifest.json; checkpoint_file.h says what it is.
+/// The contents of a checkpoint's manifest.json; checkpoint_file.h documents the format.
 struct Manifest {
   struct Piece {
     std::string parameter, state;
-    int64_t offset = 0;  ///< of its first element in the parameter, or in the slice of it
+    int64_t offset = 0;  ///< index of the first element in the parameter, or in its `slice`
     Shape shape;
     std::string file, checksum;
-    std::vector<std::string> blocks = {};  ///< checksums of block_elements each, where it has more
-    /// Of which part of the parameter it is, where that is no range of elements: columns of a
-    /// matrix, whose rows several tensor ranks share.
+    std::vector<std::string> blocks = {};  ///< checksums of block_elements each; empty: one block
+    /// The tensor slice of the parameter, if that is not a range of elements: columns of a matrix,
+    /// where several tensor ranks share each row.
     std::optional<Slice> slice = {};
 
-    /// PARAMETER:STATE@OFFSET, of a slice with /OUTERxEXTENTxINNER/BEGIN+ROWS behind it.
+    /// PARAMETER:STATE@OFFSET, for a slice followed by /OUTERxEXTENTxINNER/BEGIN+ROWS.
     ZG_API std::string name() const;
   };
 
   CheckpointInfo info;
-  std::optional<LossScaler::State> loss_scaler;  ///< of runs with a dynamic scale
+  std::optional<LossScaler::State> loss_scaler;  ///< only with a dynamic scale
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;
-  /// Of each shard: XXH3-128 of its bytes before the tensors. Empty: an older checkpoint.
+  /// By shard: XXH3-128 of the bytes before its tensors. Empty in an older checkpoint.
   std::map<std::string, std::string> headers;
-  /// The checksum of the manifest itself, once read: equal where all of two checkpoints is.
+  /// The checksum of the manifest itself, set by reading. Checkpoints with equal ones are equal.
   std::string checksum = {};
-  /// For each of the info's files: XXH3-128 of its contents. A manifest that was read has these and
-  /// not the contents, which CheckpointReader::info() reads.
+  /// For each of info.files: XXH3-128 of its contents. A manifest that was read has only these;
+  /// CheckpointReader::info() reads the contents.
   std::map<std::string, std::string> file_checksums;
 };
 
 /// ConfigError when info.config_json is not a JSON object.
 ZG_API std::string manifest_text(const Manifest& manifest);
-/// What one rank tells another about its shard: its parameters, pieces and header.
+/// One rank's message to rank 0 about its shard: parameters, pieces and header.
 std::string account_text(const Manifest& shard);
 void add_account(const std::string& text, Manifest& manifest);
-/// Of `path`/manifest.json. FileError when it is missing, damaged or of another format; what it
-/// says of shapes and places is checked, not what is in the files.
+/// Reads `path`/manifest.json. FileError when it is missing, damaged or of another format. It
+/// checks the shapes and offsets in the manifest, but opens no other file.
 ZG_API Manifest read_manifest(const std::string& path);
 Manifest manifest_from(const std::string& text, const std::string& file);  ///< file: for errors
 

@@ -8,24 +8,24 @@
 
 #include "zerograd/runtime/mesh.h"
 
-// What ranks that hold different parts of the model tell each other, as sums of integers: exact,
-// and of the same size whatever they hold.
+// Exchanges between ranks that hold different parts of the model, as sums of integers. They are
+// exact and of a fixed size.
 namespace zg::zero {
 
-/// i64 sums over all ranks of a mesh that differ from this one in stage and tensor rank alone. On a
-/// meta device zeros come back, after the same exchanges.
+/// Sums of i64 over the ranks of a mesh that differ from this one only in stage and tensor rank. On
+/// a meta device the result is zeros, after the same exchanges.
 std::vector<int64_t> sum_over_parts(std::span<const int64_t> own, const Mesh& mesh,
                                     const Device& device, const std::string& name);
 
-/// What one part of the model has to say of its gradients.
+/// Gradient summary of one part of the model (one pipeline stage and tensor rank).
 struct PartSums {
-  std::vector<int64_t> limbs;  ///< of the squares that it answers for
-  int index = -1;              ///< of its first parameter with a gradient that is not finite
-  std::string name;            ///< of that; up to 256 bytes of it arrive
+  std::vector<int64_t> limbs;  ///< sum of squares of the gradients counted on this rank
+  int index = -1;              ///< first parameter with a gradient that is not finite; -1: none
+  std::string name;            ///< name of that parameter; at most 256 bytes are sent
 };
 struct MeshSums {
   std::vector<int64_t> limbs;
-  std::optional<std::string> non_finite;  ///< of the lowest stage, the first of that
+  std::optional<std::string> non_finite;  ///< the first such parameter of the lowest stage
 };
 MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& device);
 

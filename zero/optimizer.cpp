@@ -19,12 +19,12 @@
 namespace zg::zero {
 namespace {
 
-/// What AdamW writes, and reads. Sums are absent where everybody's are needed, at stage 0.
+/// Tensors that AdamW reads and writes. At stage 0 `sums` is absent: gathered_sums() replaces it.
 enum { masters, moment1, moment2, low_precision, sums };
 using States = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
-/// Everybody's sums.
+/// The gradient accumulators of all ranks.
 Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,
                      Space space, Communicator& comm) {
   const PurposeScope purpose(device, Purpose::gradient);
@@ -37,8 +37,9 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
   return whole;
 }
 
-/// What AdamW updates in elements [begin, begin + gradients.numel()) of the storage's flat array:
-/// ranges of equal weight decay; single parameters where it matters which they are.
+/// Appends the tensors that AdamW updates in elements [begin, begin + gradients.numel()) of the
+/// storage's flat array: ranges of equal weight decay, or single parameters where the random bits
+/// of stochastic rounding depend on the parameter.
 void append(const Storage& storage, int64_t begin, const Tensor& gradients,
             const std::vector<Tensor>& states, const AdamOptions& options,
             std::vector<AdamTensor>& to) {
@@ -60,7 +61,7 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
       append_part(range.begin, range.numel(), range.decay);
     return;
   }
-  // The random bits are those of an element of the whole model's parameter.
+  // The random bits depend on the element's index in the parameter of the whole model.
   for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
     const Slice& slice = piece.parameter->slice;
     for (int64_t done = 0; done < piece.numel();) {
@@ -98,9 +99,9 @@ States states_of(const Storage& storage) {
           own ? storage.sums : Tensor()};
 }
 
-/// ZeRO-Offload: states that rest with the host of an accelerator are updated by its CPU, which
-/// fetches sums and returns values. Through the bus go 6 bytes of an element in bf16; from the
-/// device it would be the states, both ways.
+/// ZeRO-Offload: the CPU updates states that rest on the accelerator's host. It reads gradient
+/// accumulators from the device and writes values to it: 6 bytes for each element in bf16. An
+/// update on the device would transfer the states in both directions.
 bool is_updated_by_host(const Storage& storage) {
   return storage.moment1 && storage.moment1.buffer()->space() != Space::device &&
          storage.moment1.device().traits().backend != Device::Type::cpu;
@@ -115,7 +116,7 @@ Streaming::Lane lane_of(const Storage& storage, const States& states, size_t sta
           .state = state_names[state]};
 }
 
-/// How many elements of a storage are taken at a time: kernels cut its ranges at multiples of the
+/// Number of elements of a storage that are updated at a time. Chunks end on multiples of the
 /// alignment.
 int64_t step_of(int64_t numel, bool streams, const Config& config) {
   return streams ? std::min(FlatUnit::aligned(config.offload.sub_group_size), numel) : numel;
@@ -130,7 +131,7 @@ int64_t step_of(const Storage& storage, const Config& config) {
   return step_of(storage.state_numel, streams(storage), config);
 }
 
-/// The states of all storages, in the order of the update. A skipped step moves the same bytes.
+/// Streams the states of all storages in update order. A skipped step moves the same bytes.
 Streaming stream_states(std::span<const Storage> storages, const Config& config,
                         const Device& device) {
   std::vector<Streaming::Part> parts;
@@ -161,19 +162,21 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
   const int64_t parameters = static_cast<int64_t>(store.parameters().size());
   constexpr int64_t limb_count = SumOfSquares::limb_count;
   const Tensor sums = Tensor::zeros({limb_count + parameters}, DType::i64, device);
-  // Another tensor rank counts what is a replica here; an overflow is one wherever it is seen.
+  // Replicas are counted on another tensor rank. An overflow is reported on every rank that sees
+  // it.
   const bool has_replicas =
       std::any_of(store.parameters().begin(), store.parameters().end(),
                   [](const auto& parameter) { return parameter->copy == Copy::replica; });
   const Tensor uncounted =
       has_replicas ? Tensor::zeros({limb_count}, DType::i64, device) : Tensor();
   std::vector<Streaming::Part> parts;
-  std::vector<const Parameter*> parameter_of;  // each part
+  std::vector<const Parameter*> parameter_of;  // by chunk in `parts`
   for (const Storage& storage : storages)
     for (size_t i = 0; i < storage.pieces.size(); ++i) {
       if (!storage.folded[i]) continue;
       const FlatUnit::Piece& piece = storage.pieces[i];
-      // With the padding behind it, which is zero: whole granules.
+      // Includes the padding after the piece, which is zero, so the range is a multiple of the
+      // alignment.
       const int64_t end = piece.begin + FlatUnit::aligned(piece.numel());
       const int64_t step = step_of(end - piece.begin, in_file(storage.sums), config);
       for (int64_t begin = piece.begin; begin < end; begin += step) {
@@ -221,9 +224,9 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
   HostStream host(device);
-  device.compute().synchronize();  // sums are there, for the CPU to read them
+  device.compute().synchronize();  // the CPU reads the gradient accumulators
   Streaming streaming = stream_states(storages, config, device);
-  std::vector<AdamTensor> together;  // of all storages for whose update nothing waits
+  std::vector<AdamTensor> together;  // tensors of all storages that can be updated in one call
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const bool by_host = is_updated_by_host(storage);
@@ -250,7 +253,7 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
         kernels::cast({.x = states[masters], .y = states[low_precision]}, stream);
       streaming.keep();
     }
-    if (by_host) streaming.finish();  // what is gathered next is on the device
+    if (by_host) streaming.finish();  // the gather below reads the values on the device
     if (gathers)
       gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);

@@ -8,16 +8,16 @@
 
 namespace zg::zero {
 
-/// Whether it has gradient sums and optimizer states here: a mirror's value rests as a frozen one's
-/// does, though the tape gives it gradients.
+/// Whether it has gradient accumulators and optimizer states here. A mirror has none, although the
+/// tape computes its gradients.
 inline bool is_updated(const Parameter& parameter) {
   return parameter.trainable && parameter.copy != Copy::mirror;
 }
 
-/// The trainable or the frozen ones of some parameters laid end to end in one flat array, cut into
-/// equal shards. Pure arithmetic. Each parameter starts on a multiple of `alignment` elements, and
-/// shard borders lie on multiples of it too, so that where a parameter starts does not depend on
-/// `world`. Parameters with weight decay come first: AdamW then runs over two ranges at most.
+/// The trainable or the frozen ones of some parameters, concatenated in one flat array and cut into
+/// equal shards. Pure arithmetic. Parameters and shards start on multiples of `alignment` elements,
+/// so the start of a parameter does not depend on `world`. Parameters with weight decay come first:
+/// AdamW then runs over at most two ranges.
 struct FlatUnit {
   static constexpr int64_t alignment = 64;  // elements: a cache line even of bytes
   static constexpr int64_t aligned(int64_t n) {
@@ -28,17 +28,17 @@ struct FlatUnit {
 
   struct Piece {
     const Parameter* parameter;
-    size_t position;     ///< of the parameter in the list it came from
-    int64_t begin;       ///< in the flat array, or in the part that was asked for
+    size_t position;     ///< index of the parameter in the list that the array was made from
+    int64_t begin;       ///< in the flat array, or in the range passed to within()
     int64_t end;         ///< begin + its number of elements
-    int64_t offset = 0;  ///< of its first element in the parameter; not 0 only where a shard cuts
+    int64_t offset = 0;  ///< of the first element in the parameter; not 0 only after a shard border
 
     int64_t numel() const { return end - begin; }
   };
 
-  /// Neighbouring pieces of equal weight decay with the padding between and after them.
+  /// Adjacent pieces of equal weight decay with the padding between and after them.
   struct Range {
-    int64_t begin, end;  ///< in the part; multiples of alignment
+    int64_t begin, end;  ///< relative to `first` of ranges(); multiples of alignment
     bool decay;
 
     int64_t numel() const { return end - begin; }
@@ -52,7 +52,7 @@ struct FlatUnit {
   ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1);
   int64_t shard_numel() const { return padded / world; }
   int64_t shard_begin(int rank) const { return rank * shard_numel(); }
-  /// What falls into elements [first, last), in places of that part. Empty parameters are in none.
+  /// The pieces in elements [first, last), relative to `first`. Empty parameters have no piece.
   ZG_API std::vector<Piece> within(int64_t first, int64_t last) const;
   ZG_API std::vector<Range> ranges(int64_t first, int64_t last) const;
   std::vector<Piece> shard(int rank) const {

@@ -11,8 +11,8 @@
 namespace zg::zero {
 namespace {
 
-// Runs on the communication worker, on a peer's memory: launched without the checks that it has
-// passed already, and without scratch.
+// Runs on the communication worker, on a peer's memory. The arguments were checked before, so this
+// launches the kernel without checks and without scratch.
 void fold_piece(const Tensor& piece, const Tensor& sums, bool first, Stream& stream) {
   const FoldGradient args{.leaf = piece, .sum = sums, .rounding = piece.dtype(), .first = first};
   kernels::fold_gradient.select(stream.type())(args, {}, stream);
@@ -23,7 +23,7 @@ const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter
                        [&](const FlatUnit::Piece& piece) { return piece.parameter == parameter; });
 }
 
-// The next fold is the first since the last step.
+// Whether the next fold is the first since the last step.
 bool is_fresh(const Storage& storage) { return storage.folded.empty() || !storage.folded[0]; }
 
 }  // namespace
@@ -59,7 +59,7 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
     Tensor leaf;
     bool first;
   };
-  std::vector<Fold> folds;  // into sums in a file
+  std::vector<Fold> folds;  // into accumulators that are in a file
   std::vector<Streaming::Part> parts;
   const auto fold = [&](const Fold& part, const Tensor& sum) {
     kernels::fold_gradient(
@@ -70,7 +70,7 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
     const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
-    // One rank holds the whole array, so pieces of the array and of its shard are the same.
+    // One rank holds the whole array, so the pieces of the array and of its shard are the same.
     const size_t index = static_cast<size_t>(
         std::find_if(storage.pieces.begin(), storage.pieces.end(),
                      [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
@@ -116,7 +116,7 @@ void Reducer::leave(std::unique_ptr<Streaming> sums) {
 Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
   for (Leaf& leaf : filling_)
     if (leaf.storage == &storage) return leaf;
-  wait_for(1);  // one on its way while the next is filled
+  wait_for(1);  // one leaf is in flight while the next is filled
   filling_.push_back({&storage, {storage, device_}, -1, nullptr});
   if (in_file(storage.sums))
     filling_.back().sums = stream({{{.tensor = storage.sums,
@@ -162,7 +162,7 @@ void Reducer::wait_for(size_t in_flight) {
 }
 
 void Reducer::finish() {
-  // What is only lent belongs to a tape that is still to be walked.
+  // A leaf without gradients whose memory is lent belongs to a tape that has not run backward yet.
   std::erase_if(filling_, [](const Leaf& leaf) {
     return leaf.gradients.is_empty() && !leaf.gradients.is_lent();
   });

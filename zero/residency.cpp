@@ -44,7 +44,7 @@ void Residency::finish() noexcept {
     try {
       if (states_[index].gathering) complete(index);
     } catch (...) {
-      // The group has failed: its worker is done with the buffer, and the next call says why.
+      // the group has failed: its worker no longer uses the buffer, and the next call reports it
     }
     evict(index);
   }
@@ -57,7 +57,7 @@ void Residency::acquire(size_t index) {
     return;
   }
   order_.push_back(index);
-  // What is being gathered ahead is not Evictable: it has not been used yet.
+  // A storage that is being prefetched is not Evictable: no unit has used it yet.
   for (size_t other = 0; other < states_.size(); ++other)
     if (other != index && states_[other].users == 0 && !states_[other].gathering) evict(other);
   if (!storages_[index].trainable.whole && !storages_[index].frozen.whole) gather(index);
@@ -94,7 +94,7 @@ void Residency::gather(size_t index) {
   }
 }
 
-// The shards are in memory: every rank's to every rank, or to the device.
+// Gathers every rank's shard to every rank, or copies it to the device. The shards are in memory.
 void Residency::exchange(size_t index) {
   Storage& storage = storages_[index];
   State& state = states_[index];

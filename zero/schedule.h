@@ -9,8 +9,8 @@
 
 namespace zg::zero {
 
-/// How the learning rate goes. Those with DeepSpeed's names have DeepSpeed's values. The range test
-/// and the cycle are of Smith 2018, arXiv:1803.09820.
+/// The learning rate as a function of the step. Kinds with DeepSpeed's names compute DeepSpeed's
+/// values. The range test and the cycle are from Smith 2018, arXiv:1803.09820.
 enum class ScheduleKind : uint8_t {
   none,              ///< `rate` always
   warmup_lr,         ///< up from warmup_min_lr to rate, then rate
@@ -27,7 +27,7 @@ ZG_API const char* name_of(ScheduleKind kind);
 ZG_API ScheduleKind schedule_kind(const std::string& name);  ///< throws ConfigError: lists them
 ZG_API bool is_deepspeed_warmup(ScheduleKind kind);          ///< one of DeepSpeed's three
 ZG_API bool decays(ScheduleKind kind);                       ///< ends at total_num_steps
-/// Its places are numbers of samples: a step of more of them moves it further.
+/// It is indexed by samples instead of steps, so a larger batch moves it further in one step.
 ZG_API bool counts_samples(ScheduleKind kind);
 
 enum class WarmupType : uint8_t {
@@ -35,21 +35,21 @@ enum class WarmupType : uint8_t {
   linear  ///< i / warmup_num_steps
 };
 
-/// Of LRRangeTest: rate * (1 + step_rate * step / step_size), in whole step sizes if staircase.
+/// For LRRangeTest: rate * (1 + step_rate * step / step_size); staircase: whole step sizes only.
 struct RangeTestOptions {
   int64_t step_size = 2000;
   double step_rate = 1.0;
   bool staircase = false;
 };
 
-/// Of OneCycle. After n decay_step_size of decay the rate is cycle_min_lr / (1 + decay_lr_rate * n)
-/// and beta1 cycle_max_mom * (1 + decay_mom_rate * n).
+/// For OneCycle. After n decay_step_size of decay the rate is cycle_min_lr / (1 + decay_lr_rate *
+/// n) and beta1 cycle_max_mom * (1 + decay_mom_rate * n).
 struct OneCycleOptions {
   double cycle_min_lr = 0.0;
   double decay_lr_rate = 0.0;
   int64_t cycle_first_step_size = 2000, cycle_second_step_size = 2000;
   int64_t decay_step_size = 0;  ///< 0: no decay
-  bool cycle_momentum = true;   ///< beta1 goes too, and beta2 is 0.99
+  bool cycle_momentum = true;   ///< beta1 changes too, and beta2 is 0.99
   double cycle_min_mom = 0.8, cycle_max_mom = 0.9;
   double decay_mom_rate = 0.0;
 };
@@ -58,20 +58,21 @@ enum class DecayStyle : uint8_t { linear, cosine, constant };
 ZG_API const char* name_of(DecayStyle style);
 ZG_API DecayStyle decay_style(const std::string& name);  ///< throws ConfigError: lists them
 
-/// Of AnnealingLR, with the names of Megatron's arguments.
+/// For AnnealingLR, with the names of Megatron's arguments.
 struct AnnealingOptions {
   int64_t lr_warmup_samples = 0;
-  int64_t lr_decay_samples = 0;  ///< where min_rate is reached, the warm-up included
+  int64_t lr_decay_samples = 0;  ///< min_rate is reached here; includes the warm-up
   DecayStyle lr_decay_style = DecayStyle::linear;
 };
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::none;
-  /// The highest: DeepSpeed's warmup_max_lr, cycle_max_lr; of LRRangeTest the lowest, its min_lr.
+  /// The highest rate (DeepSpeed's warmup_max_lr, cycle_max_lr); for LRRangeTest the lowest
+  /// (min_lr).
   double rate = 1e-3;
-  int64_t warmup_num_steps = 0;              ///< DeepSpeed's three take at least 2
-  int64_t total_num_steps = 0;               ///< of all that decay: where they end
-  WarmupType warmup_type = WarmupType::log;  ///< of DeepSpeed's three
+  int64_t warmup_num_steps = 0;              ///< DeepSpeed's three kinds take at least 2
+  int64_t total_num_steps = 0;               ///< end of every kind that decays
+  WarmupType warmup_type = WarmupType::log;  ///< for DeepSpeed's three kinds
   double warmup_min_lr = 0.0;                ///< WarmupLR, WarmupDecayLR
   double warmup_min_ratio = 0.0;             ///< WarmupCosineLR
   double cos_min_ratio = 0.0001;             ///< WarmupCosineLR
@@ -83,18 +84,19 @@ struct ScheduleOptions {
 /// Throws ConfigError. DeepSpeed only warns when total_num_steps < warmup_num_steps; so it passes.
 ZG_API void validate(const ScheduleOptions& options);
 
-/// The rate by place alone: there is no state to save.
+/// Computes the rate from the step index alone: there is no state to save.
 class ZG_API Schedule {
  public:
   explicit Schedule(const ScheduleOptions& options);
 
-  /// Of the k-th optimizer step that is taken, k from 0: skipped steps do not count. DeepSpeed
-  /// moves a schedule after a step and starts it at iteration -1, so its warm-ups use iteration
-  /// k - 1: step 0 runs at the lowest rate, and so does step 1, where ln(1) = 0. Where it counts
-  /// samples, k is those of the steps taken before: Megatron's scheduler too moves by a step's
-  /// samples after the step, unless that was skipped, so its first step runs at rate 0.
+  /// The rate of the k-th optimizer step that is taken, k from 0; skipped steps do not count.
+  /// DeepSpeed advances a schedule after a step and starts at iteration -1, so its warm-ups use
+  /// iteration k - 1. Step 0 runs at the lowest rate, and so does step 1, because ln(1) = 0. If
+  /// counts_samples(), k is the number of samples in the steps taken before. Megatron's scheduler
+  /// also advances by a step's samples after the step, unless it was skipped, so its first step
+  /// runs at rate 0.
   double rate(int64_t k) const;
-  /// Of the same step, where the schedule has them instead of the optimizer.
+  /// Betas of the same step. Absent unless the schedule sets them; then the optimizer's apply.
   std::optional<Betas> betas(int64_t k) const;
 
  private:

@@ -5,13 +5,13 @@
 
 #include "zerograd/autograd/parameter.h"
 
-// What parts of one parameter have in common. Pure arithmetic.
+// The elements that two slices of one parameter share. Pure arithmetic.
 namespace zg::zero {
 
 inline Slice whole_slice(int64_t numel) { return {.extent = numel, .rows = numel}; }
 
-/// Calls f(i, j, count) for every run of elements of the whole that lies in elements [first, last)
-/// of part `a`, from i on, and in part `b`, from j on. In rising i.
+/// Calls f(i, j, count) for each contiguous run of elements that elements [first, last) of slice
+/// `a` share with slice `b`. The run starts at element i of `a` and element j of `b`. In rising i.
 template <class F>
 void for_each_common(const Slice& a, int64_t first, int64_t last, const Slice& b, const F& f) {
   const int64_t block = b.extent * b.inner, low = b.begin * b.inner, high = low + b.rows * b.inner;

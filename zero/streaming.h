@@ -10,10 +10,10 @@
 
 namespace zg::zero {
 
-/// Parts of tensors that are computed on one after the other, of which some are in a file, or in an
-/// accelerator's memory while the CPU computes. Those go through two sets of buffers on the host:
-/// while one set is computed on, the other is filled with what comes next, and before that emptied
-/// of what was.
+/// Iterates over chunks of tensors, some of which rest in a file, or in an accelerator's memory
+/// while the CPU computes. Those chunks go through two sets of host buffers. While the caller
+/// computes on one set, the results in the other are written back and the next chunk is read into
+/// it.
 class Streaming {
  public:
   /// Tensors that are computed on together; absent ones keep their place.
@@ -21,8 +21,8 @@ class Streaming {
     Tensor tensor;
     bool loads = true;     ///< else it is only written
     bool saves = true;     ///< else it is only read
-    bool to_host = false;  ///< the CPU computes on it; it waits for what the device has queued
-    /// In a trace it is called both; they outlive the streaming.
+    bool to_host = false;  ///< computed on by the CPU, after the work queued on the device
+    /// Its name in a trace. Both strings must outlive the streaming.
     std::string_view unit = {}, state = {};
 
     bool moves() const;  ///< it goes through a buffer
@@ -34,11 +34,12 @@ class Streaming {
   ~Streaming();  ///< waits for what is under way, without its errors: the buffers go
   Streaming(const Streaming&) = delete;
 
-  /// The next part, all of it in memory.
+  /// The next chunk. All of its tensors are in memory.
   const std::vector<Tensor>& next();
-  /// What next() gave is computed: what of it is in a file is on its way there.
+  /// Call it when the computation on the chunk from next() is queued or done. It starts the writes
+  /// to the file.
   void keep();
-  /// All that was kept is where it belongs, and the buffers may go.
+  /// Waits until every chunk given to keep() is written back. After it the buffers may be freed.
   void finish();
 
  private:
@@ -53,8 +54,8 @@ class Streaming {
   size_t next_ = 0;
   std::vector<Tensor> current_;
   std::array<Buffers, 2> buffers_;
-  std::array<SwapTicket, 2> ready_{};    // after it, the set is filled, or empty to be filled
-  std::array<SwapTicket, 2> written_{};  // after it, the drive has what the set was left with
+  std::array<SwapTicket, 2> ready_{};    // after it the set is filled, or free to be filled
+  std::array<SwapTicket, 2> written_{};  // after it the set's results are on the disk
   SwapTicket last_ = 0;
   std::unique_ptr<Stream> copies_;  // to and from an accelerator, in order; null: there are none
   /// The copies since the last await_copies(), for a trace.

@@ -29,48 +29,48 @@ struct MicroBatch {
   Var input;  ///< in a pipeline: the output of the stage before; absent on the first
 };
 
-/// The model and its data, as functions. A trainer knows no model.
+/// The model and its data, as functions. The trainer itself does not depend on a model.
 struct TrainerTask {
   /// Makes the tensors of a micro-batch (its `tensors` are still empty). May be absent.
   std::function<std::vector<Tensor>(const MicroBatch& batch)> batch = {};
   /// The mean loss over the micro-batch, of one element; in a pipeline the output of this rank's
   /// stage, on the last stage the loss.
   std::function<Var(Tape& tape, const MicroBatch& batch)> forward = {};
-  /// In a pipeline: the tensor that passes between stages, for so many samples.
+  /// In a pipeline: the tensor sent between stages, for the given number of samples.
   std::function<StageOutput(int64_t samples)> between = {};
 };
 
 struct TrainerOptions {
   int64_t micro_batch = 1;   ///< samples of a micro-batch
   int64_t accumulation = 1;  ///< micro-batches of each rank in a step, once the batch is whole
-  BatchRampup rampup = {};   ///< how the batch grows to micro_batch * accumulation * data ranks
-  int64_t steps = 0;         ///< run() ends when so many were attempted, before a resume included
+  BatchRampup rampup = {};   ///< batch growth up to micro_batch * accumulation * data ranks
+  int64_t steps = 0;  ///< run() ends after so many attempted steps, with those before a resume
   ScheduleOptions schedule = {};
   PipelineSchedule pipeline = PipelineSchedule::one_f_one_b;
-  /// Where checkpoints go, and which are kept. Absent: nothing is saved. `loss_of` may be absent:
-  /// the trainer knows how it keeps the loss.
+  /// Directory and retention of checkpoints. Absent: nothing is saved. `loss_of` may be absent: the
+  /// trainer knows where a checkpoint stores the loss.
   std::optional<CheckpointDirectory::Options> checkpoints = {};
-  int64_t save_interval = 0;  ///< steps between saves; 0: only the end of the run is saved
-  int64_t stop_interval = 0;  ///< run() ends after each multiple of so many steps; 0: it does not
+  int64_t save_interval = 0;  ///< steps between saves; 0: save only at the end
+  int64_t stop_interval = 0;  ///< run() ends after each multiple of this many steps; 0: never
   std::shared_ptr<Trace> trace = {};  ///< records the steps [trace_first, trace_end)
   int64_t trace_first = 0, trace_end = 0;
 };
 
-/// Where a run is, beside the engine's own state. A checkpoint keeps it.
+/// Progress of a run, in addition to the engine's state. Saved in a checkpoint.
 struct TrainerPosition {
   int64_t samples = 0;          ///< consumed by all ranks
-  int64_t skipped_samples = 0;  ///< those of steps that were skipped
+  int64_t skipped_samples = 0;  ///< those of skipped steps
   int64_t micro_batches = 0;    ///< consumed by all ranks
-  /// Compared where not all checkpoints are kept: the last step's mean loss, or what set_score()
-  /// was given. NaN: unknown.
+  /// Ranks checkpoints for retention: the last step's mean loss, or the value of set_score(). NaN:
+  /// unknown.
   double score = std::numeric_limits<double>::quiet_NaN();
 };
 
 /// One step that was attempted.
 struct TrainedStep {
   int64_t step = 0;           ///< counted from 0
-  int64_t micro_batches = 0;  ///< of each rank
-  int64_t samples = 0;        ///< of all ranks
+  int64_t micro_batches = 0;  ///< by each rank
+  int64_t samples = 0;        ///< by all ranks
   double loss = 0.0;          ///< mean over all micro-batches of all ranks
   double rate = 0.0;
   StepResult result;
@@ -79,11 +79,11 @@ struct TrainedStep {
 /// Points of a step that an observer is called at, in this order.
 enum class TrainerMoment : uint8_t {
   step_begins,
-  batch_ready,       ///< of each micro-batch: `tensors` are there
-  forward_done,      ///< of each micro-batch
-  backward_begins,   ///< of each micro-batch
-  backward_done,     ///< of each micro-batch
-  gradients_ready,   ///< Engine::read(State::gradient) gives their sums
+  batch_ready,       ///< for each micro-batch: `tensors` are filled
+  forward_done,      ///< for each micro-batch
+  backward_begins,   ///< for each micro-batch
+  backward_done,     ///< for each micro-batch
+  gradients_ready,   ///< Engine::read(State::gradient) returns the accumulated gradients
   optimizer_begins,  ///< in the phase "step"
   step_done
 };
@@ -95,13 +95,13 @@ struct TrainingEnd {
     stopped,   ///< TrainerHooks::stop
     given_up   ///< TrainerHooks::give_up, within a step
   } reason = Reason::finished;
-  int stop = 0;       ///< stopped: what the hook returned
-  bool saved = true;  ///< of run()'s result: the last save succeeded, or nothing is saved
+  int stop = 0;       ///< the hook's result, for Reason::stopped
+  bool saved = true;  ///< by run(): the last save succeeded, or nothing is saved
 };
 
-/// A function of the task or a hook throws it to end the run, on all ranks at the same point.
-/// Before the optimizer has begun the step is given up, as by TrainerHooks::give_up. In a pipeline
-/// it is a ConfigError within a micro-batch, where stages are at different points.
+/// Thrown by a function of the task or by a hook, on all ranks at the same point, to end the run.
+/// Before the optimizer has begun, the step is dropped as by TrainerHooks::give_up. In a pipeline
+/// it is a ConfigError within a micro-batch, because stages are at different points.
 struct StopTraining {};
 
 /// Called on every rank. Each may be absent.
@@ -109,30 +109,31 @@ struct TrainerHooks {
   std::function<void(int64_t step)> before_step = {};
   /// Validation, metrics, output. Before the step is saved.
   std::function<void(const TrainedStep& step)> after_step = {};
-  /// Asked after each step: 1 to 5 ends the run on all ranks where any rank says so, the smallest
-  /// first. 5 counts on rank 0 only. 0: the run goes on.
+  /// Called after each step. A result from 1 to 5 on any rank ends the run on all ranks; the
+  /// smallest one is reported. 5 counts on rank 0 only. 0: the run continues.
   std::function<int()> stop = {};
-  /// Asked before each micro-batch, in the same order on all ranks, which must answer alike. True:
-  /// the step is given up, and the engine is as it was before.
+  /// Called before each micro-batch, in the same order on all ranks, which must return the same
+  /// value. True: the step is dropped, and the engine is as it was before the step.
   std::function<bool()> give_up = {};
-  /// Once, when no more steps follow and the last one is not saved yet.
+  /// Called once, when no more steps follow, before the last one is saved.
   std::function<void(const TrainingEnd& end)> ended = {};
   std::function<void(TrainerMoment moment, const MicroBatch& batch)> observe = {};
-  /// The outcome of each save. Absent: `warn` is told of failures.
+  /// The result of each save. Absent: failures go to `warn`.
   CheckpointDirectory::Report saved = {};
   /// Saves that failed, damaged checkpoints that resume() passed over, older ones that could not be
   /// removed. Absent: they are printed on stderr.
   CheckpointDirectory::Warn warn = {};
-  /// A program that keeps settings of its own in a checkpoint gives both: `describe` puts position
-  /// and settings into CheckpointInfo (counters are filled in after it), `position_of` reads the
-  /// position back. Absent: config_json is {"schema":"zerograd.trainer/1", ...} with the position.
+  /// For a program that keeps its own settings in a checkpoint; set both. `describe` writes
+  /// position and settings to CheckpointInfo (the trainer sets the counters afterwards).
+  /// `position_of` reads the position. Absent: config_json is {"schema":"zerograd.trainer/1", ...}
+  /// with the position.
   std::function<CheckpointInfo(const TrainerPosition& position)> describe = {};
   std::function<TrainerPosition(const CheckpointInfo& info, const std::string& path)> position_of =
       {};
 };
 
-/// Trains: micro-batches, learning rate, batch ramp-up, stops, checkpoints. Clipping, loss scale,
-/// precision and offload are the engine's (zero/config.h).
+/// Training loop: micro-batches, learning rate, batch ramp-up, stops, checkpoints. The engine does
+/// clipping, loss scale, precision and offload (zero/config.h).
 ///
 ///   zero::Trainer trainer(engine,
 ///       {.micro_batch = 8, .accumulation = 2, .steps = 1000, .schedule = {.rate = 3e-4},
@@ -146,42 +147,42 @@ struct TrainerHooks {
 ///   trainer.resume("runs/a");
 ///   trainer.run();
 ///
-/// Data ranks take the micro-batches of a step in turn, so that the samples of a step and the bits
-/// of its result do not depend on the number of ranks. On a device without memory (runtime/plan.h)
-/// it takes the memory and makes the exchanges of a run. Every call is collective.
+/// Data ranks take the micro-batches of a step in turn, so the samples of a step and the bits of
+/// its result do not depend on the number of ranks. On a device without memory (runtime/plan.h) it
+/// counts the memory and the exchanges of a run. Every call is collective.
 ///
-/// It does not lock the directory of its checkpoints. A program that may be started twice makes a
-/// DirectoryLock on rank 0, which keeps the other one out.
+/// It does not lock its checkpoint directory. A program that may be started twice makes a
+/// DirectoryLock on rank 0, so that the second process stops with an error.
 class ZG_API Trainer {
  public:
-  /// The engine must outlive it. ConfigError for options that do not go together.
+  /// The engine must outlive the trainer. ConfigError for inconsistent options.
   Trainer(Engine& engine, TrainerOptions options, TrainerTask task, TrainerHooks hooks = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Goes on from a step_N, or from the newest of a directory that verifies. False: the directory
-  /// has no checkpoint, or is not there, and the run starts afresh. Options may differ from those
-  /// of the run that saved; they are not compared. FileError.
+  /// Continues from a step_N, or from the newest of a directory that verifies. False: the directory
+  /// has no checkpoint or does not exist, and the run starts from the beginning. Options are not
+  /// compared with those of the saved run. FileError.
   bool resume(const std::string& path);
-  /// Goes on from a checkpoint that is open. All ranks open the same one.
+  /// Continues from an open checkpoint. All ranks must open the same one.
   void resume(const CheckpointReader& checkpoint);
 
-  /// Steps until one of TrainingEnd's reasons, and saves the end. A failed save ends nothing.
+  /// Runs steps until one of TrainingEnd's reasons, then saves. A failed save does not end the run.
   TrainingEnd run();
-  /// One step. Absent: TrainerHooks::give_up or StopTraining ended it.
+  /// Runs one step. Absent: TrainerHooks::give_up or StopTraining ended it.
   std::optional<TrainedStep> step();
-  /// Saves now, unless this step is saved. False: it failed, or a save before that was still being
-  /// written did. ConfigError without TrainerOptions::checkpoints.
+  /// Saves now, unless this step is saved already. False: this save failed, or an earlier one that
+  /// was still being written failed. ConfigError without TrainerOptions::checkpoints.
   bool save();
-  /// From now on retention compares this, a validation loss for instance. Smaller is better.
+  /// Sets the score for retention, for example a validation loss. Smaller is better.
   void set_score(double score);
 
   const TrainerPosition& position() const;
-  int64_t next_samples() const;        ///< of the next step, all ranks
-  int64_t next_micro_batches() const;  ///< of the next step, each rank
+  int64_t next_samples() const;        ///< of the next step, on all ranks
+  int64_t next_micro_batches() const;  ///< of the next step, on each rank
   double next_rate() const;
-  /// What save() writes beside the tensors.
+  /// The non-tensor contents that save() writes.
   CheckpointInfo checkpoint_info() const;
 
  private:

@@ -15,14 +15,14 @@ namespace fs = std::filesystem;
 
 std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
 
-/// For people and their scripts; whoever loads takes the newest that verifies.
+/// For people and their scripts. Loading ignores it and takes the newest checkpoint that verifies.
 void write_latest(const std::string& directory, const std::string& name) {
   const std::string unfinished = directory + "/" + unfinished_prefix + latest_name;
   try {
     write_text(unfinished, name);
     rename_over(unfinished, directory + "/" + latest_name);
     sync_directory(directory);
-  } catch (const FileError&) {  // it is no part of the checkpoint, which is there
+  } catch (const FileError&) {  // ignored: the checkpoint is complete without this file
   }
 }
 
@@ -33,7 +33,7 @@ void remove_unfinished(const std::string& directory) noexcept try {
     std::error_code ignored;
     if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
   }
-} catch (const std::exception&) {  // it takes room and nothing else
+} catch (const std::exception&) {  // ignored: a folder that remains only takes disk space
 }
 
 UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
@@ -41,7 +41,7 @@ UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
   make_directories(directory_);
   remove_unfinished(directory_);
   std::error_code error;
-  // What a killed process left there must not pass for a part of this one.
+  // Files of a killed process must not become part of this checkpoint.
   if (!fs::create_directory(path_, error) && !error)
     error = std::make_error_code(std::errc::file_exists);
   check(error, "create", path_);

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr int64_t bucket_elements = int64_t{1} << 20;
 
-/// What this rank's part of the model answers for.
+/// CBOR that lists the parameters that this rank owns, with shape and slice.
 std::string description_of(const ParameterStore& store) {
   json parameters = json::array();
   for (const auto& [name, parameter] : store.by_name()) {
@@ -45,7 +45,7 @@ void WholeModel::describe() {
   const std::string own = description_of(engine.store);
   const Mesh* mesh = engine.mesh;
   if (!mesh) return add(own, 0, 0);
-  // Each part's length, then its text from one of the ranks that have the part.
+  // Exchange the length of each rank's text, then each text from one of the ranks that have it.
   const MeshShape& shape = mesh->shape;
   std::vector<int64_t> lengths(static_cast<size_t>(shape.pipeline * shape.tensor));
   const auto index_of = [&](int stage, int tensor_rank) {
@@ -114,7 +114,7 @@ Tensor WholeModel::gather(const Parameter& parameter, Engine::State state) {
   Storage& storage = engine_.storage_of(parameter);
   Gathered& last = gathered_[engine_.is_persistent(parameter)];
   if (last.storage != &storage || last.is_updated != is_updated(parameter)) {
-    last = {};  // before the next one is there
+    last = {};  // free the buffers before the next ones are allocated
     last = {&storage, is_updated(parameter),
             engine_.whole_state(storage, is_updated(parameter), state)};
   }
@@ -144,14 +144,14 @@ void WholeModel::visit(const std::string& name, Engine::State state, const Visit
   const Entry& entry = entries_.at(name);
   if (entry.shape.numel() == 0) return;
   const Mesh* mesh = engine_.mesh;
-  Tensor own;  // of this rank's part
+  Tensor own;  // this rank's slice
   for (const Part& part : entry.parts)
     if (!mesh || (part.stage == mesh->stage && part.tensor_rank == mesh->tensor_rank))
       own = gather(*engine_.store.find(name), state);
   const Slice& any = entry.parts.front().slice;
   const int64_t block = any.extent * any.inner;
   if (entry.parts.size() == 1 || block > bucket_elements) {
-    // A part's run of a block at a time, or less.
+    // Read one block at a time, or this rank's slice of a block.
     for (int64_t i = 0; i < any.outer; ++i)
       for (const Part& part : entry.parts) {
         const int64_t run = part.slice.rows * part.slice.inner;

@@ -34,7 +34,7 @@ Tensor row_gradients(const BackwardPass& pass, const Tensor& count, int64_t rows
   return dloss;
 }
 
-/// What the loss kernels write for each row.
+/// Outputs of the loss kernels, one element for each row.
 struct RowLosses {
   Tensor loss, log_sum;
 };

@@ -2,7 +2,8 @@
 
 #include "zerograd/autograd/tape.h"
 
-// What mean losses over targets are made of, whoever has the logits.
+// Shared by all losses that are means over targets, also where each rank has the logits of some
+// columns.
 namespace zg {
 
 /// Targets of rows, flattened: i32 or i64, of x's leading shape, on its device.
@@ -12,14 +13,14 @@ Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream);
 /// How many targets are not ignored, as a scalar on the device: no read-back.
 Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream);
 
-/// Of the gradient of a logit, whose absolute value is at most 1, while it is held in x's dtype. A
-/// power of two: it changes no bit but those that f16 would lose below 2^-14.
+/// The factor of the gradient of a logit, whose absolute value is at most 1, while it is held in
+/// x's dtype. It is a power of two, so it changes only bits that f16 would lose below 2^-14.
 double gradient_factor(DType dtype);
-/// What the gradients of factor * sum(losses) are divided by to be those of the mean. Without any
-/// target they are zeros and stay so, as in PyTorch.
+/// The divisor that makes the gradients of factor * sum(losses) those of the mean. Without any
+/// target they are zeros and stay zeros, as in PyTorch.
 Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream);
-/// Of a loss that made the gradients of inputs 0 and 1 in forward. Saved: these, and what they are
-/// divided by; times the gradient of the loss they are handed over.
+/// Backward of a loss that made the gradients of inputs 0 and 1 in forward. Saved: these gradients
+/// and their divisor. They are divided, multiplied by the gradient of the loss and accumulated.
 void backward_of_early_gradients(const BackwardPass& pass);
 
 }  // namespace zg

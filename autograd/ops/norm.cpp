@@ -20,7 +20,7 @@ Tensor per_row(const Tensor& x) {
 
 Tensor view(const Tensor& x, const Shape& shape) { return x ? x.view(shape) : Tensor(); }
 
-/// Memory for the gradient of the normalised rows, which kernels write even when nobody asks.
+/// Memory for the gradient of the normalised rows. Kernels write it even when it is not needed.
 Tensor row_gradient(const BackwardPass& pass, int input, const Tensor& x) {
   const InputGradient dx(pass, input, x.dtype());
   return dx ? dx.tensor() : empty_like(x);

@@ -2,7 +2,7 @@
 
 #include "zerograd/autograd/tape.h"
 
-// What an op asks of its operands before any work, in messages that name the op and the operand.
+// Checks of an op's operands before any work. Messages name the op and the operand.
 namespace zg {
 
 /// The operand's values; ShapeError when it is absent.

@@ -3,7 +3,7 @@
 #include "zerograd/autograd/tape.h"
 #include "zerograd/kernels/matmul.h"
 
-// y = x weight^T + bias and its gradients: what linear and feed_forward are made of.
+// y = x weight^T + bias and its gradients, for linear and feed_forward.
 namespace zg {
 
 /// x [rows, in], weight [out, in], y [rows, out].
@@ -11,7 +11,7 @@ struct Projection {
   int64_t rows = 0, in = 0, out = 0;
 };
 
-/// What an op's messages call its operands.
+/// Names of the operands in an op's error messages.
 struct ProjectionNames {
   const char *op, *x, *weight, *bias;
 };

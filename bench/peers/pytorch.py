@@ -10,7 +10,7 @@ import subprocess
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 TUNED = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "17179869184",
          "MALLOC_TOP_PAD_": "268435456"}
-# What others may have set for their own ends, and what this sets.
+# Variables that users or this script may have set; they are removed from the environment.
 CLEANED = re.compile(r"(OPENBLAS|MKL|ONEDNN|DNNL|OMP|GOMP|KMP|GOTO|MALLOC)_|LD_PRELOAD$")
 
 
@@ -60,7 +60,8 @@ class Python:
         self.fair = {}
         best = ("SkylakeX" if processor_has("avx512f") else
                 "Haswell" if processor_has("avx2") else None)
-        # NumPy may bring an OpenBLAS of its own; one that PyTorch loads is the older kind.
+        # These old core types mean that PyTorch's OpenBLAS does not know this processor. NumPy may
+        # load another OpenBLAS.
         if best and found and found[1] in ("Prescott", "Core2", "Generic", "Nehalem"):
             self.fair = {"OPENBLAS_CORETYPE": best}
             self.notes.append(f"PyTorch {self.version}: its OpenBLAS takes this processor for a "
@@ -80,7 +81,8 @@ class Peer:
     def __init__(self, python, setting, variables):
         self.python, self.setting, self.variables = python, setting, variables
         self.is_tuned = setting.endswith("tuned")
-        # Slow for one reason alone, and so of interest only where "as it comes" is asked for.
+        # Slow only because of the wrong OpenBLAS kernels. Measured only for the setting "as it
+        # comes".
         self.is_unfair = bool(python.fair) and not variables
         self.is_old = python.version.startswith("1.")
 

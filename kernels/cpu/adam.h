@@ -8,12 +8,12 @@
 
 namespace zg::cpu {
 
-/// What is rounded stochastically after all.
+/// The stochastic rounding of a range of elements.
 struct AdamRounding {
   bf16* to;  ///< element 0 of the range: of low_precision, or of the parameter
   RoundingKey key;
   PhiloxKeys keys;  ///< of its seed
-  int64_t first;    ///< place of element 0 of the range in its parameter
+  int64_t first;    ///< index of element 0 of the range in its parameter
 };
 
 /// Elements [0, n) of the tensors of an AdamTensor, or of a part of them.

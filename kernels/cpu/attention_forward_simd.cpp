@@ -1,7 +1,7 @@
 #include "zerograd/kernels/cpu/attention_tiles_simd.h"
 
-// Flash attention: a task owns some queries of one head and walks over blocks of keys, holding for
-// each query the largest score so far, the sum of the weights and their weighted mean of v.
+// Flash attention: a task owns some queries of one head and iterates over blocks of keys. For each
+// query it holds the largest score so far, the sum of the weights and their weighted mean of v.
 namespace zg::cpu::ZG_ISA {
 namespace {
 
@@ -43,7 +43,7 @@ int64_t scratch_bytes(const AttentionShape& s) { return Scratch(nullptr, s).byte
 int64_t chunks(const AttentionShape& s) { return (s.T + task_queries - 1) / task_queries; }
 int64_t tasks(const AttentionShape& s) { return s.B * s.H * chunks(s); }
 
-/// What one query has gathered.
+/// Where the results of one query accumulate.
 struct Query {
   float* out;
   float* largest;
@@ -166,7 +166,7 @@ inline void add_values(float* out, const float* weights, const T* v, int64_t tok
     });
 }
 
-/// Query t meets n keys from j0 on, one by one: generation asks for a single token at a time.
+/// Query t with n keys from j0 on, one key at a time: generation has a single query for each token.
 template <class T>
 inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch, const Place& place,
                           int64_t t, int64_t j0, int64_t n) {

@@ -5,13 +5,13 @@
 #include "zerograd/kernels/cpu/simd.h"
 #include "zerograd/kernels/cpu/transpose_simd.h"
 
-// What forward and backward attention are made of: products of small matrices in f32 scratch.
+// Shared by forward and backward attention: products of small matrices in f32 scratch.
 //
-// A left factor is a block of rows, row_stride apart: one constant, so that the addresses of a
-// tile's rows are constants too, and not a multiple of 4096 bytes, so that they do not fall on one
-// set of the cache. A right factor comes in panels of panel_columns columns. All extents are padded
-// to whole tiles, so the inner loop knows no edges; what is in the padding meets weights of 0 or
-// ends in padding.
+// A left factor is a block of rows that are row_stride apart. row_stride is one constant, so the
+// addresses of a tile's rows are constants too. It is not a multiple of 4096 bytes, so the rows do
+// not map to one set of the cache. A right factor comes in panels of panel_columns columns. All
+// extents are padded to whole tiles, so the inner loop needs no edge cases; padding is multiplied
+// by weights of 0 or only contributes to padding.
 namespace zg::cpu {
 namespace {
 
@@ -168,8 +168,8 @@ inline const float* fill_factors(float* buffer, const DropoutMask& mask, uint32_
   return buffer + skipped;
 }
 
-/// Dropout factors of a block of `rows` queries from t0 on. Rows of few keys are drawn all at once:
-/// they are consecutive elements, and each alone would waste most of a Philox vector.
+/// Dropout factors of a block of `rows` queries from t0 on. Rows of few keys are drawn together:
+/// they are consecutive elements, and one row alone would waste most of a Philox vector.
 struct BlockFactors {
   const AttentionCall& call;
   float* buffer;
@@ -193,7 +193,8 @@ struct BlockFactors {
       whole = fill_factors(buffer, call.mask, sample, first, rows * call.shape.keys);
   }
 
-  /// Of the block's row r and n keys from j on, until the next call; null without dropout.
+  /// The dropout factors of the block's row r and n keys from j on, valid until the next call; null
+  /// without dropout.
   inline const float* row(int64_t r, int64_t j, int64_t n) const {
     if (call.mask.probability == 0.0f) return nullptr;
     const int64_t element = r * call.shape.keys + j;

@@ -2,7 +2,8 @@
 
 #include "zerograd/kernels/cpu/rows.h"
 
-// What plain and projection-fused cross entropy do with a row of logits, or a part of one.
+// Row functions that plain and projection-fused cross entropy share: on a row of logits, or on a
+// chunk of its columns.
 namespace zg::cpu {
 
 /// Elements of logits in one task.

@@ -10,7 +10,8 @@
 // visit_floating(x.dtype(), [&]<class T>() { ... }).
 namespace zg::cpu {
 
-/// What arithmetic on T happens in: integers stay as they are, floats widen to their accumulator.
+/// The type that arithmetic on T is done in: integers stay as they are, floats widen to their
+/// accumulator.
 template <class T>
 using arithmetic_t = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<T>>;
 

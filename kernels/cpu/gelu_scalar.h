@@ -17,7 +17,8 @@ struct TanhGate {
   explicit TanhGate(T x) {
     const T root = std::sqrt(T(8) * std::numbers::inv_pi_v<T>);  // 2 sqrt(2 / pi)
     const T argument = root * x * (T(1) + T(0.044715) * x * x);
-    // Of the pair that sums to one the smaller is never a difference: no digits are lost.
+    // open + closed = 1. The smaller of the two is not computed as 1 - larger, so it loses no
+    // digits to cancellation.
     const T e = std::exp(-std::fabs(argument));
     const T large = T(1) / (T(1) + e), small = e * large;
     open = argument < T(0) ? small : large;

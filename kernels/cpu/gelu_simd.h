@@ -2,7 +2,7 @@
 
 #include "zerograd/kernels/cpu/simd.h"
 
-// GELU on vectors of f32, for the *_simd.cpp sources; kernels/cpu/gelu_scalar.h says the same in
+// GELU on vectors of f32, for the *_simd.cpp sources; kernels/cpu/gelu_scalar.h is the same in
 // plain C++. Hendrycks, Gimpel 2016, arXiv:1606.08415.
 namespace zg::cpu {
 namespace {
@@ -17,7 +17,8 @@ inline TanhGate tanh_gate(Vec x) {
   const Vec root = set1(1.59576912160573071f);  // 2 sqrt(2 / pi)
   const Vec square = x * x, zero = set1(0.0f), one = set1(1.0f);
   const Vec argument = root * x * fma(set1(0.044715f), square, one);
-  // Of the pair that sums to one the smaller is never a difference: no digits are lost.
+  // open + closed = 1. The smaller of the two is not computed as 1 - larger, so it loses no digits
+  // to cancellation.
   const Vec e = exp(zero - abs(argument));
   const Vec large = one / (one + e), small = e * large;
   const Mask negative = less(argument, zero);

@@ -4,10 +4,10 @@
 
 namespace zg::cpu {
 
-/// Of one table of functions per instruction set, the one for `isa`; null for portable. A
-/// *_simd.cpp source defines `extern const Table name` inside namespace zg::cpu::ZG_ISA, three
-/// times over. AMX does nothing but multiply matrices: all else at that level is avx512_bf16's, and
-/// what multiplies looks for a tile_table first (kernels/cpu/tile_matmul.h).
+/// Chooses the table of functions for `isa` among one per instruction set; null for portable. A
+/// *_simd.cpp source defines `extern const Table name` inside namespace zg::cpu::ZG_ISA and is
+/// compiled three times. AMX only multiplies matrices: everything else at that level uses
+/// avx512_bf16, and products first look for a tile_table (kernels/cpu/tile_matmul.h).
 template <class Table>
 const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
 #if defined(__x86_64__)

@@ -17,14 +17,15 @@ namespace {
 // b (32 KB) in the L1 cache. Multiples of the register tile of every level.
 constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
 // Packed panels of a take up to 16 MiB, or one block's if K is so long. A b of up to 1 MiB is
-// packed once, by everybody; of a larger one each worker packs some columns for itself, up to 1.5
-// MiB, which stay in its L2 cache while the rows of a pass by.
+// packed once, by all workers together. When b is larger, each worker packs some columns for
+// itself, up to 1.5 MiB, which stay in its L2 cache while it multiplies all rows of a with them.
 constexpr int64_t slab_words = int64_t{4} << 20, shared_words = int64_t{1} << 18,
                   own_words = int64_t{3} << 17;
 constexpr int64_t shared_columns = 64, least_own_columns = 64;  // packed by one task
-// What runs along K in a is broadcast word by word, from panels hardly faster than from where it
-// is. Else panels are read without misses, but packing an operand costs as much as multiplying it
-// with some 16 to 32 columns or rows, so for few of them (measured) it is read in place, too.
+// When a runs along K it is broadcast word by word, and packed panels are hardly faster than
+// reading it in place. Otherwise panels avoid cache misses, but packing an operand costs as much as
+// multiplying it with some 16 to 32 columns or rows. So an operand that meets few columns or rows
+// (measured) is read in place, too.
 constexpr int64_t most_columns_in_place = 256, most_rows_in_place = 256, most_rows_of_dots = 8;
 
 /// Few rows: both operands are read along K, where they are.
@@ -101,7 +102,7 @@ struct Plan {
     }
   }
 
-  /// Halves need their pairs as they are, or f32.
+  /// An operand read in place is f32, or bf16 whose pairs along K are contiguous.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
     return (!m.transpose_a || m.N <= most_columns_in_place) &&
@@ -120,7 +121,7 @@ struct Plan {
   int64_t words() const { return a.items * a.words + b_words() + threads * sums_words; }
 };
 
-/// A run of one call: which products and rows it is at.
+/// The progress of one call: its current products and rows.
 struct Run {
   const Plan& plan;
   float *a_panels, *b_panels, *sums;
@@ -132,7 +133,7 @@ struct Run {
         b_panels(a_panels + plan.a.items * plan.a.words),
         sums(b_panels + plan.b_words()) {}
 
-  /// Some of an operand from `first` on and a block of steps, to panels that `pitch` says.
+  /// Packs `width` rows or columns of an operand from `first` on, for one block of steps.
   void pack(const Operand& o, int64_t which, int64_t first, int64_t width, int64_t step,
             float* panels) const {
     const int64_t steps = std::min(plan.block_steps, plan.steps - step), k = step * plan.per_word;
@@ -161,7 +162,7 @@ struct Run {
          slabs + which * o.words + step * o.pitch + offset * steps);
   }
 
-  /// Of an operand's slab that begins at `first`: the block at `offset` in it.
+  /// The block at `offset` in an operand's slab that begins at `first`.
   MultiplyBlock::Words words(const Operand& o, int64_t first, int64_t which, int64_t offset,
                              const float* slabs) const {
     if (!o.in_place) {
@@ -219,7 +220,8 @@ struct Run {
                {.data = reinterpret_cast<const std::byte*>(panels), .pitch = pitch}, worker);
   }
 
-  /// What is shared is packed once, by everybody; then blocks of c, or columns of b, are tasks.
+  /// Packs shared operands once, by all workers together. Then tasks multiply blocks of c, or
+  /// columns of b.
   void slab() const {
     const bool pack_b = row == 0 && !plan.own_columns;
     const int64_t b_tasks = pack_b ? packing_tasks(plan.b, plan.m.N) : 0;

@@ -12,7 +12,7 @@ struct Place {
   int64_t row, column, rows, columns;
 };
 
-/// Of the sum as pre_activation keeps it in an Out.
+/// Applies the activation to the sum rounded to Out, which is the value that pre_activation stores.
 template <class Out>
 inline Vec activate(Vec sum, Activation activation) {
   switch (activation) {

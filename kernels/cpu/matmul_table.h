@@ -5,9 +5,9 @@
 
 #include "zerograd/kernels/matmul.h"
 
-// What the *_simd.cpp sources of matmul offer per instruction set. Operands are multiplied as
-// panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are widened), or,
-// where the machine multiplies them, a pair of bf16 that follow one another along K.
+// The functions that the *_simd.cpp sources of matmul define for each instruction set. Operands are
+// multiplied as panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are
+// widened), or, where the machine multiplies them, a pair of bf16 that follow one another along K.
 namespace zg::cpu {
 
 /// A block of an operand to be laid out as panels; what is missing from the last one reads as 0.
@@ -21,8 +21,8 @@ struct PackBlock {
   float* panels;
 };
 
-/// What becomes of the sums of a block of c: c = activation(sums + bias), pre_activation its
-/// argument.
+/// How the sums of a block become its c: c = activation(sums + bias), and pre_activation is the
+/// argument of the activation.
 struct Epilogue {
   DType dtype;  ///< of the operands and the bias
   DType c_dtype;

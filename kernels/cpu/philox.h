@@ -6,7 +6,8 @@
 
 namespace zg::cpu {
 
-/// What each round of Philox takes from a seed. Plain data: vector code includes this too.
+/// The keys of the rounds of Philox, derived from a seed. Plain data: vector code includes this
+/// too.
 struct PhiloxKeys {
   uint64_t first[Philox::rounds], second[Philox::rounds];  ///< in the lower 32 bits
 };

@@ -3,7 +3,7 @@
 #include "zerograd/kernels/cpu/dropout.h"
 #include "zerograd/kernels/cpu/simd.h"
 
-// Philox4x32-10 for the *_simd.cpp sources, as runtime/random.h has it word by word.
+// Philox4x32-10 for the *_simd.cpp sources: the vector form of runtime/random.h.
 namespace zg::cpu {
 namespace {
 

@@ -10,8 +10,9 @@
 namespace zg::cpu {
 namespace {
 
-// What one task reads at least, and what a long reduction is cut into. A function of the shape
-// alone, so that partial results are the same for any number of threads.
+// The elements that one task reads at least, and the length of the chunks that a long reduction is
+// cut into. The cut follows from the shape alone, so partial results are the same for any number of
+// threads.
 constexpr int64_t task_elements = 1 << 14, chunk_elements = 1 << 16;
 // Columns of one task: their f32 and f64 sums stay in the L1 cache.
 constexpr int64_t column_block = 256;

@@ -4,8 +4,7 @@
 #include "zerograd/kernels/cpu/philox_simd.h"
 #include "zerograd/kernels/cpu/simd.h"
 
-// Stochastic rounding for the *_simd.cpp sources, as kernels/adam_constants.h has it for one
-// element.
+// Stochastic rounding for the *_simd.cpp sources: the vector form of kernels/adam_constants.h.
 namespace zg::cpu {
 namespace {
 

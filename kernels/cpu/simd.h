@@ -202,7 +202,7 @@ inline Vec copy_sign(Vec magnitude, Vec sign) {
 
 #endif
 
-/// What a T that held it would give back.
+/// Rounds to T and widens the result again.
 template <class T>
 Vec rounded(Vec a);
 template <>

@@ -5,7 +5,7 @@
 
 namespace zg::cpu {
 
-/// AMX at the level that has it, else null.
+/// The AMX functions at level amx_bf16; null at other levels.
 const TileTable* tile_table(Isa isa);
 
 /// Products of bf16 on tile registers, of any size and form. Subnormal operands and sums count as

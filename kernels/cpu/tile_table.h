@@ -6,9 +6,10 @@
 #include "zerograd/kernels/cpu/matmul_table.h"
 #include "zerograd/kernels/cpu/peak_table.h"
 
-// What the *_amx.cpp sources offer. AMX multiplies tiles of 16 rows of 64 bytes: sums[16][16] +=
-// a[16][32] b[32][16], of bf16 into f32, where b's tile holds pairs of rows, word by word. Operands
-// are laid out as such tiles, 1 KiB each, contiguous; what is missing at an edge reads as 0.
+// The functions that the *_amx.cpp sources define. AMX multiplies tiles of 16 rows of 64 bytes:
+// sums[16][16] += a[16][32] b[32][16], of bf16 into f32, where b's tile holds pairs of rows, word
+// by word. Operands are laid out as such tiles, 1 KiB each, contiguous; what is missing at an edge
+// reads as 0.
 namespace zg::cpu {
 
 constexpr int64_t tile_side = 16;             ///< rows, and columns of 32-bit words
@@ -30,7 +31,7 @@ struct TilesOfRows {
   float* tiles;
 };
 
-/// One block of c. K is walked in slices of `slice` tiles and the rest.
+/// One block of c. K is cut into slices of `slice` tiles; the last slice may have fewer.
 struct TileMultiply {
   const float* a;  ///< of each slice: the slab's row tiles, `a_tiles` of them, with this block's...
   int64_t a_tiles, a_first;  ///< ...from the row tile a_first on

@@ -22,8 +22,9 @@ struct Entry {
   bool by_width;         // its elements may be taken `width` at once
 };
 
-/// What a launch is told by value, in the 4 KiB that every device's parameters may take: no memory
-/// has to be had, filled and kept for it. PyTorch's multi_tensor_apply does the same.
+/// The arguments of a launch, passed by value. They fit the 4 KiB that every device allows for
+/// kernel parameters, so no memory has to be allocated, filled and kept for them. PyTorch's
+/// multi_tensor_apply does the same.
 struct Launch {
   static constexpr int most = 50;
   Entry entries[most];
@@ -119,8 +120,8 @@ __global__ void __launch_bounds__(threads) rounded_adam_step(const __grid_consta
   update_block<State, Gradient, bf16, true>(a);
 }
 
-/// Every array starts where `width` of its elements are loaded at once, and their words are one
-/// counter's.
+/// True when every array is aligned for loads of `width` elements, and the random words of such a
+/// group come from one counter.
 bool takes_width(const AdamTensor& t) {
   for (const Tensor* tensor : {&t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision})
     if (*tensor &&

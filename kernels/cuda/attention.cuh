@@ -5,10 +5,10 @@
 #include "zerograd/kernels/attention.h"
 #include "zerograd/kernels/cuda/tile.cuh"
 
-// What the attention kernels have in common.
+// Shared by the attention kernels: their arguments, and masking, bias and dropout of scores.
 namespace zg::cuda {
 
-/// Forward and backward as plain data; what a pass has no use for is null.
+/// Arguments of forward and backward as plain data. A pointer that a pass does not use is null.
 struct AttentionCall {
   AttentionShape shape;  ///< its scale is never 0
   int64_t bias_head;     ///< elements from one head's bias to the next
@@ -39,12 +39,12 @@ __device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
   return s.causal && causal < s.keys ? causal : s.keys;
 }
 
-/// The first query that sees key j, or later ones do, too.
+/// The first query that sees key j; all later queries see it, too.
 __device__ inline int64_t first_query(const AttentionShape& s, int64_t j) {
   return s.causal && j > s.offset ? j - s.offset : 0;
 }
 
-/// What dropout multiplies the weight of query t and key j by.
+/// The factor by which dropout multiplies the weight of query t and key j.
 __device__ inline float dropout_factor(const AttentionShape& s, const HeadPart& at, int64_t t,
                                        int64_t j) {
   if (s.dropout == 0.0f) return 1.0f;
@@ -54,7 +54,7 @@ __device__ inline float dropout_factor(const AttentionShape& s, const HeadPart& 
       Philox::block({static_cast<uint32_t>(element / 4), key.sample + static_cast<uint32_t>(at.b),
                      key.step, key.site},
                     key.seed);
-  // No index that changes: the words stay in registers.
+  // All indices are constants, so the words stay in registers.
   const uint32_t low = element & 1 ? words[1] : words[0], high = element & 1 ? words[3] : words[2];
   const bool kept = uniform(element & 2 ? high : low) >= s.dropout;
   return kept ? __fdiv_rn(1.0f, 1.0f - s.dropout) : 0.0f;
@@ -82,8 +82,8 @@ void plain_attention_backward(DType dtype, const AttentionCall&, Stream&);
 void mma_attention_forward(DType dtype, const AttentionCall&, Stream&);
 void mma_attention_backward(DType dtype, const AttentionCall&, Stream&);
 
-/// As sm_90a has them: the same heads, without dense bias and dropout, of layouts whose strides a
-/// tensor map takes.
+/// By the instructions of sm_90a: the same heads, without dense bias and dropout, and only layouts
+/// whose strides a tensor map accepts.
 bool suits_hopper(const AttentionCall&, const Stream&);
 void hopper_attention_forward(DType dtype, const AttentionCall&, Stream&);
 

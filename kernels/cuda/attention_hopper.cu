@@ -1,9 +1,9 @@
 #include "zerograd/kernels/cuda/attention_mma.cuh"
 #include "zerograd/kernels/cuda/hopper.cuh"
 
-// The forward pass as sm_90a has it. Shah et al. 2024, arXiv:2407.08608: one thread of a group has
-// the tensor memory accelerator bring keys and values; two groups own 64 queries each, and while
-// the weights of one step are being multiplied with values they make those of the next.
+// The forward pass for sm_90a. Shah et al. 2024, arXiv:2407.08608. One thread of one group loads
+// keys and values by the tensor memory accelerator. Two other groups own 64 queries each. While the
+// weights of one step are multiplied with values, a group computes the weights of the next step.
 namespace zg::cuda {
 namespace {
 
@@ -13,8 +13,8 @@ constexpr int panel = keys_of_step * panel_row_bytes;  // bytes; of queries as w
 static_assert(queries == keys_of_step);
 constexpr int box_rows = 128;
 
-/// Where things lie in shared memory. A full barrier ends a phase when a matrix has come, an empty
-/// one when the owners have read it.
+/// Layout of shared memory. The phase of a full barrier ends when a matrix has been loaded, that of
+/// an empty barrier when the owners have read it.
 template <int width>
 struct Places {
   static constexpr int matrix = width / panel_columns * panel;
@@ -49,7 +49,7 @@ __device__ inline void bring(const HeadPart& at, SharedPlace to, const CUtensorM
              static_cast<int>(at.b), full);
 }
 
-/// By one thread.
+/// Called by one thread.
 template <int width>
 __device__ inline void bring_all(const Places<width>& places, const HeadPart& at, const Maps& maps,
                                  int steps) {
@@ -64,7 +64,7 @@ __device__ inline void bring_all(const Places<width>& places, const HeadPart& at
   }
 }
 
-/// What a group of owners does, for its 64 queries.
+/// The work of a group of owners, on its 64 queries.
 template <class T, int width, Extras extras>
 struct Owner {
   const AttentionCall& a;
@@ -78,7 +78,7 @@ struct Owner {
   uint32_t weights[keys_of_step / 16][4];
   OnlineSoftmax<1> softmax;
 
-  /// Not yet there when this returns.
+  /// Starts the product; the result is not ready when this returns.
   __device__ void multiply_keys(int i) {
     wait_for_phase(places.k_full(i % stages), i / stages % 2);
     scores = {};

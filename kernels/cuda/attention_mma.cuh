@@ -4,9 +4,10 @@
 #include "zerograd/kernels/cuda/mma.cuh"
 
 // Attention by the tensor cores. A warp owns `tiles` times 16 rows (queries, or for dk and dv keys)
-// and walks over the rows of the other kind, whose matrices the block keeps in shared memory twice:
-// one is computed with while the next is on its way. Products of rows and what becomes of them stay
-// in the accumulators, which are the operands of the next product as they are.
+// and iterates over the rows of the other kind. The block has two buffers in shared memory for the
+// matrices of those rows: it computes with one while the next matrices are loaded into the other.
+// Products of rows and the weights made from them stay in the accumulators, whose layout is that of
+// the next product's operands.
 namespace zg::cuda {
 
 inline constexpr int mma_warps = 4, mma_threads = lanes * mma_warps;
@@ -18,8 +19,8 @@ __device__ inline int count_below(int64_t limit, int64_t first) {
   return static_cast<int>(min(max(limit - first, int64_t{0}), int64_t{most}));
 }
 
-/// Rows [first, first + rows) of a head on their way to shared memory, zeros beyond `limit` rows
-/// and D columns.
+/// Starts to copy rows [first, first + rows) of a head to shared memory, with zeros beyond `limit`
+/// rows and D columns.
 template <int width, int rows, class T>
 __device__ inline void bring_rows(SharedPlace matrix, const T* head, int64_t token, int64_t first,
                                   int64_t limit, int D) {
@@ -57,7 +58,7 @@ struct Products {
   }
 };
 
-/// The place of a product: its row among the warp's, its column among the other rows.
+/// The row of a product among the rows of the warp, and its column among the other rows.
 __device__ inline int row_of(int i, int e) {
   return i * 16 + e / 2 * 8 + static_cast<int>(threadIdx.x) % lanes / 4;
 }
@@ -65,7 +66,8 @@ __device__ inline int column_of(int n, int e) {
   return n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2;
 }
 
-/// What a kernel is made for beside the products: nothing, ALiBi, or all that a call may ask for.
+/// The features that a kernel is compiled with beside the products: none, ALiBi, or all that a call
+/// may need.
 enum class Extras { none, alibi, all };
 
 inline Extras extras_of(const AttentionCall& call) {
@@ -100,9 +102,10 @@ __device__ inline void add_alibi(Products<tiles, columns>& products, float slope
   });
 }
 
-/// Which queries from t0 on see which keys from j0 on, in places relative to these.
+/// Which of the queries from t0 on see which of the keys from j0 on; indices are relative to t0 and
+/// j0.
 struct Mask {
-  int queries, keys;  ///< that there are
+  int queries, keys;  ///< how many exist
   int diagonal;       ///< query t sees key j when j - t is below
   __device__ Mask(const AttentionShape& s, int64_t t0, int64_t j0)
       : queries(clamped(s.T - t0)),
@@ -111,7 +114,8 @@ struct Mask {
   __device__ bool hides(int t, int j) const {
     return t >= queries || j >= keys || j - t >= diagonal;
   }
-  /// Whether any of the first so many is hidden from another one.
+  /// Whether the mask hides one of the first `of_keys` keys from one of the first `of_queries`
+  /// queries.
   __device__ bool hides_some(int of_queries, int of_keys) const {
     return of_queries > queries || of_keys > keys || of_keys > diagonal;
   }
@@ -123,7 +127,7 @@ struct Mask {
   }
 };
 
-/// Of the rows of `own` from `row` on with all rows of `other`.
+/// Products of the rows of `own` from `row` on with all rows of `other`.
 template <class T, int width, int tiles, int columns>
 __device__ inline void multiply_rows(Products<tiles, columns>& products, SharedPlace own, int row,
                                      SharedPlace other) {
@@ -174,7 +178,7 @@ __device__ inline void add_rows(Products<tiles, width>& sums,
   }
 }
 
-/// Over the four lanes that hold a row.
+/// The sum or maximum over the four lanes that hold a row.
 __device__ inline float row_sum(float x) {
   x += __shfl_xor_sync(all_lanes, x, 1);
   return x + __shfl_xor_sync(all_lanes, x, 2);
@@ -184,8 +188,8 @@ __device__ inline float row_max(float x) {
   return fmaxf(x, __shfl_xor_sync(all_lanes, x, 2));
 }
 
-/// What the softmax of a warp's queries has come to. Dao 2023, arXiv:2307.08691, algorithm 1;
-/// scores stay products of rows up to the exponential, which is a power of two.
+/// The online softmax of a warp's queries. Dao 2023, arXiv:2307.08691, algorithm 1. Scores stay
+/// unscaled products of rows until the exponential, which is a power of two.
 template <int tiles>
 struct OnlineSoftmax {
   float factor;                         ///< of a score, to the power of two

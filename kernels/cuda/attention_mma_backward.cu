@@ -7,7 +7,7 @@ namespace {
 
 constexpr int own_rows = mma_warps * 16;
 
-/// Of one query: its log-sum-exp for powers of two, and D_t = dout_t . out_t.
+/// Two numbers of a query: its log-sum-exp for powers of two, and D_t = dout_t . out_t.
 struct Query {
   float log_sum, dot;
 };

@@ -1,9 +1,9 @@
 #include "zerograd/kernels/cuda/attention.cuh"
 
-// A warp has some rows of its own (queries, or for dk and dv keys); the block walks over the rows
-// of the other kind 32 at a time, a lane each, by way of one tile in shared memory. For a product
-// of rows a lane has a row of the tile; for a sum of rows it has columns. What a block writes only
-// it writes, in one order, so the bits are the same every time.
+// A warp has some rows of its own (queries, or for dk and dv keys). The block iterates over the
+// rows of the other kind 32 at a time, one for each lane, through one tile in shared memory. For a
+// product of rows a lane has a row of the tile; for a sum of rows it has columns. Each output is
+// written by one block only, in a fixed order, so the bits are the same every time.
 namespace zg::cuda {
 namespace {
 
@@ -159,9 +159,9 @@ __global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t par
   if (threadIdx.x % lanes == 0) a.row_dots[(at.b * s.H + at.h) * s.T + t] = sum;
 }
 
-/// What one query and key have to do with each other in the backward pass, P being the weight and f
-/// its dropout factor: dv_j = sum_t f P dout_t, and the gradient of a score is
-/// P (f dout_t . v_j - D_t), where D_t = sum_j f P dout_t . v_j = dout_t . out_t.
+/// The backward pass for one query and one key, where P is the weight and f its dropout factor:
+/// dv_j = sum_t f P dout_t, and the gradient of a score is P (f dout_t . v_j - D_t), where D_t =
+/// sum_j f P dout_t . v_j = dout_t . out_t.
 struct Pair {
   float weight, dscore;  // f P, and with the scale
 };

@@ -12,7 +12,7 @@
 namespace zg::cuda {
 namespace {
 
-constexpr uintptr_t alignment = 16;  // bytes; what the ways to load a tile at once need
+constexpr uintptr_t alignment = 16;  // bytes; required by the instructions that load a whole tile
 
 cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
@@ -33,7 +33,7 @@ struct Stored {
   int64_t rows, columns, distance, stride;
 };
 
-/// What the choice of an algorithm depends on.
+/// Everything that the choice of an algorithm depends on.
 using Key = std::array<int64_t, 16>;
 
 struct Problem {

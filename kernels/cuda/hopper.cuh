@@ -2,11 +2,11 @@
 
 #include "zerograd/kernels/cuda/mma.cuh"
 
-// What sm_90a adds: copies of boxes by the tensor memory accelerator, barriers in shared memory
-// that count bytes, and products of a group of 128 threads that read shared memory themselves. One
-// PTX instruction a function, with a twin in tests/emulator. Matrices lie in panels of 64 two-byte
-// elements to a row, 128 bytes, whose pieces of 16 are crossed as the hardware has it (swizzle
-// 128B); a panel begins at a multiple of 1024 bytes.
+// Instructions that sm_90a adds: copies of boxes by the tensor memory accelerator, barriers in
+// shared memory that count bytes, and products of a group of 128 threads that read shared memory
+// themselves. Each function is one PTX instruction and has a twin in tests/emulator. Matrices lie
+// in panels of 64 two-byte elements to a row, 128 bytes. The 16-byte chunks of a row are permuted
+// as the hardware requires (swizzle 128B). A panel begins at a multiple of 1024 bytes.
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ZG_HOPPER 1
 #else
@@ -66,8 +66,8 @@ __device__ inline void wait_for_phase(SharedPlace barrier, unsigned parity) {
 #endif
 }
 
-/// The map's box from (x, y, z, w) on, on its way to shared memory; its bytes arrive at the
-/// barrier. What lies outside the tensor is 0. By one thread.
+/// Starts to copy the map's box from (x, y, z, w) on; its bytes arrive at the barrier. Elements
+/// outside the tensor become 0. Called by one thread.
 __device__ inline void copy_box(SharedPlace to, const CUtensorMap& map, int x, int y, int z, int w,
                                 SharedPlace barrier) {
 #ifdef __CUDACC__
@@ -167,7 +167,7 @@ __device__ inline void multiply_group(float (&d)[16][4], uint64_t a, uint64_t b)
 #endif
 }
 
-/// d += a b: a from registers, fragments as multiply_fragments() has them, b 16 x 64 or 16 x 128
+/// d += a b: a is in registers, in the fragments of multiply_fragments(), b 16 x 64 or 16 x 128
 /// described across.
 template <class T, int rows>
 __device__ inline void multiply_group(float (&d)[rows][4], const uint32_t (&a)[4], uint64_t b) {

@@ -2,8 +2,8 @@
 
 #include "zerograd/kernels/cuda/cublaslt_matmul.h"
 
-// The product of f32 on the ordinary cores. A block makes one tile of c, walking K in order, so
-// that the bits depend on nothing else.
+// The product of f32 on the ordinary cores. A block makes one tile of c and adds along K in order,
+// so the bits depend on nothing else.
 namespace zg::cuda {
 namespace {
 
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
       }
       __syncthreads();
     }
-    // By way of shared memory, so that a warp writes a row of c.
+    // Stores through shared memory, so that a warp writes a row of c.
 #pragma unroll
     for (int i = 0; i < per_thread; ++i)
 #pragma unroll

@@ -3,7 +3,7 @@
 #include "zerograd/kernels/cuda/gelu.cuh"
 #include "zerograd/kernels/matmul.h"
 
-// What the products of our own have in common.
+// Shared by the matmul kernels of this project.
 namespace zg::cuda {
 
 /// One operand, a by its rows or b by its columns: element (i, k) of item n lies at n * stride +
@@ -46,7 +46,8 @@ __device__ inline void keep(const Product& p, float sum, int64_t at) {
   }
 }
 
-/// What happens to a sum of an item before it is stored at (row, column) of c; T is a's type.
+/// Adds the bias to a sum, applies the activation and stores the result at (row, column) of an
+/// item's c; T is a's type.
 template <class T>
 __device__ inline void finish(const Product& p, float sum, int64_t item, int64_t row,
                               int64_t column) {

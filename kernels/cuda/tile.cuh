@@ -53,7 +53,8 @@ __device__ inline f16 from_float<f16>(float x) {
   return y;
 }
 
-/// What a dtype is computed in: integers in themselves, floating types in f32.
+/// Converts to the type that a dtype is computed in: integers stay as they are, floating types
+/// become f32.
 template <class T>
 __device__ inline auto widened(T x) {
   if constexpr (std::is_integral_v<T>)
@@ -117,7 +118,7 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// Over a block of `warps` warps; every thread gets the sum. Ends with a barrier's worth of order:
+/// The sum over a block of `warps` warps, returned to every thread. It ends with a barrier, so it
 /// may be called again at once.
 template <int warps>
 __device__ inline float block_sum(float x) {
@@ -162,7 +163,7 @@ __device__ inline void report(Fault* fault, const char* op, const char* name, in
   fault->limit = limit;
 }
 
-/// Of an index tensor, i32 or i64.
+/// Calls f with a zero of the C++ type of an index dtype, i32 or i64.
 template <class F>
 void visit_index(DType dtype, const F& f) {
   if (dtype == DType::i32) return f(int32_t());

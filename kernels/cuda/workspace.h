@@ -7,7 +7,7 @@
 #include "zerograd/kernels/reduce_chunks.h"
 
 // Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
-// without CUDA can plan a run on one that has it.
+// without CUDA can plan a run for a machine with CUDA.
 namespace zg::cuda {
 
 /// How a norm's backward pass cuts N rows of C: by shape alone, so its sums have one order.

@@ -1,10 +1,10 @@
 #include "zerograd/kernels/hpu/attention.clh"
 
-// A team of 32 work-items has ROWS rows of its own (queries, or for dk and dv keys); the work-group
-// walks over the rows of the other kind 32 at a time, a lane each, by way of one tile in local
-// memory. For a product of rows a lane has a row of the tile; for a sum of rows it has columns,
-// 32 apart. What a work-group writes only it writes, in one order, so the bits are the same every
-// time. Long rows pass through the tile in slices.
+// A team of 32 work-items has ROWS rows of its own (queries, or for dk and dv keys). The work-group
+// iterates over the rows of the other kind 32 at a time, one for each lane, through one tile in
+// local memory. For a product of rows a lane has a row of the tile; for a sum of rows it has
+// columns, 32 apart. Each output is written by one work-group only, in a fixed order, so the bits
+// are the same every time. Long rows pass through the tile in slices.
 #define LANES 32
 #define TEAMS 8
 #define ITEMS (LANES * TEAMS)

@@ -9,8 +9,8 @@
 namespace zg::hpu {
 namespace {
 
-/// What suits a call: kernels, by the chunks or columns in their names, and the rows that a
-/// work-group of theirs has.
+/// The kernels that suit a call: the chunks or columns in their names, and the rows of one of their
+/// work-groups.
 struct Choice {
   Code code;
   int size;

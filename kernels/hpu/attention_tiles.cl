@@ -1,10 +1,11 @@
 #include "zerograd/kernels/hpu/attention.clh"
 #include "zerograd/kernels/hpu/sub_groups.clh"
 
-// A sub-group has 8 rows of its own (queries, or for dk and dv keys) and the work-group walks over
-// a block of rows of the other kind at a time, as in attention.cl, but sums stay in registers, a
-// lane a column of each tile, and lanes share what they read from local memory. Products are those
-// of DPAS, for which weights and gradients of scores are rounded to bf16, or of the lanes, in f32.
+// A sub-group has 8 rows of its own (queries, or for dk and dv keys). The work-group iterates over
+// blocks of rows of the other kind, as in attention.cl. Here sums stay in registers, a lane holds
+// one column of each tile, and lanes share what they read from local memory. Products are those of
+// DPAS, for which weights and gradients of scores are rounded to bf16, or those of the lanes, in
+// f32.
 #ifdef ZG_DPAS
 #include "zerograd/kernels/hpu/dpas.clh"
 #define SUB_GROUPS 8
@@ -36,7 +37,7 @@ always float8 sum_of_lanes(float8 x) {
   return x;
 }
 
-/// What dropout multiplies the weights of 8 queries from t on by, or of 8 keys from j on.
+/// The dropout factors of the weights of 8 queries from t on, or of 8 keys from j on.
 always float8 dropout_factors(const Head* a, long t, long j, int of_keys) {
   float8 factors = 1.0f;
   if (a->threshold > 0)

@@ -11,7 +11,8 @@
 namespace zg::hpu {
 namespace {
 
-/// Of small integers, so that it has one right result; no extent is one of whole tiles.
+/// Whether DPAS works on the device. It multiplies small integers, whose product is exact. No
+/// extent is a multiple of a tile.
 bool multiplies(int index, int lanes) try {
   constexpr int64_t M = 21, N = 37, K = 45;
   const Device device = Device::hpu(index);

@@ -5,13 +5,13 @@
 
 namespace zg::hpu {
 
-/// What kept() of philox.clh compares words with: uniform(word) < p is (word >> 8) < p 2^24, an
-/// exact product.
+/// The threshold that kept() of philox.clh compares words with: uniform(word) < p is (word >> 8) <
+/// p 2^24, an exact product.
 inline uint32_t dropout_threshold(float probability) {
   return static_cast<uint32_t>(std::ceil(probability * 0x1p24f)) << 8;
 }
 
-/// Of what is kept; divided here, where division is correctly rounded.
+/// The factor of kept elements. The host divides because its division is correctly rounded.
 inline float dropout_scale(float probability) { return 1.0f / (1.0f - probability); }
 
 }  // namespace zg::hpu

@@ -3,8 +3,8 @@
 #include "zerograd/kernels/hpu/sub_groups.clh"
 #endif
 
-// A work-group makes a tile of c from panels in its memory, walking K in order: an element's bits
-// depend on nothing else, and both variants have the same.
+// A work-group makes a tile of c from panels in its memory and adds along K in order. An element's
+// bits depend on nothing else, and both variants have the same.
 #define TILE 64
 #define DEPTH 16
 

@@ -1,8 +1,8 @@
 #include "zerograd/kernels/hpu/dpas.clh"
 #include "zerograd/kernels/hpu/matmul.clh"
 
-// A work-group makes a tile of c from panels in its memory, walking K in order; a sub-group has 4
-// by 2 tiles of DPAS.
+// A work-group makes a tile of c from panels in its memory and adds along K in order; a sub-group
+// has 4 by 2 tiles of DPAS.
 #define TILE 64
 #define DEPTH 32  // along K, of a step
 #define STEPS (DEPTH / TILE_DEPTH)

@@ -1,8 +1,8 @@
 #include "zerograd/kernels/hpu/rows.clh"
 
-// What happens to a chunk of logits between the products, row by row. A row's sums are the largest
-// logit so far, the sum of exp(logit - largest), and the target's logit once its chunk has passed.
-// Milakov, Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+// Row functions on a chunk of logits between the products. A row's sums are the largest logit so
+// far, the sum of exp(logit - largest), and the target's logit once its chunk has passed. Milakov,
+// Gimelshein 2018, arXiv:1805.02867, algorithm 3.
 
 /// Columns [column, column + columns); the first chunk starts the sums.
 #define ADD_CHUNK(index, index_type)                                                           \

@@ -8,7 +8,7 @@
 #include "zerograd/kernels/reduce_chunks.h"
 
 // Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without
-// Level Zero can plan a run on one that has it.
+// Level Zero can plan a run for a machine with Level Zero.
 namespace zg::hpu {
 
 /// How a norm's backward pass cuts N rows: by shape alone, so its sums have one order.

@@ -1,5 +1,5 @@
-// A GPT that learns to sort: trained by one rank, saved, resumed by two ranks at ZeRO stage 3, and
-// asked for answers.
+// A GPT that learns to sort. One rank trains and saves it, two ranks resume it at ZeRO stage 3, and
+// the result is evaluated.
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace zg;
 
-// Made by each rank for itself: the model and its data are the same on all of them.
+// Each rank makes its own: the model and its data are the same on all ranks.
 struct Program {
   std::unique_ptr<models::Dataset> data = models::sort_dataset(/*seed=*/3407);
   ParameterStore store;
@@ -26,7 +26,7 @@ struct Program {
     return config;
   }
 
-  /// What a trainer asks of the model: tensors of a micro-batch, and its loss.
+  /// The functions that a trainer calls: tensors of a micro-batch, and its loss.
   zero::TrainerTask task(const Device& device) const {
     return {.batch =
                 [this, device](const zero::MicroBatch& batch) {
@@ -43,7 +43,8 @@ struct Program {
   }
 };
 
-/// Trains to `steps`, 64 samples each; goes on from what is saved in the folder, and saves the end.
+/// Trains up to `steps`, 64 samples each. Resumes from the folder's checkpoint and saves at the
+/// end.
 double train(zero::Engine& engine, const Program& program, const std::string& folder,
              int64_t steps) {
   double loss = 0.0;

@@ -9,19 +9,20 @@
 
 namespace zg::models {
 
-/// What one walk through words needs; kept from word to word.
+/// Memory that apply() reuses from word to word.
 struct MergeScratch {
   std::vector<int32_t> ranks, previous, next;
   std::vector<uint64_t> queue;
 };
 
-/// Merges in the order of their ranks: of all pairs in a word that some merge takes, the one of the
-/// lowest rank goes first, the leftmost of equals (Sennrich 2016, arXiv:1508.07909).
+/// Applies merges in the order of their ranks. Of all pairs in a word that have a merge, the one of
+/// the lowest rank is merged first, and of equal ranks the leftmost (Sennrich 2016,
+/// arXiv:1508.07909).
 class MergeTable {
  public:
   explicit MergeTable(std::span<const Merge> by_rank);
 
-  /// `tokens` of one word, until no merge is left.
+  /// Merges `tokens` of one word until no pair has a merge.
   void apply(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
 
  private:
@@ -36,7 +37,7 @@ class MergeTable {
   void apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
   void apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
 
-  std::vector<Entry> entries_;    // hashed, the next free place after a collision
+  std::vector<Entry> entries_;    // hash table with linear probing
   std::vector<int32_t> results_;  // by rank
   int shift_ = 0;
 };

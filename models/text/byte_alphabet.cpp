@@ -22,7 +22,7 @@ std::array<char32_t, 256> code_points() {
   return codes;
 }
 
-// Of code points below U+0144; -1: none.
+// Byte for each code point below U+0144; -1: none.
 std::array<int, 0x144> byte_of_code_point() {
   std::array<int, 0x144> bytes;
   bytes.fill(-1);
@@ -63,7 +63,7 @@ std::optional<std::string> from_alphabet(std::string_view characters) {
   for (size_t i = 0; i < characters.size(); ++i) {
     auto code = static_cast<unsigned char>(characters[i]);
     size_t place = code;
-    if (code >= 0x80) {  // two bytes of UTF-8: nothing in the alphabet is longer
+    if (code >= 0x80) {  // two bytes of UTF-8: the alphabet has no longer ones
       if (code < 0xc2 || code > 0xdf || ++i == characters.size()) return std::nullopt;
       const auto next = static_cast<unsigned char>(characters[i]);
       if ((next & 0xc0) != 0x80) return std::nullopt;

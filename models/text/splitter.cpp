@@ -13,7 +13,7 @@
 namespace zg::models {
 namespace {
 
-// A text's walk takes one match a word, and a word has few places to go back to.
+// Backtracking limit of one match. A match is one word, which needs little backtracking.
 constexpr uint32_t most_steps = 1000000;
 
 std::string reason(int error) {
@@ -23,7 +23,7 @@ std::string reason(int error) {
 }
 
 std::string configured(uint32_t what) {
-  char text[64] = "";  // PCRE2 asks for 24 at least
+  char text[64] = "";  // PCRE2 needs at least 24 bytes
   pcre2_config(what, text);
   return text;
 }
@@ -71,7 +71,7 @@ Splitter::Splitter(const std::string& pattern, const std::string& where) : where
   auto code = std::make_shared<SplitterCode>();
   int error = 0;
   PCRE2_SIZE place = 0;
-  // The text is checked once, by next_stretch(), and not at each match.
+  // next_stretch() checks the text's UTF-8 once, so a match need not.
   code->code = pcre2_compile(units(translated), translated.size(),
                              PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error, &place, nullptr);
   if (!code->code) throw Unsupported(where + ": PCRE2 refuses the pattern: " + reason(error));
@@ -91,7 +91,7 @@ void Splitter::Walk::next_stretch() {
   stretch_end_ = at_ + valid_utf8(text_.substr(at_));
   match_ = match_end_ = at_;
   if (stretch_end_ > at_) return match();
-  // What is no UTF-8 ends where a character begins.
+  // A run of invalid UTF-8 extends to the next valid character.
   do {
     ++match_;
   } while (match_ < text_.size() && valid_utf8(text_.substr(match_, longest_utf8)) == 0);

@@ -9,18 +9,18 @@
 
 namespace zg::models {
 
-/// The tokens of a file by their content while it is read: {"token": id, ...} and what joins them.
+/// Tokens of a file by content: {"token": id, ...} and the added tokens. Used while reading it.
 class VocabularyMap {
  public:
-  /// Of a JSON object; `place` begins errors: "tokenizer.json: model.vocab".
+  /// Reads a JSON object. Errors begin with `place`: "tokenizer.json: model.vocab".
   VocabularyMap(const nlohmann::json& object, std::string place);
 
   void add(const std::string& token, int32_t id);  ///< FileError when it has another id
-  /// Those of another object, `place` beginning errors about what is none.
+  /// Adds the tokens of another object. Errors about it begin with `place`.
   void add(const nlohmann::json& object, const std::string& place);
-  /// "ab" of "a" and "b"; FileError beginning with `where` unless all three are tokens.
+  /// Merge of "a" and "b" into "ab". FileError beginning with `where` unless all three are tokens.
   Merge merge(std::string_view left, std::string_view right, const std::string& where) const;
-  /// By id; FileError unless the ids are 0 to one less than their number.
+  /// Tokens by id. FileError unless the ids are 0 to count - 1.
   std::vector<std::string> tokens() const;
 
  private:

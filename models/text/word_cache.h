@@ -7,8 +7,8 @@
 
 namespace zg::models {
 
-/// The tokens of words that a text has had: most of its words come again. Keeps references to the
-/// words' bytes, which have to outlive it.
+/// Caches the tokens of words, because most words of a text repeat. Keeps references to the words'
+/// bytes, which must outlive it.
 class WordCache {
  public:
   WordCache();
@@ -18,10 +18,10 @@ class WordCache {
     uint64_t hash = 0;
   };
   static Key key_of(std::string_view word);
-  /// Empty: not known. Valid until the next add().
+  /// Empty: not cached. Valid until the next add().
   std::span<const int32_t> find(const Key& key) const;
-  /// Of a word that find() does not know. Long words, and those beyond the cache's size, are not
-  /// kept.
+  /// Adds a word that find() does not know. Long words are not cached, and no words once the cache
+  /// is full.
   void add(const Key& key, std::span<const int32_t> tokens);
 
  private:
@@ -29,12 +29,12 @@ class WordCache {
     uint64_t hash = 0;
     const char* word = nullptr;
     uint32_t bytes = 0, count = 0;
-    uint32_t begin = 0;  // in tokens_
+    uint32_t begin = 0;  // index in tokens_
   };
   size_t place_of(const Key& key) const;
   void grow();
 
-  std::vector<Entry> entries_;  // hashed, the next free place after a collision
+  std::vector<Entry> entries_;  // hash table with linear probing
   std::vector<int32_t> tokens_;
   size_t used_ = 0;
 };

@@ -9,7 +9,7 @@ Blame blame(const Doing& waiting, const std::vector<Doing>& ranks,
             std::chrono::steady_clock::time_point since) {
   Blame blame;
   std::vector<bool> seen(ranks.size());
-  // Nearest first: what is said is true of the nearest one's place.
+  // Breadth first: the message names the late ranks that are nearest in the chain.
   for (std::deque<const Doing*> chain{&waiting}; !chain.empty(); chain.pop_front()) {
     const Doing& waits = *chain.front();
     const bool named = !blame.ranks.empty();

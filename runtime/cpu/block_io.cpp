@@ -25,7 +25,8 @@ namespace {
 
 std::string reason(int error) { return std::strerror(error); }
 
-// Without a name from the start, or named and removed at once where the file system has no such.
+// Opens a file without a name. Where the file system has no such files, it makes a named one and
+// removes the name at once.
 int open_unnamed(const std::string& directory, int more) {
   const int flags = O_RDWR | O_CLOEXEC | more;
   const int unnamed = retried([&] { return ::open(directory.c_str(), O_TMPFILE | flags, 0600); });
@@ -37,7 +38,7 @@ int open_unnamed(const std::string& directory, int more) {
   return file;
 }
 
-// What the system asks of memory that it reads and writes past the page cache.
+// The memory alignment that I/O past the page cache requires.
 int64_t memory_alignment_of(int descriptor) {
 #ifdef STATX_DIOALIGN
   struct statx file {};

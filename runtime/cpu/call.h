@@ -10,7 +10,7 @@
 
 namespace zg::cpu {
 
-/// What a rank says when it arrives at a collective; all but the input must agree.
+/// A rank's arrival at a collective. All fields but `input` must be equal on all ranks.
 struct Call {
   Collective op{};
   DType dtype{};
@@ -47,15 +47,15 @@ struct Members {
 };
 Members all_ranks(int size);
 
-// What every transport says when ranks do not meet; one wording, so that one search finds it.
+// Error messages that every transport uses when ranks do not meet. The wording is the same for all,
+// so that one search finds it.
 
 /// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)", and " in group 'stages 0, 1'"
 /// where it is not all ranks that meet.
 std::string named(const Call& call, int64_t sequence, const std::string& group = {});
 /// The same with ", in step 5".
 std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step);
-/// `calls`: of every member; not all agree. One that stands alone against all others is named as
-/// such.
+/// `calls`: of every member; not all agree. A member that differs while all others agree is named.
 std::string disagreement(int64_t sequence, const Members& members, int64_t step,
                          const std::vector<Call>& calls);
 /// `place`: where() of those who wait.
@@ -66,7 +66,8 @@ std::string absence(const std::vector<int>& ranks, const char* verb, double time
                     const std::string& place);
 /// The same when the launcher is about to kill those who wait.
 std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place);
-/// `last`: named() of its last collective; empty: it had none. Of `cause` the first line.
+/// `last`: named() of its last collective; empty: it had none. Only the first line of `cause` is
+/// used.
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
 
 std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."

@@ -16,8 +16,8 @@ constexpr int64_t shown = 64;  // what one wants to read
 constexpr int64_t ahead = 16;  // of them, at most, those that wait behind the one under way
 constexpr int64_t kept = 512;  // a rank may queue many ahead: the one under way must not be lost
 
-// mpirun reads 4096 bytes at a time and puts those of several ranks between each other: pieces that
-// end with a line, each read before the next is written, keep lines whole.
+// mpirun reads 4096 bytes at a time and mixes those of several ranks. So text is written in chunks
+// that end with a line, each after the one before was read: this keeps lines whole.
 void write_whole_lines(std::string_view text) {
   constexpr size_t piece_bytes = 4096;
   const auto unread = [] {
@@ -111,7 +111,7 @@ void CollectiveLog::dump() noexcept {
     if (dumped_.exchange(true)) return;
     std::fflush(stderr);
     write_whole_lines(text());
-  } catch (...) {  // whoever calls has an error of its own to report
+  } catch (...) {  // the caller has an error of its own to report
     return;
   }
 }

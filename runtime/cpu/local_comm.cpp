@@ -15,7 +15,8 @@
 namespace zg {
 namespace cpu {
 
-/// What moves data between the members of a group, and who is asked for it.
+/// How data moves between the members of a group: by carriers such as NCCL, or by reading the
+/// memory of each other.
 struct Carriers {
   std::string transport = "memory of this process";
   std::vector<CarrierPlace> places = {};  // by member; empty: they read each other's memory
@@ -48,7 +49,8 @@ class LocalCommunicator final : public QueuedCommunicator {
   }
 
   ~LocalCommunicator() override {
-    // Whoever throws says why once all its groups have ended: peers shall wait for that.
+    // A rank that throws reports its cause only after all its groups have ended. It leaves this
+    // group first, so that peers wait for that report.
     const bool fails = std::uncaught_exceptions() > exceptions_;
     if (fails) world_->leave(*group_, rank_, fails);
     stop();
@@ -78,7 +80,8 @@ class LocalCommunicator final : public QueuedCommunicator {
       stream_->synchronize();
     });
     if (is_carried(job)) return;
-    // A sum in place must not change what peers still read: it lands after the second meeting.
+    // A sum in place must not change data that peers still read, so it is written after the second
+    // meeting.
     if (job.call.op == Collective::all_reduce)
       stream_->copy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
   }
@@ -141,7 +144,7 @@ class LocalCommunicator final : public QueuedCommunicator {
       job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
   }
 
-  /// In rounds of what the window holds of one peer.
+  /// Works in rounds: one round is as much as the window holds of one peer.
   template <class Piece>
   void combine_copies(const Job& job, const Piece& piece, const Tensor& place) {
     const DType dtype = job.call.input.dtype();
@@ -295,7 +298,8 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     const auto all_ended = [&] { return shared->running == 0; };
     while (!shared->changed.wait_for(lock, std::chrono::milliseconds(100), all_ended)) {
       if (!world->failed()) continue;
-      // The group has given up; whoever computes on will see it at its next collective.
+      // The peers have given up. A rank that still computes sees the failure at its next
+      // collective.
       if (shared->changed.wait_for(lock, std::chrono::milliseconds(1500), all_ended)) break;
       if (options.dump_collectives) world->dump_logs();
       std::string stalled;

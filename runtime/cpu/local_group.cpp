@@ -68,7 +68,7 @@ std::string LocalGroup::place_of(int member) const {
   return where(self.call, self.arrived, members_.group, *world_.at(members_[member]).step);
 }
 
-// Where the failure says nothing of this rank, its place is added.
+// Adds the place of this rank where the failure does not contain it.
 std::string LocalGroup::failure_for(int member) const {
   const std::string place = place_of(member);
   if (place == world_.failed_at_) return world_.failure_;
@@ -112,7 +112,7 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
     const Lock lock(world_.mutex_);
     self.looked = Clock::now();
     if (world_.failure_.empty() && self.looked > deadline) {
-      // Those that nobody has seen waiting of late, if any: the others wait for them.
+      // The ranks that were not seen waiting lately, if there are any: the others wait for them.
       std::vector<int> ranks = late(&Member::done, sequence);
       const auto recently = self.looked - std::chrono::milliseconds(500);
       const auto silent = [&](int rank) { return at(member_of(rank)).looked < recently; };

@@ -29,12 +29,12 @@ class LocalGroup {
   /// Arrives with `call`, runs `action` once every member has, and returns when all are done with
   /// theirs. Throws CommError naming rank, collective, tensor and step.
   void meet(int member, int64_t sequence, Call call, const std::function<void()>& action);
-  /// Inside `action`, of work that devices do together: returns once done() is true. Throws
+  /// Called inside `action` for work that devices do together. Returns once done() is true. Throws
   /// CommError when a rank fails, and at the deadline.
   void await(int member, int64_t sequence, Clock::time_point deadline,
              const std::function<bool()>& done);
   Clock::time_point deadline() const;
-  /// What a peer arrived with; valid inside `action`.
+  /// The input with which a peer arrived; valid inside `action`.
   const Tensor& input_of(int member) const { return at(member).call.input; }
 
   const Members& members() const { return members_; }

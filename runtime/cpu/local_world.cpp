@@ -93,7 +93,8 @@ LocalWorld::Clock::time_point LocalWorld::late(const Doing& waiting, Clock::time
   const auto patience = std::chrono::duration_cast<Clock::duration>(timeout_);
   std::vector<Doing> ranks;
   for (int rank = 0; rank < size(); ++rank) ranks.push_back(doing(rank));
-  // Whoever comes late because others came late in turn is waited for; but not for ever.
+  // A rank may be late only because it waited for another late rank. It gets more time, but all
+  // waiting together is limited to one timeout per rank.
   const bool endless = now > began + patience * size();
   const Blame found = blame(waiting, ranks, endless ? now : now - patience);
   if (!found.ranks.empty())

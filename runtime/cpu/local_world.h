@@ -13,8 +13,8 @@
 
 namespace zg::cpu {
 
-/// What the ranks of one process share: their groups, the failure that ends all of them, and what
-/// each rank's own thread does. One mutex guards this and all groups.
+/// Shared by the ranks of one process: their groups, the failure that ends all groups, and the
+/// activity of each rank's own thread. One mutex guards this and all groups.
 class LocalWorld {
  public:
   using Clock = std::chrono::steady_clock;
@@ -24,15 +24,15 @@ class LocalWorld {
   LocalWorld(int size, double timeout_s);
   ~LocalWorld();
 
-  /// The group of these members, made by the first of them that comes. ConfigError: this rank is in
+  /// The group of these members, made by the first member that calls. ConfigError: this rank is in
   /// it already.
   std::shared_ptr<LocalGroup> join(int rank, const Members& members, const MakeCarriers& make);
-  /// A member ends. `fails`: it throws, and says why later, or never.
+  /// A member leaves the group. `fails`: it throws; its cause follows later, or never.
   void leave(LocalGroup& group, int member, bool fails) noexcept;
 
   /// The rank's own thread waits in this group; null: it goes on.
   void waits(int rank, const LocalGroup* group);
-  void abort(int rank, const std::string& cause) noexcept;  ///< everybody's meetings fail
+  void abort(int rank, const std::string& cause) noexcept;  ///< collectives fail on all ranks
   bool failed() const;
   std::string failure() const;
   void dump_logs() const;
@@ -55,8 +55,8 @@ class LocalWorld {
   // Under the mutex.
   /// `place`: where() of the failure, whose ranks need not say where they are; empty: nowhere.
   void fail(const std::string& cause, const std::string& place);
-  /// Of a rank that waits like this since `began`, past its deadline. The next one; after fail() it
-  /// does not matter.
+  /// Called for a rank that has waited like this since `began`, past its deadline. Returns its next
+  /// deadline, which does not matter after fail().
   Clock::time_point late(const Doing& waiting, Clock::time_point began);
   Doing doing(int rank) const;
 

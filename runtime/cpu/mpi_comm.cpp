@@ -37,7 +37,8 @@ class MpiSubgroup final : public MpiCommunicator {
   }
 
   ~MpiSubgroup() override {
-    // Whoever throws says why once all its groups have ended: peers shall wait for that.
+    // A rank that throws reports its cause only after all its groups have ended. It leaves this
+    // group first, so that peers wait for that report.
     const bool fails = std::uncaught_exceptions() > exceptions_;
     if (fails) world_->leave(group_, fails);
     stop();

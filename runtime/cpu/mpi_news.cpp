@@ -1,4 +1,4 @@
-// Of MpiWorld, what processes tell each other, and how a failure of one becomes that of all.
+// MpiWorld: control messages between processes, and how a failure of one rank ends all ranks.
 #include <algorithm>
 #include <sstream>
 
@@ -10,7 +10,7 @@ namespace {
 
 // "arrive 2 5\ncollective #3, ...": what the rank's own thread waits for, and where.
 std::string text_of(const Doing& doing) {
-  constexpr size_t most = 50;  // of a text that has an end
+  constexpr size_t most = 50;  // ranks; the text of a notice is limited
   std::string text = doing.verb;
   for (size_t i = 0; i < std::min(most, doing.awaits.size()); ++i)
     text += " " + std::to_string(doing.awaits[i]);
@@ -155,7 +155,7 @@ void MpiWorld::tell(Lock& lock, const Notice& notice, const std::vector<int>& ra
 
 void MpiWorld::raise_failure(const Meeting& meeting) {
   if (cause_of_end_.empty()) return;
-  // What all ranks have done by then succeeds on all, whatever failed since.
+  // This collective succeeds on all ranks when a member finished it before that member failed.
   const auto& each = meeting.group->each;
   if (meeting.sequence >= 0 &&
       std::any_of(each.begin(), each.end(), [&](const MpiGroup::Member& member) {

@@ -22,30 +22,31 @@ namespace zg::cpu {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto watch_every = 20ms;  // for news of peers, when nothing is queued
+inline constexpr auto watch_every = 20ms;  // for control messages, when nothing is queued
 inline constexpr auto look_every = 50ms;   // whether peers are alive
 inline constexpr auto grace =
     700ms;  // for the owner to see a failure; mpirun kills a second after one
 
-inline constexpr auto pause = 500ms;  // between two looks, that no scheduler makes
+inline constexpr auto pause = 500ms;  // longer than any scheduling delay between two checks
 
-inline constexpr auto answered_within = 700ms;  // by whoever is not stopped
+inline constexpr auto answered_within = 700ms;  // by a rank that is not stopped
 
 inline constexpr int hello_tag = 1, notice_tag = 2,
                      data_tag = 3;  // the latter and a group's number
 
-/// Who a rank is and what must be equal on all. Sent as it lies in memory.
+/// The identity of a rank, and the values that must be equal on all ranks. Sent as it lies in
+/// memory.
 struct Hello {
   ProcessId process;
   char same[8][40] = {};
   CarrierPlace place;  ///< on an accelerator
 };
 
-/// What ranks tell each other besides data. Sent as it lies in memory, up to the text's end.
+/// A control message between ranks. Sent as it lies in memory, up to the end of the text.
 struct Notice {
   enum class Kind : int64_t { founds, arrived, waits, left, ended, failed, aborted, asks, does };
   Kind kind{};
-  int64_t group = 0;  ///< its number; of one that is made: a hash of what it is
+  int64_t group = 0;  ///< its number; for a new group a hash of members and name
   /// Where it arrived, waits or failed, or the last that it finished; the number of a question.
   int64_t sequence = 0;
   int64_t step = 0;
@@ -76,11 +77,11 @@ struct Peer {
   Doing doing;           ///< and how
 };
 
-/// Processes that meet, as one of them knows them. By the mutex of MpiWorld.
+/// A group of processes, as one member sees it. Guarded by the mutex of MpiWorld.
 struct MpiGroup {
   struct Member {
     std::deque<Notice> arrivals;  ///< not yet met; a peer is at most one collective ahead
-    int64_t waits_in = -1;        ///< the last collective that it said to wait in
+    int64_t waits_in = -1;        ///< the last collective for which it reported a wait
     int64_t ended_after = -1;     ///< once it failed: the last collective that it finished
     bool left = false;
   };
@@ -90,8 +91,8 @@ struct MpiGroup {
   std::vector<Member> each;
   std::vector<int> others;  ///< every member but this one
   std::shared_ptr<CollectiveLog> log;
-  int64_t finished = -1;                          ///< the last collective that is done here
-  int64_t said_to_wait = -1;                      ///< the last that this rank said to wait in
+  int64_t finished = -1;      ///< the last collective that is done here
+  int64_t said_to_wait = -1;  ///< the last one for which this rank reported a wait
   std::chrono::steady_clock::time_point alive{};  ///< when its worker last waited for others
   bool fails = false;                             ///< its owner throws
 

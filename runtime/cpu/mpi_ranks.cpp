@@ -1,4 +1,4 @@
-// Of all ranks as processes, how their run begins and ends.
+// MpiRanks: how the run of all ranks as processes begins and ends.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

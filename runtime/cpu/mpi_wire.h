@@ -3,18 +3,18 @@
 #include <cstdint>
 #include <string>
 
-// The little of MPI that is used here: messages that nobody blocks on. One thread calls at a time;
-// the one that called start() calls stop(). Errors are CommError.
+// The few functions of MPI that are used here: messages that never block. One thread calls at a
+// time; the one that called start() calls stop(). Errors are CommError.
 namespace zg::cpu::wire {
 
-/// A message on its way; a default one has arrived.
+/// A message that is being sent or received; a default one is complete.
 struct Message {
   uint64_t handle = 0;
   bool pending = false;
 };
 
-/// `size`: what the launcher says; ConfigError when MPI sees another number of processes. Whether
-/// other threads may call, too.
+/// `size`: the number of processes that the launcher reports; ConfigError when MPI sees another
+/// number of processes. Whether other threads may call, too.
 bool start(int size);
 void stop();
 /// At most 2^31 - 1 bytes, which stay as they are until complete(); in order for each peer and tag.

@@ -10,7 +10,7 @@ namespace {
 
 const char* verb_of(const Meeting& meeting) { return meeting.arriving ? "arrive" : "finish"; }
 
-// What members agree on before they have a number.
+// Identifies a new group among its members until it has a number.
 int64_t hash_of(const Members& members) {
   std::string text = members.group;
   for (const int rank : members.ranks) text += "," + std::to_string(rank);
@@ -203,7 +203,8 @@ void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out
     const bool received = wire::complete(receives[at(member)]);
     return !wire::complete(sends[at(member)]) || !received;
   };
-  // All have arrived, so this is work rather than waiting: it moves only while MPI is called.
+  // All members have arrived. The transfer makes progress only while MPI is called, so check many
+  // times before sleeping.
   until(meeting, 1000 + bytes / 1024);
 }
 
@@ -224,7 +225,8 @@ void MpiWorld::until(Meeting& meeting, int64_t yields) {
   for (Clock::time_point looked = Clock::now();;) {
     take_notices();
     const Clock::time_point now = Clock::now();
-    // Whoever was stopped itself has not heard its peers, who may have been there long ago.
+    // This process itself was stopped for a while and has not read the messages of its peers. It
+    // reads them first, before it reports a peer as late.
     if (now > looked + pause) {
       meeting.last = std::max(meeting.last, now + pause);
       meeting.first = meeting.second = {};
@@ -284,7 +286,8 @@ void MpiWorld::look_for_left(Lock& lock, const Meeting& meeting) {
   }
 }
 
-/// Twice not seen is gone: what a peer said before it went has arrived by then.
+/// A peer that two checks did not find is gone. The messages that it sent before have arrived by
+/// then.
 void MpiWorld::look_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
   if (Clock::now() < looked_ + look_every) return;
   looked_ = Clock::now();
@@ -302,8 +305,8 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
         lock, meeting,
         unfinished(ranks_of(*meeting.group, meeting.missing), verb_of(meeting), place_of(meeting)));
   if (meeting.carried) return late_carried(lock, meeting, now);
-  // Asked ahead of the deadline, ranks show whether they are stopped; at the deadline, what they
-  // do.
+  // A question ahead of the deadline shows which ranks are stopped. A question at the deadline
+  // shows what the others do.
   if (now < meeting.last - std::min<Clock::duration>(answered_within, patience() / 2)) return;
   const auto ask = [&](Meeting::Question& question) {
     question = {.number = ++questions_, .asked = now};
@@ -322,12 +325,13 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
   if (now < meeting.second.asked + answered_within &&
       !std::all_of(others_.begin(), others_.end(), is_heard))
     return;
-  // Whoever is silent is stopped, or as good as that.
+  // A rank that has not answered counts as stopped: its Doing stays empty.
   std::vector<Doing> ranks(peers_.size());
   for (const int rank : others_)
     if (has_answered(rank)) ranks[at(rank)] = peers_[at(rank)].doing;
   ranks[at(rank_)] = doing();
-  // Whoever comes late because others came late in turn is waited for; but not for ever.
+  // A rank may be late only because it waited for another late rank. It gets more time, but all
+  // waiting together is limited to one timeout per rank.
   const bool endless = now > meeting.began + patience() * size_;
   const Blame found = blame({.awaits = ranks_of(*meeting.group, meeting.missing),
                              .verb = verb_of(meeting),
@@ -340,8 +344,9 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
   meeting.first = meeting.second = {};
 }
 
-/// When one has waited too long, all who wait say so, once. Those who said nothing are missing; if
-/// there are none, all are.
+/// When one member has waited too long, every member that waits tells the others, once. The members
+/// that do not are missing. If no awaited member is among them, all awaited members and this rank
+/// are.
 void MpiWorld::late_carried(Lock& lock, Meeting& meeting, Clock::time_point now) {
   MpiGroup& group = *meeting.group;
   const auto waits = [&](int member) { return group.at(member).waits_in >= meeting.sequence; };
@@ -365,7 +370,8 @@ void MpiWorld::late_carried(Lock& lock, Meeting& meeting, Clock::time_point now)
        absence(ranks_of(group, missing), verb_of(meeting), timeout_.count(), place_of(meeting)));
 }
 
-// What can still be said is said while there is time.
+// True when the launcher told this process to end and may kill it soon. The failure must be
+// reported before that.
 bool MpiWorld::soon_killed(Clock::time_point now) {
   if (!told_to_end_ || !told_to_end_()) return false;
   if (told_at_ == Clock::time_point{}) told_at_ = now;

@@ -12,7 +12,7 @@
 
 namespace zg::cpu {
 
-/// What a worker waits for with its group.
+/// A wait of a worker for other members of its group.
 struct Meeting {
   using Clock = std::chrono::steady_clock;
 
@@ -21,7 +21,7 @@ struct Meeting {
   const Call* call = nullptr;
   std::string place = "the end or the beginning of the run";  // where there is no call
   bool arriving = false;                                      // else it is under way
-  bool carried = false;  // by accelerators, which do not say who is missing
+  bool carried = false;  // by accelerators, which do not report who is missing
   Clock::time_point began = Clock::now(), last = Clock::time_point::max();  // waits until then
 
   // until()'s own.
@@ -35,9 +35,10 @@ struct Meeting {
   Question first, second;
 };
 
-/// What the groups of one process share: its connection to all others by MPI, the news of them, the
-/// failure that ends all, and what the rank's own thread does. Of the workers that wait, one calls
-/// MPI for all, the one that came last; between its calls it sleeps.
+/// Shared by all groups of one process: the MPI connection to all other processes, their control
+/// messages, the failure that ends all groups, and the activity of the rank's own thread. Among the
+/// workers that wait, the one that came last calls MPI for all of them. It sleeps between its
+/// calls.
 class MpiWorld {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,29 +51,30 @@ class MpiWorld {
   /// Returns all ranks' hellos. Throws CommError, ConfigError.
   std::vector<Hello> connect(Hello own);
   bool is_up() const { return is_up_; }  ///< MPI has started
-  void leave();  ///< every rank comes here, or one that waits says that this one left too early
+  void leave();  ///< every rank must call it; else peers report that this one left too early
 
   const std::shared_ptr<MpiGroup>& all() const { return all_; }
-  /// Every member comes here. On the rank's own thread.
+  /// Every member must call it, on the rank's own thread.
   std::shared_ptr<MpiGroup> found(Members members);
-  /// `fails`: the owner throws; what its worker waits for ends.
+  /// `fails`: the rank's own thread throws, and the wait of its worker ends.
   void leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcept;
 
-  /// Tells the others of the call, and returns when all have come with the same one.
+  /// Tells the other members of the call, and returns when all have arrived with the same call.
   void arrive(Meeting& meeting);
   /// Sends out(member) to and receives in(member) from every other member; null: nothing.
   void exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in);
-  /// Returns when meeting.awaited() holds for no member. Throws CommError when that cannot be any
-  /// more. `yields`: looks before it sleeps between them.
+  /// Returns when meeting.awaited() is false for every member. Throws CommError when that has
+  /// become impossible. `yields`: how many checks it makes before it sleeps between checks.
   void until(Meeting& meeting, int64_t yields);
   void finished(MpiGroup& group, int64_t sequence);
-  void watch();  ///< the same news while there is nothing to wait for
+  void watch();  ///< reads control messages while no collective runs
 
   void owner_waits(MpiGroup* group);  ///< null: it goes on
   void told() { told_ = true; }       ///< the rank's own thread knows of the failure
   bool is_told() const { return told_; }
-  void abort(const std::string& cause);  ///< this rank's own thread failed: the workers say so
-  /// Of a worker that failed: tells the others, and throws for this rank.
+  /// This rank's own thread failed: the workers tell the other ranks.
+  void abort(const std::string& cause);
+  /// Called by a worker that failed: tells the other ranks, and throws on this rank.
   [[noreturn]] void raise_own(const std::string& cause);
   void raise_failure_of_peer(const Meeting& meeting);
   void failed(const std::exception_ptr& error);
@@ -83,7 +85,7 @@ class MpiWorld {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  /// A notice on its way to several.
+  /// A notice that is being sent to several ranks.
   struct Outgoing {
     Notice notice;
     std::vector<wire::Message> messages = {};
@@ -95,7 +97,7 @@ class MpiWorld {
 
   Lock enter();
 
-  // By the mutex. Those that are given the lock may let go of it on their way.
+  // Called with the mutex locked. A function that is given the lock may unlock it for a while.
   bool is_over(Meeting& meeting);
   void look_for_left(Lock& lock, const Meeting& meeting);
   void look_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks);
@@ -108,10 +110,10 @@ class MpiWorld {
   void take_notices();
   void take(int rank, const Notice& notice);
   bool take_in_group(int rank, const Notice& notice);
-  /// Small messages are on their way at once, but for peers that do not listen any more.
+  /// Starts to send. Small messages complete at once, except to peers that no longer receive.
   Outgoing& post(const Notice& notice, const std::vector<int>& ranks);
   static bool is_sent(Outgoing& outgoing);
-  /// The same, and waits so long for those.
+  /// The same, and waits up to `longest` until the messages are sent.
   void tell(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
             Clock::duration longest);
 

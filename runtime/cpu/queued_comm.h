@@ -16,9 +16,9 @@
 
 namespace zg::cpu {
 
-/// What every transport shares: collectives are checked, counted and queued here, and run in order
-/// by work(), which a thread of the transport calls. On an accelerator a collective is queued once
-/// the device has done what was asked of it before, and done once its results are there.
+/// Base of every transport. It checks, counts and queues collectives. work(), which a thread of the
+/// transport calls, runs them in order. On an accelerator a collective is queued once the device
+/// has finished all earlier work, and is done once its results are there.
 class QueuedCommunicator : public Communicator {
  public:
   using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< of all groups of a rank
@@ -52,18 +52,19 @@ class QueuedCommunicator : public Communicator {
         stream_(device.make_stream("communication")),
         watch_every_(watch_every) {}
 
-  /// On the thread of work(), or at once on the caller's where the rank is alone.
+  /// Called on the thread of work(), or on the caller's thread when the group has one rank.
   virtual void run(const Job& job, Ticket ticket) = 0;
-  /// run() says so once all peers have arrived, for the job's span.
+  /// run() calls this once all peers have arrived; a trace shows the time before it as a wait.
   void note_arrival(const Job& job);
   virtual void watch() {}  ///< on that thread too, while there is nothing to run
-  /// What run() or watch() threw, before anybody is told.
+  /// Called with the exception of run() or watch() before any thread that waits receives it.
   virtual void failed(const std::exception_ptr&) {}
-  /// The rank's own thread waits for this group, or goes on. Nothing is locked.
+  /// The rank's own thread starts to wait for this group, or stops waiting. Called without a lock.
   virtual void owner_waits(bool waits) = 0;
-  virtual void owner_told() {}  ///< it has seen the failure
+  virtual void owner_told() {}  ///< the rank's own thread receives the failure
 
-  /// What lies on another device than the ranks', as texts do, run() moves itself.
+  /// True when the carrier moves the data. run() itself moves data that lies on another type of
+  /// device than the ranks', such as texts.
   bool is_carried(const Job& job) const {
     return carrier_ && job.output && job.output.device().type() == device_.type();
   }
@@ -100,7 +101,7 @@ class QueuedCommunicator : public Communicator {
   CommWindow window_;
   bool by_library_ = false;
   Ticket next_ = 0, done_ = 0;  // queued, finished
-  int64_t arrived_ns_ = -1;     // when all peers had come to the job that is traced; -1: not yet
+  int64_t arrived_ns_ = -1;     // when all peers had arrived at the traced job; -1: not yet
 };
 
 }  // namespace zg::cpu

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t block = BlockIo::block;
 
-// 0 stands for a block that nobody has written.
+// 0 marks a block that was never written.
 uint64_t checksum_of(const std::byte* bytes) {
   return std::max<uint64_t>(1, XXH3_64bits(bytes, static_cast<size_t>(block)));
 }
@@ -50,8 +50,9 @@ std::string SwapFile::requests() const {
 void SwapFile::reserve(int64_t bytes) {
   const int64_t whole = (bytes + block - 1) / block * block;
   if (whole <= reserved_) return;
-  std::unique_lock lock(
-      mutex_);  // nobody brings a job, and the worker, which reads checksums, rests
+  // With the mutex locked no job can be pushed. After the wait the worker, which reads checksums,
+  // is idle.
+  std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ == pushed_; });
   if (failure_) std::rethrow_exception(failure_);
   io_->reserve(whole);
@@ -159,7 +160,7 @@ void SwapFile::start(const Part& part, Ticket ticket) {
                 static_cast<size_t>(part.bytes()));
   }
   submit(slot, part, direct, ticket);
-  if (part.writes) note(part.first, blocks_of(slot));  // while the drive writes
+  if (part.writes) note(part.first, blocks_of(slot));  // while the disk writes
 }
 
 // A write keeps what it does not cover of the blocks at its ends.
@@ -266,12 +267,12 @@ void SwapFile::record(Ticket done) {
   }
 }
 
-// What is under way ends: its memory is somebody's.
+// Waits for the requests under way: they use memory of their callers.
 void SwapFile::give_up() noexcept {
   try {
     for (; busy_ > 0; --busy_) io_->wait();
   } catch (...) {
-    busy_ = 0;  // the engine knows of none
+    busy_ = 0;  // the I/O engine has none left
   }
   for (Slot& slot : slots_) slot.busy = false;
   missing_.clear();

@@ -21,12 +21,13 @@ namespace zg::cpu {
 /// and which is gone with the process, whatever ends it. One worker cuts calls into requests and
 /// keeps queue_depth of them under way, while it takes the checksums of others: every block has
 /// one, kept in memory. Requests that touch the same blocks or the same memory are done in the
-/// order of the calls. Memory that the drive can reach is handed to it; the rest, and the ends of
-/// ranges that are no whole blocks, go through aligned buffers of queue_depth * block_size bytes.
+/// order of the calls. A request uses the memory of the call where that is aligned for direct I/O.
+/// Other memory, and the ends of ranges that are no whole blocks, go through aligned buffers of
+/// queue_depth * block_size bytes.
 class SwapFile {
  public:
   using Ticket = int64_t;
-  /// Whose span a call is; none without a trace.
+  /// The trace, rank and name of the span of a call. Without a trace there is no span.
   struct Note {
     std::shared_ptr<Trace> trace = {};
     int rank = 0;
@@ -38,7 +39,7 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Takes the space on the drive. FileError with path, needed and free bytes when it has too
+  /// Allocates the space on the disk. FileError with path, needed and free bytes when there is too
   /// little.
   void reserve(int64_t bytes);
 
@@ -46,7 +47,7 @@ class SwapFile {
   Ticket read(int64_t offset, std::span<std::byte> to, Note note);
   Ticket write(int64_t offset, std::span<const std::byte> from, Note note);
   /// Returns when this call and all before it are done. FileError: one of them failed, or a block
-  /// is not what was written there; after it every call says so.
+  /// is not what was written there; every later call throws the same error.
   void wait(Ticket ticket);
   bool is_done(Ticket ticket);  ///< or will not be, as one has failed
 
@@ -69,7 +70,7 @@ class SwapFile {
     bool writes;
     int64_t bytes, begin_ns;
   };
-  /// What one request does of a job.
+  /// The blocks of a job that one request reads or writes.
   struct Part {
     int64_t first, last;  // blocks of the file
     int64_t begin, end;   // of their bytes, what the job asks for
@@ -78,12 +79,12 @@ class SwapFile {
 
     int64_t bytes() const { return end - begin; }
     bool is_whole() const { return bytes() == (last - first) * BlockIo::block; }
-    /// One of the two must be done before the other.
+    /// One of the two requests must be done before the other starts.
     bool meets(const Part& other) const;
   };
   struct Slot {
     bool busy = false;
-    bool direct = false;  // the drive reaches the part's memory; else it has the slot's buffer
+    bool direct = false;  // the request uses the part's memory; else the slot's buffer
     Part part{};
     Ticket ticket = 0;
   };

@@ -31,7 +31,7 @@ class Ring {
   int error_;
 };
 
-/// What comes back short is asked for again.
+/// Asks again for the rest when the system transfers only a part of a request.
 class UringIo final : public BlockIo {
  public:
   UringIo(const SwapOptions& options, int file, bool direct, std::unique_ptr<Ring> ring)
@@ -66,7 +66,7 @@ class UringIo final : public BlockIo {
 
  private:
   struct Slot {
-    Request left;  // what is still to come
+    Request left;  // bytes that are not transferred yet
     int refusals = 0;
   };
 

@@ -25,9 +25,9 @@ class OnDevice {
   int before_ = 0;
 };
 
-/// What a kernel found wrong and cannot throw: the first thread that did wrote it, in memory that
-/// host and device share. The next synchronize() throws it as a ShapeError. The names are literals
-/// of the host that a kernel only passes on.
+/// An error that a kernel found and cannot throw. The first thread that finds one writes it to
+/// memory that host and device share. The next synchronize() throws it as a ShapeError. `op` and
+/// `name` are string literals of the host, which a kernel only passes on.
 struct Fault {
   unsigned found = 0;
   const char *op = nullptr, *name = nullptr;

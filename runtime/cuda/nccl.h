@@ -21,7 +21,7 @@ struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21400;
-  int blocking = 0;  ///< calls return at once: whoever waits has a deadline
+  int blocking = 0;  ///< calls return at once, and the caller waits with a deadline
 };
 
 /// The functions of NCCL that are called here, by the names they have there without nccl.
@@ -48,8 +48,8 @@ struct Nccl {
 };
 
 /// Opened at the first call; null where the library is not installed or lacks one of them, or where
-/// ZG_CUDA_COMM=direct asks for the project's own ways. ZG_CUDA_COMM=nccl insists: throws
-/// ConfigError when it is absent. Any thread may call.
+/// ZG_CUDA_COMM=direct selects this project's own copies. With ZG_CUDA_COMM=nccl it throws
+/// ConfigError when NCCL is absent. Any thread may call.
 const Nccl* nccl();
 std::string nccl_absence();  ///< why nccl() is null
 bool insists_on_nccl();

@@ -16,8 +16,8 @@ namespace zg::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// A peer that dies shows in NCCL as an error of the network. Whoever looks after the peers knows
-/// which one, a moment later.
+/// NCCL reports a dead peer as a network error. The transport that watches the peers finds out a
+/// moment later which rank it was.
 constexpr auto wait_for_cause = std::chrono::milliseconds(300);
 
 NcclType type_of(DType dtype) {
@@ -40,7 +40,7 @@ class NcclCarrier final : public Carrier {
     const OnDevice on(index_);
     stream_ = handle(stream);
     try {
-      // At the first collective: so its deadline holds, and its name is in what is said.
+      // Connect at the first collective: its deadline then covers this, and errors name it.
       if (!comm_) {
         NcclConfig config;
         check(nccl_.comm_init_rank_config(&comm_, size_, id_, rank_, &config));
@@ -49,7 +49,7 @@ class NcclCarrier final : public Carrier {
       if (job.call.count > 0) move(job, stream, await);
       await([this] { return settled() && is_idle(); });
     } catch (...) {
-      abort();  // or the stream would never be free
+      abort();  // else the stream would never become idle
       throw;
     }
   }
@@ -125,7 +125,7 @@ class NcclCarrier final : public Carrier {
     }
   }
 
-  /// By way of the window, in rounds of what it holds; the sums have one order.
+  /// Sums through the window, in rounds of as much as it holds. The order of the sums is fixed.
   void fold(const cpu::Job& job, Stream& stream, const Await& await) {
     const Tensor& full = job.call.input;
     const auto [begin, numel] = job.chunk;
@@ -187,7 +187,7 @@ class NcclCarrier final : public Carrier {
     settle(await);
   }
 
-  /// What was called is queued: what the stream is given next comes after it.
+  /// Returns once the NCCL call is queued on the stream. Later work on the stream runs after it.
   void settle(const Await& await) {
     await([this] { return settled(); });
   }

@@ -7,8 +7,8 @@
 
 namespace zg::hpu {
 
-/// All that is used of Level Zero (core API 1.4), by its names without ze. The loader is opened at
-/// run time: a program starts where none is installed.
+/// The functions of Level Zero (core API 1.4) that are used here, named without ze. The loader is
+/// opened at run time, so a program also starts where none is installed.
 struct Api {
   decltype(&::zeInit) init;
   decltype(&::zeDriverGet) driverGet;
@@ -75,8 +75,8 @@ struct Driver {
 /// Asked once. Any thread may call.
 const Driver& driver();
 
-/// Of Intel's driver, beyond the standard: the process's own memory becomes the host's that devices
-/// reach, until it is released. Throws DeviceError where the driver has no such function.
+/// An extension of Intel's driver: devices can reach this range of the process's own memory until
+/// it is released. Throws DeviceError where the driver has no such function.
 void import_memory(void* begin, size_t bytes);
 void release_memory(void* begin);
 

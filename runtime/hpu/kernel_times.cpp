@@ -8,7 +8,8 @@ constexpr uint32_t events_of_a_pool = 64;
 }  // namespace
 
 KernelTimes::KernelTimes(ze_device_handle_t device) : device_(device) {
-  // Of this kind the resolution is in ticks a second; of the first one, in whole nanoseconds.
+  // In this version of the structure timerResolution is in ticks per second; in the first version
+  // it is in whole nanoseconds.
   ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2};
   check(api().deviceGetProperties(device_, &properties), "zeDeviceGetProperties");
   nanoseconds_of_a_tick_ = 1e9 / static_cast<double>(properties.timerResolution);

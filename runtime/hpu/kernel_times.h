@@ -13,20 +13,21 @@ namespace zg::hpu {
 class KernelTimes {
  public:
   explicit KernelTimes(ze_device_handle_t device);
-  ~KernelTimes();  ///< what was to signal its events must be done
+  ~KernelTimes();  ///< launches that signal its events must be done
   KernelTimes(const KernelTimes&) = delete;
   KernelTimes& operator=(const KernelTimes&) = delete;
 
-  /// What the next launch signals.
+  /// The event that the next launch must signal.
   ze_event_handle_t next(const char* kernel);
   /// Spans on the track "kernels" of all launches since the last call, which must be done; none
   /// without a trace. Another stream than "compute" has a track of its own. Lengths and distances
-  /// are by the device's clock, which knows no other: the last one ends now.
+  /// come from the device's clock, which is not related to the trace's clock: the last span ends
+  /// now.
   void tell(Trace* trace, int rank, const std::string& stream);
 
  private:
   void add_pool();
-  /// From one moment to a later one, of a clock that begins again.
+  /// Time between two timestamps of a counter that wraps around.
   double nanoseconds(uint64_t from, uint64_t to) const;
 
   const ze_device_handle_t device_;

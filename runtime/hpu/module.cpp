@@ -36,7 +36,7 @@ std::string hex(const void* data, size_t bytes) {
   return text;
 }
 
-/// What a native binary depends on.
+/// The name of a cached native binary: a hash of everything that it depends on.
 std::string cache_key(ze_device_handle_t device, const Code& code) {
   ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES};
   check(api().deviceGetProperties(device, &properties), "zeDeviceGetProperties");
@@ -114,7 +114,7 @@ Features ask(ze_device_handle_t device) {
   return features;
 }
 
-/// What is known and built of each device of the process.
+/// The features and built modules of all devices of the process.
 struct Devices {
   std::mutex mutex;
   std::map<int, Features> features;

@@ -8,10 +8,11 @@
 
 namespace zg::hpu {
 
-/// What kernels are chosen by: the same for every process that sees the device.
+/// The device properties that decide which kernels are used. They are the same for every process
+/// that sees the device.
 struct Features {
   std::vector<int> sub_groups;       ///< work-items that the device runs in step
-  bool rounded_divide_sqrt = false;  ///< as IEEE 754 has it: then AdamW has the bits of the CPU
+  bool rounded_divide_sqrt = false;  ///< as in IEEE 754: AdamW then gives the bits of the CPU
   int64_t memory_bytes = 0;
   int64_t local_bytes = 0;  ///< of a work-group
 };
@@ -39,7 +40,7 @@ struct Groups {
 void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
              std::span<const Argument> arguments);
 
-/// Where kernels of the stream tell what they find wrong: six longs of the device's memory
+/// Where kernels of the stream report faults: six longs of the device's memory
 /// (kernels/hpu/tile.clh), read by the next synchronize().
 void* fault_place(Stream& stream);
 

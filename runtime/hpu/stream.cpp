@@ -27,7 +27,7 @@ class HpuStream final : public Stream {
   HpuStream(DeviceState& state, const char* name)
       : state_(state), name_(name), queue_(handle_of(state.index)), staging_(queue_) {}
   ~HpuStream() override {
-    // Nothing may be destroyed that the device still uses; an error has been told before.
+    // The device must have finished before anything is destroyed. An error was reported earlier.
     try {
       queue_.wait();
     } catch (...) {
@@ -57,7 +57,7 @@ class HpuStream final : public Stream {
                      (fault.limit >= 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
   }
 
-  // What comes to memory that no device reaches is waited for.
+  // Returns after the copy is done when `to` is memory that no device reaches.
   void copy(void* to, const void* from, size_t bytes) override {
     const int out = place_of(to), in = place_of(from);
     if (out == process_place && in == process_place) {
@@ -143,7 +143,7 @@ class HpuStream final : public Stream {
   /// Memory of another device that this one does not reach.
   bool is_far(int place) const { return place >= 0 && !reaches(state_.index, place); }
 
-  /// By way of the host, a part at a time. The other device has done what was asked of it.
+  /// Copies through the host, a chunk at a time. The other device has finished its earlier work.
   void copy_far(void* to, int out, const void* from, int in, size_t bytes) {
     constexpr size_t longest = size_t{4} << 20;
     std::vector<std::byte> part(std::min(bytes, longest));

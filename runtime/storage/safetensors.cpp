@@ -139,14 +139,14 @@ std::vector<float> SafetensorsReader::read_floats(const std::string& name, int64
 namespace {
 namespace fs = std::filesystem;
 
-/// What a link leads to: the link stays one.
+/// The file that a symbolic link points to: writing replaces that file and keeps the link.
 std::string target_of(const std::string& path) {
   std::error_code error;
   const fs::path target = fs::weakly_canonical(path, error);
   return error || !fs::is_symlink(path, error) ? path : target.string();
 }
 
-/// A device or a pipe takes the bytes itself: nothing may come in its place.
+/// False for a device or a pipe: it receives the bytes itself, and no file may replace it.
 bool is_replaceable(const std::string& path) {
   std::error_code missing;
   return !fs::exists(path, missing) || fs::is_regular_file(path, missing);
@@ -165,7 +165,7 @@ struct SafetensorsWriterState {
   }
 
   int64_t expected() const { return entries[next].shape.numel() * size_of(entries[next].dtype); }
-  // Nobody brings parts of what has none.
+  // Callers write no bytes for an empty tensor, so its entry is skipped.
   void skip_empty() {
     while (next < entries.size() && expected() == 0) ++next;
   }

@@ -134,7 +134,7 @@ void TensorBoardWriter::write_bytes(const std::string& bytes) {
     return;
   }
   const std::string why = std::strerror(errno);
-  // What is left of a record that did not fit would be read as a damaged one.
+  // Cut off the incomplete record: a reader would report it as damaged.
   const bool cut = ftruncate(fileno(file_.get()), whole_bytes_) == 0;
   throw FileError("writing " + path_ + " failed: " + why +
                   (cut ? "" : "; its last record is not whole"));

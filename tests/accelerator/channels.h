@@ -13,7 +13,7 @@ inline void expect(bool holds, const std::string& what) {
   if (!holds) throw ShapeError(what);
 }
 
-/// x * 2, of which nobody waits for the end.
+/// x * 2, queued without a wait.
 inline Tensor doubled(const Tensor& x) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   const Tensor two = Tensor::full({}, 2.0, x.dtype(), x.device());
@@ -21,8 +21,8 @@ inline Tensor doubled(const Tensor& x) {
   return y;
 }
 
-/// Of four ranks, threads or processes, on accelerators: what is sent in groups arrives, and no
-/// group waits for another.
+/// Checks groups of four ranks on accelerators, as threads or processes: data arrives, and no group
+/// waits for another.
 inline void check_channels(Communicator& comm, const Device& device) {
   const int pair[] = {comm.rank() % 2, comm.rank() % 2 + 2}, all[] = {3, 2, 1, 0};
   const auto down = comm.group(pair, "down"), up = comm.group(pair, "up");
@@ -31,7 +31,7 @@ inline void check_channels(Communicator& comm, const Device& device) {
   const Tensor y = doubled(Tensor::full({70}, comm.rank() + 11.0, DType::bf16, device));
   const Tensor sum = Tensor::full({4}, comm.rank(), DType::i64, device);
   const auto lower = static_cast<double>(pair[0]), upper = static_cast<double>(pair[1]);
-  // Asked for ahead of what it answers to; the sum is of all, and goes on meanwhile.
+  // The answer is posted before the question. The sum over all ranks runs meanwhile.
   const auto answer = up->broadcast(y, 1, "answer");
   const auto whole = others->all_reduce(sum, "sum");
   down->wait(down->broadcast(x, 0, "question"));

@@ -32,7 +32,7 @@ void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) 
   kernels::fold_gradient.select(stream.type())(args, {}, stream);
 }
 
-/// What every rank's shard holds after two folds, by rank.
+/// Every rank's shard after two folds, by rank.
 std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type) {
   std::vector<std::vector<float>> shards(static_cast<size_t>(ranks));
   on_devices(
@@ -66,7 +66,7 @@ TEST_CASE("ranks on accelerators gather what kernels have still to write" *
       const std::vector<float> values = doubled(full).to_host<float>();
       for (size_t i = 0; i < values.size(); ++i)
         expect(values[i] == 4.0f * static_cast<float>(i / 5 + 1), "element " + std::to_string(i));
-      // In place, a part of it.
+      // In place, for a range of the tensor.
       const Tensor own = full.flat(comm.rank() * 5, 5);
       kernels::cast({.x = doubled(own), .y = own}, device.compute());
       comm.wait(comm.all_gather(own, full, "x", {1, 2}));

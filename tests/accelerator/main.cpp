@@ -14,8 +14,8 @@ namespace {
 using namespace zg;
 using namespace zg::testing;
 
-/// A kernel's function for accelerators; between install() and remove() each of its outputs lies
-/// between guards.
+/// Wraps a kernel's function for accelerators. Between install() and remove() each output has guard
+/// bytes around it.
 template <class Args>
 class GuardedSlot {
  public:
@@ -39,7 +39,7 @@ class GuardedSlot {
   static inline const char* name = nullptr;
 };
 
-// Guards wait for each call, which the tests of queues, ranks and engines must not.
+// Guards wait after each call, so tests of queues, ranks and engines do not use them.
 bool is_of_kernels(const std::filesystem::path& file) {
   const std::set<std::string> others = {"attention_bits_test.cpp", "hopper_test.cpp",
                                         "matmul_tiles_test.cpp",   "norm_widths_test.cpp",
@@ -47,7 +47,7 @@ bool is_of_kernels(const std::filesystem::path& file) {
   return file.parent_path().filename() == "kernels" || others.count(file.filename().string()) > 0;
 }
 
-/// Puts guards into each test of kernels.
+/// Installs guards for each test of kernels.
 struct Guards : doctest::IReporter {
   explicit Guards(const doctest::ContextOptions&) {}
   void test_case_start(const doctest::TestCaseData& test) override {
@@ -77,7 +77,7 @@ REGISTER_LISTENER("guards", 1, Guards);
 
 }  // namespace
 
-// Of the folders that test the CPU, too, only what is written for every device.
+// From the folders with CPU tests it runs only the tests of the suite "every device".
 int main(int count, char** arguments) {
   doctest::Context context(count, arguments);
   context.addFilter("test-suite", "every device");

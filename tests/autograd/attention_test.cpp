@@ -8,7 +8,7 @@ using namespace zg::testing;
 
 namespace {
 
-/// softmax(scale q k^T + bias) v with the whole matrix of weights, from the general ops.
+/// softmax(scale q k^T + bias) v with the whole matrix of weights, built from the general ops.
 Var plain_attention(const Var& q, const Var& k, const Var& v, bool causal, double scale,
                     const Tensor& bias) {
   const int64_t T = q.shape()[2], keys = k.shape()[2];
@@ -23,7 +23,7 @@ Var plain_attention(const Var& q, const Var& k, const Var& v, bool causal, doubl
   return matmul(softmax(scores), v);
 }
 
-/// [B, T, 3C] as q, k, v [B, H, T, D].
+/// Splits [B, T, 3C] into q, k, v [B, H, T, D].
 std::vector<Var> separated(const Var& qkv, int heads) {
   const int64_t B = qkv.shape()[0], T = qkv.shape()[1], C = qkv.shape()[2] / 3;
   std::vector<Var> parts;
@@ -32,9 +32,9 @@ std::vector<Var> separated(const Var& qkv, int heads) {
   return parts;
 }
 
-constexpr double tolerance = 1e-13;  // sums of under a hundred terms below 1, in f64
+constexpr double tolerance = 1e-13;  // sums of fewer than 100 terms below 1, in f64
 
-/// What slopes of ALiBi add to the scores: [H, T, keys].
+/// The bias that ALiBi slopes add to the scores: [H, T, keys].
 Tensor dense_alibi(const std::vector<double>& slopes, int64_t T, int64_t keys, int64_t offset) {
   std::vector<double> bias;
   for (double slope : slopes)
@@ -45,10 +45,10 @@ Tensor dense_alibi(const std::vector<double>& slopes, int64_t T, int64_t keys, i
 }
 
 struct Taken {
-  int64_t peak, operand;  // bytes: of a pass, of what was given beside qkv
+  int64_t peak, operand;  // bytes of a pass; of the bias or slopes
 };
 
-/// Forward and backward; `give` makes the bias or the slopes.
+/// Runs forward and backward; `give` makes the bias or the slopes.
 template <class Give>
 Taken taken_by_a_pass(const Give& give) {
   const Device device = Device::cpu(0, {.threads = 2});

@@ -8,12 +8,12 @@ using namespace zg::testing;
 
 namespace {
 
-/// Another factor on every rank: what is summed differs.
+/// Multiplies by another factor on every rank, so that the summed values differ.
 Var scaled_by_rank(const Var& x, const Communicator& ranks) {
   return mul(x, 0.25 + 0.125 * ranks.rank());
 }
 
-/// The factor of the sum over ranks.
+/// The sum of the factors of all ranks.
 double sum_of_factors(int ranks) { return 0.25 * ranks + 0.125 * (ranks * (ranks - 1) / 2); }
 
 }  // namespace
@@ -72,7 +72,8 @@ TEST_CASE("parts of ranks along any axis are gathered, joined and scattered") {
 TEST_CASE("sums of bf16 are made in f32 and rounded once") {
   std::vector<double> sums(4), parts(4);
   run_local(4, [&](Communicator& ranks, const Device& device) {
-    // Above 256 a bf16 sum stops changing when 1 is added: 256 + 1 + 1 + 1 = 259, a tie, is 260.
+    // Above 256 a bf16 accumulator stops changing when 1 is added. 256 + 1 + 1 + 1 = 259 is a tie
+    // and rounds to 260.
     const Tensor x = Tensor::full({4}, ranks.rank() == 0 ? 256 : 1, DType::bf16, device);
     const auto rank = static_cast<size_t>(ranks.rank());
     sums[rank] = all_reduce(Var(x), ranks).value().to_doubles()[3];
@@ -104,7 +105,7 @@ TEST_CASE("gradients of copied bf16 parameters are collected and summed in f32")
     gradients[static_cast<size_t>(ranks.rank())] = source.gradients[&bias][0];
     dtypes[static_cast<size_t>(ranks.rank())] = source.gradient_dtypes[&bias];
   });
-  // 257 rows on each rank; bf16 has no 257.
+  // 257 rows on each rank; bf16 cannot represent 257.
   CHECK(gradients == std::vector<double>{514.0, 514.0});
   CHECK(dtypes == std::vector<DType>{DType::f32, DType::f32});
 }
@@ -117,7 +118,7 @@ struct Account {
   bool operator==(const Account&) const = default;
 };
 
-/// Every op once, forward and backward, on extents that the ranks divide and that they do not.
+/// Runs every op once, forward and backward, on extents that the ranks divide and do not divide.
 Account account_of_a_pass(Communicator& ranks, const Device& device) {
   Tape tape(device);
   const auto made = [&](const Shape& shape) {
@@ -184,7 +185,7 @@ struct Gathering {
   bool operator==(const Gathering&) const = default;
 };
 
-/// What a linear on gathered x leaves for backward, which reads all of x.
+/// Memory that a linear on gathered x keeps for backward, which reads all of x.
 Gathering gathering(Communicator& ranks, const Device& device, ActivationStore* store) {
   const Tensor x = random_tensor({2, 128, 8}, DType::f32, device, 3);
   const Tensor matrix = random_tensor({4, 8}, DType::f32, device, 4);
@@ -220,7 +221,7 @@ TEST_CASE("what was gathered is kept for backward as the rank's part, and gather
   CHECK(kept == expected);
   for (size_t rank = 0; rank < 2; ++rank) {
     CHECK(stored[rank].gradient == expected[rank].gradient);
-    CHECK(stored_bytes[rank] == 2 * 128 * 8 * 4 + 4 * 8 * 4);  // the part of x, and the weight
+    CHECK(stored_bytes[rank] == 2 * 128 * 8 * 4 + 4 * 8 * 4);  // this rank's x, and the weight
   }
 }
 

@@ -11,8 +11,8 @@
 
 namespace zg::testing {
 
-/// Holds parameters as plain tensors, evicts a unit's values whenever nobody holds it (so that a
-/// tape which kept bytes instead of places would read poison), and writes down every call.
+/// Holds parameters as plain tensors and logs every call. It evicts a unit's values as soon as the
+/// unit is not in use. A tape that kept values instead of acquiring them again reads poison.
 class FakeSource final : public ParameterSource {
  public:
   FakeSource(const ParameterStore& store, const Device& device, DType dtype = DType::f64)
@@ -69,11 +69,11 @@ class FakeSource final : public ParameterSource {
       }
   }
 
-  /// What the next acquire() of its unit shows.
+  /// The values that the next acquire() of its unit returns.
   std::vector<double>& at_rest(const Parameter& parameter) { return rest_.at(&parameter); }
 
   std::vector<std::string> log;
-  std::map<const Parameter*, Tensor> places;  // given once each
+  std::map<const Parameter*, Tensor> places;  // each is returned once
   std::map<const Parameter*, Tensor> reduced;
   std::map<const Parameter*, std::vector<double>> gradients;
   std::map<const Parameter*, DType> gradient_dtypes;

@@ -3,13 +3,13 @@
 #include "tests/autograd/op_check.h"
 #include "zerograd/runtime/comm.h"
 
-// What tests of ops between ranks share.
+// Helpers for tests of ops between ranks.
 namespace zg::testing {
 
 /// A function of replicated inputs with a replicated result.
 using OnRanks = std::function<Var(Tape&, Vars, Communicator&)>;
 
-/// On 1, 2 and 4 ranks: the result is `whole`'s, and the gradient that of central differences.
+/// On 1, 2 and 4 ranks: compares the result with `whole`, and gradients with central differences.
 inline void check_on_ranks(const OnRanks& function, const std::function<Var(Vars, int)>& whole,
                            const std::vector<Shape>& shapes) {
   for (int count : {1, 2, 4}) {

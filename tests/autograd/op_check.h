@@ -8,12 +8,12 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 
-// What tests of ops share: f64 inputs from a seed and a gradient check that reports where.
+// Helpers for tests of ops: f64 inputs from a seed, and a gradient check that reports the location.
 namespace zg::testing {
 
 using Vars = std::span<const Var>;
 
-/// The device that a test file's tensors share; one thread, since handing out tiny work costs more.
+/// The device shared by a test file's tensors. One thread: threads cost more than the tiny work.
 inline const Device& shared_device() {
   static const Device device = Device::cpu(0, {.threads = 1});
   return device;
@@ -30,7 +30,7 @@ inline Tensor indices(const std::vector<int64_t>& values, const Shape& shape) {
 /// The values of a Var of any floating dtype.
 inline std::vector<double> values_of(const Var& x) { return x.value().to_doubles(); }
 
-/// Central differences of 1e-6 in f64 are good to about 1e-10 for values of order 1.
+/// Central differences with step 1e-6 in f64 have errors of about 1e-10 for values of order 1.
 inline void check_gradient(const std::function<Var(Tape&, Vars)>& function,
                            const std::vector<Tensor>& inputs) {
   const GradcheckResult result = gradcheck(function, inputs, {.step = 1e-6, .tolerance = 1e-6});
@@ -38,7 +38,7 @@ inline void check_gradient(const std::function<Var(Tape&, Vars)>& function,
   CHECK(result.ok);
 }
 
-/// Where element `place` (row-major, of `shape`) comes from in a tensor that broadcasts to it.
+/// The index of the element in `from` that is broadcast to element `place` (row-major) of `shape`.
 inline size_t source_of(int64_t place, const Shape& shape, const Shape& from) {
   int64_t source = 0, stride = 1;
   for (int i = 1; i <= shape.rank(); ++i) {

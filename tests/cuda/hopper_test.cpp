@@ -4,7 +4,7 @@
 
 #include "tests/op_case.h"
 
-// The twins of sm_90a's instructions against their definition, in double and in plain C++.
+// The emulated sm_90a instructions against their definition, in double and in plain C++.
 using namespace zg;
 using namespace zg::testing;
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int group = cuda::group_threads, row_bytes = cuda::panel_row_bytes;
 
-/// Of [w, z, y, x], boxes of [1, 1, rows, 64].
+/// Tensor map of [w, z, y, x] with boxes of [1, 1, rows, 64].
 CUtensorMap map_of(const Tensor& x, int rows) {
   const Shape& shape = x.shape();
   const auto extent = [&](int axis) { return static_cast<cuuint64_t>(shape[axis]); };
@@ -29,7 +29,8 @@ CUtensorMap map_of(const Tensor& x, int rows) {
   return map;
 }
 
-/// A box of 16 rows at (x 64, y 3, z 1, w 1); what shared memory holds before and after the wait.
+/// Copies a box of 16 rows at (x 64, y 3, z 1, w 1). Returns shared memory before and after the
+/// wait.
 void copy_box(CUtensorMap map, bf16* before, bf16* after) {
   const cuda::SharedPlace place = cuda::dynamic_place(), barrier = place + 16 * row_bytes;
   const auto* const shared = cuda::dynamic_shared<bf16>();
@@ -42,7 +43,7 @@ void copy_box(CUtensorMap map, bf16* before, bf16* after) {
   for (int i = 0; i < 16 * 64; ++i) after[i] = shared[i];
 }
 
-/// c = a b^T by rows of 64, or c = a b with a from registers; both panels come by copies.
+/// c = a b^T, or c = a b with a in registers. TMA copies the panels.
 template <class T, int columns, bool registers>
 void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, float* early) {
   const cuda::SharedPlace a = cuda::dynamic_place(), b = a + 64 * row_bytes;
@@ -86,7 +87,7 @@ template <class T, int columns, bool registers>
 void check_multiply() {
   const Device device = Device::cuda();
   const Tensor a = random_tensor({1, 1, 64, 64}, dtype_of<T>, device, 1);
-  // By rows: a row for each column of c. Across: a row for each k.
+  // Without registers b has a row for each column of c, with registers a row for each k.
   const Shape shape = registers ? Shape{1, 1, 64, 128} : Shape{1, 1, 128, 64};
   const Tensor b = random_tensor(shape, dtype_of<T>, device, 2);
   const Tensor c = Tensor::empty({64, columns}, DType::f32, device);

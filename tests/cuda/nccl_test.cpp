@@ -30,12 +30,12 @@ void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) 
 
 struct Way {
   const char* name;
-  std::string transport;  // as the communicator says it
+  std::string transport;  // as the communicator reports it
 };
 const Way by_nccl{"nccl", "NCCL 2.28.9"};
 const Way direct{"direct", "the peers' memory; not by NCCL: ZG_CUDA_COMM=direct"};
 
-/// What each rank is left with, by rank.
+/// Each rank's results, by rank.
 using Values = std::vector<std::vector<double>>;
 
 Values values_of(int ranks, const Way& way,
@@ -88,7 +88,7 @@ TEST_CASE("NCCL gathers what peers' memory gives: whole, in parts, in place, on 
         copy(shard, host, device.compute());
         comm.wait(comm.all_gather(host, full, "from the host"));
         append(all, full);
-        // What is no device's is not NCCL's.
+        // Tensors that are not on a device do not use NCCL.
         const Device cpu = Device::cpu();
         const Tensor text = Tensor::full({3}, comm.rank(), DType::u8, cpu);
         const Tensor texts = Tensor::empty({3 * ranks}, DType::u8, cpu);
@@ -162,7 +162,7 @@ TEST_CASE("groups have an NCCL of their own, beside each other" *
       const Tensor sums = Tensor::zeros({37}, DType::f32, device);
       const Tensor x = numbers(comm, 41, DType::f32, device);
       const Tensor gathered = Tensor::zeros({82}, DType::f32, device);
-      // Some of the ranks come to the one first, some to the other.
+      // Half of the ranks call the collectives in the other order.
       Communicator::Ticket sent = -1;
       if (rank < 2) sent = columns->broadcast(x, 1, "x");
       const auto folded = rows->reduce_scatter(full, sums, true, fold, "g");
@@ -256,7 +256,7 @@ TEST_CASE("sums by NCCL are named inexact: close, in another order" *
   for (size_t rank = 0; rank < 4; ++rank)
     for (size_t i = 0; i < 1000; ++i)  // three additions of up to 4e3, in either order
       REQUIRE(std::abs(exact[rank][i] - inexact[rank][i]) <= 6 * 4e3 * unit_roundoff(DType::f32));
-  // Where NCCL does not carry them it is refused, and says why.
+  // Without NCCL it throws Unsupported with the reason.
   const auto asks = [](Communicator& comm, const Device&) { comm.sum_by_library(); };
   const Wish wish("ZG_CUDA_COMM", "direct");
   const std::string text =
@@ -264,7 +264,7 @@ TEST_CASE("sums by NCCL are named inexact: close, in another order" *
   CHECK(contains(text, "nccl_reduce: NCCL does not carry these ranks' data (the peers' memory"));
   CHECK(contains(text, "ZG_CUDA_COMM=direct"));
   CHECK_THROWS_AS(run_local(2, asks), Unsupported);
-  run_local(1, asks);  // has nothing to sum
+  run_local(1, asks);  // one rank has nothing to add
 }
 
 TEST_CASE("ranks that share a GPU do without NCCL, or are refused where it is asked for" *
@@ -335,7 +335,7 @@ TEST_CASE("a rank that fails or stalls within NCCL ends all, which say who and w
 TEST_CASE("a group that stalls within NCCL ends all ranks, which say where they are" *
           doctest::test_suite("every device")) {
   const Wish wish("ZG_CUDA_COMM", "nccl");
-  const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");  // the second of a group, its first call
+  const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");  // the group's rank 1, in its first call
   std::vector<std::string> said(4);
   const auto body = [&](Communicator& comm, const Device& device) {
     comm.set_step(7);

@@ -1,7 +1,7 @@
-// What each wrapped instruction of the CUDA kernels gives for random operands, as lines of bits.
-// Compiled twice, for a GPU and for the emulator: `tools/gpu_check` compares the two, line by line.
-// Operands are whole numbers whose sums are exact in any order, since the order in which a tensor
-// core adds is its own.
+// Prints the result of each wrapped CUDA instruction for random operands, as lines of bits.
+// Compiled for a GPU and for the emulator; `tools/gpu_check` compares the two outputs line by line.
+// Operands are integers whose sums are exact in any order, because a tensor core adds in its own
+// order.
 #include <cstdint>
 #include <cstdio>
 #include <random>
@@ -18,7 +18,7 @@ using namespace zg;
 
 constexpr int warp = 32, rounds = 64;
 
-/// Registers a[4], b[2], c[4] of each lane in, d[4] out.
+/// Each lane has registers a[4], b[2], c[4] as input and d[4] as output.
 template <class T>
 __global__ void multiply(const uint32_t* operands, const float* c, float* d) {
   const int lane = static_cast<int>(threadIdx.x);
@@ -43,7 +43,7 @@ __global__ void load(const uint32_t* from, const uint32_t* rows, uint32_t* to) {
   for (int i = 0; i < 4; ++i) to[lane * 4 + i] = got[i];
 }
 
-/// Two groups, of copies of 16, 8 and no bytes, the rest zeros.
+/// Two groups of asynchronous copies of 16, 8 and 0 bytes; the rest is zero-filled.
 __global__ void copies(const uint32_t* from, uint32_t* to) {
   auto* const shared = cuda::dynamic_shared<uint32_t>();
   const auto lane = static_cast<int>(threadIdx.x);
@@ -83,7 +83,7 @@ class Twins {
     cuda::launch("twins", kernel, {dim3(1), dim3(warp), shared}, device_.compute(), args...);
   }
 
-  /// The words as a line: a name, the round, a hash, the first words.
+  /// Prints the words as a line: name, round, hash, first words.
   void print(const char* name, const Tensor& result) const {
     std::vector<uint32_t> words(static_cast<size_t>(result.numel()) / 4);
     device_.compute().copy(words.data(), result.raw(), words.size() * 4);
@@ -129,7 +129,7 @@ class Twins {
 
   template <class T>
   void packing(const char* name) {
-    // Halfway cases and subnormals among them: the last bits are few.
+    // The values have few low bits, so halfway cases and subnormals occur.
     std::vector<float> values(2 * warp);
     for (float& value : values) {
       const auto bits = static_cast<uint32_t>(random_());

@@ -4,11 +4,11 @@
 
 #include "tests/driver/scheduler.h"
 
-// What is appended to command lists, but kernels.
+// Commands other than kernels that are appended to command lists.
 namespace zg::test_driver {
 namespace {
 
-/// Appends to the list behind the handle.
+/// Appends a command to the list of this handle.
 ze_result_t append(ze_command_list_handle_t handle, Command command, ze_event_handle_t signal,
                    uint32_t count, ze_event_handle_t* waits) {
   Lock lock(state().mutex);
@@ -18,8 +18,8 @@ ze_result_t append(ze_command_list_handle_t handle, Command command, ze_event_ha
   return submit(lock, *list, std::move(command));
 }
 
-/// Whether the list's device may reach all of the range; memory of the host that is not Level
-/// Zero's is none of the driver's business.
+/// Checks that the list's device may access all of the range. Host memory that was not allocated
+/// through Level Zero is not checked.
 ze_result_t check_range(const CommandList& list, Range range, const char* what) {
   if (!range.begin) return refuse(ZE_RESULT_ERROR_INVALID_NULL_POINTER, "%s is null", what);
   const Allocation* const a = state().memory.find(range.begin);

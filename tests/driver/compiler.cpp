@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the code is made for: fused multiply-adds, where the source has them, are instructions.
+// Fused multiply-adds are instructions of the target. The compiler adds none (-ffp-contract=off).
 #ifdef __SANITIZE_ADDRESS__  // its runtime comes with the program
 constexpr std::array code_flags{"-O2", "-march=x86-64-v3", "-ffp-contract=off", "-fPIC",
                                 "-fsanitize=address"};
@@ -46,7 +46,7 @@ void write(const fs::path& file, std::string_view text) {
   if (!out.flush()) throw std::runtime_error("cannot write " + file.string());
 }
 
-/// Runs a program of LLVM; its words are part of what is thrown.
+/// Runs an LLVM program. Its output is part of the error that is thrown.
 void run(const fs::path& folder, const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -69,7 +69,7 @@ void run(const fs::path& folder, const std::vector<std::string>& command) {
   }
 }
 
-/// FNV-1a, from another start for each half of the name.
+/// FNV-1a; each half of the name uses another start value.
 uint64_t hash(std::string_view bytes, uint64_t value) {
   for (const char c : bytes) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return value;
@@ -86,7 +86,8 @@ std::string hash_of(const std::vector<std::string_view>& parts) {
   return name;
 }
 
-/// Functions that nobody defines: no device has them, or the driver's library lacks them.
+/// Throws for functions without a definition: no device has them, or the driver's library lacks
+/// them.
 void check_resolved(const std::string& kernels, const std::string& library) {
   const Functions needed = functions_of(kernels), known = functions_of(library);
   std::string unresolved;
@@ -105,13 +106,13 @@ void check_resolved(const std::string& kernels, const std::string& library) {
   }
 }
 
-/// Of this process alone.
+/// A folder that only this process uses.
 struct TemporaryFolder {
   fs::path path;
   explicit TemporaryFolder(const fs::path& parent) {
     static std::atomic<int> made = 0;
     path = parent / ("new." + std::to_string(getpid()) + "." + std::to_string(made++));
-    fs::remove_all(path);  // of a process that was killed and had the same number
+    fs::remove_all(path);  // of a killed process with the same id
     fs::create_directory(path);
   }
   ~TemporaryFolder() {
@@ -120,7 +121,7 @@ struct TemporaryFolder {
   }
 };
 
-/// One process at a time compiles a module; the others wait and find it.
+/// Only one process at a time compiles a module. The others wait and use its result.
 struct Lock {
   int file;
   explicit Lock(const fs::path& name)
@@ -157,7 +158,7 @@ std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
   const fs::path cache = settings().cache;
   fs::create_directories(cache);
   const std::string library = read(ZG_DRIVER_LIBRARY), hooks = read(ZG_DRIVER_HOOKS);
-  std::string flags = "1";  // of the text that is made
+  std::string flags = "1";  // hashed with the module's text
   for (const char* flag : code_flags) flags += flag;
   const std::string name =
       hash_of({{reinterpret_cast<const char*>(spirv.data()), spirv.size()}, library, hooks, flags});
@@ -165,7 +166,7 @@ std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
   for (unsigned i = 0; i < copies; ++i) {
     files.push_back(cache / (name + "." + std::to_string(i) + ".so"));
   }
-  // The last one is there when all are.
+  // The last file is written last, so all of them exist.
   if (fs::exists(files.back())) return files;
   const Lock lock(cache / (name + ".lock"));
   if (fs::exists(files.back())) return files;

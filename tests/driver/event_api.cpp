@@ -71,7 +71,7 @@ ze_result_t event_signal(ze_event_handle_t handle) {
   return ZE_RESULT_SUCCESS;
 }
 
-/// What the host may ask of an event, which must be visible to it.
+/// The event of a handle, for host functions, which need a host-visible pool. Null: invalid.
 Event* visible(ze_event_handle_t handle, const char* function) {
   Event* const event = from_handle<Event>(handle, function);
   if (event && !event->pool->host_visible) {

@@ -10,15 +10,15 @@
 #include "tests/driver/settings.h"
 #include "tests/emulator/fiber.h"
 
-// A group of work-items on one thread of the system: a fiber each, run by turns. Who goes on after
-// a barrier is the one that came last, or chosen by a seed; what the programming model forbids ends
-// the kernel with the group and how many wait where.
+// Runs a work-group on one system thread, with one fiber for each work-item. After a barrier the
+// work-item that arrived last continues, or one chosen by a seed. An operation that the programming
+// model forbids ends the kernel; the message has the group and how many work-items wait where.
 namespace zg::test_driver {
 namespace {
 
 using emulator::Fiber;
 
-/// What a lane gives at a meeting: a vector, read as aligned as its type is.
+/// The value that a lane passes to a sub-group operation. Aligned for any vector type.
 struct alignas(64) Slot {
   std::byte bytes[64];
 };
@@ -28,7 +28,7 @@ struct WorkItem {
   zg_item item;
   uint32_t flat = 0;
   State state = State::ready;
-  uint8_t turn = 0;  ///< which of two slots: nobody writes what a slower lane still reads
+  uint8_t turn = 0;  ///< which of two slots: a slower lane may still read the other one
   const void* place = nullptr;
   const char* operation = "";
   Fiber fiber;
@@ -115,7 +115,7 @@ class Group {
     return slot(me.turn, first);
   }
 
-  /// Ends the kernel from within a fiber, which never goes on.
+  /// Ends the kernel from within a fiber, which does not resume.
   void stop(const std::string& words) {
     error_ = words;
     Fiber::change(&current_->fiber, nullptr, true);
@@ -149,7 +149,7 @@ class Group {
 
   static void enter();
 
-  /// The running fiber waits, or has returned: the next one's turn.
+  /// Switches to the next fiber because the running one waits or has returned.
   void leave(bool is_done) {
     WorkItem& me = *current_;
     if (ready_.empty()) {
@@ -196,7 +196,7 @@ class Group {
   const uint32_t size_;
   std::vector<WorkItem> items_;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> waiting_;  ///< lanes that wait, of each sub-group
+  std::vector<uint32_t> waiting_;  ///< by sub-group: lanes that wait
   std::vector<uint32_t> ready_;
   uint32_t at_barrier_ = 0, done_ = 0;
   WorkItem* current_ = nullptr;
@@ -230,7 +230,7 @@ std::string run_groups(const Work& work, uint64_t first, uint64_t last) {
   Group group(work);
   running = &group;
   const uint64_t all = uint64_t{work.groups[0]} * work.groups[1] * work.groups[2];
-  // Any order of groups is right. A step without a common divisor meets each group once.
+  // Groups may run in any order. A step coprime to the count visits each group exactly once.
   uint64_t step = 1;
   if (work.seed && all > 1) {
     step = work.seed % all;

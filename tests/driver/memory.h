@@ -15,40 +15,40 @@ struct Allocation {
   std::byte* begin = nullptr;
   size_t bytes = 0;
   ze_memory_type_t type = ZE_MEMORY_TYPE_UNKNOWN;
-  Device* device = nullptr;      ///< null: the host's
-  std::byte* mapping = nullptr;  ///< with a guard page before and behind
+  Device* device = nullptr;      ///< null: host memory
+  std::byte* mapping = nullptr;  ///< with a guard page before and after it
   size_t mapped = 0;
 
   bool holds(const void* p) const { return p >= begin && p < begin + (bytes ? bytes : 1); }
 };
 
-/// Everything that was allocated through Level Zero. New memory holds 0xFF, which is NaN in every
-/// dtype; the last byte of an allocation lies before a guard page, and what room is left between
-/// it and its guard pages is watched. Where the driver is strict, a device's memory
-/// can be reached only while a device works. Guarded by the driver's mutex.
+/// All memory allocated through Level Zero. New memory is filled with 0xFF, which is NaN in every
+/// dtype. An allocation ends just before a guard page. Unused bytes between it and its guard pages
+/// are checked for writes. In strict mode, device memory is accessible only while a device
+/// executes. Guarded by the driver's mutex.
 class Memory {
  public:
-  /// Null: the system or the device has no more.
+  /// Null: the system or the device is out of memory.
   std::byte* allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device);
-  /// Addresses that nobody can reach, aligned to virtual_page, with guard pages around them; null:
+  /// Reserves inaccessible addresses, aligned to virtual_page, with guard pages around them. Null:
   /// the system has no more.
   static std::byte* reserve(size_t bytes);
   static void free_reserved(std::byte* begin, size_t bytes);
-  /// Memory of a device behind reserved addresses; what follows another such range joins it.
+  /// Maps device memory at reserved addresses. Adjacent mapped ranges are merged.
   bool map(std::byte* begin, size_t bytes, Device* device);
   bool unmap(std::byte* begin, size_t bytes);  ///< false: not all of it was mapped
-  /// Memory of the process becomes the host's of Level Zero, until it is released.
+  /// Imports memory of the process as Level Zero host memory until release().
   void bring_in(std::byte* begin, size_t bytes);
-  bool release(std::byte* begin, size_t bytes);  ///< false: not all of it was brought in
+  bool release(std::byte* begin, size_t bytes);  ///< false: not all of it was imported
   static constexpr size_t virtual_page = size_t{64} << 10;
   void free(const Allocation& allocation);
-  const Allocation* find(const void* p) const;  ///< null: not of Level Zero
-  /// With the guard pages, and what lies between them and the first byte.
+  const Allocation* find(const void* p) const;  ///< null: not allocated through Level Zero
+  /// Like find(), but also for guard pages and the bytes between them and the allocation.
   const Allocation* find_near(const void* p) const;
-  /// An allocation beside whose bytes something was written, before a guard page; or null.
+  /// An allocation with a write between its bytes and a guard page; or null.
   const Allocation* find_touched() const;
 
-  /// Lets devices and the host reach the memory of devices, or the host no more.
+  /// Makes device memory accessible, or inaccessible.
   void open();
   void close();
 
@@ -63,9 +63,9 @@ class Memory {
   bool is_open_ = false;
 };
 
-/// From now on a signal about an address says first what lies there.
+/// Installs a signal handler that prints what is at the faulting address.
 void explain_faults(const Memory& memory);
-/// What this thread does for a device, or null.
+/// The operation that this thread executes for a device; null: none.
 inline thread_local const char* device_does = nullptr;
 
 }  // namespace zg::test_driver

@@ -15,7 +15,7 @@
 #include "tests/driver/program.h"
 #include "tests/driver/spirv.h"
 
-// What the handles of Level Zero point to. All of it is guarded by State::mutex (state.h).
+// The objects behind Level Zero handles. State::mutex (state.h) guards all of them.
 namespace zg::test_driver {
 
 struct Device {
@@ -29,7 +29,7 @@ struct Context {};
 struct PhysicalMemory {
   Device* device = nullptr;
   size_t bytes = 0;
-  int mapped = 0;  ///< how often
+  int mapped = 0;  ///< number of mappings
 };
 
 struct EventPool {
@@ -42,11 +42,11 @@ struct Event {
   EventPool* pool = nullptr;
   uint32_t index = 0;
   bool signalled = false;
-  int signals = 0, waits = 0;  ///< commands under way that will signal it, that wait for it
+  int signals = 0, waits = 0;  ///< pending commands that will signal it; that wait for it
   uint64_t start_ns = 0, end_ns = 0;
 };
 
-/// A piece of memory that a command names.
+/// A memory range that a command accesses.
 struct Range {
   const void* begin = nullptr;
   size_t bytes = 0;
@@ -54,29 +54,29 @@ struct Range {
 
 struct Command {
   enum class Order {
-    none,     ///< runs before or after its neighbours
-    barrier,  ///< after all before it and before all behind it
-    wait      ///< before all behind it
+    none,     ///< may run before or after its neighbours
+    barrier,  ///< runs after all commands before it and before all commands after it
+    wait      ///< runs before all commands after it
   };
   std::string what;
   Order order = Order::none;
-  std::function<std::string()> work;  ///< what went wrong, or nothing
+  std::function<std::string()> work;  ///< returns an error message, or ""
   std::vector<Event*> waits;
   Event* signal = nullptr;
   std::vector<Range> memory;
 };
 
-/// What a device is to do, of one immediate list or one queue.
+/// Pending commands of one immediate list or one queue.
 struct Queue {
   Device* device = nullptr;
-  uint64_t number = 0;  ///< in order of making
+  uint64_t number = 0;  ///< in order of creation
   bool synchronous = false;
   std::deque<Command> commands;
 };
 
 struct CommandList {
   Device* device = nullptr;
-  Queue* immediate = nullptr;  ///< else a list to be executed by a queue
+  Queue* immediate = nullptr;  ///< null: a list that a queue executes
   std::vector<Command> recorded;
   bool closed = false;
 };
@@ -94,7 +94,7 @@ struct Module {
   std::vector<std::byte> spirv;
   SpirvModule contents;
   std::shared_ptr<const Program> program;
-  std::string unlinked;  ///< a function that this device lacks
+  std::string unlinked;  ///< a function that the device's compiler does not define
 };
 
 struct ArgumentValue {

@@ -21,8 +21,8 @@ struct Candidate {
   size_t index = 0;
 };
 
-/// What may run now of one queue: by the rules of Level Zero, which give commands between two
-/// barriers no order.
+/// The commands of one queue that may run now. Level Zero does not order commands between two
+/// barriers.
 void candidates_of(Queue& queue, std::vector<Candidate>& all) {
   for (size_t i = 0; i < queue.commands.size(); ++i) {
     const Command& command = queue.commands[i];
@@ -49,7 +49,7 @@ Candidate choose(const Queue* first) {
   return all.empty() ? Candidate{} : all.front();
 }
 
-/// The mutex is held at the beginning and the end, not while the command works.
+/// The caller holds the mutex. It is released while the command runs.
 void run(Lock& lock, const Candidate& candidate) {
   State& s = state();
   Command command = std::move(candidate.queue->commands[candidate.index]);
@@ -162,7 +162,7 @@ ze_result_t wait_until(Lock& lock, const std::function<bool()>& done, uint64_t t
       run(lock, next);
       continue;
     }
-    // Another thread works, or may give the device more to do.
+    // Another thread executes a command, or may submit more work to the device.
     const Clock::time_point now = Clock::now();
     if (activity != s.activity || s.running) quiet_since = now;
     activity = s.activity;

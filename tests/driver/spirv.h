@@ -22,14 +22,14 @@ struct KernelSignature {
   uint32_t required_sub_group = 0;           ///< 0: any
 };
 
-/// What the driver has to know of a module of SPIR-V.
+/// Properties of a SPIR-V module that the driver needs.
 struct SpirvModule {
   std::vector<KernelSignature> kernels;
-  std::vector<std::string> imports;  ///< functions that the device's compiler knows
+  std::vector<std::string> imports;  ///< functions that the device's compiler defines
   bool sub_groups = false, doubles = false, halves = false;
 };
 
-/// Throws std::runtime_error that says what is wrong with the bytes.
+/// Throws std::runtime_error that describes the invalid bytes.
 SpirvModule read_spirv(std::span<const std::byte> bytes);
 
 }  // namespace zg::test_driver

@@ -14,17 +14,17 @@
 
 namespace zg::test_driver {
 
-/// All there is: one mutex, taken by each function of the interface.
+/// The driver's state. Each function of the interface locks the one mutex.
 struct State {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::unique_ptr<Device>> devices;
   Memory memory;
-  std::vector<Queue*> queues;  ///< in order of making
+  std::vector<Queue*> queues;  ///< in order of creation
   uint64_t queues_made = 0;
-  uint64_t activity = 0;  ///< counts what may let a wait end
-  bool running = false;   ///< one command at a time, whatever its device
-  bool lost = false;      ///< a command failed: nothing works from then on
+  uint64_t activity = 0;  ///< incremented by every event that may end a wait
+  bool running = false;   ///< a command runs; only one at a time, on any device
+  bool lost = false;      ///< a command failed; every later call fails
   std::tuple<std::unordered_set<const Context*>, std::unordered_set<const EventPool*>,
              std::unordered_set<const Event*>, std::unordered_set<const Queue*>,
              std::unordered_set<const CommandList*>, std::unordered_set<const Fence*>,
@@ -34,8 +34,8 @@ struct State {
 };
 State& state();  ///< never destroyed: threads may outlive main()
 
-/// New handles, their end, and what they point to: null, with a message, for what is no such handle
-/// or no more. The mutex is held.
+/// Create and destroy handles and look up their objects. The lookup reports an invalid or destroyed
+/// handle and returns null. The caller holds the mutex.
 template <class T, class Handle>
 T* make_handle(Handle* handle) {
   T* const made = new T;
@@ -68,7 +68,7 @@ Device* device_of(Handle handle, const char* function) {
   return nullptr;
 }
 
-/// What zeDriverGetExtensionFunctionAddress gives; null: there is none of that name.
+/// Result of zeDriverGetExtensionFunctionAddress; null: unknown name.
 void* extension_function(const char* name);
 
 }  // namespace zg::test_driver

@@ -6,11 +6,11 @@
 #include "tests/driver/scheduler.h"
 #include "tests/driver/settings.h"
 
-// Reserved addresses, and memory of devices that is mapped behind them.
+// Virtual memory: reserved addresses, and device memory mapped at them.
 namespace zg::test_driver {
 namespace {
 
-/// What is reserved, and what is mapped where. Guarded by the driver's mutex.
+/// Reserved, mapped and imported ranges. Guarded by the driver's mutex.
 struct Addresses {
   std::map<std::byte*, size_t> reserved;
   std::map<std::byte*, PhysicalMemory*> mapped;
@@ -28,7 +28,7 @@ struct Addresses {
   }
 };
 
-/// A command that has not run and names memory of the range.
+/// A pending command that accesses memory of the range.
 const Command* user_of(const std::byte* begin, size_t bytes) {
   for (const Queue* queue : state().queues)
     for (const Command& command : queue->commands)
@@ -141,7 +141,7 @@ ze_result_t unmap(ze_context_handle_t, const void* pointer, size_t bytes) {
   return ZE_RESULT_SUCCESS;
 }
 
-// As Intel's driver has them, beyond the standard.
+// Extensions of Intel's driver that are not in the standard.
 ze_result_t ZE_APICALL import_pointer(ze_driver_handle_t, void* pointer, size_t bytes) {
   Lock lock(state().mutex);
   auto* const begin = static_cast<std::byte*>(pointer);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t shared_alignment = 1024;
 constexpr unsigned most_threads = 1024;
-constexpr size_t most_shared = 227 << 10;  // of a block on sm_90
+constexpr size_t most_shared = 227 << 10;  // per block on sm_90
 constexpr uint64_t most_spins = 1'000'000;
 
 std::atomic<uint64_t> schedule_seed{0};
@@ -37,7 +37,7 @@ uint64_t next_random(uint64_t& state) {
   return state;
 }
 
-/// The next thread to run after `from`: its own warp first, then the others in turn.
+/// The next thread to run after `from`: its own warp first, then the others in order.
 Thread* pick(Block& block, unsigned from) {
   unsigned warp = from / warp_lanes, lane = from % warp_lanes;
   const auto warps = static_cast<unsigned>(block.warps.size());
@@ -107,7 +107,7 @@ void wake_barrier(Block& block, unsigned id) {
     if (thread.state == Thread::State::waiting && thread.waits_for == barrier.what) wake(thread);
 }
 
-// A thread that waits is known by the address of what it waits for.
+// A waiting thread stores the address of the name of what it waits for.
 const char* barrier_name(unsigned id) {
   static const char* const names[named_barriers] = {
       "__syncthreads", "barrier 1",  "barrier 2",  "barrier 3", "barrier 4",  "barrier 5",
@@ -147,7 +147,7 @@ void thread_main() {
   warp.ready &= ~(1u << thread.lane);
   warp.live &= ~(1u << thread.lane);
   --block.live;
-  // Threads that have returned count as arrived, as on the device.
+  // Threads that have returned count as arrived, as on a GPU.
   if (block.live > 0 && block.barriers[0].arrived == block.live) wake_barrier(block, 0);
   if (block.live == 0) {
     change_to(nullptr);
@@ -156,7 +156,7 @@ void thread_main() {
     if (!next) report_deadlock(block);
     change_to(next);
   }
-  std::abort();  // nobody comes back here
+  std::abort();  // not reached
 }
 
 void start_threads(Block& block) {
@@ -184,7 +184,7 @@ void start_threads(Block& block) {
 
 void run_block(Block& block) {
   start_threads(block);
-  // What shared memory holds at the start is undefined: NaN in every float format.
+  // Initial shared memory is undefined: fill it with NaN of every float format.
   if (block.shared_bytes) std::memset(block.shared, 0xff, block.shared_bytes);
   block.spins = 0;
   block.boxes.clear();
@@ -273,7 +273,7 @@ void group_meeting(const char* what, void* mine, void (*act)(void* const*)) {
 void spin() {
   Thread& thread = *current;
   Block& block = *thread.block;
-  // From another place each time, or warps that spin starve the one they wait for.
+  // Start from another thread each time. Otherwise spinning warps starve the one they wait for.
   const auto start = static_cast<unsigned>(++block.spins * 33 % block.threads.size());
   Warp& warp = block.warps[thread.warp];
   warp.ready &= ~(1u << thread.lane);

@@ -8,8 +8,8 @@
 #include "tests/emulator/launch.h"
 #include "zerograd/runtime/dtype.h"
 
-// A double of cuBLASLt: the product by its definition, and every promise of the caller checked. An
-// algorithm carries what it was chosen for, and dies when it is used for anything else.
+// A test double of cuBLASLt: computes the product by its definition and checks the caller's
+// promises. An algorithm stores the problem it was chosen for and aborts for any other.
 struct EmulatedLt {};
 struct EmulatedLtLayout {
   cudaDataType_t type;
@@ -43,7 +43,7 @@ void take(Value& place, const void* value, size_t bytes, const char* what) {
   std::memcpy(&place, value, bytes);
 }
 
-/// What an algorithm is chosen for.
+/// Encodes the problem that an algorithm is chosen for.
 cublasLtMatmulAlgo_t algorithm(const EmulatedLtOperation& operation, const EmulatedLtLayout& a,
                                const EmulatedLtLayout& b, const EmulatedLtLayout& d) {
   cublasLtMatmulAlgo_t algo = {};
@@ -95,7 +95,7 @@ void store(cudaDataType_t type, void* data, int64_t at, float value) {
     static_cast<float*>(data)[at] = value;
 }
 
-/// [rows, columns] of op(matrix), row by row.
+/// [rows, columns] of op(matrix), row-major.
 std::vector<float> rows_of(const EmulatedLtLayout& layout, const void* data, bool transposed,
                            int64_t item, uint64_t rows, uint64_t columns) {
   std::vector<float> dense(rows * columns);
@@ -146,7 +146,7 @@ void multiply(const Product& p) {
 int64_t zg::emulator::cublaslt_products() { return products; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  static EmulatedLt only;  // nobody destroys it
+  static EmulatedLt only;  // never destroyed
   *handle = &only;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -226,7 +226,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
          "a reduction whose order is open");
   const Extents e = extents(*operation, *a, *b, *d);
   *count = 0;
-  if (e.n < 4) return CUBLAS_STATUS_NOT_SUPPORTED;  // as any problem may be
+  if (e.n < 4) return CUBLAS_STATUS_NOT_SUPPORTED;  // as cuBLASLt may for any problem
   *count = 1;
   *results = {.algo = algorithm(*operation, *a, *b, *d), .state = CUBLAS_STATUS_SUCCESS};
   results->algo.data[7] = *std::max_element(preference->alignments, preference->alignments + 4);

@@ -14,7 +14,7 @@
 #ifdef ZG_EMULATOR_TSAN  // this file itself is compiled without -fsanitize=thread
 #include <sanitizer/tsan_interface.h>
 
-// Of the runtime; no header declares them.
+// Functions of the ThreadSanitizer runtime that no header declares.
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
@@ -59,7 +59,7 @@ constexpr size_t stack_bytes = 256 << 10;
 constexpr size_t stack_bytes = 128 << 10;
 #endif
 
-/// The thread's own stack, while a fiber runs.
+/// The thread's own stack, saved while a fiber runs.
 struct Outside {
   void* top = nullptr;
   const void* bottom = nullptr;
@@ -68,13 +68,13 @@ struct Outside {
 };
 thread_local Outside outside;
 
-/// What a fiber is made of.
+/// The resources of a fiber.
 struct Parts {
   std::byte* stack = nullptr;
   void* thread_sanitizer = nullptr;
 };
 
-/// Parts that no fiber has now: making them takes longer than running a small block.
+/// A pool of unused resources: allocating them takes longer than running a small block.
 class Spares {
  public:
   ~Spares() {
@@ -104,7 +104,8 @@ class Spares {
 
 Spares& spares() {
 #ifdef ZG_EMULATOR_TSAN
-  // A fiber remembers what it has seen: one that went to another thread could hide a race with it.
+  // TSan keeps the history of a fiber. If another thread reused it, a race between them could be
+  // hidden.
   static thread_local Spares spare;
   return spare;
 #else

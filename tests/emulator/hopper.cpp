@@ -10,10 +10,10 @@
 namespace zg::emulator {
 namespace {
 
-/// What the eight bytes of a barrier hold.
+/// The eight bytes of a barrier.
 struct Phase {
-  uint16_t arrivals, missing;  ///< of each phase, of this one
-  int32_t bytes : 31;          ///< expected and not there
+  uint16_t arrivals, missing;  ///< of each phase; of the current phase
+  int32_t bytes : 31;          ///< expected and not yet arrived
   uint32_t parity : 1;
 };
 static_assert(sizeof(Phase) == 8);
@@ -39,7 +39,7 @@ void check_barrier(const void* barrier) {
     die("mbarrier: an address that is no multiple of 8 bytes");
 }
 
-/// Where byte `offset` of a panel lies: pieces of 16 bytes are crossed with the row, by 128 bytes.
+/// The swizzled offset of byte `offset` of a panel: 16-byte units XOR the row, every 128 bytes.
 size_t crossed(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
 
 void land(const PendingBox& box) {
@@ -124,7 +124,7 @@ float half_of(uint32_t two, size_t which) {
   return static_cast<float>(x);
 }
 
-/// The group's i-th pending product, one of each thread.
+/// Computes the group's i-th pending product, one for each thread.
 template <class T>
 void multiply(void* const* threads, size_t i) {
   const auto of = [&](size_t thread) -> PendingProduct& {
@@ -245,7 +245,8 @@ void finish_products(unsigned newer_commits) {
       first.products[i].is_bf16 ? multiply<bf16>(threads, i) : multiply<f16>(threads, i);
     }
   });
-  // What is still to come starts from what has been done.
+  // Later pending products accumulate onto the finished results, so save these as their start
+  // values.
   std::vector<PendingProduct> rest(mine.products.begin() + static_cast<std::ptrdiff_t>(done),
                                    mine.products.end());
   for (size_t i = 0; i < rest.size(); ++i) {

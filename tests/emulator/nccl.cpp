@@ -20,9 +20,9 @@
 #include "zerograd/runtime/cuda/nccl.h"
 #include "zerograd/runtime/dtype.h"
 
-// A double of NCCL for ranks that are threads or processes of one host: messages are files of a
-// folder that the id names. As the real one it is ordered by streams, meets only what is called in
-// a group or by every rank, waits for ever otherwise, and sums floats in an order of its own.
+// A test double of NCCL for ranks that are threads or processes of one host. Messages are files in
+// a folder that the id names. Like NCCL it is ordered by streams, matches only calls in a group or
+// on all ranks, otherwise waits forever, and adds floats in its own order.
 namespace zg::cuda {
 
 struct Exchange;
@@ -32,7 +32,7 @@ struct NcclCommunicator {
   int rank = 0, size = 0;
   NcclResult state = NcclResult::success;
   bool joined = false;
-  /// Given to the stream when the caller has seen that this is no longer under way.
+  /// Enqueued on the stream once the caller has seen that the call is no longer in progress.
   cudaStream_t stream = nullptr;
   std::shared_ptr<Exchange> pending;
   std::vector<int64_t> sent, received;  // messages, by peer
@@ -86,25 +86,25 @@ void add(NcclType type, std::vector<std::byte>& sum, const std::vector<std::byte
   add_as<int64_t>(sum, piece);
 }
 
-/// What one rank does of one call: pieces out to peers, pieces in, and where they go. Sums begin at
-/// the rank after the one that gets them and go round.
+/// One rank's work in one call: chunks sent to peers, chunks received, and their destinations. The
+/// sum for a rank begins with the data of the next rank and continues in rank order.
 struct Operation {
   std::string call;
   NcclType type;
   size_t count;
   struct Piece {
     int peer;
-    std::byte* place;  // of an incoming one of a sum: null
+    std::byte* place;  // destination of a received chunk; null: it is added to a sum
   };
   std::vector<Piece> out, in;
-  std::byte* sum = nullptr;  // where a sum goes, and what is added of this rank
+  std::byte* sum = nullptr;  // destination of the sum, and this rank's own term
   const std::byte* own = nullptr;
   size_t bytes() const { return count * size_of(type); }
 };
 
 }  // namespace
 
-/// The calls of one group on their way.
+/// The calls of one group in flight.
 struct Exchange {
   NcclCommunicator* comm;
   std::shared_ptr<std::atomic<bool>> aborted;
@@ -160,7 +160,8 @@ struct Exchange {
     std::filesystem::remove(e.file);
   }
 
-  /// What goes out is there, what comes in is not touched yet.
+  /// Whether all sends were received and all expected data was read. Destinations are not yet
+  /// written.
   bool has_arrived() {
     if (*aborted) return true;
     bool all = !stalls;
@@ -168,7 +169,7 @@ struct Exchange {
       if (!e.data) receive(e);
       all = all && e.data;
     }
-    // A send is done when it was received.
+    // A receiver removes the file, so then the send is complete.
     for (const auto& sent : outgoing) all = all && !std::filesystem::exists(sent);
     return all && comm->state == NcclResult::success;
   }
@@ -222,7 +223,7 @@ void check_places(const std::vector<Operation>& operations) {
                  "what is received overlaps what is sent");
 }
 
-/// Whether the planted fault of this rank is due, and which.
+/// The planted fault of this rank, if it is due now.
 std::string fault_of(NcclCommunicator& comm) {
   const char* text = std::getenv("ZG_EMULATOR_NCCL");
   int rank = 0;
@@ -403,7 +404,7 @@ NcclResult init(NcclComm* comm, int ranks, NcclId id, int rank, NcclConfig* conf
   return NcclResult::in_progress;
 }
 
-/// Whether every rank is here; two on one device are refused.
+/// Whether every rank has joined. Two ranks on one device are rejected.
 bool have_met(NcclCommunicator& comm) {
   for (int peer = 0; peer < comm.size; ++peer) {
     std::ifstream note(note_of(comm.folder, peer));
@@ -425,7 +426,7 @@ NcclResult get_async_error(NcclComm comm, NcclResult* state) {
     emulator::enqueue_when(
         comm->stream, [exchange] { return exchange->has_arrived(); },
         [exchange] { exchange->finish(); });
-    *state = NcclResult::in_progress;  // and is asked once more
+    *state = NcclResult::in_progress;  // and is asked again
   } else {
     comm->joined = true;
     *state = comm->state;

@@ -17,9 +17,9 @@
 #include "tests/emulator/launch.h"
 #include "tests/emulator/tensor_map.h"
 
-// Devices without silicon. Work is queued and done as late as it may be: when somebody waits. The
-// memory of devices can be touched by queued work only; the host that reads or writes it itself
-// dies, as it would on a machine with a GPU.
+// Emulated devices. Queued work runs as late as possible, when a caller waits. Device memory is
+// accessible only to queued work. A direct access from the host crashes, as on a machine with a
+// GPU.
 struct EmulatedStream {
   struct Work {
     std::function<bool()> ready;  // null: at once
@@ -35,11 +35,11 @@ namespace zg::emulator {
 namespace {
 
 constexpr int devices = 8;
-/// The last one lacks what sm_90a has, for the kernels that do without.
+/// The last device lacks the features of sm_90a, for the kernels that do not need them.
 int compute_capability(int device) { return device == devices - 1 ? 8 : 9; }
 constexpr size_t memory_of_a_device = size_t{8} << 30;
 
-/// Memory that devices have mapped, and how many streams are at work on it.
+/// Memory mapped by devices, and the number of streams that execute work on it.
 struct DeviceMemory {
   std::mutex mutex;
   std::map<std::byte*, size_t> mapped;
@@ -52,7 +52,7 @@ struct DeviceMemory {
 DeviceMemory memory;
 thread_local int current_device = 0;
 
-/// While it exists, the memory of devices can be reached.
+/// Makes device memory accessible while it exists.
 class Access {
  public:
   Access() {
@@ -65,7 +65,7 @@ class Access {
   }
 };
 
-/// Does what can be done; false when that is not all.
+/// Runs all work that is ready. False: some work remains.
 bool advance(EmulatedStream& stream) {
   std::optional<Access> access;
   while (!stream.work.empty()) {
@@ -140,20 +140,20 @@ CUresult unmap(CUdeviceptr address, size_t bytes) {
 CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
   std::lock_guard lock(memory.mutex);
   auto* const start = reinterpret_cast<std::byte*>(address);
-  // What new memory holds is undefined: NaN in every float format.
+  // New device memory is undefined: fill it with NaN of every float format.
   if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   std::memset(start, 0xff, bytes);
   if (memory.users == 0) mprotect(start, bytes, PROT_NONE);
   const auto next = memory.mapped.lower_bound(start);
   if (const auto last = next == memory.mapped.begin() ? next : std::prev(next);
       last != next && last->first + last->second == start)
-    last->second += bytes;  // an arena that grows stays one range
+    last->second += bytes;  // adjacent ranges are merged, as an arena grows
   else
     memory.mapped[start] = bytes;
   return CUDA_SUCCESS;
 }
 
-/// Four axes of two-byte elements, whose box has rows of 128 bytes.
+/// Encodes four axes of two-byte elements with box rows of 128 bytes.
 CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType, cuuint32_t rank, void* start,
                            const cuuint64_t* extents, const cuuint64_t* strides,
                            const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
@@ -271,7 +271,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  // The process's own memory is read before the call returns, and written before it does.
+  // Pageable host memory is read or written before the call returns.
   if (!is_mapped(from) && !is_pinned(from)) {
     const auto* start = static_cast<const std::byte*>(from);
     enqueue(stream, [to, staged = std::vector<std::byte>(start, start + bytes)] {

@@ -5,14 +5,14 @@
 
 namespace zg::emulator {
 
-/// What the emulator keeps in a CUtensorMap: four axes of two-byte elements, the first contiguous.
+/// The emulator's contents of a CUtensorMap: four axes of two-byte elements, the first contiguous.
 struct TensorMap {
   const std::byte* start;
   uint64_t extents[4], strides[3];  ///< strides in bytes, from the second axis on
   uint32_t box[4];
 };
 
-/// A box on its way to shared memory: it lands when somebody waits at its barrier.
+/// A box copy in flight. It completes when a thread waits at its barrier.
 struct PendingBox {
   std::byte* to;
   TensorMap map;

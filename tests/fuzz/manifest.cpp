@@ -9,8 +9,8 @@
 #include "zerograd/zero/checkpoint_layout.h"
 #include "zerograd/zero/piece_checksum.h"
 
-// A checkpoint's manifest, as it comes and with the checksum that its content has: whoever wants to
-// deceive the reader can compute it too.
+// Fuzzes a checkpoint's manifest, unchanged and with a correct checksum, because an attacker can
+// compute the checksum too.
 namespace zg::testing {
 namespace {
 
@@ -47,7 +47,7 @@ void read(const std::string& text) {
   }
   if (manifest.info.steps < 0 || manifest.info.skipped < 0 || manifest.info.micro_batches < 0)
     report("a negative count", text);
-  // What was read is what would be written.
+  // Writing and reading the manifest again must give the same pieces.
   const zero::Manifest again = zero::manifest_from(zero::manifest_text(manifest), "again");
   bool alike = again.pieces.size() == manifest.pieces.size();
   for (size_t i = 0; alike && i < again.pieces.size(); ++i)

@@ -8,7 +8,7 @@
 
 namespace zg::testing {
 
-/// What a fuzzer of texts does with one: an error of load() must say where and what to do.
+/// Loads a fuzzed text. An error of load() must have a position and a next step.
 template <class Load>
 int load_text(const std::string& text, const std::string& file, const Load& load) {
   bounded([&] {

@@ -10,7 +10,7 @@
 #include "zerograd/kernels/reduce.h"
 #include "zerograd/runtime/error.h"
 
-// What kernels of HPU find wrong, and what they refuse.
+// Faults that HPU kernels report, and arguments that they refuse.
 using namespace zg;
 using namespace zg::testing;
 
@@ -25,7 +25,7 @@ Tensor matrix(const Device& device, int64_t rows, int64_t columns) {
   return Tensor::full({rows, columns}, 1, DType::f32, device);
 }
 
-/// The first wait throws the words, the next one nothing.
+/// The first wait throws the message, the next one does not throw.
 void check_told(const Device& device, const char* words) {
   CHECK_THROWS_WITH_AS(device.compute().synchronize(), words, ShapeError);
   device.compute().synchronize();
@@ -168,7 +168,7 @@ TEST_CASE("an integer divisor of 0 is told by the next wait" *
   }
 }
 
-// What the driver says of it fails the test (CMakeLists.txt).
+// A message of the driver fails the test (CMakeLists.txt).
 TEST_CASE("a device may go while work is queued that tells faults" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();

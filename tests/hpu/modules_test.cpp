@@ -1,4 +1,4 @@
-// What the pipeline from OpenCL C to SPIR-V promises of each module that it embeds.
+// Properties of each module that the pipeline from OpenCL C to SPIR-V embeds.
 #include "zerograd/kernels/hpu/modules.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using zg::hpu::EmbeddedModule;
 
-/// The words of SPIR-V that these tests look at: by opcode, each with its operands.
+/// The instructions of SPIR-V that these tests read: opcode and operands.
 struct Instruction {
   unsigned opcode;
   std::vector<uint32_t> operands;
@@ -33,7 +33,7 @@ std::vector<Instruction> instructions(const EmbeddedModule& module) {
   return all;
 }
 
-/// Whether a device with these sizes of sub-groups has what the module's variant asks for.
+/// Whether a device with these sub-group sizes supports the module's variant.
 bool has_what_it_needs(const std::string& name, const std::vector<uint32_t>& sizes) {
   if (name == "unknown_function") return false;  // no device has what it calls
   const std::string variant = name.substr(name.rfind('.') + 1);

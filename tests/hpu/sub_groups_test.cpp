@@ -1,5 +1,5 @@
-// What the lanes of a sub-group do together on the test driver, against the definitions of
-// cl_khr_subgroups, cl_intel_subgroups and cl_intel_subgroup_matrix_multiply_accumulate.
+// Sub-group operations on the test driver, against the definitions of cl_khr_subgroups,
+// cl_intel_subgroups and cl_intel_subgroup_matrix_multiply_accumulate.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace zg::test;
 
 namespace {
 
-/// Smallest size of sub-groups, by which the device's variants are chosen.
+/// The smallest sub-group size, which determines the device's variants.
 uint32_t smallest(const LevelZero& l0) {
   ze_device_compute_properties_t properties = {};
   properties.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES;
@@ -123,7 +123,7 @@ TEST_CASE("a product of tiles is that of its bf16 matrices") {
   const auto kernel =
       l0.kernel(l0.module(("products.dpas" + std::to_string(size)).c_str()), "product");
   const auto bf16 = [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); };
-  // Small integers: bf16 holds them, and every order of additions gives the same sum.
+  // Small integers: bf16 represents them exactly, and every order of additions gives the same sum.
   const auto a_at = [](uint32_t m, uint32_t k) {
     return static_cast<float>((m * 5 + k * 3) % 11) - 5;
   };

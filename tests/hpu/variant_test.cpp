@@ -19,7 +19,7 @@ using hpu::Variant;
 
 namespace {
 
-/// ZG_HPU_VARIANT while it lives.
+/// Sets ZG_HPU_VARIANT while it lives.
 class Asked {
  public:
   explicit Asked(const char* variant) {
@@ -38,7 +38,7 @@ std::string_view setting(const char* name) {
   return value ? value : "";
 }
 
-/// What the test driver's settings make of its devices.
+/// The variant for the devices that the test driver's settings describe.
 Variant best_here() {
   if (setting("ZE_TEST_DRIVER_SUB_GROUPS") == "none") return Variant::portable;
   const std::string_view products = setting("ZE_TEST_DRIVER_DPAS");  // none, or wrong ones

@@ -19,7 +19,7 @@ double gelu_of(double x, Activation form) {
   return form == Activation::gelu_erf ? 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0))) : x;
 }
 
-/// What a call should give in exact arithmetic; `c` is what it holds before.
+/// The expected result in exact arithmetic. `c` starts from the tensor's values before the call.
 struct Expected {
   std::vector<double> c, pre_activation;
 };
@@ -134,7 +134,7 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
             CAPTURE(name_of(dtype));
             Expected e = expect(m);
             run(m);
-            // The activation reads the sum as it is kept.
+            // The activation is computed from the stored pre-activation.
             const std::vector<double> kept = m.pre_activation.to_doubles();
             for (size_t i = 0; i < kept.size(); ++i) e.c[i] = gelu_of(kept[i], form);
             check_close(m, e);
@@ -162,14 +162,14 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       m.stride_a = 500, m.stride_b = 800, m.stride_c = 19 * 41 + 5;
       Expected e = expect(m);
       run(m);
-      check_close(m, e);  // gaps hold what they did: `expect` starts from c
+      check_close(m, e);  // gaps keep their values: `expect` starts from c
 
       m.stride_a = 19 * 23, m.stride_b = 0, m.stride_c = 19 * 41;  // one tall product
       e = expect(m);
       run(m);
       check_close(m, e);
 
-      // Shared b, but no tall product: rows of a stored across, apart in a, side by side in c.
+      // b is shared, but this is no tall product: a is transposed, or apart, or c is side by side.
       for (int reason = 0; reason < 3; ++reason) {
         Matmul other = m;
         if (reason == 0) other.transpose_a = true;
@@ -191,12 +191,12 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       run(m);
       check_close(m, e);
 
-      m.M = 5, m.transpose_a = false;  // few rows, read where they are
+      m.M = 5, m.transpose_a = false;  // few rows, read in place
       e = expect(m);
       run(m);
       check_close(m, e);
 
-      m.M = 16, m.N = 32, m.K = 24;  // all on 16 bytes, as libraries want it
+      m.M = 16, m.N = 32, m.K = 24;  // all strides are multiples of 16 bytes, as libraries prefer
       m.lda = 32, m.ldb = 40, m.ldc = 48;
       m.stride_a = 768, m.stride_b = 800, m.stride_c = 16 * 48;
       for (int transposes = 0; transposes < 4; ++transposes) {

@@ -8,14 +8,14 @@
 #include "tests/op_case.h"
 #include "zerograd/models/gpt.h"
 
-// What tests of models share: a small GPT with parameters of its own.
+// Shared by tests of models: a small GPT with its parameters.
 namespace zg::testing {
 
 inline models::GPTConfig tiny_config() {
   return {.layers = 2, .heads = 2, .width = 8, .vocabulary = 7, .block_size = 6};
 }
 
-/// BLOOM with a number of heads that is no power of two.
+/// A BLOOM whose number of heads is not a power of two.
 inline models::GPTConfig tiny_bloom() {
   return {.layers = 2,
           .heads = 3,
@@ -28,7 +28,7 @@ inline models::GPTConfig tiny_bloom() {
           .embedding_norm = true};
 }
 
-/// Each family as it is, and with what it has from the other.
+/// Each family with its defaults, and with features of the other family.
 inline std::vector<models::GPTConfig> tiny_decoders() {
   models::GPTConfig tied = tiny_config(), alibi = tiny_config(), learned = tiny_bloom();
   tied.tied = true;
@@ -38,14 +38,14 @@ inline std::vector<models::GPTConfig> tiny_decoders() {
   return {tiny_config(), tied, alibi, tiny_bloom(), learned};
 }
 
-/// What a failed check shows of a config.
+/// The description of a config that a failed check prints.
 inline std::string text_of(const models::GPTConfig& config) {
   return std::string(name_of(config.family)) + " " + name_of(config.position) +
          (config.tied ? " tied" : "");
 }
 
-/// Small weights let a fresh model answer nearly the same to everything; `spread` multiplies the
-/// weights of linear layers and embeddings, so that what a test compares really differs.
+/// A new model with small weights gives nearly equal outputs for all inputs. `spread` multiplies
+/// the weights of linear layers and embeddings, so that the outputs differ.
 struct GPTCase {
   explicit GPTCase(const models::GPTConfig& config, const Device& device = Device::cpu(),
                    DType dtype = DType::f32, double spread = 1.0)
@@ -68,7 +68,7 @@ struct GPTCase {
   Device device;
 };
 
-/// Parameters in bf16 that are always there; zeros on the CPU.
+/// Parameters in bf16 that are always in memory; zeros on the CPU.
 class EmptySource final : public ParameterSource {
  public:
   EmptySource(const ParameterStore& store, const Device& device) {

@@ -31,7 +31,7 @@ GPTConfig shared_gpt() {
   return config;
 }
 
-/// Twelve heads: ALiBi's slopes of no power of two.
+/// Twelve heads, not a power of two: ALiBi's other formula for slopes.
 GPTConfig shared_bloom() {
   GPTConfig config = tiny_bloom();
   config.heads = 12;
@@ -56,7 +56,7 @@ struct Setting {
   int steps = 20;
 };
 
-/// What training gave, as all ranks together have it.
+/// The results of training, assembled from all ranks.
 struct Training {
   std::vector<double> losses;
   Values gradients;  // of the first step
@@ -68,7 +68,7 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
-/// Puts a rank's part in its place; false when a replica is not the own one's in every bit.
+/// Copies a rank's slice into the whole. False: a replica's bits differ from the owner's.
 bool place(Values& wholes, const Parameter& parameter, const std::vector<double>& part) {
   std::vector<double>& whole = wholes[parameter.name];
   if (parameter.copy == Copy::replica) return same_bits(whole, part);
@@ -225,7 +225,7 @@ TEST_CASE("with dropout what tensor ranks have whole stays the same in every bit
 
 namespace {
 
-/// Sites of the masks that the ranks' devices were asked for, in the order of the calls.
+/// Sites of the masks that each rank's device generated, in the order of the calls.
 struct Masks {
   std::mutex mutex;
   std::map<int, std::vector<uint32_t>> attention, others;
@@ -302,7 +302,7 @@ TEST_CASE("tensor ranks give the whole model's logits, and generate its tokens f
       run_local(ranks, [&](Communicator& world, const Device& device) {
         const Mesh mesh(world, {.tensor = ranks});
         ParameterStore store;
-        // Seven tokens: what is no loss splits none.
+        // Seven tokens, which the ranks do not divide. Only a loss pass splits tokens.
         const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
         FakeSource source(store, device, DType::f32);
         for (const auto& parameter : store.parameters())
@@ -321,7 +321,7 @@ TEST_CASE("tensor ranks give the whole model's logits, and generate its tokens f
         double worst = 0.0;
         for (size_t i = 0; i < own.size(); ++i)
           worst = std::fmax(worst, std::fabs(own[i] - logits[i]));
-        CHECK(worst < 1e-4);  // logits of order 10 in f32
+        CHECK(worst < 1e-4);  // logits up to about 10 in f32
         CHECK(tokens[static_cast<size_t>(rank)] == expected);
       }
     }
@@ -378,7 +378,7 @@ TEST_CASE("a step of tensor ranks on a meta device takes the memory and the wire
 
 namespace {
 
-/// Bytes that a loss leaves for backward on one of `count` ranks.
+/// Bytes that a loss keeps for backward on one of `count` ranks.
 int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
   GPTConfig config = shared_bloom();
   config.layers = layers;

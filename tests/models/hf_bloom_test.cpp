@@ -56,7 +56,7 @@ TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     GPTCase model(fixture_config(), device);
-    CHECK(model.gpt.config().heads == 12);  // whose slopes are no powers of two
+    CHECK(model.gpt.config().heads == 12);  // not a power of two, so ALiBi uses its other formula
     load(model);
     Tape tape = model.tape(TapeMode::inference);
     const std::vector<double> logits =
@@ -65,8 +65,8 @@ TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
     double worst = 0.0;
     for (size_t i = 0; i < logits.size(); ++i)
       worst = std::max(worst, std::fabs(logits[i] - double{expected[i]}));
-    // The other side is f64 but for its softmax. About 100 roundings of u = 2^-24 lie on the way to
-    // logits up to 6.8, and LayerNorm divides by deviations near 0.5: 64 u of the largest.
+    // The reference is f64 except for its softmax. About 100 roundings of u = 2^-24 affect logits
+    // of up to 6.8, and LayerNorm divides by deviations near 0.5: 64 u of the largest.
     CHECK(worst < 64 * 0x1p-24 * 6.8);
   }
 }
@@ -86,7 +86,7 @@ TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
     Tape tape = model.tape();
     const Var loss = model.gpt.loss(tape, Tensor::from(ids, {4, 16}, device),
                                     Tensor::from(targets, {4, 16}, device), {});
-    // The mean of 64 numbers near 6 from logits that are known to a few u = 2^-24.
+    // The mean of 64 numbers near 6, from logits with an error of a few u = 2^-24.
     CHECK(std::fabs(loss.value().item() - expected) < 16 * 6.1 * 0x1p-24);
     tape.backward(loss);
     int compared = 0;
@@ -134,7 +134,7 @@ TEST_CASE("BLOOM's config comes back from what is written of it") {
     CHECK(json::parse(text)["hidden_dropout"] == 0.1);
     CHECK(json::parse(text)["pad_token_id"] == 3);
     CHECK(json::parse(hf_json(config))["pad_token_id"] == nullptr);
-    // What transformers wrote of the fixture is in what we write, with the same values.
+    // The keys that transformers wrote for the fixture are in our file with the same values.
     const json theirs = fixture_json(), ours = json::parse(hf_json(fixture_config()));
     for (const char* key : {"architectures", "model_type", "vocab_size", "hidden_size", "n_layer",
                             "n_head", "layer_norm_epsilon", "hidden_dropout", "attention_dropout",

@@ -34,7 +34,7 @@ void check_frequencies(const std::vector<float>& logits, const SamplingOptions& 
     ++counts[static_cast<size_t>(sample_token(logits, options, draw))];
   for (size_t i = 0; i < counts.size(); ++i) {
     CAPTURE(i);
-    // Four standard deviations of a binomial share.
+    // Four standard deviations of a binomial proportion.
     const double bound = 4 * std::sqrt(expected[i] * (1 - expected[i]) / draws);
     CHECK(std::fabs(counts[i] / double{draws} - expected[i]) <= bound);
   }
@@ -75,7 +75,7 @@ TEST_CASE("top_p keeps the smallest set of at least that probability") {
   CHECK(drawn(logits, {.top_p = 0.74}) == std::set<int32_t>{1, 3});
   CHECK(drawn(logits, {.top_p = 0.76}) == std::set<int32_t>{0, 1, 3});
   CHECK(drawn(logits, {.top_p = 1.0}).size() == 4);
-  // Of the two that top_k leaves, the larger has 2/3.
+  // top_k keeps two tokens; the more likely one then has probability 2/3.
   CHECK(drawn(logits, {.top_k = 2, .top_p = 0.6}) == std::set<int32_t>{1});
   CHECK(drawn(logits, {.top_k = 2, .top_p = 0.7}) == std::set<int32_t>{1, 3});
 }
@@ -89,7 +89,7 @@ TEST_CASE("a draw is a function of its seed and number") {
     different_seeds += token == sample_token(logits, {.seed = 2}, draw);
   }
   CHECK(equal_seeds == 500);
-  CHECK(different_seeds < 40);  // by chance one in 50
+  CHECK(different_seeds < 40);  // one in 50 is expected by chance
   CHECK(drawn(logits, {.seed = 1}).size() == 50);
 }
 

@@ -12,7 +12,7 @@ using namespace zg::testing;
 
 namespace {
 
-/// Of a replicated x, as it is between the split layers.
+/// From a replicated x to its layout between the split layers.
 Var between(const Var& x, const TensorParallel& parallel) {
   return parallel.sequence ? part_of_rank(x, 1, *parallel.ranks) : x;
 }
@@ -20,7 +20,7 @@ Var back(const Var& x, const TensorParallel& parallel) {
   return parallel.sequence ? join_parts(x, 1, *parallel.ranks) : x;
 }
 
-/// A rank's rows of a replicated weight, which need not divide evenly.
+/// This rank's rows of a replicated weight. The ranks need not divide the rows.
 Var own_rows(const Var& weight, const TensorParallel& parallel) {
   const auto [begin, count] = rows_of_rank(weight.shape()[0], parallel);
   return slice(copy_to_ranks(weight, *parallel.ranks), 0, begin, begin + count);
@@ -144,7 +144,7 @@ TEST_CASE("a target's index may be ignored whatever it is, and without targets g
 
 namespace {
 
-/// Of several: the loss, and the largest difference of gradients beside the largest gradient.
+/// Errors: of the loss, and the largest error of each gradient relative to the largest gradient.
 struct Distance {
   double loss, dx, dweight;
 };
@@ -159,7 +159,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   return far / most;
 }
 
-/// Of the loss on two ranks from that on one, in `dtype`, of x up to `largest`.
+/// Errors of the loss on two ranks against one rank, in `dtype`, for x up to `largest`.
 Distance distance_of_loss(DType dtype, int64_t tokens, int64_t width, int64_t vocabulary,
                           double largest = 1.0) {
   std::vector<double> losses(2), gradients[2], weights[2], whole, whole_weights;
@@ -198,7 +198,7 @@ Distance distance_of_loss(DType dtype, int64_t tokens, int64_t width, int64_t vo
 }  // namespace
 
 TEST_CASE("a split loss in every dtype is near the whole one") {
-  // Of the dtypes' rounding, a few units: each rank rounds its term of dx before the sum.
+  // A few units of each dtype's rounding: each rank rounds its term of dx before they are added.
   for (auto [dtype, rounding] :
        {std::pair{DType::f32, 1e-6}, std::pair{DType::f16, 4e-3}, std::pair{DType::bf16, 3e-2}}) {
     CAPTURE(name_of(dtype));
@@ -217,11 +217,11 @@ TEST_CASE("a split loss is the whole one where a logit's exponential is no numbe
 }
 
 TEST_CASE("a split loss of more logits than are held at a time adds up") {
-  // 64 columns each: two blocks of rows.
+  // 64 columns on each rank: two blocks of rows.
   const Distance far = distance_of_loss(DType::f32, (int64_t{10} << 20) / 64 + 5, 4, 12);
   CHECK(far.loss < 1e-6);
   CHECK(far.dx < 1e-5);
-  CHECK(far.dweight < 1e-4);  // sums over 163,845 tokens, cut elsewhere
+  CHECK(far.dweight < 1e-4);  // over 163,845 tokens, added in another order
 }
 
 TEST_CASE("what is outside the vocabulary is refused, between its end and a part's, too") {

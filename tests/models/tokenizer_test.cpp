@@ -35,7 +35,7 @@ std::string hash_of(const std::vector<int32_t>& ids) {
 }
 std::string hash_of(const std::string& text) { return checksum(std::as_bytes(std::span(text))); }
 
-// A vocabulary of the 256 bytes, and merges of them.
+// A vocabulary of the 256 bytes and of merges.
 TokenizerParts bytes_and(std::vector<Merge> merges) {
   TokenizerParts parts = train_tokenizer("", {.vocabulary = 256, .added = {}}).parts();
   for (Merge& merge : merges) {
@@ -48,7 +48,7 @@ TokenizerParts bytes_and(std::vector<Merge> merges) {
   return parts;
 }
 
-// By the definition: the first merge by rank that stands anywhere, at its leftmost place.
+// By the definition: applies the first merge by rank that matches, at its leftmost position.
 std::vector<int32_t> merged_plainly(std::vector<int32_t> ids, const std::vector<Merge>& merges) {
   for (bool found = true; found;) {
     found = false;
@@ -90,7 +90,7 @@ TEST_CASE("a megabyte of mixed scripts has the ids of Hugging Face's tokenizers"
       CHECK(ids.size() == rows[number][0].get<size_t>());
       CHECK(hash_of(ids) == rows[number][1].get<std::string>());
       CHECK(tokenizer.decode(ids) == text);
-      // Ids in no order of a text: pieces of characters.
+      // Random ids, which need not form valid UTF-8.
       Draws draws(1000 + number);
       std::vector<int32_t> drawn(500);
       for (int32_t& id : drawn)
@@ -121,7 +121,7 @@ TEST_CASE("other settings of a tokenizer.json have Hugging Face's ids") {
     const std::vector<int32_t> ids = tokenizer.encode(text);
     CHECK(ids.size() == variant["ids"].get<size_t>());
     CHECK(hash_of(ids) == variant["hash"].get<std::string>());
-    // What is written of it is the same tokenizer.
+    // Writing and reading the tokenizer again gives the same one.
     const Tokenizer again = tokenizer_from_json(tokenizer_json(tokenizer), "again");
     CHECK(again.encode(text) == ids);
     CHECK(tokenizer_json(again) == tokenizer_json(tokenizer));
@@ -143,7 +143,7 @@ TEST_CASE("training gives the vocabulary of Hugging Face's trainer") {
 
 TEST_CASE("a text with few pairs gives a smaller vocabulary than asked for") {
   const Tokenizer tokenizer = train_tokenizer("ab ab abc", {.vocabulary = 1000});
-  // " a" of " ab" twice, then " ab"; "ab" without a space stands once.
+  // " a" occurs twice in " ab", then " ab"; "ab" without a space occurs once.
   CHECK(tokenizer.vocabulary() == 257 + 2);
   CHECK(tokenizer.encode(" ab ab").size() == 2);
   CHECK(contains(message_of<ConfigError>([] { train_tokenizer("a", {.vocabulary = 256}); }),
@@ -192,7 +192,7 @@ TEST_CASE("any bytes come back from their ids") {
     CHECK(tokenizer.decode(tokenizer.encode(bytes)) == bytes);
   }
   CHECK(tokenizer.encode("").empty());
-  // Bytes that are no UTF-8 stand alone: what is around them is split as if the text ended there.
+  // Invalid UTF-8 forms its own piece. The text around it is split as if it ended there.
   const auto ids = [&](const std::string& text) { return tokenizer.encode(text); };
   std::vector<int32_t> parts = ids("we're ");
   for (const std::string& rest : {std::string("\xff"), std::string(" here")})

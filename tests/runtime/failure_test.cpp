@@ -25,7 +25,7 @@ namespace {
 constexpr Collective kinds[] = {Collective::all_gather, Collective::reduce_scatter,
                                 Collective::all_reduce, Collective::broadcast, Collective::barrier};
 constexpr int group_sizes[] = {2, 8};
-constexpr double timeout_s = 4.0;  // enough for a loaded machine to bring all ranks together
+constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all ranks
 
 void keep_nothing(const Tensor&, const Tensor&, bool, Stream&) {}
 
@@ -54,7 +54,7 @@ struct Exchange {
         return comm.wait(comm.barrier(name));
     }
   }
-  /// As errors have it.
+  /// The description that errors contain.
   std::string text() const {
     const bool barrier = kind == Collective::barrier;
     const DType shown = kind == Collective::all_reduce ? DType::i64 : barrier ? DType::u8 : dtype;
@@ -64,8 +64,8 @@ struct Exchange {
   }
 };
 
-/// What each rank threw, by rank; run_local's own rethrow is swallowed. All ranks meet once in
-/// step 4; `body` is the next step.
+/// The error of each rank, by rank; the exception of run_local itself is ignored. All ranks have a
+/// collective in step 4. `body` is the next step.
 std::vector<std::string> errors_of(int ranks,
                                    const std::function<void(Communicator&, const Device&)>& body,
                                    double timeout = 30) {
@@ -146,7 +146,7 @@ TEST_CASE("a rank that comes too late is named, and finds out itself") {
                          Exchange{kinds[i]}.text() +
                          ", in step 5; look at what that rank is doing, or raise --comm-timeout");
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  CHECK(took.count() < timeout_s + 2.0);  // the promise itself
+  CHECK(took.count() < timeout_s + 2.0);  // the documented bound
 }
 
 TEST_CASE("the error that run_local rethrows names its rank and keeps its type") {
@@ -165,14 +165,14 @@ TEST_CASE("the error that run_local rethrows names its rank and keeps its type")
   CHECK(message_of<Error>([&] { run(2, base); }) == "rank 1/2: planted");
   const auto standard = [] { throw std::invalid_argument("planted"); };
   CHECK(message_of<std::invalid_argument>([&] { run(2, standard); }) == "rank 1/2: planted");
-  // A CommError names ranks already.
+  // A CommError already names ranks.
   const std::string early = message_of<CommError>([] {
     run_local(2, [](Communicator& comm, const Device&) {
       if (!is_last(comm)) comm.wait(comm.barrier("never met"));
     });
   });
   CHECK(early.starts_with("rank 1 returned early, in step 0"));
-  // An exception that holds more than a message comes as it is.
+  // An exception that is more than a message is rethrown unchanged.
   struct Derived : Error {
     using Error::Error;
     int more = 7;
@@ -212,7 +212,7 @@ TEST_CASE("calls that differ in op, name, dtype or count are an error on every r
   for (const Collective kind : kinds) {
     for (const Collective other : kinds)
       if (kind != other) pairs.push_back({{kind}, {other}});
-    // The last rank has left out a call.
+    // The last rank skips a collective.
     pairs.push_back({{kind}, {kind, "block.6"}});
     if (kind != Collective::barrier) pairs.push_back({{kind}, {.kind = kind, .count = 4}});
   }
@@ -247,7 +247,7 @@ TEST_CASE("a call more than the others make names those that have left") {
   }
 }
 
-// A rank that stays in its own code takes the process with it: each of these has one to itself.
+// A rank that never returns ends the whole process, so each of these runs in its own process.
 constexpr const char* stall_variable = "ZG_TEST_STALL";  // "KIND RANKS"
 
 TEST_CASE("stall: run by the next test" * doctest::skip()) {
@@ -301,6 +301,6 @@ TEST_CASE(
       CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  // The timeout, what is promised after it, and eight processes that start side by side.
+  // The timeout, the documented bound after it, and the start of eight processes at once.
   CHECK(took.count() < timeout_s + 2.0 + 10.0);
 }

@@ -19,11 +19,11 @@ using namespace zg::testing;
 namespace {
 
 constexpr int stages = 4;
-constexpr double timeout_s = 4.0;  // enough for a loaded machine to bring all ranks together
+constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all ranks
 
 using Body = std::function<void(Communicator&, const Device&)>;
 
-/// What each rank threw, by rank.
+/// The error of each rank, by rank.
 std::vector<std::string> errors_of(int ranks, const Body& body, double timeout = 30) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   const auto rank_body = [&](Communicator& comm, const Device& device) {
@@ -41,7 +41,7 @@ std::vector<std::string> errors_of(int ranks, const Body& body, double timeout =
   return errors;
 }
 
-/// Of a chain whose stage `struck` does `fault` in step 5.
+/// Errors of a chain whose stage `struck` runs `fault` in step 5.
 std::vector<std::string> chain_errors(int struck, const std::function<bool()>& fault,
                                       double timeout = 30) {
   return errors_of(
@@ -53,7 +53,7 @@ std::vector<std::string> chain_errors(int struck, const std::function<bool()>& f
       timeout);
 }
 
-/// Where a stage waits while `struck` does not go on.
+/// The collective in which a stage waits while `struck` does not continue.
 std::string place_of(int stage, int struck) {
   return place_in_chain(stage, stage < struck ? stage + 1 : stage - 1);
 }
@@ -123,7 +123,7 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
       CAPTURE(error);
       CHECK(contains(error, who + "collective #5, broadcast of 'activations' (f32, 3 elements, "));
       if (stage == struck) continue;
-      // Whoever is not in the place that the failure names says where it is.
+      // A rank that waits in another collective than the failure's names its own one.
       const std::string own = place_of(stage, struck);
       CHECK((contains(error, who + own) ||
              contains(error, "; rank " + std::to_string(stage) + " waits in " + own)));
@@ -137,7 +137,7 @@ TEST_CASE("stages that are slow one after the other are waited for, however many
       3,
       [](Communicator& comm, const Device& device) {
         run_chain(comm, device, [](int step) {
-          // The first stage waits for two of them.
+          // The first stage waits for two of these delays.
           if (step == 3) std::this_thread::sleep_for(std::chrono::seconds(2));
           return true;
         });
@@ -154,7 +154,7 @@ TEST_CASE("a rank is named that waits for nobody while its own worker does") {
         const auto down = comm.group(both, "down"), up = comm.group(both, "up");
         const Tensor x = number(device), y = number(device);
         if (comm.rank() == 0) {
-          up->broadcast(y, 1, "answer");  // asked for ahead of what it answers to
+          up->broadcast(y, 1, "answer");  // posted before the question that it answers
           std::this_thread::sleep_for(std::chrono::duration<double>(1.9));
           return down->wait(down->broadcast(x, 0, "question"));
         }
@@ -195,7 +195,7 @@ TEST_CASE("a failure in one group ends collectives in all others, and those that
     const auto pair = comm.group(own, "pair");
     const Tensor x = number(device);
     if (comm.rank() == 0) {
-      pair->barrier("never met");  // and abandoned
+      pair->barrier("never met");  // never waited for
       throw ConfigError("planted");
     }
     if (comm.rank() == 1) comm.wait(comm.barrier("of all"));
@@ -215,7 +215,7 @@ TEST_CASE("a failure in one group ends collectives in all others, and those that
 }
 
 TEST_CASE("a rank that fails inside a group is named by its number among all ranks") {
-  // In the group of ranks 3 and 1, rank 3 is the first.
+  // In the group of ranks 3 and 1, rank 3 has group rank 0.
   const int members[] = {3, 1};
   const auto is_member = [](const Communicator& comm) { return comm.rank() % 2 == 1; };
   const auto fails_in_worker = [&](Communicator& comm, const Device& device) {
@@ -233,7 +233,7 @@ TEST_CASE("a rank that fails inside a group is named by its number among all ran
     const auto group = comm.group(members, "odd");
     if (comm.rank() == 3) {
       group->abort("DeviceError: planted");
-      throw DeviceError("planted");  // a barrier of its own could still let the other one through
+      throw DeviceError("planted");  // its own barrier could still let the other rank continue
     }
     group->wait(group->barrier("of some"));
   };
@@ -252,7 +252,7 @@ TEST_CASE("a rank that fails inside a group is named by its number among all ran
       if (rank != 1) CHECK(contains(errors[rank], "; rank " + std::to_string(rank) + " waits in "));
     }
   }
-  // One that leaves the group early, and one that stays away, are known by that number too.
+  // A rank that leaves the group early, or never arrives, is also named by its global number.
   const auto leaves = [&](Communicator& comm, const Device&) {
     if (!is_member(comm)) return;
     const auto group = comm.group(members, "odd");
@@ -285,7 +285,7 @@ TEST_CASE("calls that differ in a group are told with the numbers of all ranks")
   CHECK(contains(errors[1], "; rank 1 waits in collective #0, barrier of 'other'"));
 }
 
-// A rank that stays in its own code takes the process with it: each of these has one to itself.
+// A rank that never returns ends the whole process, so each of these runs in its own process.
 constexpr const char* stall_variable = "ZG_TEST_STALL";
 
 TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {

@@ -24,14 +24,14 @@ using namespace zg::testing;
 namespace {
 
 constexpr int stages = 4;
-constexpr double timeout_s = 5.0;  // enough for a loaded machine to bring all ranks together
+constexpr double timeout_s = 5.0;  // enough for a loaded machine to start all ranks
 
 void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
   for (int64_t i = 0; i < shard.numel(); ++i)
     shard.data<float>()[i] = piece.data<float>()[i] + (first ? 0.0f : shard.data<float>()[i]);
 }
 
-/// Two groups of the same ranks at once: neither waits for the other, and nothing mixes.
+/// Uses two groups of the same ranks at once: they neither wait for each other nor mix data.
 void check_beside(Communicator& comm, const Device& device) {
   std::vector<int> all, reversed;
   for (int rank = 0; rank < comm.size(); ++rank) all.push_back(rank);
@@ -41,7 +41,7 @@ void check_beside(Communicator& comm, const Device& device) {
   const Tensor late = Tensor::full({numel}, comm.rank() + 0.5, DType::f32, device);
   const Tensor full = Tensor::full({numel * comm.size()}, comm.rank() + 1, DType::f32, device);
   const Tensor shard = Tensor::zeros({numel}, DType::f32, device);
-  // The first rank waits in the first group, ahead of all that the others wait for.
+  // Rank 0 posts this broadcast of the first group before the collectives that the others wait for.
   Communicator::Ticket early = -1;
   if (comm.rank() == 0) early = first->broadcast(late, comm.size() - 1, "late");
   second->wait(second->reduce_scatter(full, shard, true, add_floats, "g"));
@@ -61,7 +61,7 @@ void check_beside(Communicator& comm, const Device& device) {
 
 void check_groups(Communicator& comm, const Device& device) {
   check_beside(comm, device);
-  check_beside(comm, device);  // the names are free again
+  check_beside(comm, device);  // the group names can be used again
   const int ranks = comm.size();
   check_mesh(comm, {.pipeline = ranks}, device);
   check_mesh(comm, {.data = ranks}, device);
@@ -84,7 +84,7 @@ void check_groups(Communicator& comm, const Device& device) {
   std::_Exit(4);
 }
 
-/// What a stage does instead of going on.
+/// Runs a fault in a stage that should continue.
 bool strike(const std::string& fault) {
   if (fault == "kill") raise(SIGKILL);
   if (fault == "stop") raise(SIGSTOP);
@@ -100,7 +100,7 @@ TEST_CASE("mpi child: groups" * doctest::skip()) { run_processes(check_groups, {
 TEST_CASE("mpi: groups of processes hold the right ranks, and none waits for another") {
   if (skips_mpi("groups")) return;
   for (const int ranks : {2, 3, 8}) {
-    run_local(ranks, check_groups);  // the same checks
+    run_local(ranks, check_groups);  // the same checks with threads
     const Ended ended = mpirun(ranks, "mpi child: groups");
     CAPTURE(ended.text);
     CHECK(ended.status == 0);
@@ -109,7 +109,7 @@ TEST_CASE("mpi: groups of processes hold the right ranks, and none waits for ano
 }
 
 TEST_CASE("mpi child: chain" * doctest::skip()) {
-  std::signal(SIGTERM, SIG_IGN);  // mpirun's, before it kills
+  std::signal(SIGTERM, SIG_IGN);  // sent by mpirun before it kills
   const std::string text = std::getenv("ZG_TEST_MPI");
   const std::string fault = text.substr(0, text.find(' '));
   const int struck = std::atoi(text.substr(text.find(' ')).c_str());
@@ -175,11 +175,11 @@ TEST_CASE("mpi: stages that are slow one after the other are waited for") {
 }
 
 TEST_CASE("mpi child: a failure in a group" * doctest::skip()) {
-  std::signal(SIGTERM, SIG_IGN);  // mpirun's, before it kills
+  std::signal(SIGTERM, SIG_IGN);  // sent by mpirun before it kills
   const bool in_worker = std::string(std::getenv("ZG_TEST_MPI")) == "worker";
   const auto body = [&](Communicator& comm, const Device& device) {
     if (comm.rank() % 2 == 0) return comm.wait(comm.barrier("of all"));
-    const int members[] = {3, 1};  // rank 3 is the first of them
+    const int members[] = {3, 1};  // rank 3 has group rank 0
     const auto group = comm.group(members, "odd");
     const Tensor full = Tensor::zeros({2}, DType::f32, device);
     const Tensor shard = Tensor::full({1}, comm.rank(), DType::f32, device);

@@ -21,7 +21,7 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-/// What launchers set is exactly this while it lives.
+/// While it lives, exactly these launcher variables are set.
 class Launched {
  public:
   explicit Launched(const Variables& variables) {
@@ -46,7 +46,7 @@ class Launched {
   Variables before_;
 };
 
-/// Of f in a child, whose parent has this process's cores.
+/// The result of f in a child process. The parent has the cores of this process.
 template <class F>
 int in_child(const F& f) {
   const pid_t child = fork();
@@ -72,14 +72,14 @@ TEST_CASE("processes: each launcher's variables say the rank, here and in all") 
        8,
        1,
        4},
-      // MPICH's
+      // MPICH
       {{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}},
        2,
        4,
        0,
        2},
       {{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}, 2, 4, 2, 4},
-      // srun --mpi=pmi2, in an allocation of more tasks than the step
+      // srun --mpi=pmi2, in an allocation with more tasks than the step
       {{{"PMI_RANK", "1"},
         {"PMI_SIZE", "3"},
         {"SLURM_NTASKS", "9"},

@@ -8,7 +8,7 @@
 #include "tests/tools/command.h"
 #include "zerograd/runtime/storage/safetensors.h"
 
-// BLOOM through the command; the folder of Hugging Face's is made by tests/reference/bloom.py.
+// BLOOM through the command. tests/reference/bloom.py makes the Hugging Face folder.
 namespace zg::testing {
 namespace {
 
@@ -56,7 +56,7 @@ void check_refused(int status, const std::string& line, const std::string& what)
   CHECK(contains(outcome.error, what));
 }
 
-/// The tensors of a file under the names that `rename` gives them, "" for those to leave out.
+/// Copies a file's tensors under the names that `rename` returns; "": the tensor is omitted.
 template <class Rename>
 void write_renamed(const std::string& from, const std::string& to, const Rename& rename) {
   const SafetensorsReader reader(from);
@@ -89,7 +89,7 @@ TEST_CASE("BLOOM trains, resumes with the same bits, evaluates and generates") {
   CHECK(generated.out.size() == 3 + 9 + 1);
   CHECK(contains(generated.out, "210"));
 
-  // A file of the settings says what it is; one without shows it by its names, but for the heads.
+  // A file with settings describes its model. Without settings the names show all but the heads.
   const std::string file = folder / "weights.safetensors", bare = folder / "bare.safetensors";
   CHECK(hash_of("consolidate " + save + " " + file) == whole);
   write_renamed(file, bare, [](const std::string& name) { return name; });
@@ -129,7 +129,7 @@ TEST_CASE("positions are a choice of either family and come back from a checkpoi
   CHECK(theirs.entries().at("transformer.position_embeddings.weight").shape == Shape{11, 12});
   CHECK(theirs.contains("lm_head.weight"));
   CHECK(theirs.contains("transformer.word_embeddings_layernorm.weight"));
-  // What transformers does not have is not written.
+  // A config that transformers does not support is not exported.
   check_refused(6, "export " + gpt + " --hf " + (folder / "out"), "position is alibi");
   check_refused(6, "export " + bloom + " --hf " + (folder / "out"), "position is learned");
   CHECK(!std::filesystem::exists(folder / "out"));
@@ -145,7 +145,7 @@ TEST_CASE("a Hugging Face BLOOM trains from transformers' loss and comes back as
   const std::string start = hash_of(from_hf(folder, fixture, "--steps 0 --ranks 2 --zero-stage 3"));
   hash_of(from_hf(folder, fixture, "--steps 1 --metrics " + metrics + " --save " + save));
   const double expected = json::parse(read_file(fixture + "/expected.json")).at("loss");
-  // The mean of 64 numbers near 6 from f32 logits, each of which is known to a few u = 2^-24.
+  // The mean of 64 numbers near 6, from f32 logits with an error of a few u = 2^-24.
   CHECK(std::fabs(json_lines(metrics)[0].at("loss").get<double>() - expected) < 16 * 6.1 * 0x1p-24);
 
   hash_of(from_hf(folder, fixture, "--steps 0 --save " + (folder / "start")));
@@ -165,7 +165,7 @@ TEST_CASE("a Hugging Face BLOOM trains from transformers' loss and comes back as
     CHECK(ours.read_floats(name) == theirs.read_floats(name));
   }
 
-  // As published files have it: no prefix, other keys, and a head that repeats the embedding.
+  // The form of published files: no prefix, other keys, and a head that repeats the embedding.
   const std::string bare = folder / "bare";
   fs::create_directory(bare);
   json published = first;
@@ -202,7 +202,7 @@ TEST_CASE("weights that lack the norm of the embedding become a checkpoint that 
                 "model.embedding_norm: expected false as in the checkpoint, got true");
   const Outcome resumed = zerograd("train --steps 0 --resume " + split + data + quiet);
   CHECK(line_after(resumed.out, "param_hash ") == hash);
-  // ALiBi takes any length.
+  // ALiBi supports any length.
   CHECK(contains(resumed.error, "model.block_size: 2048 in the checkpoint, 16 now"));
 }
 

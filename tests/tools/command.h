@@ -8,13 +8,13 @@
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
-// Runs the built zerograd and shows what it printed, wrote and returned.
+// Runs the built zerograd and returns its output, files and exit status.
 namespace zg::testing {
 
 struct Outcome {
-  int status;  ///< as a shell sees it: 128 + N after signal N
+  int status;  ///< as a shell reports it: 128 + N after signal N
   std::string out, error;
-  int64_t resident_bytes;  ///< the most physical memory it held
+  int64_t resident_bytes;  ///< peak physical memory
 };
 
 /// `words` are the arguments, not a shell line. Each call has its own process and waits for it.
@@ -23,31 +23,31 @@ Outcome zerograd(const std::vector<std::string>& words);
 /// The same from a line of words without quotes: zerograd("train --data sort --steps 3").
 Outcome zerograd(const std::string& line);
 
-/// Starts a run, waits until its stdout contains `text`, sends it the signal so many times, and
-/// waits for the end.
+/// Starts a run, waits until its stdout contains `text`, sends the signal `times` times and waits
+/// for the end.
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
                            int times = 1);
-/// The same once, when a share of the time that the newest step took has passed since.
+/// The same with one signal, after a share of the newest step's duration has passed.
 Outcome zerograd_signalled_within_step(const std::string& line, const std::string& text, int signal,
                                        double share);
 
-/// The same with stdout at a path: "/dev/full".
+/// The same with stdout redirected to a path: "/dev/full".
 Outcome zerograd_into(const std::string& path, const std::string& line);
 
-/// Starts a run and closes the pipe of its stdout when that has something; `out` is what came.
+/// Starts a run and closes the pipe of its stdout after the first output, which `out` contains.
 Outcome zerograd_unread(const std::string& line);
 
-/// Another program, the first word: program("env A=b script").
+/// Runs another program, named by the first word: program("env A=b script").
 Outcome program(const std::string& line);
 
-/// Why ranks cannot be processes here; empty: they can.
+/// Why ranks cannot be processes on this machine; empty: they can.
 std::string missing_mpi();
 
 /// The same under mpirun: mpirun("-np 2 zerograd train --data sort").
 Outcome mpirun(const std::string& line);
 
-/// When rank 0's stdout contains `text`, the process of `rank` ("1/4", or "mpirun" itself) gets the
-/// signal.
+/// When rank 0's stdout contains `text`, sends the signal to the process of `rank` ("1/4", or
+/// "mpirun" itself).
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
                          int signal);
 
@@ -55,12 +55,12 @@ struct Process {
   int pid, parent;
   std::string name, command_line;  ///< as lists of processes show them; words end with \0
 };
-/// Those that have `word` in their command line.
+/// The processes with `word` in their command line.
 std::vector<Process> processes_with(const std::string& word);
 
-/// What follows `prefix` on the line of `text` that begins with it; "" when none does.
+/// The rest of the line of `text` that begins with `prefix`; "" if there is none.
 std::string line_after(const std::string& text, const std::string& prefix);
-/// A JSON value per line; throws where a line is none.
+/// One JSON value for each line. Throws for an invalid line.
 std::vector<nlohmann::json> json_lines(const std::string& path);
 
 }  // namespace zg::testing

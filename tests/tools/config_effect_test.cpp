@@ -9,15 +9,15 @@
 #include "tests/tools/command.h"
 #include "tests/zero/deepspeed_case.h"
 
-// That honoured keys change runs: not what they set, but what a run then does.
+// Checks that honoured keys change the behaviour of a run, not only a setting.
 namespace zg::testing {
 namespace {
 
 using nlohmann::json;
 using zero::deepspeed::Row;
 
-// What a key needs beside its section to matter within eight steps, as changes of a config; "value"
-// is what the key is set to where another() would not do, "flags" what the command is told besides.
+// Additional settings with which a key changes the first eight steps, as changes of a config.
+// "value" is the key's value where another() does not suit. "flags" are flags for the command.
 const std::map<std::string, const char*> needs = {
     {"train_batch_size", R"({"value": 16})"},
     {"gradient_accumulation_steps", R"({"value": 2})"},
@@ -56,14 +56,14 @@ const std::map<std::string, const char*> needs = {
       "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}})"},
 };
 
-// The bits and the exchanges are the same: these say when a unit's values are there, which
-// tests/zero/residency_test.cpp shows.
+// Keys that change neither bits nor exchanges. These determine when a unit's values are in memory,
+// which tests/zero/residency_test.cpp checks.
 const std::set<std::string> only_when = {
     "zero_optimization.overlap_comm", "zero_optimization.stage3_prefetch_bucket_size",
-    // What of a drive's bytes is in memory: tests/zero/places_test.cpp
+    // Which values in a file are also in memory: tests/zero/places_test.cpp
     "zero_optimization.offload_param.max_in_cpu", "zero_optimization.offload_param.buffer_count",
     "zero_optimization.offload_param.buffer_size",
-    // Where and how a drive is read: tests/runtime/swap_test.cpp
+    // Where and how a file on disk is read: tests/runtime/swap_test.cpp
     "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
     "zero_optimization.sub_group_size", "aio.block_size", "aio.queue_depth",
     // When files are written: tests/tools/async_save_test.cpp
@@ -77,7 +77,7 @@ std::string name_of(const Row& row) {
 
 class Runs {
  public:
-  // Losses, norms, rates, scales, bytes, parameters, what is printed, and the exchanges' sizes.
+  // Losses, norms, rates, scales, bytes, parameters, printed lines, and sizes of the exchanges.
   std::string seen(const std::string& config, const std::string& flags, bool is_yaml = false) {
     const std::string file = folder_ / (is_yaml ? "a.yaml" : "ds.json");
     const std::string metrics = folder_ / "metrics";
@@ -125,12 +125,12 @@ class Runs {
 
 TEST_CASE("config: every honoured key changes what a run does") {
   Runs runs;
-  std::map<std::string, std::string> before;  // of configs without the key
+  std::map<std::string, std::string> before;  // by config without the key
   int shown = 0;
   for (const Row& row : zero::deepspeed::rows()) {
     const std::string name = name_of(row);
     if (row.effect != zero::deepspeed::Effect::honoured || only_when.count(name)) continue;
-    if (std::string(row.section).starts_with("accelerate")) continue;  // below
+    if (std::string(row.section).starts_with("accelerate")) continue;  // tested below
     CAPTURE(name);
     json need = needs.count(name) ? json::parse(needs.at(name)) : json::object();
     const json value = need.contains("value") ? need["value"] : another(row);
@@ -147,7 +147,7 @@ TEST_CASE("config: every honoured key changes what a run does") {
     if (name == "bf16.bf16_master_weights_and_grads" || name == "bf16.bf16_optimizer_states")
       without = surroundings("bf16");  // one without the other is Unsupported
     section_in(with, row.section)[row.key] = value;
-    // Overflows in two steps that are not neighbours, and an end that lists exchanges.
+    // Overflows in two steps that are not adjacent, and an end that lists exchanges.
     std::string flags = "--ranks 2 " + more;
     if (std::string(row.section) == "fp16") flags += " --inject rank=0,step=1+3,fault=inf";
     if (zero::deepspeed::path_of(row).starts_with("zero_optimization"))
@@ -156,7 +156,7 @@ TEST_CASE("config: every honoured key changes what a run does") {
     const auto [known, is_new] = before.emplace(without.dump() + flags, "");
     if (is_new) {
       known->second = runs.seen(without.dump(), flags);
-      // Else a difference would say nothing.
+      // The run must be reproducible; otherwise a difference would prove nothing.
       REQUIRE(runs.seen(without.dump(), flags) == known->second);
     }
     CHECK(runs.seen(with.dump(), flags) != known->second);

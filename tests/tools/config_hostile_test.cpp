@@ -22,13 +22,13 @@ using zero::deepspeed::Value;
 const std::string run =
     "train --data sort --model-type gpt-nano --steps 1 --score-samples 0 --threads 1 --config ";
 
-/// A damaged text, and where that has to be noticed; a line of 0: anywhere.
+/// A damaged text, and the position that the error must have; line 0: any position.
 struct Damaged {
   std::string text, kind;
   Position at{0, 0};
 };
 
-/// A key with what it says, as bytes of the text.
+/// A key and its value, as positions and bytes of the text.
 struct Member {
   std::string key;
   Position key_at, value_at;
@@ -72,7 +72,7 @@ bool is_known(const std::string& key) {
                      });
 }
 
-// Whatever it holds is right.
+// Any value of this key is valid.
 bool takes_anything(const std::string& key) {
   return std::all_of(zero::deepspeed::rows().begin(), zero::deepspeed::rows().end(),
                      [&](const zero::deepspeed::Row& row) {
@@ -123,7 +123,7 @@ class Damage {
     return {replaced(member.begin, 0, again), "twice", at};
   }
 
-  // A key of a section at the top level, or one of the top level in zero_optimization.
+  // Moves a key of a section to the top level, or one of the top level to zero_optimization.
   Damaged misplaced() {
     const bool up = below(2) == 0;
     const Member& member = any([&](const Member& m) {
@@ -167,7 +167,7 @@ class Damage {
 TEST_CASE("hostile configs: each of 400 is refused at its place, with advice, before any step") {
   const TemporaryFolder folder;
   int refused = 0;
-  std::set<std::string> paths;  // in an order that is everywhere the same
+  std::set<std::string> paths;  // in the same order on every machine
   for (const auto& entry : std::filesystem::directory_iterator(ZG_CONFIGS))
     paths.insert(entry.path().string());
   REQUIRE(paths.size() >= 10);
@@ -216,8 +216,8 @@ TEST_CASE("hostile configs: the traps of published configs, word for word") {
     write_file(file, text);
     return zerograd(run + file + " --batch-size 8");
   };
-  // What is meant is clear, so it runs: a comment after a value, a trailing comma, a switch in
-  // quotes, "auto", whole numbers with exponents; and stage 2 where the text around it says 3.
+  // Accepted because the meaning is clear: a comment after a value, a trailing comma, a quoted
+  // boolean, "auto", integers with exponents; and stage 2 although the surrounding text says 3.
   const Outcome runs = outcome(
       "{\n \"zero_optimization\": {\n  \"stage\": 2,\n  \"overlap_comm\": true,  #this MAY be "
       "necessary\n  \"reduce_bucket_size\": 5e8,\n  \"allgather_bucket_size\": 2e8,\n },\n "

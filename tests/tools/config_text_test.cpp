@@ -7,7 +7,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text.h"
 
-// What fuzzing found in the readers of texts that others wrote.
+// Bugs that fuzzing found in the readers of configuration texts.
 namespace zg::testing {
 namespace {
 
@@ -26,7 +26,7 @@ std::string error_of_hosts(const std::string& text) {
   return message_of<ConfigError>([&] { tools::parse_hosts(text, "hosts"); });
 }
 
-// No UTF-8: a stray byte, longer forms than needed, a surrogate, beyond U+10FFFF, an end too early.
+// Invalid UTF-8: a stray byte, overlong forms, a surrogate, beyond U+10FFFF, a truncated character.
 const std::string no_text[] = {
     "\xA4",         "\xC0\xAF",         "\xE0\x80\x80",     "\xF0\x80\x80\x80",
     "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82"};
@@ -38,7 +38,7 @@ TEST_CASE("an error shows a text on one line, shortened, with its controls as nu
   CHECK(printable(std::string("a\0b\n\x1b[2J\x7f", 9)) == "a\\x00b\\x0a\\x1b[2J\\x7f");
   CHECK(printable("\u202Eabc\u2066") == "\\xe2\\x80\\xaeabc\\xe2\\x81\\xa6");
   CHECK(printable("\xC2\x9B"
-                  "31m") == "\\xc2\\x9b31m");  // another way to begin an escape
+                  "31m") == "\\xc2\\x9b31m");  // another way to begin an escape sequence
   CHECK(printable("\xA4m\xE2\x82") == "\\xa4m\\xe2\\x82");
   CHECK(printable(std::string(41, 'x')) == std::string(40, 'x') + "...");
   CHECK(printable("ééé", 2) == "éé...");
@@ -97,11 +97,11 @@ TEST_CASE("hjson: a string without quotes keeps its blanks and commas") {
 
 TEST_CASE("config: the longest files that are read are refused as soon as short ones") {
   const size_t half = 1 << 19;
-  // A number that is none was read again at each comma.
+  // Regression: an invalid number was parsed again at each comma.
   const std::string digits(half, '1'), commas(half - 64, ',');
   CHECK(error_of("{train_batch_size: " + digits + "x" + commas + "\n}")
             .starts_with("c.json:1:20: train_batch_size: expected"));
-  // How far a word is from every key takes its length times theirs.
+  // The distance between a word and every key takes the product of their lengths.
   CHECK(error_of("{" + std::string(2 * half - 64, 'k') + ": 1}").starts_with("c.json:1:2: kkk"));
   CHECK(nearest(std::string(half, 's'), {"stage", "steps"}).empty());
   std::string keys = "{";

@@ -55,7 +55,7 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   CHECK(invalid.status == 2);
   CHECK(contains(invalid.error, "--prompt: invalid UTF-8 at byte 3"));
 
-  // A checkpoint knows its model, a text has no scores: nothing is accepted and ignored.
+  // A checkpoint defines its model, and a text has no scores: flags for them are refused.
   for (const std::string& line :
        {"generate " + save + " --prompt a --n-head 2", "eval " + save + " --model-type gpt2"}) {
     CAPTURE(line);
@@ -91,12 +91,12 @@ TEST_CASE("validation and samples are of the part that is held out, by the run's
                save);
   REQUIRE(trained.status == 0);
   CHECK(contains(trained.out, "sample after step 60:\n" + held_out.substr(0, 16)));
-  // Of letters that training has never seen; those it has seen it knows.
+  // The validation text has letters that are not in the training text, so its loss is high.
   const double loss = std::stod(line_after(trained.out, "val loss "));
   CHECK(loss > 2.5);
   const Outcome half = zerograd("eval " + save + " --val-fraction 0.5");
   CHECK(std::stod(line_after(half.out, "val loss ")) < 0.5 * loss);
-  // The last batch is not full: it counts by its samples.
+  // The last batch is not full; its loss is weighted by its samples.
   for (const char* batch : {"1", "4", "5", "64"}) {
     CAPTURE(batch);
     const Outcome evaluated = zerograd("eval " + save + " --batch-size " + batch);
@@ -126,7 +126,7 @@ TEST_CASE("a sort model continues digits and reports its scores") {
 
 TEST_CASE("a bare weights file tells its sizes; data and heads come from flags") {
   const TemporaryFolder folder;
-  // Gradients have the parameters' names and shapes, which is all that makes a weights file.
+  // Gradients have the parameters' names and shapes, so their file is a valid weights file.
   const std::string file = folder / "weights.safetensors";
   REQUIRE(
       zerograd("train --data sort --steps 1 --score-samples 0 --dump-gradients " + file).status ==

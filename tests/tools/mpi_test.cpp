@@ -22,7 +22,7 @@ const std::string sort_run =
     "train --data sort --steps 3 --train-batch-size 16 --batch-size 2 --score-samples 0 "
     "--log-interval 0 --threads 1 ";
 
-/// A run that ends only when something ends it.
+/// A run that lasts until something stops it.
 const std::string long_run =
     "train --data sort --steps 1000000 --model-type gpt-nano --batch-size 2 --score-samples 0 "
     "--log-interval 1 --threads 1 --zero-stage 2 --comm-timeout 4 ";
@@ -62,7 +62,7 @@ TEST_CASE("mpi: processes compute, count and record what threads do") {
     };
     const std::string asked = " --ranks " + std::to_string(ranks);
     const Outcome threads = zerograd(run + "_threads" + asked + outputs("threads"));
-    // --ranks may be left out.
+    // --ranks may be omitted.
     const Outcome processes = mpirun(
         started(ranks, run + "_processes" + (ranks == 4 ? asked : "") + outputs("processes")));
     CAPTURE(processes.error);
@@ -124,7 +124,7 @@ TEST_CASE("mpi: a signal while a peer is gone saves nothing and says what was pe
     const char* who;
     const char* cause;
   };
-  // mpirun sends SIGKILL a second after SIGTERM; who signals a rank lets it have the timeout.
+  // mpirun sends SIGKILL one second after SIGTERM. A signal to a rank leaves it the whole timeout.
   for (const auto& [who, cause] :
        {Case{"0/2", "rank 1 did not arrive within 4 s: collective #"},
         Case{"mpirun", "rank 1 did not arrive before the launcher ended the run: collective #"}}) {
@@ -168,12 +168,12 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
   refused(run, "env ZG_CPU_ISA=portable " + run, "the instruction set of rank 1");
   refused(run + "--save " + (folder / "saved"), run, "the course of rank 1");
   refused(run + "--memory-json " + (folder / "memory"), run, "the course of rank 1");
-  // The same program but for a byte that nothing runs.
+  // The same program with one unused byte more.
   const std::string program = folder / "zerograd";
   write_file(program, read_file(ZG_COMMAND) + "x");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   refused(run, program + " " + sort_run, "the program of rank 1");
-  // Files of one name, one size and the same characters.
+  // Files with equal names, sizes and characters.
   for (const char* host : {"a", "b"}) {
     std::filesystem::create_directory(folder / host);
     std::string text;
@@ -202,7 +202,7 @@ TEST_CASE("mpi: buckets that a config leaves to the model are those of its width
       "-np 1 zerograd train --data sort --model-type gpt-nano --steps 1 --score-samples 0 "
       "--log-interval 0 --threads 1 --config " +
       (folder / "ds.json");
-  // Of the width 48; ranks whose buckets are not equal do not start.
+  // The limits for width 48. Ranks with different buckets refuse to start.
   for (const auto& [flags, status] :
        {std::pair("2304 --prefetch-bucket-size 2073 --param-persistence-threshold 480", 0),
         std::pair("2305 --prefetch-bucket-size 2073 --param-persistence-threshold 480", 2),

@@ -31,7 +31,7 @@ void check_plan_is_run(const std::string& flags) {
   CHECK(plan == run);
 }
 
-/// A file of 4000 characters, 12 different ones.
+/// A file of 4000 characters, 12 of them different.
 std::string text_in(const TemporaryFolder& folder) {
   std::string characters;
   for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);
@@ -40,7 +40,7 @@ std::string text_in(const TemporaryFolder& folder) {
   return path;
 }
 
-/// The same draws with every standard library: no distributions.
+/// Gives the same draws with every standard library, because it uses no distributions.
 struct Draw {
   std::mt19937 engine;
   uint32_t below(size_t n) { return engine() % static_cast<uint32_t>(n); }
@@ -104,7 +104,7 @@ TEST_CASE("plan predicts what train measures, to the byte") {
 }
 
 TEST_CASE("plan predicts what train measures also where steps are skipped") {
-  // In f16 from 2^30 all three overflow.
+  // In f16 with a scale of 2^30 all three steps overflow.
   for (const char* flags : {"f32 --ranks 2 --inject rank=1,step=1,fault=inf",
                             "bf16 --ranks 2 --zero-stage 2 --inject rank=0,step=0+2,fault=inf",
                             "f16 --ranks 2 --zero-stage 0 --initial-scale-power 30",
@@ -189,7 +189,7 @@ TEST_CASE("the rows of a record add up") {
     sums += rest.at("gradient").get<int64_t>();
     states += rest.at("optimizer").get<int64_t>();
     int64_t most = 0;
-    std::string at;  // which row reached it
+    std::string at;  // the row with the peak
     REQUIRE(rank.at("rows").size() == 18);
     for (const nlohmann::json& row : rank.at("rows")) {
       int64_t live = 0;
@@ -232,7 +232,7 @@ TEST_CASE("a plan prints its peak, the wire and whether it fits") {
   CHECK(line_after(plan_of("--data sort --model-type gpt2-xl --device-memory 300MiB"),
                    "fits 300MiB: ") ==
         "no; smallest setting that fits: none; try a smaller --batch-size or more --ranks");
-  // The seeds' case: what no rank holds alone trains on one with the states on the host.
+  // A model too large for one rank's device trains on one rank with states on the host.
   const Outcome offloaded = zerograd("plan " + large + "--cpu-offload --zero-stage 3");
   CHECK(offloaded.status == 0);
   CHECK(contains(offloaded.out, "\nhost 2"));
@@ -246,13 +246,13 @@ TEST_CASE("a plan prints its peak, the wire and whether it fits") {
   CHECK(zero.status == 3);
   CHECK(line_after(zero.out, "number of parameters: ") == "1475588800");
   CHECK(line_after(zero.out, "fits 12GiB: ") == "no; smallest setting that fits: --zero-stage 1");
-  // Of 16 bytes for each parameter those of the sums are shared out.
+  // Each parameter has 16 bytes. Stage 0 partitions only the gradient accumulators, 4 of them.
   CHECK(std::stod(line_after(zero.out, "peak ")) > 12.5 * 1475588800 / (1 << 20));
   CHECK(contains(line_after(zero.out, "peak "), " MiB (rank 0, step 0, backward)"));
   const Outcome one = zerograd("plan " + large + "--ranks 8 --zero-stage 1");
   CHECK(one.status == 0);
   CHECK(line_after(one.out, "fits 12GiB: ") == "yes; smallest setting that fits: --zero-stage 1");
-  // A reduction and a gather of bf16 from 7 of 8 owners, and some scalars: 283.9 and little more.
+  // A reduction and a gather of bf16 from 7 of 8 owners: 283.9. Scalars add little.
   const double wire = std::stod(line_after(
       plan_of("--data sort --model-type gpt2 --ranks 8 --zero-stage 1 --precision bf16"), "wire "));
   CHECK(wire >= 283.9);
@@ -271,7 +271,7 @@ TEST_CASE("gpt2-xl in 24 GiB: batch 16 fits at stage 3 with offload, no batch wi
   CHECK(line_after(offloaded.out, "number of parameters: ") == "1636588800");
   CHECK(line_after(offloaded.out, "fits 24GiB: ") ==
         "yes; smallest setting that fits: --zero-stage 3");
-  // Of 16 bytes for each parameter those of the sums are shared out by two.
+  // Each parameter has 16 bytes. Two ranks partition only the gradient accumulators, 4 of them.
   const Outcome plain = zerograd(run + "--batch-size 1");
   CHECK(plain.status == 3);
   const double peak = std::stod(line_after(plain.out, "peak "));
@@ -291,7 +291,7 @@ TEST_CASE("a published model is planned without data, by its own vocabulary and 
     const std::string flags = std::string("--steps 1 --batch-size 1 --model-type ") + model.name;
     CHECK(line_after(plan_of(flags), "number of parameters: ") == model.parameters);
   }
-  // Flags say otherwise, and so does data: sort has 3 tokens and 11 positions.
+  // Flags override the preset, and so does data: sort has 3 tokens and 11 positions.
   CHECK(line_after(plan_of("--model-type gpt2 --tied --steps 1 --batch-size 1"),
                    "number of parameters: ") == "124439808");
   CHECK(line_after(plan_of("--model-type gpt2 --vocab-size 3 --block-size 11 --steps 1"),
@@ -331,7 +331,7 @@ TEST_CASE("a run that no machine can hold is refused before it trains") {
            contains(outcome.error, "; this system allows ")));
     CHECK(contains(outcome.error, "; try "));
   }
-  // A cap of the device ends the run before the machine does.
+  // The device memory limit ends the run before the machine is out of memory.
   const Outcome capped = zerograd("train --data sort --batch-size 1e6 --device-memory 8MiB");
   CHECK(capped.status == 3);
   CHECK(contains(capped.error, "expected at most 8.00 MiB"));
@@ -353,7 +353,7 @@ TEST_CASE("plan explains ZeRO's formulas beside ours") {
   CHECK(line_after(outcome.out, "| f16 | ") == "f32 | f16 | f32 | f16 | f32 |");
   const std::string run = zerograd("plan --data sort --precision fsdp-memory --explain").out;
   CHECK(contains(run, "resting bytes of rank 0 at stage 0"));
-  // Once in the table of presets, once of this run.
+  // One row is in the table of presets, one describes this run.
   const std::string row = "| fsdp-memory | bf16 | none | bf16 | bf16 | bf16 |";
   CHECK(run.find(row) < run.find("This run: "));
   CHECK(run.rfind(row) > run.find("This run: "));
@@ -377,7 +377,7 @@ TEST_CASE("resting bytes of eight ranks add up to the formula, padding apart") {
         sum.parameter += rest.at("parameter").get<double>();
         sum.gradient += rest.at("gradient").get<double>();
         sum.optimizer += rest.at("optimizer").get<double>();
-        // Between steps nothing else is there.
+        // Between steps there is no other memory.
         double live = 0.0;
         for (const auto& [kind, bytes] : rest.items()) live += bytes.get<double>();
         CHECK(rank.at("rows")[5].at("live") == live);
@@ -412,7 +412,7 @@ TEST_CASE("a planned peak is what a run needs: it is enough, and a step of the a
     CHECK(train(stage, need).status == 0);
     CHECK(train(stage, need - (2 << 20)).status == 3);
   }
-  // What the next test takes for its cap.
+  // The next test uses 40 MiB as the device memory limit.
   CHECK(needs[0] > int64_t{40} << 20);
   CHECK(needs[3] < int64_t{40} << 20);
 }

@@ -15,7 +15,7 @@
 namespace zg::testing {
 namespace {
 
-/// What a run computed, whoever computed it.
+/// The results of a run, for any number of ranks.
 struct Curve {
   std::string hash;
   std::vector<nlohmann::json> losses, norms;
@@ -45,7 +45,7 @@ Curve curve_of(const std::string& line) {
   return curve;
 }
 
-// A step is 8 micro-batches of 2, whatever the ranks make of them.
+// A step has 8 micro-batches of 2, for any number of ranks.
 const std::string sort_run =
     "train --data sort --steps 3 --train-batch-size 16 --batch-size 2 --score-samples 0 "
     "--log-interval 0 --threads 1 ";
@@ -67,7 +67,7 @@ TEST_CASE("gradients that are summed on a drive are dumped as those on the devic
 }
 
 TEST_CASE("any ranks and stage give the parameters, losses and norms of one rank") {
-  // In f16 from 2^17 on the first steps are skipped.
+  // In f16 with a scale of 2^17 the first steps are skipped.
   for (const std::string precision : {"f32", "bf16", "f16 --initial-scale-power 17 --steps 6"}) {
     const std::string run = sort_run + "--precision " + precision + " ";
     const Curve one = curve_of(run);
@@ -100,7 +100,7 @@ TEST_CASE("each rank says where it runs, and rank 0 alone prints results") {
 }
 
 TEST_CASE("modes that say so change the bits") {
-  // Sums of a few bf16 leaves are mostly exact in f32; those of f32 leaves show their order.
+  // Sums of a few bf16 leaves are mostly exact in f32. Sums of f32 leaves depend on their order.
   CHECK(!(curve_of(sort_run + "--ranks 2 --reduce-at-boundary") == curve_of(sort_run)));
   const std::string run = sort_run + "--ranks 4 --precision bf16 ";
   const Curve exact = curve_of(run);
@@ -115,7 +115,7 @@ TEST_CASE("a run goes on with other ranks and another stage as if nothing had ha
   const Curve whole = curve_of(sort_run);
   CHECK(zerograd(sort_run + "--steps 1 --ranks 4 --zero-stage 3 --save " + save).status == 0);
   const std::string flags = " --score-samples 0 --log-interval 0 --resume " + save;
-  // Whatever is not named comes from the checkpoint, the batch too; --save moves it on by a step.
+  // Settings without a flag come from the checkpoint, also the batch; this run takes one more step.
   CHECK(zerograd("train --steps 2 --ranks 2 --zero-stage 1 --save " + save + flags).status == 0);
   const Curve rest = curve_of("train --steps 3" + flags);
   CHECK(rest.hash == whole.hash);
@@ -131,9 +131,9 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
   struct Case {
     const char* fault;
     int ranks, status;
-    std::string cause;  // what the run ends with
+    std::string cause;  // the error that the run ends with
     int stage = 3;
-    std::string waits_in = "";  // what a peer names
+    std::string waits_in = "";  // the collective that a peer names
   };
   std::vector<Case> cases = {
       {"throw", 1, 1, "error: ShapeError: inject: a drill in step 1\n"},
@@ -141,7 +141,7 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
       {"stall", 1, 4, "error: CommError: inject: a drill stalled the rank in step 1\n"}};
   for (const int ranks : {2, 8}) {
     const std::string rank = "rank " + std::to_string(ranks - 1);
-    // The first exchange of a step.
+    // The first collective of a step.
     const std::pair<int, const char*> firsts[] = {{2, "reduce_scatter of 'head gradients' (f32, "},
                                                   {3, "all_gather of 'embedding values' (f32, "}};
     for (const auto& [stage, first] : firsts) {
@@ -161,7 +161,7 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
                     " --inject rank=" + std::to_string(drill.ranks - 1) +
                     ",step=1,fault=" + drill.fault);
   };
-  // Side by side: most of it is waiting.
+  // In parallel: most of the time is waiting.
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::future<Outcome>> outcomes;
   for (const Case& drill : cases)
@@ -185,13 +185,13 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  CHECK(took.count() < 4 + 2 + 10);  // the timeout, what is promised after it, and slow starts
+  CHECK(took.count() < 4 + 2 + 10);  // the timeout, the documented bound after it, and slow starts
 }
 
-// A sanitizer's own address space alone is beyond the limit.
+// A sanitizer's address space alone exceeds the limit.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a system that refuses what ranks need gets an error, not an abort") {
-  // Little address space: neither arenas nor, some ranks later, threads.
+  // With this limit first the arenas fail and, with a few ranks, then the threads.
   const std::string line = "ulimit -v 600000; exec '" ZG_COMMAND "' " + sort_run +
                            "--ranks 100 --train-batch-size 200 >/dev/null 2>&1";
   const int status = std::system(line.c_str());
@@ -224,7 +224,7 @@ TEST_CASE("bytes on the wire are the formulas' at every stage and world size") {
   const int64_t steps = 3, micro_batches = 8;
   for (const int ranks : {1, 2, 4, 8}) {
     const int64_t a = micro_batches / ranks;
-    std::vector<int64_t> padded;  // of each unit
+    std::vector<int64_t> padded;  // by unit
     int64_t P = 0;
     for (const auto& unit : store.units()) {
       padded.push_back(
@@ -232,12 +232,13 @@ TEST_CASE("bytes on the wire are the formulas' at every stage and world size") {
       P += padded.back();
     }
     const auto received = [&](int64_t elements) { return elements * (ranks - 1) / ranks; };
-    // Of a step, in i64: losses, the norm's limbs with a count for each parameter, the signal.
+    // i64 elements of a step: losses, limbs of the norm and a count for each parameter, the signal.
     const int64_t scalars = micro_batches + SumOfSquares::limb_count +
                             static_cast<int64_t>(store.parameters().size()) + 1;
-    // Stage 0 gathers f32 sums, stages 1 and 2 bf16 values, stage 3 every unit in forward and again
-    // in backward, but for the head, which is still there, and the embedding, which backward does
-    // not read. Checkpointed blocks are recomputed while they are there for backward.
+    // Stage 0 gathers f32 accumulators, stages 1 and 2 bf16 values. Stage 3 gathers every unit in
+    // forward and again in backward, except the head, which is still in memory, and the embedding,
+    // which backward does not read. Checkpointed blocks are recomputed while backward has them
+    // gathered.
     const int64_t at_stage_3 = a * received(2 * P - padded.front() - padded.back()) * 2;
     const std::pair<std::string, int64_t> gathered[] = {
         {"0", received(P) * 4},

@@ -14,7 +14,7 @@ const std::string small =
     "train --data sort --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 --n-head 1 "
     "--n-embd 16 ";
 
-// Batches of 4, 8, 12 and then 16, from 12 samples to 12: 4 4 4, 8 8, 12, 16 ...
+// Batches of 4, 8, 12 and then 16, growing every 12 samples: 4 4 4, 8 8, 12, 16 ...
 const std::string growing =
     small + "--micro-batch-size 2 --global-batch-size 16 --rampup-batch-size 4 4 36 ";
 const std::vector<int64_t> batches = {4, 4, 4, 8, 8, 12, 16, 16, 16};
@@ -27,7 +27,7 @@ std::string hash_of(const std::string& line) {
   return line_after(outcome.out, "param_hash ");
 }
 
-// Of a step's lines.
+// The values of one key in the lines of steps.
 template <class T>
 std::vector<T> values(const std::string& metrics, const char* key) {
   std::vector<T> found;
@@ -55,7 +55,7 @@ TEST_CASE("recipe: a batch grows over the run, and every sample is taken once") 
     CAPTURE(line);
     CHECK(contains(outcome.error, line));
   }
-  // The tenth step would be of samples 88 to 104.
+  // The tenth step would have samples 88 to 104.
   CHECK(contains(zerograd(growing + "--train-samples 88").error, "; steps 0 to 9\n"));
   CHECK(contains(zerograd(growing + "--train-samples 87").error, "; steps 0 to 8\n"));
 }
@@ -75,7 +75,7 @@ TEST_CASE("recipe: a run resumed in the middle of a ramp-up has the bits of the 
       CAPTURE(flags);
       const bool smaller = std::string(flags).find("--batch-size") != std::string::npos;
       const std::string hash = hash_of(resume + save + step + flags);
-      // Micro-batches of another size add in another order.
+      // Micro-batches of another size are added in another order.
       CHECK((hash == whole) != smaller);
     }
   const Outcome rest = zerograd(resume + save + "/step_4 --metrics " + (folder / "rest"));
@@ -87,7 +87,7 @@ TEST_CASE("recipe: a run resumed in the middle of a ramp-up has the bits of the 
   for (size_t i = 0; i < 5; ++i)
     for (const char* key : {"step", "samples", "loss", "grad_norm", "lr"})
       CHECK(after[i].at(key) == before[4 + i].at(key));
-  // What 3 ranks cannot share is refused; another ramp is another course.
+  // 3 ranks cannot divide the batch, which is refused. Another ramp-up gives other steps.
   const Outcome three = zerograd(resume + save + "/step_4 --ranks 3");
   CHECK(three.status == 2);
   const Outcome level = zerograd(resume + save + "/step_4 --rampup-batch-size 16,4,1 --metrics " +
@@ -131,7 +131,7 @@ TEST_CASE("recipe: the rate goes by the samples of the steps taken before") {
         [](double samples) { return samples > 40 ? 0.0 : 1e-3 * (1 - samples / 40); });
   check("--lr 1e-3 --lr-decay-style constant --lr-warmup-samples 20 --steps 9",
         [](double samples) { return samples <= 20 ? 1e-3 * samples / 20 : 1e-3; });
-  // A step that is skipped moves the data and the batch, but not the rate.
+  // A skipped step advances the data and the batch size, but not the rate.
   const std::vector<double> skipped = rates(
       "--lr 1e-3 --lr-decay-style constant --lr-warmup-samples 20 --steps 6 --precision f16 "
       "--inject rank=0,step=1,fault=inf");
@@ -191,7 +191,8 @@ TEST_CASE("recipe: plan takes the same bytes, and those of the whole batch to co
   REQUIRE(planned.status == 0);
   REQUIRE(zerograd(run + (folder / "run")).status == 0);
   CHECK(read_file(folder / "plan") == read_file(folder / "run"));
-  // Three steps of one micro-batch keep no sum of gradients while they compute the next.
+  // A run of three steps with one micro-batch each keeps no accumulated gradients during a
+  // backward.
   const std::string flags = growing.substr(5) + "--ranks 2 --zero-stage 1 --train-samples 300000 ";
   const Outcome capped = zerograd("plan" + flags + "--device-memory 1GiB");
   CHECK(capped.status == 0);
@@ -220,11 +221,11 @@ TEST_CASE("recipe: --exit-interval saves and ends with success, and jobs in a ro
     CHECK(!contains(part.out, "param_hash"));
   }
   CHECK(hash_of(run) == whole);
-  // Multiples are of the whole run's steps, wherever a job began.
+  // The interval counts steps of the whole run, wherever a job began.
   const std::string other = growing + "--steps 7 --resume auto --save " + (folder / "other");
   CHECK(contains(zerograd(other + " --exit-interval 3").error, "after 3 steps"));
   CHECK(contains(zerograd(other + " --exit-interval 2").error, "after 4 steps"));
-  // A run that ends there anyway ends as runs do.
+  // A run that ends at the interval anyway ends normally.
   CHECK(hash_of(growing + "--steps 7 --exit-interval 7") == whole);
   CHECK(contains(zerograd(growing + "--steps 7 --exit-interval 2").error, "after 2 steps\n"));
 }
@@ -232,7 +233,7 @@ TEST_CASE("recipe: --exit-interval saves and ends with success, and jobs in a ro
 TEST_CASE("recipe: a kill switch ends all ranks after the step in which it comes") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
-  // The checkpoint's own folder comes after step 2, and is the file that is waited for.
+  // The switch is the checkpoint folder itself, which exists after step 2.
   const std::string run = growing + "--steps 7 --save-interval 2 --save " + save +
                           " --kill-switch-path " + save + "/step_2 ";
   const auto check = [&](const Outcome& outcome) {
@@ -245,7 +246,7 @@ TEST_CASE("recipe: a kill switch ends all ranks after the step in which it comes
     CHECK(!std::filesystem::exists(save + "/step_4"));
   };
   check(zerograd(run + "--ranks 2"));
-  // It is still there.
+  // The file still exists.
   const Outcome again = zerograd(run + "--resume auto");
   CHECK(again.status == 2);
   CHECK(contains(again.error,
@@ -288,7 +289,7 @@ TEST_CASE("recipe: Megatron's spellings are the flags that they stand for") {
   CHECK(contains(positions.error,
                  "--max-position-embeddings: expected the longest sequence, --block-size 11, got "
                  "12"));
-  // Less memory, the same bits.
+  // Less memory with the same bits.
   const auto peak = [&](const std::string& flags) {
     return line_after(zerograd("plan" + base.substr(5) + model +
                                "--n-layer 6 --n-embd 256 --batch-size 32 " + flags)

@@ -50,8 +50,8 @@ TEST_CASE("a run does not save among the checkpoints of another") {
           .status == 0);
   refused("train --score-samples 0 --resume " + first + " --save " + second, second);
 
-  // Its own: from the newest, however the directory is spelled; a newer one must not be replaced,
-  // unless it is damaged.
+  // Its own directory: it resumes from the newest, for any spelling of the path. A newer checkpoint
+  // must not be replaced unless it is damaged.
   const std::string same = " --score-samples 0 --save " + first + "/";
   CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
   const Outcome older = zerograd("train --steps 3 --resume " + first + "/step_2/" + same);
@@ -67,7 +67,7 @@ TEST_CASE("two runs at once do not share a directory") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
   std::filesystem::create_directory(save);
-  const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);  // as a run that is under way
+  const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);  // as another run would
   REQUIRE(::flock(other, LOCK_EX) == 0);
   const Outcome outcome = zerograd(sort_run + "--steps 2 --save " + save);
   CHECK(outcome.status == 2);
@@ -90,8 +90,8 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
   const Outcome longer = zerograd("train --score-samples 0 --steps 6 --resume " + save);
   CHECK(contains(longer.error, "changed: run.steps: 5 in the checkpoint, 6 now"));
 
-  // 10000 samples are an epoch of sort: 0.0008 of them four steps of 2. Of another batch size, what
-  // is left of the epoch goes in fewer.
+  // An epoch of sort has 10000 samples, so 0.0008 epochs are four steps of 2. With a larger batch
+  // size the rest of the epoch takes fewer steps.
   REQUIRE(zerograd(sort_run + "--epochs 0.0008 --save-interval 2 --save-top-k -1 --save " + epochs)
               .status == 0);
   const std::string go_on = "train --score-samples 0 --resume " + epochs + "/step_2";
@@ -110,7 +110,7 @@ TEST_CASE("an epoch of limited batches ends after them, also where a run goes on
   ends_at("--limit_train_batches 3", 3);
   ends_at("--limit_train_batches 3 --epochs 2", 6);
   ends_at("--limit_train_batches 6 --grad-accum 2 --ranks 2", 3);
-  // Of 5000 batches of 2.
+  // 0.001 of the epoch's 5000 batches of 2 samples.
   ends_at("--limit_train_batches 0.001 --epochs 2", 10);
   const std::string save = folder / "saved";
   ends_at("--limit_train_batches 7 --save-interval 5 --save-top-k -1 --save " + save, 7);
@@ -137,7 +137,7 @@ TEST_CASE("every setting of a run comes from its checkpoint, none at its default
   CHECK(hash_of(resumed) == whole);
   CHECK(!contains(resumed.error, "changed: "));
 
-  // No validation came between: the loss to compare with is the checkpoint's own.
+  // There was no validation in between: the loss to compare with comes from the checkpoint.
   REQUIRE(zerograd(rest + save + "/step_6 --steps 7 --save " + (folder / "more")).status == 0);
   const auto loss_of = [](const std::string& step) {
     return nlohmann::json::parse(read_file(step + "/manifest.json"))
@@ -148,7 +148,7 @@ TEST_CASE("every setting of a run comes from its checkpoint, none at its default
   CHECK(loss_of(save + "/step_6").is_number());
   CHECK(loss_of(folder / "more/step_7") == loss_of(save + "/step_6"));
 
-  // Bytes on the wire are those of a step, however many went before.
+  // The plan reports the traffic of one step, for any number of steps before it.
   const std::string plan = " --ranks 2 --threads 1 --steps 8 --resume " + save;
   CHECK(line_after(zerograd("plan" + plan + "/step_6").out, "wire ") ==
         line_after(zerograd("plan" + plan + "/step_3").out, "wire "));

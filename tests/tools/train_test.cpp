@@ -10,7 +10,7 @@
 namespace zg::testing {
 namespace {
 
-// gpt-nano on the sort task, short: what every comparison of parameter hashes starts from.
+// A short gpt-nano run on the sort task, the base of every comparison of parameter hashes.
 const std::string sort_run =
     "train --data sort --steps 8 --batch-size 16 --score-samples 0 --log-interval 4 --threads 1 ";
 
@@ -57,7 +57,7 @@ TEST_CASE("metrics are a JSON line per step and a final one") {
     CHECK(lines[i].at("micro_steps") == 2);
     CHECK(lines[i].at("samples") == 32);
     CHECK(lines[i].at("loss").get<double>() > 0.0);
-    CHECK(lines[i].at("loss").get<double>() < 2.0);  // ln 3 when nothing is known
+    CHECK(lines[i].at("loss").get<double>() < 2.0);  // ln 3 for an untrained model
     CHECK(lines[i].at("grad_norm").get<double>() > 0.0);
     CHECK(lines[i].at("lr") == 5e-4);
     CHECK(lines[i].at("loss_scale") == 1);
@@ -94,7 +94,7 @@ TEST_CASE("a batch given three ways is the same run") {
   CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3") == hash);
   CHECK(hash_of(run + "--train_batch_size 12 --batch-size 4") == hash);
   CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3 --batch-size 4") == hash);
-  // One large micro-batch is the same data in another order of summation.
+  // One large micro-batch has the same data in another order of summation.
   CHECK(hash_of(run + "--train-batch-size 12") != hash);
 }
 
@@ -110,9 +110,9 @@ TEST_CASE("accumulated micro-batches have the loss of one large batch") {
   const nlohmann::json many = json_lines(folder / "many")[0];
   CHECK(one.at("micro_steps") == 1);
   CHECK(many.at("micro_steps") == 4);
-  // Every sample has equally many targets, so both are one mean of 72 losses near 1: the rounding
-  // of f32 sums differs by at most 72 half ulps, the norm's by a few times that through the
-  // backward.
+  // Every sample has the same number of targets, so both are one mean of 72 losses near 1. The
+  // rounding of f32 sums differs by at most 72 half ulps, that of the norm by a few times as much
+  // because of the backward pass.
   CHECK(many.at("loss").get<double>() ==
         doctest::Approx(one.at("loss").get<double>()).epsilon(1e-5));
   CHECK(many.at("grad_norm").get<double>() ==
@@ -153,7 +153,7 @@ TEST_CASE("a resumed run continues the bits of the uninterrupted one") {
   for (const char* step : {"step_3", "step_6", "step_8"})
     CHECK(std::filesystem::is_directory(save + "/" + step));
   CHECK(hash_of(with("--resume " + save + "/step_3")) == hash);
-  // Everything but --steps comes from the checkpoint.
+  // All settings except --steps come from the checkpoint.
   CHECK(hash_of("train --steps 8 --score-samples 0 --resume " + save + "/step_6") == hash);
 
   const Outcome done = zerograd(with("--resume " + save));
@@ -199,7 +199,7 @@ TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
   hash_of(with("--save-interval 1 --save-top-k 2 --save " + save + " --metrics " + metrics));
   std::vector<std::pair<double, std::string>> by_loss;
   for (const nlohmann::json& line : json_lines(metrics))
-    if (line.contains("loss") && line.at("step") < 7)  // step_N comes after step N - 1
+    if (line.contains("loss") && line.at("step") < 7)  // step_N is saved after step N - 1
       by_loss.emplace_back(line.at("loss").get<double>(),
                            "step_" + std::to_string(line.at("step").get<int>() + 1));
   std::sort(by_loss.begin(), by_loss.end());
@@ -223,7 +223,7 @@ TEST_CASE("save-top-k takes a loss that is no number for the worst") {
 
 TEST_CASE("save-top-k has a checkpoint read back before another goes") {
   const TemporaryFolder folder;
-  // Of this process and those that it has waited for.
+  // Bytes read by this process and its finished children.
   const auto bytes_read = [] {
     const std::string io = read_file("/proc/self/io");
     return std::stoll(io.substr(io.find("rchar: ") + 7));
@@ -260,7 +260,7 @@ TEST_CASE("checkpoints without --save are in the folder checkpoints, the best an
   CHECK(contains(again.error, "resumed checkpoints/step_8"));
   CHECK(contains(kept_all.out, "saved checkpoints/step_10\n"));
   CHECK(read_file(folder / "checkpoints/latest") == "step_10");
-  CHECK(kept().size() == 5);  // what one run was told holds for those that go on from it
+  CHECK(kept().size() == 5);  // options of the first run also apply to runs that resume it
   CHECK(contains(zerograd(with("--save-top-k 0")).error, "or -1 for all, got 0"));
 }
 

@@ -32,7 +32,7 @@ std::vector<Row> rows_of(const std::string& table) {
   return rows;
 }
 
-/// The row of the setting that the printed command line trains with.
+/// The row of the setting in the printed command line.
 Row best_of(const Outcome& outcome) {
   const std::string best = line_after(outcome.out, "best ");
   for (const Row& row : rows_of(outcome.out))
@@ -40,7 +40,7 @@ Row best_of(const Outcome& outcome) {
   return {};
 }
 
-/// Of rank 0 of a run of three steps.
+/// Peak memory of rank 0 in a run of three steps.
 std::string peak_of(const std::string& flags) {
   const TemporaryFolder folder;
   const Outcome outcome = zerograd("train --steps 3 --score-samples 0 --log-interval 0 " + flags +
@@ -51,7 +51,7 @@ std::string peak_of(const std::string& flags) {
   return memory["ranks"][0]["peak"]["reserved"].dump();
 }
 
-/// Tunes what takes long on a text of the folder; `strike` gets the first trial that runs.
+/// Tunes a long search on a text in the folder; `strike` receives the first trial that runs.
 template <class Strike>
 Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, const Strike& strike) {
   const std::string text = folder / "text.txt";
@@ -77,7 +77,7 @@ Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, con
   return outcome;
 }
 
-/// Whether they all go within a second.
+/// Whether all processes with the word end within a second.
 bool are_gone(const std::string& word) {
   for (int i = 0; i < 50 && !processes_with(word).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -110,7 +110,7 @@ TEST_CASE("tune finds what trains where the default does not, and its config tra
   CHECK(best == flags + best_of(outcome).setting);
   CHECK(peak_of(best) == best_of(outcome).measured_peak);
   CHECK(peak_of(flags + "--config " + out) == best_of(outcome).measured_peak);
-  // Another one than the fastest is told.
+  // The command prints a note if it does not choose the fastest setting.
   CHECK(
       contains(outcome.error, "within the noise of the fastest the best is the one nearest to ") ==
       (best_of(outcome).setting != rows.front().setting));
@@ -150,14 +150,14 @@ TEST_CASE("of settings within the noise of the fastest the one nearest to the us
   const auto chosen = [](const std::vector<Measured>& trials) {
     return tools::simplest_within_noise(trials);
   };
-  // Its middle half of the steps overlaps the fastest's.
+  // The middle half of its steps overlaps that of the fastest setting.
   CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.0, 1.2, 1.4, 1}}) == 1);
   CHECK(chosen({{1.0, 1.2, 1.4, 1}, {0.9, 1.0, 1.1, 3}}) == 0);
-  // Just beyond it, or no nearer to the run.
+  // Just outside it, or not closer to the original run.
   CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.101, 1.2, 1.4, 1}}) == 0);
   CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.0, 1.2, 1.4, 3}}) == 0);
   CHECK(chosen({{0.9, 1.0, 1.1, 3}, {1.0, 1.2, 1.4, 4}}) == 0);
-  // Among those that are equally near the fastest; the noise is the fastest one's, not theirs.
+  // Several settings are equally close. The fastest setting defines the noise range.
   CHECK(chosen({{1.0, 1.3, 9.0, 1}, {0.9, 1.0, 1.1, 3}, {1.05, 1.2, 1.3, 1}}) == 2);
   CHECK(chosen({{0.5, 1.0, 2.0, 2}}) == 0);
 }

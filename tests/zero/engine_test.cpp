@@ -30,7 +30,7 @@ TEST_CASE("eight micro-batches are folded in order, each rounded once, as an exp
       const Toy toy;
       Engine engine(toy.store, device, {.compute = compute, .loss_scaling = low_scale});
       const float scale = compute == DType::f16 ? 64.0f : 1.0f;
-      for (int step = 0; step < 2; ++step) {  // the second starts over what the first left
+      for (int step = 0; step < 2; ++step) {  // the second step reuses the memory of the first
         std::map<const Parameter*, std::vector<float>> expected;
         for (uint64_t m = 0; m < 8; ++m) {
           Gradients gradients = random_gradients(toy.trainable(), m + 1);
@@ -117,8 +117,8 @@ TEST_CASE("a step with an infinite or NaN gradient changes nothing and names the
       train_step(untouched, 0);
       const std::string before = engine.parameter_hash();
       Gradients gradients = random_gradients(toy.trainable(), 3);
-      gradients[&toy.matrix][64] = bad;  // the last of its unit
-      gradients[&toy.gain][128] = bad;   // before it in the store
+      gradients[&toy.matrix][64] = bad;  // the last parameter of its unit
+      gradients[&toy.gain][128] = bad;   // earlier in the store
       run_micro_batch(engine, random_gradients(toy.trainable(), 2));
       run_micro_batch(engine, gradients);
       const zero::StepResult result = engine.step(1e-2f);
@@ -129,7 +129,7 @@ TEST_CASE("a step with an infinite or NaN gradient changes nothing and names the
       CHECK(engine.skipped() == 1);
       CHECK(engine.micro_batches() == 0);
       CHECK(engine.parameter_hash() == before);
-      // Nothing of it is left: both go on alike.
+      // No state of it remains: both engines continue with equal results.
       for (int step = 1; step < 3; ++step)
         CHECK(train_step(engine, step) == train_step(untouched, step));
       CHECK(engine.parameter_hash() == untouched.parameter_hash());
@@ -146,7 +146,8 @@ TEST_CASE("a parameter that no micro-batch used is updated with a zero gradient"
     Engine left_out(toy.store, cpu(), config), zeros(toy.store, cpu(), config);
     for (uint64_t step = 1; step <= 3; ++step) {
       Gradients gradients = random_gradients(toy.trainable(), step);
-      // In the first step it has a gradient: its sum holds something to be forgotten.
+      // It has a gradient in the first step, so its accumulator holds values that must not be
+      // reused.
       if (step > 1) gradients[&toy.weight] = std::vector<float>(5 * 31, 0.0f);
       run_micro_batch(zeros, gradients);
       if (step > 1) gradients.erase(&toy.weight);
@@ -260,7 +261,7 @@ TEST_CASE("training gives the same bits at every level and thread count") {
 }
 
 TEST_CASE("parameter_hash is XXH3-128 of the masters in byte order of names") {
-  // What `xxhsum -H2` prints for the eight floats below in the order Z, a, b.
+  // Output of `xxhsum -H2` for the eight floats below in the order Z, a, b.
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   const Parameter& b = store.add(unit, "b", {3}, Init::ones());

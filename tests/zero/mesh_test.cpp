@@ -32,7 +32,7 @@ std::string str(const MeshShape& shape) {
          " x tensor " + std::to_string(shape.tensor);
 }
 
-/// Three steps of the toy on a mesh; what all ranks agree on.
+/// Trains the toy for three steps on a mesh. Returns results that are equal on all ranks.
 Outcome train(const MeshShape& shape, const Config& config) {
   Outcome outcome;
   std::mutex mutex;
@@ -80,7 +80,7 @@ TEST_CASE("a mesh of any axes trains one rank's parameters, at every stage and d
         CHECK(outcome.hash == alone.hash);
         CHECK(outcome.losses == alone.losses);
         CHECK(outcome.scales == alone.scales);
-        // Other cuts group the squares differently: 16 are added in f64 at a time.
+        // Other slices group the squares differently: 16 at a time are added in f64.
         for (int step = 0; step < steps; ++step) {
           const auto i = static_cast<size_t>(step);
           if (shape.tensor == 1 || std::isinf(alone.norms[i]))
@@ -111,7 +111,8 @@ TEST_CASE("a gradient that is not finite is named on every rank of a mesh, and n
     const MeshToy toy(mesh);
     Engine engine(toy.store, mesh, device, {.stage = 1});
     const std::string before = engine.parameter_hash();
-    // Both stages have some, of the data and tensor ranks one each; the lower stage's counts.
+    // Both stages have a bad gradient, each on one data and tensor rank. The lower stage's is
+    // reported.
     const std::string bad[] = {"unit.2.heads", "unit.5.gain"};
     Gradients gradients;
     for (const auto& parameter : toy.store.parameters()) {
@@ -126,7 +127,7 @@ TEST_CASE("a gradient that is not finite is named on every rank of a mesh, and n
       throw ShapeError("rank " + std::to_string(world.rank()) + " says '" + result.bad_tensor +
                        "'");
     if (engine.parameter_hash() != before) throw ShapeError("parameters changed");
-    // What tensor ranks have in common, on all of them.
+    // A bad gradient of a parameter that all tensor ranks have, on all of them.
     for (auto& [parameter, values] : gradients) {
       values.back() = 1.0f;
       if (parameter->name == "unit.1.gain" || parameter->name == "unit.4.gain")
@@ -163,8 +164,8 @@ TEST_CASE("the mean loss of a pipeline is of as many losses as micro-batches") {
 
 namespace {
 
-/// A step that is taken and one that is skipped where there are values, with the same gradients
-/// everywhere, a save and a load; returns the peaks, the wire of every channel and what rests.
+/// Memory and traffic of a taken and a skipped step, a save and a load, with the same gradients on
+/// every device. Without values (meta) it is a dry run. Contains peaks, traffic and resting bytes.
 struct Walk {
   std::vector<MemoryTracker::Row> rows;
   std::vector<WireCounts> wire;

@@ -7,13 +7,13 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/mesh.h"
 
-// A model of eight units that a mesh shares out in every way, and micro-batches for it whose
-// gradients are, element by element, those of one rank.
+// A model of eight units that a mesh partitions in every way, and micro-batches whose gradients
+// equal those of one rank, element by element.
 namespace zg::testing {
 
-/// Of unit i of the eight: a matrix cut by rows, one cut by columns, three blocks of heads, a gain
-/// that every tensor rank has, and a frozen table that they share out. The first stage and the last
-/// one share a matrix that is cut by rows.
+/// Unit i of the eight has a matrix cut by rows, a matrix cut by columns, three blocks of heads, a
+/// gain that every tensor rank has, and a frozen table that is split over the tensor ranks. The
+/// first and the last stage share a matrix that is cut by rows.
 struct MeshToy {
   static constexpr int units = 8;
   ParameterStore store;
@@ -60,7 +60,7 @@ struct MeshToy {
   }
 };
 
-/// What this rank has of floats of the whole parameter.
+/// This rank's slice of the whole parameter's floats.
 inline std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
   std::vector<float> part;
   for (int64_t i = 0; i < slice.numel(); ++i)
@@ -68,7 +68,8 @@ inline std::vector<float> part_of(const std::vector<float>& whole, const Slice& 
   return part;
 }
 
-/// The distance of a parameter's part to the whole's target of this sample, as its gradient.
+/// A loss term whose gradient is the difference between a parameter's slice and this sample's
+/// target.
 inline Var mesh_distance(Tape& tape, const Var& loss, const Parameter& parameter, uint64_t sample) {
   const std::vector<double> value = tape.parameter(parameter).value().to_doubles();
   std::vector<float> difference =
@@ -80,7 +81,7 @@ inline Var mesh_distance(Tape& tape, const Var& loss, const Parameter& parameter
   return with_gradient(tape, loss, parameter, difference);
 }
 
-/// One micro-batch on a rank of a mesh, or alone; its loss is the sample's on every rank.
+/// Runs one micro-batch on a rank of a mesh, or on one rank. The loss is equal on every rank.
 inline double mesh_micro_batch(zero::Engine& engine, uint64_t sample) {
   Tape tape = engine.tape();
   Var loss;
@@ -91,7 +92,7 @@ inline double mesh_micro_batch(zero::Engine& engine, uint64_t sample) {
   };
   for (const auto& unit : engine.store().units())
     use(*unit, unit->parameters.front()->copy == Copy::mirror ? sample + 5000 : sample);
-  // The last stage's use of what it shares with the first.
+  // The last stage's use of the parameter that it shares with the first.
   const Parameter* tied = engine.store().find("tied");
   if (tied && tied->copy == Copy::own && !tied->has_mirror) use(*tied->unit, sample + 5000);
   engine.backward(tape, loss);

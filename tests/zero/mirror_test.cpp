@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t B = 2, T = 5, C = 24, V = 37;
 constexpr int micro_batches = 8, steps = 3;
 
-/// A language model whose embedding is its head too: the whole, or a stage of two.
+/// A language model with tied embedding and head: the whole model, or one of two stages.
 struct Tied {
   ParameterStore store;
   const Unit* embedding = nullptr;
@@ -54,7 +54,7 @@ Var embed(Tape& tape, const Tied& model, int g) {
   return embedding(ids_of(g, 0, tape.device()), table);
 }
 
-/// `fused`: the head's gradient is made while it runs forward.
+/// `fused`: the head's gradient is computed during forward.
 Var loss_of(Tape& tape, const Tied& model, Var x, int g, bool fused) {
   {
     const Tape::Use use(tape, *model.body);
@@ -98,7 +98,7 @@ Outcome train_alone(const Config& config, bool fused) {
   return outcome;
 }
 
-/// One of two stages, by hand: the first is `ahead` forward passes ahead of its backward ones.
+/// One of two stages, run by hand. The first runs `ahead` forward passes before the first backward.
 class Stage {
  public:
   Stage(const Mesh& mesh, const Device& device, const Config& config, bool fused, size_t ahead)
@@ -207,7 +207,7 @@ TEST_CASE("tied embeddings on two stages have the bits of one stage") {
                               .compute = compute,
                               .overlap_comm = data != 4,
                               .param_persistence_threshold = data == 2 ? 0 : 100};
-          // As 1F1B has it, and GPipe: all forward passes first.
+          // 1 for the order of 1F1B; micro_batches for GPipe, which runs all forward passes first.
           const size_t ahead = stage % 2 == 0 ? 1 : micro_batches;
           CAPTURE(name_of(compute));
           CAPTURE(fused);
@@ -240,7 +240,7 @@ TEST_CASE("offload changes no bit of tied embeddings") {
 
 namespace {
 
-/// The table's uses in each micro-batch: on the first stage, on the last.
+/// Whether the first and the last stage use the table in each micro-batch.
 struct Uses {
   bool first, last;
 };
@@ -295,7 +295,7 @@ TEST_CASE("a mirror has a value and no states, and the value is the owner's, as 
       if (rest.gradient != 4 * (C * C + C) || rest.parameter != 2 * (V * C + C * C + C))
         throw ShapeError("takes other bytes");
     }
-    // Of both, as i64, the sum of what is rounded to bf16.
+    // An i64 checksum of the values rounded to bf16, for both stages.
     std::vector<int64_t> sums(2);
     for (size_t i = 0; i < values.size(); ++i)
       sums[static_cast<size_t>(mesh.stage)] +=

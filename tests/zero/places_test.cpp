@@ -11,7 +11,7 @@ using zero::Engine;
 
 namespace {
 
-/// Units of 1000, 2000 and 1000 elements, which are 1024, 2048 and 1024 with their padding.
+/// Units of 1000, 2000 and 1000 elements: 1024, 2048 and 1024 with padding.
 struct ThreeUnits {
   ParameterStore store;
   const Unit& a = store.unit("a");
@@ -28,7 +28,7 @@ Config with(const zero::OffloadOptions& offload) {
   return {.stage = 3, .offload = offload, .param_persistence_threshold = 0};
 }
 
-/// Of f32, at rest.
+/// f32 elements of one purpose that are live at rest.
 int64_t elements(const Device& device, Space space, Purpose purpose) {
   return device.memory().live_by_purpose(space)[static_cast<size_t>(purpose)] / 4;
 }
@@ -40,7 +40,7 @@ Device with_drive() { return Device::cpu(0, {.swap = {.directory = "/tmp"}}); }
 TEST_CASE("a ratio of the elements has its states offloaded, by units from the first on") {
   const struct {
     double ratio;
-    int64_t units_on_host;  ///< their elements
+    int64_t units_on_host;  ///< elements of those units
   } cases[] = {{0.0, 0}, {0.2, 1024}, {0.25, 1024}, {0.5, 1024 + 2048}, {0.8, 4096}, {1.0, 4096}};
   for (const auto& [ratio, units] : cases) {
     CAPTURE(ratio);
@@ -73,14 +73,14 @@ TEST_CASE("values of a drive rest on the host as far as they may, by units that 
     const Device cpu = with_drive();
     const Engine engine(model.store, cpu, with({.parameter = file, .parameters_on_host = most}));
     CHECK(elements(cpu, host, Purpose::parameter) == on_host);
-    // Each range of a file is of whole blocks, which these are.
+    // Each range of a file is rounded up to whole blocks; these are multiples of a block.
     CHECK(elements(cpu, file, Purpose::parameter) == 4096 - on_host);
   }
 }
 
 TEST_CASE("a unit is read ahead of its use only where it fits into the buffer beside the used") {
   const struct {
-    int64_t buffer, ahead;  ///< elements of b's half on the host, while a is used
+    int64_t buffer, ahead;  ///< elements of b's shard on the host, while a is used
   } cases[] = {{1, 0}, {512 + 1023, 0}, {512 + 1024, 1024}, {500'000'000, 1024}};
   for (const auto& [buffer, ahead] : cases) {
     CAPTURE(buffer);

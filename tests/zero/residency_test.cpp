@@ -27,7 +27,7 @@ struct ThreeUnits {
   }
 };
 
-/// Opens the units one after the other, "ab", and says what each gathered: "a:ab b:".
+/// Acquires the units in the given order ("ab") and lists the units that each gathered: "a:ab b:".
 std::string pass(Engine& engine, Watching& comm, const ThreeUnits& model, const char* order) {
   std::string text;
   Tape tape = engine.inference_tape();
@@ -41,7 +41,7 @@ std::string pass(Engine& engine, Watching& comm, const ThreeUnits& model, const 
   return text;
 }
 
-/// What passes in these orders gather, on both of two ranks.
+/// The gathers of passes in these orders, on both of two ranks.
 struct Pass {
   const char *order, *gathers;
 };
@@ -75,7 +75,7 @@ TEST_CASE("a pass gathers ahead what followed in the last one, and each unit onc
 
 TEST_CASE("an order that changes is followed from where it does, and nothing is gathered twice") {
   check_passes({}, {{"abc", "a:a b:b c:c"},
-                    // b is there ahead of its time and waits.
+                    // b was prefetched and stays until it is used.
                     {"acb", "a:ab c:c b:"},
                     {"acb", "a:ac c:b b:"},
                     {"ba", "b:b a:a"},

@@ -15,8 +15,8 @@
 #include "zerograd/zero/checkpoint_file.h"
 #include "zerograd/zero/consolidate.h"
 
-// What disks, networks and people do to files: all of it is found, and named by file, tensor and
-// place.
+// Damage to checkpoint files by disks, networks and people. Every case is found and reported with
+// file, tensor and location.
 using namespace zg;
 using namespace zg::testing;
 using zero::Engine;
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// step_1 of `ranks` ranks in a folder of its own.
+/// step_1 of `ranks` ranks in its own folder.
 struct Saved {
   explicit Saved(int ranks, int64_t extra = 1) {
     run_local(ranks, [&](Communicator& comm, const Device& device) {
@@ -44,7 +44,8 @@ struct Saved {
   const std::string step = folder / "step_1", manifest = step + "/manifest.json";
 };
 
-/// A flipped bit, and what JSON may take for the same: found, with the file's name.
+/// Checks that a flipped bit, or a character that JSON may parse alike, is found in every byte and
+/// reported with the file's name.
 void check_each_byte(const Saved& saved, const std::string& path, size_t end) {
   const std::string whole = read_file(path);
   for (size_t at = 0; at < end; ++at) {
@@ -71,7 +72,7 @@ size_t header_bytes(const std::string& shard) {
   return sizeof length + length;
 }
 
-/// PARAMETER:STATE@OFFSET whose bytes of the shard hold that one.
+/// The tensor (PARAMETER:STATE@OFFSET) that contains this byte of the shard.
 std::string tensor_at(const SafetensorsReader& reader, int64_t byte) {
   for (const auto& [name, entry] : reader.entries())
     if (entry.begin <= byte && byte < entry.end) return name;
@@ -158,7 +159,7 @@ TEST_CASE("shards that are missing, swapped or copied over others are found, eac
       restore();
     }
   }
-  // As a shard of another save of the same run: the same header, other values.
+  // The shard comes from another save of the same run: equal header, other values.
   const Saved other(3, 2);
   std::string bytes = whole[1];
   bytes.back() ^= 1;
@@ -200,7 +201,7 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
     return damages.empty() ? "none" : damages.front();
   };
   CHECK(damage_with([](json&) {}) == "none");
-  CHECK(damage_with([](json& m) { m.erase("headers"); }) == "none");  // as older ones are
+  CHECK(damage_with([](json& m) { m.erase("headers"); }) == "none");  // as in older checkpoints
   CHECK(contains(damage_with([](json& m) { m["steps"] = 1e300; }),
                  "expected a count up to 2^53, got 1e+300"));
   CHECK(contains(damage_with([](json& m) { m["config"] = 5; }), "config: expected an object"));
@@ -231,7 +232,7 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
                      if (contains(m["tensors"][i]["name"], "moment2")) m["tensors"].erase(i);
                  }),
                  "has no moment2 of"));
-  // Nested deeper than whatever follows the nesting could bear.
+  // Nested deeper than a recursive parser can handle.
   std::string deep = whole;
   deep.replace(deep.find("1.5"), 3, std::string(200000, '[') + std::string(200000, ']'));
   write_file(saved.manifest, deep);

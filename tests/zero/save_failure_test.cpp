@@ -58,7 +58,7 @@ TEST_CASE("a save that fails on any rank is told to all, changes nothing and can
       };
       CHECK(of(folder.path()).failed_rank == -1);
       train_step(engine, 1);
-      // Where there can be no directory.
+      // At a path where no directory can be made.
       const bool fails = comm.rank() == failing;
       const CheckpointSave::Result result = of(fails ? folder / "file" : folder.path());
       const std::string hash = engine.parameter_hash();
@@ -113,7 +113,7 @@ TEST_CASE("a save that cannot begin to write keeps no step waiting") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
-  const FileLimit limit(2000);  // of which the writer has no reserve
+  const FileLimit limit(2000);  // bytes: less than the shard needs
   CheckpointSave save(folder.path(), engine, info_of(engine));
   train_step(engine, 0);
   CHECK(save.finish().failed_rank == 0);
@@ -124,7 +124,7 @@ TEST_CASE("a rank reads back what it wrote where it is asked to, before it says 
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
-  // Of this process: all that it has read so far.
+  // Bytes that this process has read so far.
   const auto bytes_read = [] {
     const std::string io = read_file("/proc/self/io");
     return std::stoll(io.substr(io.find("rchar: ") + 7));
@@ -158,7 +158,7 @@ TEST_CASE("what a killed process left and nobody can remove is no part of a chec
   fs::create_directories(disk / ".unfinished_step_0/busy");
   REQUIRE(::mount("zerograd", (disk / ".unfinished_step_0/busy").c_str(), "tmpfs", 0, "") == 0);
   CHECK(contains(save(disk.path(), engine).reason, "create: " + (disk / ".unfinished_step_0: ")));
-  engine.set_steps(1, 0);  // under another name it takes room and nothing else
+  engine.set_steps(1, 0);  // under its other name it only takes disk space
   CHECK(save(disk.path(), engine).failed_rank == -1);
   zero::verify_checkpoint(disk / "step_1");
   ::umount2((disk / ".unfinished_step_0/busy").c_str(), MNT_DETACH);
@@ -171,12 +171,12 @@ TEST_CASE("a disk that is too small is noticed before anything is written, and s
   if (!disk.reason().empty()) return;
   zero::save_checkpoint(disk.path(), engine, info_of(engine));
   train_step(engine, 0);
-  // Of 20 KiB the first has three pages and its name one: one is left, and the tensors take more.
+  // 20 KiB: the first checkpoint has three pages and its name one. One page is left, too little.
   const CheckpointSave::Result small = save(disk.path(), engine);
   CHECK(small.reason == "reserve: " + (disk / ".unfinished_step_1") +
                             ": too little space is left; it needs 4320 bytes in " + disk.path() +
                             ", where 4096 are free");
-  disk.resize(24 << 10);  // enough for tensors, not for what comes beside them
+  disk.resize(24 << 10);  // enough for the tensors, but not for the other files
   const CheckpointSave::Result full = save(disk.path(), engine);
   CHECK(contains(full.reason, "No space left on device; it needs 4320 bytes in "));
   CHECK(contains(full.reason, "where 8192 are free"));

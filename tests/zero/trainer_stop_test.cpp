@@ -1,4 +1,4 @@
-// What stops a trainer loses no step, and what it saves is where it says.
+// Stopping a trainer loses no step, and the checkpoint continues at the right position.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -330,12 +330,12 @@ TEST_CASE("a save written behind that fails is told by the next one, which write
   trainer.step();
   {
     const FileLimit limit(100);
-    CHECK(trainer.save());  // it has begun
+    CHECK(trainer.save());  // the asynchronous save has started
     CHECK_FALSE(trainer.save());
     CHECK_FALSE(trainer.save());
   }
   trainer.step();
-  trainer.save();  // the third try of step 1 may have failed or not
+  trainer.save();  // the third save of step 1 may have failed or not
   CHECK(trainer.save());
   CHECK(failed.size() == 4);
   failed[2] = 0;

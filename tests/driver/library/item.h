@@ -1,5 +1,5 @@
-// What a work-item knows of itself: shared by the driver and by the library that is linked into
-// each module. C, C++ and OpenCL C.
+// State of the current work-item. The driver shares it with the library that is linked into each
+// module. C, C++ and OpenCL C.
 #pragma once
 
 struct zg_item {

@@ -1,4 +1,4 @@
-// What the lanes of a sub-group do together: each gives a value, and reads those of the others.
+// Sub-group operations: each lane passes a value and reads the values of the others.
 #include "base.clh"
 
 #define ZG_OF_LANE(type, values, i) (*(const type*)((const char*)(values) + 64 * (i)))
@@ -50,7 +50,7 @@ int ZG_OVERLOAD sub_group_all(int x) {
     if (from >= zg_item->lanes) zg_fault(operation " from a lane that the sub-group lacks"); \
     return ZG_OF_LANE(type, values, from);                                                   \
   }
-// Lanes of what is behind the first value come from the second.
+// Indices past the end of the first value read from the second one.
 #define ZG_SHIFT(type)                                                                         \
   type ZG_OVERLOAD intel_sub_group_shuffle_down(type x, type next, uint by) {                  \
     const type both[2] = {x, next};                                                            \
@@ -93,8 +93,8 @@ ZG_SHUFFLES(uint8)
 ZG_SHUFFLES(short8)
 ZG_SHUFFLES(ushort8)
 
-// Reads and writes of a block: component i of lane l is element i * lanes + l behind a pointer that
-// all lanes have in common. Reads need 4 bytes of alignment, writes 16.
+// Reads and writes of a block: component i of lane l is element i * lanes + l after a pointer that
+// is equal on all lanes. Reads need 4 bytes of alignment, writes 16.
 static void zg_common_pointer(const __global void* p, uint alignment,
                               const __constant char* operation) {
   const void* const values = zg_meet(&p, sizeof p, operation);
@@ -129,9 +129,9 @@ ZG_BLOCK(ushort, _us, 2, ushort2)
 ZG_BLOCK(ushort, _us, 4, ushort4)
 ZG_BLOCK(ushort, _us, 8, ushort8)
 
-// Products of tiles: acc[m] of lane n is C[m][n]; b[k / 2] of lane n holds B[k][n] in its lower
-// half for even k. A's row m is spread over the lanes: A[m][k] is a[m] of lane k where a sub-group
-// has 16, and a half of a[m] of lane k / 2 where it has 8.
+// Tile products: acc[m] of lane n is C[m][n]. b[k / 2] of lane n holds B[k][n], in its lower half
+// for even k. Row m of A is distributed over the lanes. With 16 lanes A[m][k] is a[m] of lane k.
+// With 8 lanes it is one half of a[m] of lane k / 2.
 static float8 zg_column(uint8 a, uint b, float8 acc) {
   for (int m = 0; m < 8; ++m) {
     acc[m] = __builtin_fmaf(((float*)&a)[m], *(const float*)&b, acc[m]);

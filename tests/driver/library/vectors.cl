@@ -32,7 +32,7 @@ ZG_MEMORY(long)
 ZG_MEMORY(ulong)
 ZG_MEMORY(float)
 
-// Of vectors, the highest bit of each element chooses.
+// select() on vectors: the highest bit of each element of the condition chooses.
 #define ZG_SELECT_OF(type, condition, width)                                            \
   type##width ZG_OVERLOAD select(type##width no, type##width yes, condition##width c) { \
     type##width result;                                                                 \
@@ -95,7 +95,7 @@ ZG_ROUNDED(uint, float)
 ZG_ROUNDED(long, float)
 ZG_ROUNDED(ulong, float)
 
-// Of what lies between the bounds of the type, the conversion; else the bound. NaN becomes 0.
+// Saturating conversion: a value outside the type's range becomes the nearest bound, and NaN 0.
 #define ZG_SATURATED(to, least, most)                                                           \
   to ZG_OVERLOAD convert_##to##_sat(float x) {                                                  \
     return x != x                ? 0                                                            \
