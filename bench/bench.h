@@ -58,19 +58,19 @@ struct Work {
 /// bound work on up to 1 MiB, which stays in a core's cache.
 struct Bound {
   const char* name = "";  ///< "matmul peak", "memory" (the better of memory and update) or "read"
-  double seconds = 0.0;   ///< of one run at that limit; 0: the device has no such kernel
+  double seconds = 0.0;   ///< time of one run at that limit; 0: the device has no such kernel
 };
 
 /// One measured run.
 struct ZG_API Row {
   Work work;
   Device::Type type = Device::Type::cpu;
-  int threads = 1;              ///< of the CPU; 1 on an accelerator
+  int threads = 1;              ///< CPU threads; 1 on an accelerator
   std::vector<double> seconds;  ///< mean time of one run in each sample, sorted
   Bound bound;
   std::string unmeasured;  ///< reason why there are no seconds
 
-  double quantile(double q) const;  ///< of seconds, nearest sample; q = 0.5: the median
+  double quantile(double q) const;  ///< quantile of `seconds`, nearest sample; q = 0.5: the median
   /// 100 x the bound's seconds / quantile(q). Absent if one of them is.
   std::optional<double> percent_of_limit(double q) const;
   /// "L2": the processor's cache that holds the operands from run to run. Set if the median then

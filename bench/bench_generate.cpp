@@ -43,7 +43,7 @@ struct Measured {
 struct Row {
   const char* name;
   const std::vector<double>& seconds;
-  double tokens;   ///< of one sample, over all rows of the batch
+  double tokens;   ///< tokens generated in one sample, over all rows of the batch
   double limit_s;  ///< 0: no limit is printed
 
   double rate() const { return tokens / bench::quantile(seconds, 0.5); }

@@ -80,13 +80,13 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
 }
 
 struct Measured {
-  double peak_flops =
-      0.0;          ///< of all ranks, before the steps or after them; 0: no kernel to compare with
-  int threads = 1;  ///< of each rank
-  std::vector<double> seconds;  ///< of each timed step, sorted
-  int64_t minor_faults = 0;     ///< of the timed step with the most, of the whole process
-  int64_t resident_bytes = 0;   ///< the most by the end of the timed steps
-  std::vector<bench::ProfileRow> profile;  ///< of the traced steps, rank 0
+  double peak_flops = 0.0;      ///< all ranks together, measured before or after the steps; 0: no
+                                ///< kernel to compare with
+  int threads = 1;              ///< threads of each rank
+  std::vector<double> seconds;  ///< one value for each timed step, sorted
+  int64_t minor_faults = 0;     ///< largest count of a timed step, for the whole process
+  int64_t resident_bytes = 0;   ///< largest value by the end of the timed steps
+  std::vector<bench::ProfileRow> profile;  ///< rank 0, over the traced steps
 };
 
 rusage used() {

@@ -139,8 +139,8 @@ double measure_product_rate(const Device& device, DType dtype) {
 std::string cache_of(double bytes, int threads) {
   const struct {
     const char* name;
-    int number;  // of sysconf
-    int copies;  // each core has its own, or all share one
+    int number;  // argument of sysconf()
+    int copies;  // one for each core, or 1 if all cores share it
   } levels[] = {{"L1", _SC_LEVEL1_DCACHE_SIZE, threads},
                 {"L2", _SC_LEVEL2_CACHE_SIZE, threads},
                 {"L3", _SC_LEVEL3_CACHE_SIZE, 1},

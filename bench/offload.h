@@ -15,7 +15,8 @@ namespace zg::bench {
 /// states in memory or on the disk, and both at once. On an accelerator it measures copies to and
 /// from pinned memory and AdamW without a disk.
 struct OffloadOptions {
-  int64_t bytes = 256 << 20;  ///< of one transfer, and of the masters that AdamW updates
+  int64_t bytes =
+      256 << 20;  ///< size of one transfer, and of the master weights that AdamW updates
   Device::Type type = Device::Type::cpu;
   DeviceOptions device;  ///< threads, the directory on the disk and its requests
 };
@@ -23,7 +24,7 @@ struct OffloadOptions {
 /// Highest measured rates in bytes per second: the best run of each.
 struct OffloadLimits {
   double memory = 0.0;             ///< measure_memory_bandwidth(), cpu only
-  double read = 0.0, write = 0.0;  ///< of the disk, sequential, by the faster engine
+  double read = 0.0, write = 0.0;  ///< sequential disk rates of the faster engine
 };
 
 struct OffloadRow {
@@ -32,8 +33,8 @@ struct OffloadRow {
   DType dtype;
   std::vector<double> seconds;  ///< one value for each run, sorted
   double bytes;                 ///< that one run moves to or from the disk, or in memory
-  double limit_s;               ///< what those take at the limits; 0: the row is a limit, or
-                                ///< nothing measures one
+  double limit_s;  ///< time for `bytes` at the measured limits; 0: the row is itself a limit, or no
+                   ///< limit was measured
 
   double quantile(double q) const;
 };

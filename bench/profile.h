@@ -11,7 +11,7 @@ namespace zg::bench {
 struct ProfileRow {
   std::string
       part;        ///< "matmul forward", "layer_norm", ..., a kernel's own name, "between kernels"
-  double seconds;  ///< of all those steps
+  double seconds;  ///< total over all profiled steps
 };
 
 /// Where the steps of one rank went, the largest part first; the seconds add up to the steps'. A

@@ -3,8 +3,7 @@
 #include <cmath>
 
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -112,20 +111,6 @@ AdamConstants constants(const Adam& a, float weight_decay) {
   };
 }
 
-namespace cpu {
-void adam(const Adam&, Workspace, Stream&);
-}
-
-namespace cuda {
-void adam(const Adam&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void adam(const Adam&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<Adam> adam{
-    .name = "adam", .cpu = cpu::adam, .cuda = ZG_CUDA_KERNEL(adam), .hpu = ZG_HPU_KERNEL(adam)};
-}
+ZG_KERNEL(Adam, adam)
 
 }  // namespace zg

@@ -5,11 +5,8 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/attention.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/cuda/workspace.h"
 #include "zerograd/kernels/dropout.h"
-#include "zerograd/kernels/hpu/slot.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -166,30 +163,7 @@ void validate(const AttentionBackward& a) {
   check_log_sum(op, a.log_sum, a.q, s);
 }
 
-namespace cuda {
-void attention_forward(const AttentionForward&, Workspace, Stream&);
-void attention_backward(const AttentionBackward&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void attention_forward(const AttentionForward&, Workspace, Stream&);
-void attention_backward(const AttentionBackward&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<AttentionForward> attention_forward{
-    .name = "attention_forward",
-    .workspace_bytes = cpu::attention_workspace_bytes,
-    .cpu = cpu::attention_forward,
-    .cuda = ZG_CUDA_KERNEL(attention_forward),
-    .hpu = ZG_HPU_KERNEL(attention_forward)};
-constinit Kernel<AttentionBackward> attention_backward{
-    .name = "attention_backward",
-    .workspace_bytes = cpu::attention_workspace_bytes,
-    .cpu = cpu::attention_backward,
-    .cuda_workspace_bytes = cuda::attention_backward_bytes,
-    .cuda = ZG_CUDA_KERNEL(attention_backward),
-    .hpu_workspace_bytes = hpu::attention_backward_bytes,
-    .hpu = ZG_HPU_KERNEL(attention_backward)};
-}  // namespace kernels
+ZG_KERNEL(AttentionForward, attention_forward)
+ZG_KERNEL(AttentionBackward, attention_backward)
 
 }  // namespace zg

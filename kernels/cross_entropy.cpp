@@ -2,10 +2,7 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/cross_entropy.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/cuda/workspace.h"
-#include "zerograd/kernels/hpu/slot.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -70,36 +67,8 @@ void validate(const ProjectionCrossEntropy& args) {
   check_device(op, {&args.x, &args.weight, &args.targets, &args.loss, &args.dx, &args.dweight});
 }
 
-namespace cuda {
-void cross_entropy_forward(const CrossEntropyForward&, Workspace, Stream&);
-void cross_entropy_backward(const CrossEntropyBackward&, Workspace, Stream&);
-void projection_cross_entropy(const ProjectionCrossEntropy&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void cross_entropy_forward(const CrossEntropyForward&, Workspace, Stream&);
-void cross_entropy_backward(const CrossEntropyBackward&, Workspace, Stream&);
-void projection_cross_entropy(const ProjectionCrossEntropy&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<CrossEntropyForward> cross_entropy_forward{
-    .name = "cross_entropy_forward",
-    .cpu = cpu::cross_entropy_forward,
-    .cuda = ZG_CUDA_KERNEL(cross_entropy_forward),
-    .hpu = ZG_HPU_KERNEL(cross_entropy_forward)};
-constinit Kernel<CrossEntropyBackward> cross_entropy_backward{
-    .name = "cross_entropy_backward",
-    .cpu = cpu::cross_entropy_backward,
-    .cuda = ZG_CUDA_KERNEL(cross_entropy_backward),
-    .hpu = ZG_HPU_KERNEL(cross_entropy_backward)};
-constinit Kernel<ProjectionCrossEntropy> projection_cross_entropy{
-    .name = "projection_cross_entropy",
-    .workspace_bytes = cpu::projection_cross_entropy_workspace,
-    .cpu = cpu::projection_cross_entropy,
-    .cuda_workspace_bytes = cuda::projection_cross_entropy_bytes,
-    .cuda = ZG_CUDA_KERNEL(projection_cross_entropy),
-    .hpu_workspace_bytes = hpu::projection_cross_entropy_bytes,
-    .hpu = ZG_HPU_KERNEL(projection_cross_entropy)};
-}  // namespace kernels
+ZG_KERNEL(CrossEntropyForward, cross_entropy_forward)
+ZG_KERNEL(CrossEntropyBackward, cross_entropy_backward)
+ZG_KERNEL(ProjectionCrossEntropy, projection_cross_entropy)
 
 }  // namespace zg

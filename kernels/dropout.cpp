@@ -1,8 +1,7 @@
 #include "zerograd/kernels/dropout.h"
 
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 
@@ -32,22 +31,6 @@ void validate(const Dropout& a) {
   check_dropout(op, a.probability, samples > 0 ? a.x.numel() / samples : 0);
 }
 
-namespace cpu {
-void dropout(const Dropout&, Workspace, Stream&);
-}
-
-namespace cuda {
-void dropout(const Dropout&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void dropout(const Dropout&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<Dropout> dropout{.name = "dropout",
-                                  .cpu = cpu::dropout,
-                                  .cuda = ZG_CUDA_KERNEL(dropout),
-                                  .hpu = ZG_HPU_KERNEL(dropout)};
-}
+ZG_KERNEL(Dropout, dropout)
 
 }  // namespace zg

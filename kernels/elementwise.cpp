@@ -2,8 +2,7 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/elementwise.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -92,46 +91,12 @@ void validate(const Cast& args) {
   check_device("cast", {&args.x, &args.y});
 }
 
-namespace cuda {
-void unary(const Unary&, Workspace, Stream&);
-void unary_backward(const UnaryBackward&, Workspace, Stream&);
-void binary(const Binary&, Workspace, Stream&);
-void binary_backward(const BinaryBackward&, Workspace, Stream&);
-void where(const Where&, Workspace, Stream&);
-void axpby(const Axpby&, Workspace, Stream&);
-void cast(const Cast&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void unary(const Unary&, Workspace, Stream&);
-void unary_backward(const UnaryBackward&, Workspace, Stream&);
-void binary(const Binary&, Workspace, Stream&);
-void binary_backward(const BinaryBackward&, Workspace, Stream&);
-void where(const Where&, Workspace, Stream&);
-void axpby(const Axpby&, Workspace, Stream&);
-void cast(const Cast&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<Unary> unary{
-    .name = "unary", .cpu = cpu::unary, .cuda = ZG_CUDA_KERNEL(unary), .hpu = ZG_HPU_KERNEL(unary)};
-constinit Kernel<UnaryBackward> unary_backward{.name = "unary_backward",
-                                               .cpu = cpu::unary_backward,
-                                               .cuda = ZG_CUDA_KERNEL(unary_backward),
-                                               .hpu = ZG_HPU_KERNEL(unary_backward)};
-constinit Kernel<Binary> binary{.name = "binary",
-                                .cpu = cpu::binary,
-                                .cuda = ZG_CUDA_KERNEL(binary),
-                                .hpu = ZG_HPU_KERNEL(binary)};
-constinit Kernel<BinaryBackward> binary_backward{.name = "binary_backward",
-                                                 .cpu = cpu::binary_backward,
-                                                 .cuda = ZG_CUDA_KERNEL(binary_backward),
-                                                 .hpu = ZG_HPU_KERNEL(binary_backward)};
-constinit Kernel<Where> where{
-    .name = "where", .cpu = cpu::where, .cuda = ZG_CUDA_KERNEL(where), .hpu = ZG_HPU_KERNEL(where)};
-constinit Kernel<Axpby> axpby{
-    .name = "axpby", .cpu = cpu::axpby, .cuda = ZG_CUDA_KERNEL(axpby), .hpu = ZG_HPU_KERNEL(axpby)};
-constinit Kernel<Cast> cast{
-    .name = "cast", .cpu = cpu::cast, .cuda = ZG_CUDA_KERNEL(cast), .hpu = ZG_HPU_KERNEL(cast)};
-}  // namespace kernels
+ZG_KERNEL(Unary, unary)
+ZG_KERNEL(UnaryBackward, unary_backward)
+ZG_KERNEL(Binary, binary)
+ZG_KERNEL(BinaryBackward, binary_backward)
+ZG_KERNEL(Where, where)
+ZG_KERNEL(Axpby, axpby)
+ZG_KERNEL(Cast, cast)
 
 }  // namespace zg

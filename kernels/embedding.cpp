@@ -1,9 +1,7 @@
 #include "zerograd/kernels/embedding.h"
 
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -67,33 +65,7 @@ void validate(const EmbeddingBackward& a) {
   check_device(op, {&a.ids, &a.dy, &a.dweight, &a.dposition});
 }
 
-namespace cpu {
-void embedding_forward(const EmbeddingForward&, Workspace, Stream&);
-void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
-int64_t embedding_backward_bytes(const EmbeddingBackward&, const Device::Traits&);
-}  // namespace cpu
-
-namespace cuda {
-void embedding_forward(const EmbeddingForward&, Workspace, Stream&);
-void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void embedding_forward(const EmbeddingForward&, Workspace, Stream&);
-void embedding_backward(const EmbeddingBackward&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<EmbeddingForward> embedding_forward{.name = "embedding_forward",
-                                                     .cpu = cpu::embedding_forward,
-                                                     .cuda = ZG_CUDA_KERNEL(embedding_forward),
-                                                     .hpu = ZG_HPU_KERNEL(embedding_forward)};
-constinit Kernel<EmbeddingBackward> embedding_backward{
-    .name = "embedding_backward",
-    .workspace_bytes = cpu::embedding_backward_bytes,
-    .cpu = cpu::embedding_backward,
-    .cuda = ZG_CUDA_KERNEL(embedding_backward),
-    .hpu_workspace_bytes = hpu::embedding_backward_bytes,
-    .hpu = ZG_HPU_KERNEL(embedding_backward)};
-}  // namespace kernels
+ZG_KERNEL(EmbeddingForward, embedding_forward)
+ZG_KERNEL(EmbeddingBackward, embedding_backward)
 
 }  // namespace zg

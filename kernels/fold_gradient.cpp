@@ -2,8 +2,7 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/fold_gradient.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 
@@ -18,18 +17,6 @@ void validate(const FoldGradient& args) {
                      "; expected f32, bf16 or f16");
 }
 
-namespace cuda {
-void fold_gradient(const FoldGradient&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void fold_gradient(const FoldGradient&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<FoldGradient> fold_gradient{.name = "fold_gradient",
-                                             .cpu = cpu::fold_gradient,
-                                             .cuda = ZG_CUDA_KERNEL(fold_gradient),
-                                             .hpu = ZG_HPU_KERNEL(fold_gradient)};
-}
+ZG_KERNEL(FoldGradient, fold_gradient)
 
 }  // namespace zg

@@ -1,8 +1,7 @@
 #include "zerograd/kernels/gelu.h"
 
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -37,29 +36,7 @@ void validate(const GeluBackward& a) {
   check_form(op, a.activation);
 }
 
-namespace cpu {
-void gelu_forward(const GeluForward&, Workspace, Stream&);
-void gelu_backward(const GeluBackward&, Workspace, Stream&);
-}  // namespace cpu
-
-namespace cuda {
-void gelu_forward(const GeluForward&, Workspace, Stream&);
-void gelu_backward(const GeluBackward&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void gelu_forward(const GeluForward&, Workspace, Stream&);
-void gelu_backward(const GeluBackward&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<GeluForward> gelu_forward{.name = "gelu_forward",
-                                           .cpu = cpu::gelu_forward,
-                                           .cuda = ZG_CUDA_KERNEL(gelu_forward),
-                                           .hpu = ZG_HPU_KERNEL(gelu_forward)};
-constinit Kernel<GeluBackward> gelu_backward{.name = "gelu_backward",
-                                             .cpu = cpu::gelu_backward,
-                                             .cuda = ZG_CUDA_KERNEL(gelu_backward),
-                                             .hpu = ZG_HPU_KERNEL(gelu_backward)};
-}  // namespace kernels
+ZG_KERNEL(GeluForward, gelu_forward)
+ZG_KERNEL(GeluBackward, gelu_backward)
 
 }  // namespace zg

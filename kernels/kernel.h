@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
+#include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/trace.h"
@@ -34,36 +36,41 @@ struct Operand {
 /// "x f32 [64, 48], y f32 [64, 48]"; of many the first sixteen.
 ZG_API std::string text_of(const std::vector<Operand>& operands);
 
-/// One computation, one function per backend. The argument struct is the contract; this object is
-/// the whole dispatch mechanism. Each is declared `extern ZG_API` in the op's header and defined
-/// once in a .cpp; a researcher may assign one slot from outside.
+/// One computation with a slot for each backend. The struct of arguments is the contract; this
+/// object is the whole dispatch. Each is declared `extern ZG_API` in the op's header and defined
+/// once, by ZG_KERNEL (kernels/slots.h). A program may put its own function into a slot:
+///
+///     kernels::gelu_forward[Device::Type::cpu].function = my_gelu;
 template <class Args>
 struct Kernel {
   using Function = void (*)(const Args&, Workspace, Stream&);
   using WorkspaceBytes = int64_t (*)(const Args&, const Device::Traits&);
 
+  struct Slot {
+    Function function = nullptr;               ///< null: the build lacks the backend
+    WorkspaceBytes workspace_bytes = nullptr;  ///< null: needs no scratch
+  };
+
   const char* name;
-  WorkspaceBytes workspace_bytes = nullptr;  ///< of the cpu's; null: needs none
-  Function cpu = nullptr;                    ///< the reference every backend is tested against
-  WorkspaceBytes cuda_workspace_bytes = nullptr;
-  Function cuda = nullptr;
-  WorkspaceBytes hpu_workspace_bytes = nullptr;
-  Function hpu = nullptr;
+  /// By Device::Type. The first, of the CPU, is the reference that the others are tested against.
+  std::array<Slot, static_cast<size_t>(Device::Type::meta)> slots = {};
+
+  Slot& operator[](Device::Type backend) { return slots[static_cast<size_t>(backend)]; }
+  const Slot& operator[](Device::Type backend) const { return slots[static_cast<size_t>(backend)]; }
 
   /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
   /// there. Throws Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
   void operator()(const Args& args, Stream& stream) const {
     validate(args);
     const Device::Traits& traits = stream.traits();
+    const Slot& slot = (*this)[traits.backend];
     const bool computes = stream.type() != Device::Type::meta;
     // A plan may be for a machine whose kernels this build lacks.
-    const Function function = computes ? select(traits.backend) : nullptr;
+    if (computes && !slot.function)
+      throw Unsupported(std::string(name) + ": no " + name_of(traits.backend) + " kernel");
     Tensor scratch;
     Workspace workspace;
-    const WorkspaceBytes declared = traits.backend == Device::Type::cuda  ? cuda_workspace_bytes
-                                    : traits.backend == Device::Type::hpu ? hpu_workspace_bytes
-                                                                          : workspace_bytes;
-    if (declared) workspace.bytes = declared(args, traits);
+    if (slot.workspace_bytes) workspace.bytes = slot.workspace_bytes(args, traits);
     if (workspace.bytes > 0) {
       const Device device = stream.device();
       PurposeScope purpose(device, Purpose::workspace);
@@ -75,24 +82,13 @@ struct Kernel {
     if (!computes) return;
     TraceSpan span(stream, name, Trace::Kind::kernel);
     if (span) note(args, span);
-    function(args, workspace, stream);
+    slot.function(args, workspace, stream);
     if (span) stream.synchronize();  // so that the span ends with the work
   }
 
   static void note(const Args& args, TraceSpan& span) {
     if constexpr (requires { operands(args); }) span.add("operands", text_of(operands(args)));
     if constexpr (requires { sizes(args); }) span.add("sizes", sizes(args));
-  }
-
-  Function select(Device::Type type) const {
-    Function function = type == Device::Type::cuda ? cuda : type == Device::Type::hpu ? hpu : cpu;
-    if (!function) {
-      const char* backend = type == Device::Type::cuda  ? "cuda"
-                            : type == Device::Type::hpu ? "hpu"
-                                                        : "cpu";
-      throw Unsupported(std::string(name) + ": no " + backend + " kernel");
-    }
-    return function;
   }
 };
 

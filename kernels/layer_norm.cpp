@@ -1,10 +1,7 @@
 #include "zerograd/kernels/layer_norm.h"
 
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/cuda/workspace.h"
-#include "zerograd/kernels/hpu/slot.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -88,54 +85,9 @@ void validate(const RmsNormBackward& a) {
   check_device(rows.op, {&a.x, &a.dy, &a.gamma, &a.rstd, &a.dx, &a.dgamma});
 }
 
-namespace cpu {
-void layer_norm_forward(const LayerNormForward&, Workspace, Stream&);
-void layer_norm_backward(const LayerNormBackward&, Workspace, Stream&);
-int64_t layer_norm_backward_bytes(const LayerNormBackward&, const Device::Traits&);
-void rms_norm_forward(const RmsNormForward&, Workspace, Stream&);
-void rms_norm_backward(const RmsNormBackward&, Workspace, Stream&);
-int64_t rms_norm_backward_bytes(const RmsNormBackward&, const Device::Traits&);
-}  // namespace cpu
-
-namespace cuda {
-void layer_norm_forward(const LayerNormForward&, Workspace, Stream&);
-void layer_norm_backward(const LayerNormBackward&, Workspace, Stream&);
-void rms_norm_forward(const RmsNormForward&, Workspace, Stream&);
-void rms_norm_backward(const RmsNormBackward&, Workspace, Stream&);
-}  // namespace cuda
-
-namespace hpu {
-void layer_norm_forward(const LayerNormForward&, Workspace, Stream&);
-void layer_norm_backward(const LayerNormBackward&, Workspace, Stream&);
-void rms_norm_forward(const RmsNormForward&, Workspace, Stream&);
-void rms_norm_backward(const RmsNormBackward&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<LayerNormForward> layer_norm_forward{.name = "layer_norm_forward",
-                                                      .cpu = cpu::layer_norm_forward,
-                                                      .cuda = ZG_CUDA_KERNEL(layer_norm_forward),
-                                                      .hpu = ZG_HPU_KERNEL(layer_norm_forward)};
-constinit Kernel<LayerNormBackward> layer_norm_backward{
-    .name = "layer_norm_backward",
-    .workspace_bytes = cpu::layer_norm_backward_bytes,
-    .cpu = cpu::layer_norm_backward,
-    .cuda_workspace_bytes = cuda::layer_norm_backward_bytes,
-    .cuda = ZG_CUDA_KERNEL(layer_norm_backward),
-    .hpu_workspace_bytes = hpu::layer_norm_backward_bytes,
-    .hpu = ZG_HPU_KERNEL(layer_norm_backward)};
-constinit Kernel<RmsNormForward> rms_norm_forward{.name = "rms_norm_forward",
-                                                  .cpu = cpu::rms_norm_forward,
-                                                  .cuda = ZG_CUDA_KERNEL(rms_norm_forward),
-                                                  .hpu = ZG_HPU_KERNEL(rms_norm_forward)};
-constinit Kernel<RmsNormBackward> rms_norm_backward{
-    .name = "rms_norm_backward",
-    .workspace_bytes = cpu::rms_norm_backward_bytes,
-    .cpu = cpu::rms_norm_backward,
-    .cuda_workspace_bytes = cuda::rms_norm_backward_bytes,
-    .cuda = ZG_CUDA_KERNEL(rms_norm_backward),
-    .hpu_workspace_bytes = hpu::rms_norm_backward_bytes,
-    .hpu = ZG_HPU_KERNEL(rms_norm_backward)};
-}  // namespace kernels
+ZG_KERNEL(LayerNormForward, layer_norm_forward)
+ZG_KERNEL(LayerNormBackward, layer_norm_backward)
+ZG_KERNEL(RmsNormForward, rms_norm_forward)
+ZG_KERNEL(RmsNormBackward, rms_norm_backward)
 
 }  // namespace zg

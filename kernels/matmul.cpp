@@ -4,9 +4,7 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/matmul.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/cuda/workspace.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -94,20 +92,6 @@ void validate(const Matmul& m) {
   }
 }
 
-namespace cuda {
-void matmul(const Matmul&, Workspace, Stream&);
-}
-namespace hpu {
-void matmul(const Matmul&, Workspace, Stream&);
-}
-
-namespace kernels {
-constinit Kernel<Matmul> matmul{.name = op,
-                                .workspace_bytes = cpu::matmul_workspace_bytes,
-                                .cpu = cpu::matmul,
-                                .cuda_workspace_bytes = cuda::matmul_bytes,
-                                .cuda = ZG_CUDA_KERNEL(matmul),
-                                .hpu = ZG_HPU_KERNEL(matmul)};
-}
+ZG_KERNEL(Matmul, matmul)
 
 }  // namespace zg

@@ -4,8 +4,7 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/movement.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -73,31 +72,8 @@ void validate(const ScatterAdd& args) {
   check_fits("scatter_add", args.index, "y", args.y, args.index.shape().axis(args.axis));
 }
 
-namespace cuda {
-void strided_copy(const StridedCopy&, Workspace, Stream&);
-void gather(const Gather&, Workspace, Stream&);
-void scatter_add(const ScatterAdd&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void strided_copy(const StridedCopy&, Workspace, Stream&);
-void gather(const Gather&, Workspace, Stream&);
-void scatter_add(const ScatterAdd&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<StridedCopy> strided_copy{.name = "strided_copy",
-                                           .cpu = cpu::strided_copy,
-                                           .cuda = ZG_CUDA_KERNEL(strided_copy),
-                                           .hpu = ZG_HPU_KERNEL(strided_copy)};
-constinit Kernel<Gather> gather{.name = "gather",
-                                .cpu = cpu::gather,
-                                .cuda = ZG_CUDA_KERNEL(gather),
-                                .hpu = ZG_HPU_KERNEL(gather)};
-constinit Kernel<ScatterAdd> scatter_add{.name = "scatter_add",
-                                         .workspace_bytes = cpu::scatter_add_workspace,
-                                         .cpu = cpu::scatter_add,
-                                         .cuda = ZG_CUDA_KERNEL(scatter_add),
-                                         .hpu = ZG_HPU_KERNEL(scatter_add)};
-}  // namespace kernels
+ZG_KERNEL(StridedCopy, strided_copy)
+ZG_KERNEL(Gather, gather)
+ZG_KERNEL(ScatterAdd, scatter_add)
 
 }  // namespace zg

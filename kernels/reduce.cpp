@@ -2,10 +2,7 @@
 
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/cpu/reduce.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/cuda/workspace.h"
-#include "zerograd/kernels/hpu/slot.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 namespace {
@@ -88,39 +85,9 @@ void validate(const SoftmaxBackward& args) {
   check_device(op, {&args.y, &args.dy, &args.dx});
 }
 
-namespace cuda {
-void reduce(const Reduce&, Workspace, Stream&);
-void argmax(const ArgMax&, Workspace, Stream&);
-void softmax_forward(const SoftmaxForward&, Workspace, Stream&);
-void softmax_backward(const SoftmaxBackward&, Workspace, Stream&);
-}  // namespace cuda
-namespace hpu {
-void reduce(const Reduce&, Workspace, Stream&);
-void argmax(const ArgMax&, Workspace, Stream&);
-void softmax_forward(const SoftmaxForward&, Workspace, Stream&);
-void softmax_backward(const SoftmaxBackward&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<Reduce> reduce{.name = "reduce",
-                                .workspace_bytes = cpu::reduce_workspace,
-                                .cpu = cpu::reduce,
-                                .cuda_workspace_bytes = cuda::reduce_bytes,
-                                .cuda = ZG_CUDA_KERNEL(reduce),
-                                .hpu_workspace_bytes = hpu::reduce_bytes,
-                                .hpu = ZG_HPU_KERNEL(reduce)};
-constinit Kernel<ArgMax> argmax{.name = "argmax",
-                                .cpu = cpu::argmax,
-                                .cuda = ZG_CUDA_KERNEL(argmax),
-                                .hpu = ZG_HPU_KERNEL(argmax)};
-constinit Kernel<SoftmaxForward> softmax_forward{.name = "softmax_forward",
-                                                 .cpu = cpu::softmax_forward,
-                                                 .cuda = ZG_CUDA_KERNEL(softmax_forward),
-                                                 .hpu = ZG_HPU_KERNEL(softmax_forward)};
-constinit Kernel<SoftmaxBackward> softmax_backward{.name = "softmax_backward",
-                                                   .cpu = cpu::softmax_backward,
-                                                   .cuda = ZG_CUDA_KERNEL(softmax_backward),
-                                                   .hpu = ZG_HPU_KERNEL(softmax_backward)};
-}  // namespace kernels
+ZG_KERNEL(Reduce, reduce)
+ZG_KERNEL(ArgMax, argmax)
+ZG_KERNEL(SoftmaxForward, softmax_forward)
+ZG_KERNEL(SoftmaxBackward, softmax_backward)
 
 }  // namespace zg

@@ -2,9 +2,7 @@
 
 #include "zerograd/kernels/adam.h"
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cuda/slot.h"
-#include "zerograd/kernels/hpu/slot.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/slots.h"
 
 namespace zg {
 
@@ -45,26 +43,6 @@ double value_of_limbs(const int64_t* limbs) {
   return std::ldexp(sum, SumOfSquares::lowest_exponent + bits * (top - 3 - below));
 }
 
-namespace cpu {
-void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
-int64_t sum_of_squares_bytes(const SumOfSquares&, const Device::Traits&);
-}  // namespace cpu
-
-namespace cuda {
-void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
-}  // namespace cuda
-
-namespace hpu {
-void sum_of_squares(const SumOfSquares&, Workspace, Stream&);
-}  // namespace hpu
-
-namespace kernels {
-constinit Kernel<SumOfSquares> sum_of_squares{.name = "sum_of_squares",
-                                              .workspace_bytes = cpu::sum_of_squares_bytes,
-                                              .cpu = cpu::sum_of_squares,
-                                              .cuda = ZG_CUDA_KERNEL(sum_of_squares),
-                                              .hpu_workspace_bytes = hpu::sum_of_squares_bytes,
-                                              .hpu = ZG_HPU_KERNEL(sum_of_squares)};
-}
+ZG_KERNEL(SumOfSquares, sum_of_squares)
 
 }  // namespace zg

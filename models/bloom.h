@@ -10,7 +10,8 @@
 namespace zg::models {
 
 inline constexpr int64_t bloom_vocabulary = 250880;  ///< begins with <unk>, <s>, </s>, <pad>
-inline constexpr int64_t bloom_sequence = 2048;      ///< what all of them were trained on
+inline constexpr int64_t bloom_sequence =
+    2048;  ///< sequence length with which every BLOOM model was trained
 
 inline constexpr GPTConfig bloom_family = {
     .tied = true, .family = Family::bloom, .position = Position::alibi, .embedding_norm = true};

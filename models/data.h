@@ -59,7 +59,7 @@ ZG_API std::unique_ptr<Dataset> adder_dataset(uint64_t seed, int64_t digits = 2)
 struct TextOptions {
   int64_t block_size = 128;
   double validation_fraction = 0.1;  ///< the end of the text; 0: no validation split
-  Order order = Order::random;       ///< of training samples; validation is sequential
+  Order order = Order::random;       ///< order of training samples; validation is sequential
   uint64_t seed = 3407;
 };
 /// Characters (UTF-8 code points) of a text; ids in code point order. FileError when it cannot be
@@ -74,7 +74,7 @@ struct DocumentOptions {
   int64_t block_size = 128;
   /// Weights of training, validation and test. Documents of the test split are never returned.
   std::array<double, 3> split = {969, 30, 1};
-  Order order = Order::random;  ///< of training samples; validation is sequential
+  Order order = Order::random;  ///< order of training samples; validation is sequential
   uint64_t seed = 3407;
   int64_t vocabulary = 0;  ///< 0: the largest token plus 1, which reads every token
 };

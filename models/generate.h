@@ -35,7 +35,7 @@ class ZG_API KeyValueCache {
 struct SamplingOptions {
   double temperature = 1.0;  ///< divides the logits; 0: greedy
   int64_t top_k = 0;         ///< keep the k most likely; 0: all
-  double top_p = 1.0;        ///< of those, keep the smallest set of at least this probability
+  double top_p = 1.0;        ///< then keep the smallest set with at least this total probability
   uint64_t seed = 3407;
 };
 /// ConfigError naming the field: temperature finite and from 0, top_k from 0, top_p in (0, 1].

@@ -79,7 +79,7 @@ class ZG_API GPT {
   GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part = {});
   ~GPT();
 
-  const GPTConfig& config() const;  ///< of the whole model
+  const GPTConfig& config() const;  ///< configuration of the whole model
   const GPTPart& part() const;      ///< for a whole model: all layers
   /// Number of parameters of the whole model without the head, as minGPT prints it.
   int64_t transformer_parameters() const;

@@ -6,7 +6,7 @@
 // Helpers shared by hf_config() and hf_json(), for each family.
 namespace zg::models {
 
-inline constexpr double hf_epsilon = 1e-5;  // of our layer_norm
+inline constexpr double hf_epsilon = 1e-5;  // epsilon of our layer_norm
 
 /// The shortest decimal number for a float: 0.1f gives 0.1 and not 0.100000001.
 double hf_number(float value);

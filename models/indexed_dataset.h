@@ -30,7 +30,9 @@ class IndexedDataset {
 
   int64_t sequences() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t size(int64_t sequence) const { return sizes_[static_cast<size_t>(sequence)]; }
-  const std::string& path() const { return data_.path(); }  ///< of the tokens, for errors
+  const std::string& path() const {
+    return data_.path();
+  }  ///< path of the token file, for error messages
 
   /// The tokens of a sequence from `begin` on, all within its size. FileError for one that is
   /// negative or beyond int32. Called by several threads at once.

@@ -9,7 +9,7 @@ namespace zg::models {
 using nlohmann::json;
 
 json parse_json_object(const std::string& text, const std::string& path) {
-  constexpr int deepest = 64;  // what writes JSON follows its depth
+  constexpr int deepest = 64;  // the JSON writer recurses to the depth of the object
   const auto fail = [&](const std::string& what) { throw FileError(path + ": " + what); };
   const auto check_depth = [&](int depth, json::parse_event_t, json&) {
     if (depth > deepest) fail("is nested deeper than " + std::to_string(deepest) + " levels");

@@ -24,7 +24,7 @@ constexpr Preset gpt_presets[] = {
 
 // Together they keep every parameter count below 2^63.
 constexpr int64_t most_layers = 1 << 16, widest = 1 << 20, most_rows = INT32_MAX;
-constexpr int64_t largest_head = 1024;  // of the attention kernels
+constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
 void check_extent(const char* field, int64_t value, int64_t most) {
   if (value < 1 || value > most)

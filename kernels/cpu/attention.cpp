@@ -5,6 +5,7 @@
 
 #include "zerograd/kernels/cpu/attention_plain.h"
 #include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -63,10 +64,10 @@ void run(const AttentionCode& code, const AttentionCall& call, Workspace scratch
 
 }  // namespace
 
-int64_t attention_workspace_bytes(const AttentionForward& a, const Device::Traits& traits) {
+int64_t workspace_bytes(const AttentionForward& a, const Device::Traits& traits) {
   return workspace_bytes(a, traits);
 }
-int64_t attention_workspace_bytes(const AttentionBackward& a, const Device::Traits& traits) {
+int64_t workspace_bytes(const AttentionBackward& a, const Device::Traits& traits) {
   return workspace_bytes(a, traits);
 }
 

@@ -8,8 +8,6 @@
 
 namespace zg::cpu {
 
-int64_t attention_workspace_bytes(const AttentionForward&, const Device::Traits&);
-int64_t attention_workspace_bytes(const AttentionBackward&, const Device::Traits&);
 void attention_forward(const AttentionForward&, Workspace, Stream&);
 void attention_backward(const AttentionBackward&, Workspace, Stream&);
 

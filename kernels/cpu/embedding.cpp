@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 // Memory bound, one read and one write of every row. Elements are only added, each in a fixed
@@ -118,7 +119,7 @@ void embedding_forward(const EmbeddingForward& a, Workspace, Stream& stream) {
   });
 }
 
-int64_t embedding_backward_bytes(const EmbeddingBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const EmbeddingBackward& a, const Device::Traits&) {
   return a.dweight ? TokensById::bytes(a.dy.extent(0), a.dweight.extent(0)) : 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "zerograd/kernels/cpu/layer_norm.h"
 #include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -193,7 +194,7 @@ void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
               a.x.extent(0), stream);
 }
 
-int64_t layer_norm_backward_bytes(const LayerNormBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const LayerNormBackward& a, const Device::Traits&) {
   return scratch_bytes(a.x, a.dgamma, a.dbeta);
 }
 
@@ -211,7 +212,7 @@ void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream
                a.x.extent(0), a.dgamma, a.dbeta, workspace, stream);
 }
 
-int64_t rms_norm_backward_bytes(const RmsNormBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
   return scratch_bytes(a.x, a.dgamma, {});
 }
 

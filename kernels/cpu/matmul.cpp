@@ -5,6 +5,7 @@
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/matmul_table.h"
 #include "zerograd/kernels/cpu/tile_matmul.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -293,7 +294,7 @@ int matmul_threads(const Matmul& m, const Device::Traits& traits) {
   return worth_waking ? traits.threads : 1;
 }
 
-int64_t matmul_workspace_bytes(const Matmul& args, const Device::Traits& traits) {
+int64_t workspace_bytes(const Matmul& args, const Device::Traits& traits) {
   if (args.M == 0 || args.N == 0) return 0;
   if (tiles_for(args, traits)) return tile_matmul_workspace_bytes(args, traits);
   const MatmulTable* table = table_for(args, traits);

@@ -7,7 +7,6 @@
 namespace zg::cpu {
 
 void matmul(const Matmul&, Workspace, Stream&);
-int64_t matmul_workspace_bytes(const Matmul&, const Device::Traits&);
 
 /// Every dtype at every level, on Eigen: f64, f16 and the portable level. Of a dtype and shape the
 /// bits are the same for any number of threads.

@@ -7,6 +7,7 @@
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/indices.h"
 #include "zerograd/kernels/cpu/loop_nest.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/indexed.h"
 
 namespace zg::cpu {
@@ -162,7 +163,7 @@ void gather(const Gather& args, Workspace, Stream& stream) {
   });
 }
 
-int64_t scatter_add_workspace(const ScatterAdd& args, const Device::Traits&) {
+int64_t workspace_bytes(const ScatterAdd& args, const Device::Traits&) {
   return needs_wide_copy(args.y.dtype()) ? args.y.numel() * size_of(accumulator(args.y.dtype()))
                                          : 0;
 }

@@ -6,7 +6,6 @@ namespace zg::cpu {
 
 void strided_copy(const StridedCopy&, Workspace, Stream&);
 void gather(const Gather&, Workspace, Stream&);
-int64_t scatter_add_workspace(const ScatterAdd&, const Device::Traits&);
 void scatter_add(const ScatterAdd&, Workspace, Stream&);
 
 }  // namespace zg::cpu

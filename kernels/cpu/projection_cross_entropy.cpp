@@ -2,6 +2,7 @@
 #include "zerograd/kernels/cpu/cross_entropy_rows.h"
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/indices.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/projection_chunks.h"
 #include "zerograd/runtime/cpu/team.h"
 
@@ -9,7 +10,8 @@ namespace zg::cpu {
 namespace {
 
 ProjectionPlan plan_of(const ProjectionCrossEntropy& args, const Device::Traits& traits) {
-  return {args, traits, int64_t{sizeof(OnlineLogSumExp)}, kernels::matmul.workspace_bytes};
+  return {args, traits, int64_t{sizeof(OnlineLogSumExp)},
+          kernels::matmul[Device::Type::cpu].workspace_bytes};
 }
 
 /// T is x's dtype.
@@ -46,7 +48,7 @@ class Run {
  private:
   bool is_ignored(int64_t n) const { return targets_[n] == args_.ignore_index; }
   void multiply(const Matmul& product) const {
-    kernels::matmul.cpu(
+    kernels::matmul[Device::Type::cpu].function(
         product, {workspace_.data + plan_.product, workspace_.bytes - plan_.product}, stream_);
   }
   /// f(row of the block, where its part of the chunk begins), every row once.
@@ -97,8 +99,7 @@ class Run {
 
 }  // namespace
 
-int64_t projection_cross_entropy_workspace(const ProjectionCrossEntropy& args,
-                                           const Device::Traits& traits) {
+int64_t workspace_bytes(const ProjectionCrossEntropy& args, const Device::Traits& traits) {
   return plan_of(args, traits).bytes;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -265,7 +266,7 @@ int64_t place_of_max(const T* x, int64_t extent, int64_t stride) {
 
 }  // namespace
 
-int64_t reduce_workspace(const Reduce& args, const Device::Traits&) {
+int64_t workspace_bytes(const Reduce& args, const Device::Traits&) {
   return Plan(args.x.shape(), args.axes).partials() * static_cast<int64_t>(sizeof(double));
 }
 

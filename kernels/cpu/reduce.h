@@ -4,7 +4,6 @@
 
 namespace zg::cpu {
 
-int64_t reduce_workspace(const Reduce&, const Device::Traits&);
 void reduce(const Reduce&, Workspace, Stream&);
 void argmax(const ArgMax&, Workspace, Stream&);
 void softmax_forward(const SoftmaxForward&, Workspace, Stream&);

@@ -7,6 +7,7 @@
 #include "zerograd/kernels/adam.h"
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
@@ -106,7 +107,7 @@ struct Parts {
 
 }  // namespace
 
-int64_t sum_of_squares_bytes(const SumOfSquares& a, const Device::Traits&) {
+int64_t workspace_bytes(const SumOfSquares& a, const Device::Traits&) {
   return Parts(a.x.numel()).count * int64_t{sizeof(Total)};
 }
 

@@ -67,8 +67,8 @@ void run(const ProjectionCrossEntropy& a, Workspace workspace, Stream& stream) {
   const Index* const targets = a.targets.data<Index>();
   auto* const sums = reinterpret_cast<OnlineLogSum*>(workspace.data + plan.sums);
   const auto multiply = [&](const Matmul& product) {
-    kernels::matmul.cuda(product, {workspace.data + plan.product, workspace.bytes - plan.product},
-                         stream);
+    kernels::matmul[Device::Type::cuda].function(
+        product, {workspace.data + plan.product, workspace.bytes - plan.product}, stream);
   };
   for (int64_t row = 0; row < tiling.N; row += tiling.rows) {
     const int64_t rows = tiling.at(row, 0).rows;

@@ -11,33 +11,33 @@ NormBlocks::NormBlocks(int64_t N) {
   blocks = (N + rows - 1) / rows;
 }
 
-int64_t layer_norm_backward_bytes(const LayerNormBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const LayerNormBackward& a, const Device::Traits&) {
   const int64_t wanted = (a.dgamma ? 1 : 0) + (a.dbeta ? 1 : 0);
   return NormBlocks(a.x.extent(0)).blocks * wanted * a.x.extent(1) * int64_t{sizeof(float)};
 }
 
-int64_t rms_norm_backward_bytes(const RmsNormBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
   return a.dgamma ? NormBlocks(a.x.extent(0)).blocks * a.x.extent(1) * int64_t{sizeof(float)} : 0;
 }
 
-int64_t reduce_bytes(const Reduce& a, const Device::Traits&) {
+int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {
   return ReduceChunks(a).scratch_bytes();
 }
 
 ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
-  return {a, traits, int64_t{sizeof(OnlineLogSum)}, kernels::matmul.cuda_workspace_bytes};
+  return {a, traits, int64_t{sizeof(OnlineLogSum)},
+          kernels::matmul[Device::Type::cuda].workspace_bytes};
 }
 
-int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy& a,
-                                       const Device::Traits& traits) {
+int64_t workspace_bytes(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
   return projection_plan(a, traits).bytes;
 }
 
-int64_t attention_backward_bytes(const AttentionBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const AttentionBackward& a, const Device::Traits&) {
   return a.shape.B * a.shape.H * a.shape.T * int64_t{sizeof(float)};
 }
 
-int64_t matmul_bytes(const Matmul& m, const Device::Traits&) {
+int64_t workspace_bytes(const Matmul& m, const Device::Traits&) {
   // NVIDIA's advice for Hopper, whose kernels take less for small products.
   constexpr int64_t bytes = int64_t{32} << 20;
   constexpr double small = 1e8;

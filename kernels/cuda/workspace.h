@@ -16,10 +16,10 @@ struct NormBlocks {
   int64_t blocks;  ///< each leaves its sums over rows for dgamma and dbeta
   explicit NormBlocks(int64_t N);
 };
-int64_t layer_norm_backward_bytes(const LayerNormBackward&, const Device::Traits&);
-int64_t rms_norm_backward_bytes(const RmsNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
 
-int64_t reduce_bytes(const Reduce&, const Device::Traits&);
+int64_t workspace_bytes(const Reduce&, const Device::Traits&);
 
 /// The log-sum-exp of a row whose chunks come one by one. Milakov, Gimelshein 2018,
 /// arXiv:1805.02867, algorithm 3.
@@ -28,12 +28,12 @@ struct OnlineLogSum {
   float target;    ///< the target's logit, once its chunk has passed
 };
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
-int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
+int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 
 /// A float for each query of each head.
-int64_t attention_backward_bytes(const AttentionBackward&, const Device::Traits&);
+int64_t workspace_bytes(const AttentionBackward&, const Device::Traits&);
 
 /// For cuBLASLt, where a few large tiles leave multiprocessors idle and the sums are cut along K.
-int64_t matmul_bytes(const Matmul&, const Device::Traits&);
+int64_t workspace_bytes(const Matmul&, const Device::Traits&);
 
 }  // namespace zg::cuda

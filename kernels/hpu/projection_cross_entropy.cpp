@@ -12,8 +12,8 @@ void projection_cross_entropy(const ProjectionCrossEntropy& a, Workspace workspa
   const std::string index = std::string("_") + name_of(a.targets.dtype());
   std::byte* const sums = workspace.data + plan.sums;
   const auto multiply = [&](const Matmul& product) {
-    kernels::matmul.hpu(product, {workspace.data + plan.product, workspace.bytes - plan.product},
-                        stream);
+    kernels::matmul[Device::Type::hpu].function(
+        product, {workspace.data + plan.product, workspace.bytes - plan.product}, stream);
   };
   if (tiling.V == 0 && a.dx) stream.fill_zero(a.dx.raw(), static_cast<size_t>(a.dx.bytes()));
   if (tiling.N == 0 && a.dweight)

@@ -10,12 +10,12 @@ NormParts::NormParts(int64_t N) {
   parts = (N + rows - 1) / rows;
 }
 
-int64_t layer_norm_backward_bytes(const LayerNormBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const LayerNormBackward& a, const Device::Traits&) {
   const int64_t wanted = (a.dgamma ? 1 : 0) + (a.dbeta ? 1 : 0);
   return NormParts(a.x.extent(0)).parts * wanted * a.x.extent(1) * int64_t{sizeof(float)};
 }
 
-int64_t rms_norm_backward_bytes(const RmsNormBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
   return a.dgamma ? NormParts(a.x.extent(0)).parts * a.x.extent(1) * int64_t{sizeof(float)} : 0;
 }
 
@@ -26,29 +26,29 @@ SquareGroups::SquareGroups(int64_t numel) : granules(numel / SumOfSquares::granu
                     (granules + most - 1) / most);
 }
 
-int64_t sum_of_squares_bytes(const SumOfSquares& a, const Device::Traits&) {
+int64_t workspace_bytes(const SumOfSquares& a, const Device::Traits&) {
   return SquareGroups(a.x.numel()).groups * (SumOfSquares::limb_count + 1) *
          int64_t{sizeof(int64_t)};
 }
 
-int64_t reduce_bytes(const Reduce& a, const Device::Traits&) {
+int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {
   return ReduceChunks(a).scratch_bytes();
 }
 
-int64_t embedding_backward_bytes(const EmbeddingBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const EmbeddingBackward& a, const Device::Traits&) {
   return a.dweight ? a.dy.extent(0) * int64_t{sizeof(int64_t)} : 0;
 }
 
 ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
-  return {a, traits, 4 * int64_t{sizeof(float)}, kernels::matmul.hpu_workspace_bytes};
+  return {a, traits, 4 * int64_t{sizeof(float)},
+          kernels::matmul[Device::Type::hpu].workspace_bytes};
 }
 
-int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy& a,
-                                       const Device::Traits& traits) {
+int64_t workspace_bytes(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
   return projection_plan(a, traits).bytes;
 }
 
-int64_t attention_backward_bytes(const AttentionBackward& a, const Device::Traits&) {
+int64_t workspace_bytes(const AttentionBackward& a, const Device::Traits&) {
   return a.shape.B * a.shape.H * a.shape.T * int64_t{sizeof(float)};
 }
 

@@ -17,26 +17,26 @@ struct NormParts {
   int64_t parts;  ///< each leaves its sums over rows for dgamma and dbeta
   explicit NormParts(int64_t N);
 };
-int64_t layer_norm_backward_bytes(const LayerNormBackward&, const Device::Traits&);
-int64_t rms_norm_backward_bytes(const RmsNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
 
 /// How granules are shared out: each group leaves its integers, which are added in order.
 struct SquareGroups {
   int64_t granules, groups;
   explicit SquareGroups(int64_t numel);
 };
-int64_t sum_of_squares_bytes(const SumOfSquares&, const Device::Traits&);
+int64_t workspace_bytes(const SumOfSquares&, const Device::Traits&);
 
-int64_t reduce_bytes(const Reduce&, const Device::Traits&);
+int64_t workspace_bytes(const Reduce&, const Device::Traits&);
 
 /// A link from each token to the next one of its id.
-int64_t embedding_backward_bytes(const EmbeddingBackward&, const Device::Traits&);
+int64_t workspace_bytes(const EmbeddingBackward&, const Device::Traits&);
 
 /// Four floats for each row of a block: projection_cross_entropy.cl.
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
-int64_t projection_cross_entropy_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
+int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 
 /// A float for each query of each head.
-int64_t attention_backward_bytes(const AttentionBackward&, const Device::Traits&);
+int64_t workspace_bytes(const AttentionBackward&, const Device::Traits&);
 
 }  // namespace zg::hpu

@@ -37,9 +37,9 @@ int main() {
 
   bench::Report report(device, {.effort = {.limit_rounds = 1, .samples = 10, .seconds = 0.1}});
   report.add(work("relu, built in"), run);
-  const auto built_in = std::exchange(kernels::unary.cpu, own_relu);
+  const auto built_in = std::exchange(kernels::unary[Device::Type::cpu].function, own_relu);
   report.add(work("relu, own"), run);
-  kernels::unary.cpu = built_in;
+  kernels::unary[Device::Type::cpu].function = built_in;
 
   std::fputs(bench::table({report}).c_str(), stdout);
   bench::write_json("own_bench.json", {report});

@@ -23,10 +23,10 @@ void counting_unary(const Unary& args, Workspace workspace, Stream& stream) {
 
 int main() {
   const Device device = Device::cpu();
-  original = kernels::unary.cpu;
-  kernels::unary.cpu = counting_unary;
+  original = kernels::unary[Device::Type::cpu].function;
+  kernels::unary[Device::Type::cpu].function = counting_unary;
   const double e = zg::exp(Tensor::full({1}, 1.0, DType::f64, device)).value().item();
-  kernels::unary.cpu = original;
+  kernels::unary[Device::Type::cpu].function = original;
   std::printf("own kernel: %d call, exp(1) = %.15f\n", calls, e);
   return calls == 1 && std::abs(e - 2.718281828459045) < 1e-14 ? 0 : 1;
 }

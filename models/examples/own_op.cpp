@@ -15,7 +15,7 @@ Var scaled_cube(const Var& x, double factor) {
   struct Numbers {
     double factor;
   };
-  const Var constant = x.value();  // what the op computes with is not recorded
+  const Var constant = x.value();  // operations on constants are not recorded
   const Tensor y = (factor * constant * constant * constant).value();
   return record("scaled_cube", {x}, y, {x.value()}, Numbers{factor},
                 [](const Numbers& numbers, const BackwardPass& pass) {

@@ -21,7 +21,7 @@ class AddedTokens {
 
  private:
   std::vector<AddedToken> tokens_;           // by first byte, the longest first
-  std::array<uint32_t, 257> first_of_ = {};  // of each first byte, in tokens_
+  std::array<uint32_t, 257> first_of_ = {};  // by first byte: index into tokens_ of its first token
 };
 
 }  // namespace zg::models

@@ -51,7 +51,7 @@ void MergeTable::apply(std::vector<int32_t>& tokens, MergeScratch& scratch) cons
 }
 
 void MergeTable::apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
-  std::vector<int32_t>& ranks = scratch.ranks;  // of the pair that begins there
+  std::vector<int32_t>& ranks = scratch.ranks;  // rank of the pair that begins at each token
   size_t size = tokens.size();
   ranks.resize(size - 1);
   for (size_t i = 0; i + 1 < size; ++i) ranks[i] = rank(tokens[i], tokens[i + 1]);

@@ -27,7 +27,7 @@ class ZG_API TextDocuments {
 
   std::vector<std::string> paths_;
   std::string key_;
-  size_t path_ = 0;  // of the file that is being read
+  size_t path_ = 0;  // index of the file that is being read
   std::ifstream lines_;
   int64_t line_ = 0;
 };
@@ -35,7 +35,7 @@ class ZG_API TextDocuments {
 struct CorpusCounts {
   int64_t documents = 0;
   int64_t empty = 0;  ///< documents without tokens, which are left out as in Megatron
-  int64_t bytes = 0;  ///< of text
+  int64_t bytes = 0;  ///< size of the text
   int64_t tokens = 0;
 };
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <string_view>
 
-#include "zerograd/runtime/utf8.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/utf8.h"
 
 namespace zg::models {
 
@@ -15,9 +15,9 @@ const char* const gpt2_split_pattern =
 
 namespace {
 
-constexpr int deepest = 16;           // groups in groups
+constexpr int deepest = 16;           // nesting depth of groups
 constexpr size_t longest = 4096;      // bytes
-constexpr int largest_repeat = 1000;  // of {n,m}
+constexpr int largest_repeat = 1000;  // largest n or m in {n,m}
 // PCRE2's own \s has U+180E, which left White_Space in Unicode 6.3.
 constexpr const char* white_space =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";

@@ -30,7 +30,7 @@ class Splitter {
 
     std::string_view text_;
     size_t at_ = 0;                     // where the next piece begins
-    size_t stretch_end_ = 0;            // of the valid UTF-8 around it
+    size_t stretch_end_ = 0;            // end of the valid UTF-8 range that contains at_
     size_t match_ = 0, match_end_ = 0;  // the match at or behind at_
     std::unique_ptr<struct SplitterWalk> state_;
   };

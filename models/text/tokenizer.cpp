@@ -141,7 +141,7 @@ class Encoder {
   WordCache cache_;
   MergeScratch scratch_;
   std::vector<int32_t> tokens_;
-  std::deque<std::string> prefixed_;  // what the cache refers to
+  std::deque<std::string> prefixed_;  // owns the strings that cache_ refers to
 };
 
 }  // namespace

@@ -129,7 +129,8 @@ TEST_CASE("states on the host of an accelerator are updated by the cpu, others b
     return train({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, accelerator);
   };
   const Outcome expected = updated({});
-  auto& slot = accelerator == Device::Type::hpu ? kernels::adam.hpu : kernels::adam.cuda;
+  auto& slot = accelerator == Device::Type::hpu ? kernels::adam[Device::Type::hpu].function
+                                                : kernels::adam[Device::Type::cuda].function;
   const auto own = std::exchange(slot, nullptr);
   const auto here = message_of<Unsupported>([&] { updated({}); });
   const Outcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});

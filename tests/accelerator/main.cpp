@@ -28,7 +28,7 @@ class GuardedSlot {
 
  private:
   static typename Kernel<Args>::Function& slot_of(Kernel<Args>& kernel) {
-    return accelerator == Device::Type::cuda ? kernel.cuda : kernel.hpu;
+    return kernel[accelerator].function;
   }
   static void call(const Args& args, Workspace workspace, Stream& stream) {
     for (const std::string& damage : guarded_call<Args>(own, name, args, workspace, stream))

@@ -19,13 +19,13 @@ template <class Args>
 class Watch {
  public:
   static void watch(Kernel<Args>& kernel) {
-    own = kernel.cpu;
-    kernel.cpu = [](const Args& args, Workspace workspace, Stream& stream) {
+    own = kernel[Device::Type::cpu].function;
+    kernel[Device::Type::cpu].function = [](const Args& args, Workspace workspace, Stream& stream) {
       ++entered;
       own(args, workspace, stream);
     };
   }
-  static void unwatch(Kernel<Args>& kernel) { kernel.cpu = own; }
+  static void unwatch(Kernel<Args>& kernel) { kernel[Device::Type::cpu].function = own; }
 
  private:
   static inline typename Kernel<Args>::Function own = nullptr;

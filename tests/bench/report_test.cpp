@@ -324,13 +324,13 @@ TEST_CASE("a kernel of one's own in a slot stands beside the built-in one") {
   report.add(work, run);
   CHECK(calls == 0);
   CHECK(call.y.to_doubles()[63] == 0.0);
-  const auto built_in =
-      std::exchange(kernels::unary.cpu, [](const Unary& args, Workspace, Stream&) {
-        ++calls;
-        args.y.data<float>()[63] = 5.0f;
-      });
+  const auto built_in = std::exchange(kernels::unary[Device::Type::cpu].function,
+                                      [](const Unary& args, Workspace, Stream&) {
+                                        ++calls;
+                                        args.y.data<float>()[63] = 5.0f;
+                                      });
   report.add(work, run);
-  kernels::unary.cpu = built_in;
+  kernels::unary[Device::Type::cpu].function = built_in;
   CHECK(calls >= quick.fewest);
   CHECK(call.y.to_doubles()[63] == 5.0);
   CHECK(report.rows().size() == 2);

@@ -76,7 +76,7 @@ TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every dev
   const Device device = Device::cuda();
   const Tensor x = Tensor::zeros({1}, DType::f32, device);
   Kernel<Unary> none = kernels::unary;
-  none.cuda = nullptr;
+  none[Device::Type::cuda].function = nullptr;
   CHECK_THROWS_WITH_AS(none({UnaryOp::exp, x, x}, device.compute()), "unary: no cuda kernel",
                        Unsupported);
 }

@@ -41,13 +41,13 @@ TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
   static int calls = 0;
   static Kernel<Unary>::Function original = nullptr;
   calls = 0;
-  original = std::exchange(kernels::unary.cuda,
+  original = std::exchange(kernels::unary[Device::Type::cuda].function,
                            [](const Unary& args, Workspace workspace, Stream& stream) {
                              ++calls;
                              original(args, workspace, stream);
                            });
   report.add(work, run);
-  kernels::unary.cuda = original;
+  kernels::unary[Device::Type::cuda].function = original;
   CHECK(calls >= quick.fewest);
   report.add_unmeasured(work, "has no kernel");
   CHECK(built_in.type == Device::Type::cuda);

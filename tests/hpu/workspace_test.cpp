@@ -22,11 +22,11 @@ void check_scratch(const Kernel<Args>& kernel, const Args& args, const Device& d
   CAPTURE(std::string(kernel.name));
   constexpr int64_t behind = 1 << 16;
   constexpr int mark = 0xa5;
-  const int64_t bytes = kernel.hpu_workspace_bytes(args, device.traits());
+  const int64_t bytes = kernel[Device::Type::hpu].workspace_bytes(args, device.traits());
   REQUIRE(bytes > 0);
   const Tensor scratch = Tensor::full({bytes + behind}, mark, DType::u8, device);
   const Workspace workspace{.data = scratch.raw(), .bytes = bytes, .tensor = &scratch};
-  kernel.hpu(args, workspace, device.compute());
+  kernel[Device::Type::hpu].function(args, workspace, device.compute());
   const std::vector<uint8_t> rest = scratch.flat(bytes, behind).to_host<uint8_t>();
   CHECK(std::count(rest.begin(), rest.end(), mark) == behind);
 }

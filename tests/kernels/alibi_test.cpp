@@ -234,16 +234,17 @@ TEST_CASE("attention takes no more scratch for ALiBi, on any device") {
         if (alibi) t.alibi_slopes = Tensor::zeros({p.H}, accumulator(dtype), device);
         const auto& forward = kernels::attention_forward;
         const auto& backward = kernels::attention_backward;
-        return std::vector<int64_t>{forward.workspace_bytes(t.forward(), traits),
-                                    backward.workspace_bytes(t.backward(), traits),
-                                    backward.cuda_workspace_bytes(t.backward(), traits),
-                                    backward.hpu_workspace_bytes(t.backward(), traits)};
+        return std::vector<int64_t>{
+            forward[Device::Type::cpu].workspace_bytes(t.forward(), traits),
+            backward[Device::Type::cpu].workspace_bytes(t.backward(), traits),
+            backward[Device::Type::cuda].workspace_bytes(t.backward(), traits),
+            backward[Device::Type::hpu].workspace_bytes(t.backward(), traits)};
       };
       CHECK(scratch(true) == scratch(false));
     }
   // On CUDA and HPU forward asks for none.
-  CHECK(!kernels::attention_forward.cuda_workspace_bytes);
-  CHECK(!kernels::attention_forward.hpu_workspace_bytes);
+  CHECK(!kernels::attention_forward[Device::Type::cuda].workspace_bytes);
+  CHECK(!kernels::attention_forward[Device::Type::hpu].workspace_bytes);
 }
 
 TEST_CASE("attention refuses slopes that do not fit, by name") {

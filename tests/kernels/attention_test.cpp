@@ -248,15 +248,16 @@ TEST_CASE("attention scratch grows linearly with the tokens") {
       const Device::Traits& traits = device.traits();
       auto scratch = [&](int64_t T) {
         const Tensors t = make({.B = 1, .H = 1, .T = T, .keys = T, .D = 16}, dtype, device);
-        return std::max(kernels::attention_forward.workspace_bytes(t.forward(), traits),
-                        kernels::attention_backward.workspace_bytes(t.backward(), traits));
+        return std::max(
+            kernels::attention_forward[Device::Type::cpu].workspace_bytes(t.forward(), traits),
+            kernels::attention_backward[Device::Type::cpu].workspace_bytes(t.backward(), traits));
       };
       CHECK(scratch(1 << 12) <= 2 * scratch(1 << 11));
     }
   const Device meta = Device::meta();
   const Tensors t = make({.B = 3, .H = 2, .T = 77, .keys = 77, .D = 16}, DType::bf16, meta);
-  CHECK(kernels::attention_backward.cuda_workspace_bytes(t.backward(), meta.traits()) ==
-        3 * 2 * 77 * 4);
+  CHECK(kernels::attention_backward[Device::Type::cuda].workspace_bytes(
+            t.backward(), meta.traits()) == 3 * 2 * 77 * 4);
 }
 
 TEST_CASE("attention refuses what its contract excludes, by name") {

@@ -118,14 +118,15 @@ TEST_CASE("embedding_backward computes only what is asked for") {
                       .dweight = Tensor::full({4, 1}, NAN, DType::f32, device)};
   kernels::embedding_backward(a, device.compute());
   CHECK(a.dweight.to_host<float>() == std::vector<float>{2, 0, 5, 0});
-  CHECK(kernels::embedding_backward.workspace_bytes(a, device.traits()) == (3 + 4) * 8);
+  CHECK(kernels::embedding_backward[Device::Type::cpu].workspace_bytes(a, device.traits()) ==
+        (3 + 4) * 8);
   a.dweight = Tensor();
   a.dposition = Tensor::full({3, 1}, NAN, DType::f32, device);
   a.T = 1;
   a.first_position = 1;
   kernels::embedding_backward(a, device.compute());
   CHECK(a.dposition.to_host<float>() == std::vector<float>{0, 7, 0});
-  CHECK(kernels::embedding_backward.workspace_bytes(a, device.traits()) == 0);
+  CHECK(kernels::embedding_backward[Device::Type::cpu].workspace_bytes(a, device.traits()) == 0);
 }
 
 TEST_CASE("embedding of no tokens gives zero gradients") {

@@ -363,7 +363,7 @@ TEST_CASE("layer_norm_backward takes the same scratch on every machine, at most 
   for (auto [N, blocks] : {std::pair<int64_t, int64_t>{1, 1}, {17, 2}, {1024, 64}, {100000, 64}}) {
     const Tensor x = Tensor::empty({N, 96}, DType::bf16, device);
     const LayerNormBackward a{.x = x, .dgamma = column_sum(x), .dbeta = column_sum(x)};
-    CHECK(kernels::layer_norm_backward.workspace_bytes(a, device.traits()) ==
+    CHECK(kernels::layer_norm_backward[Device::Type::cpu].workspace_bytes(a, device.traits()) ==
           blocks * 2 * 96 * int64_t{sizeof(float)});
   }
 }

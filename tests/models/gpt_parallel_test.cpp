@@ -262,8 +262,9 @@ TEST_CASE("masks of what tensor ranks split differ, masks of what they have whol
   config.dropout = 0.5f;
   for (bool sequence : {false, true}) {
     CAPTURE(sequence);
-    plain_dropout = std::exchange(kernels::dropout.cpu, noting_dropout);
-    plain_attention = std::exchange(kernels::attention_forward.cpu, noting_attention);
+    plain_dropout = std::exchange(kernels::dropout[Device::Type::cpu].function, noting_dropout);
+    plain_attention =
+        std::exchange(kernels::attention_forward[Device::Type::cpu].function, noting_attention);
     masks.attention.clear();
     masks.others.clear();
     run_local(2, [&](Communicator& world, const Device& device) {
@@ -275,8 +276,8 @@ TEST_CASE("masks of what tensor ranks split differ, masks of what they have whol
       const Tensor ids = random_ids(2, 8, 13, device, 1);
       gpt.loss(tape, ids, ids, {});
     });
-    kernels::dropout.cpu = plain_dropout;
-    kernels::attention_forward.cpu = plain_attention;
+    kernels::dropout[Device::Type::cpu].function = plain_dropout;
+    kernels::attention_forward[Device::Type::cpu].function = plain_attention;
     const auto layers = static_cast<size_t>(config.layers);
     REQUIRE(masks.attention.size() == 2);
     CHECK(apart(masks.attention).size() == 2 * layers);

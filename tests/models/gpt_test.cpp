@@ -214,15 +214,16 @@ TEST_CASE("every dropout of a model has a mask of its own, the same when it is c
   const Device device = Device::cpu(0, {.threads = 1});
   GPTCase model(config, device, DType::f32, 1.0);
   const Tensor ids = random_ids(2, 6, 7, device, 1), targets = random_ids(2, 6, 7, device, 2);
-  plain_dropout = std::exchange(kernels::dropout.cpu, noting_dropout);
-  plain_attention = std::exchange(kernels::attention_forward.cpu, noting_attention);
+  plain_dropout = std::exchange(kernels::dropout[Device::Type::cpu].function, noting_dropout);
+  plain_attention =
+      std::exchange(kernels::attention_forward[Device::Type::cpu].function, noting_attention);
   dropout_sites.clear();
   Tape tape = model.tape();
   const Var loss = model.gpt.loss(tape, ids, targets, {}, /*checkpointing=*/true);
   const std::vector<uint32_t> forward = dropout_sites;
   tape.backward(loss);
-  kernels::dropout.cpu = plain_dropout;
-  kernels::attention_forward.cpu = plain_attention;
+  kernels::dropout[Device::Type::cpu].function = plain_dropout;
+  kernels::attention_forward[Device::Type::cpu].function = plain_attention;
   const std::set<uint32_t> apart(forward.begin(), forward.end());
   CHECK(forward.size() == static_cast<size_t>(1 + 3 * config.layers));
   CHECK(apart.size() == forward.size());

@@ -103,7 +103,7 @@ TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in do
 TEST_CASE("one call updates all units, or each before its values are gathered") {
   static std::mutex mutex;
   static std::vector<size_t> calls;  // how many tensors each updates
-  static const auto own = kernels::adam.cpu;
+  static const auto own = kernels::adam[Device::Type::cpu].function;
   const auto calls_of = [](const Config& config, int ranks) {
     calls.clear();
     const auto rank = [&](Communicator& comm, const Device& device) {
@@ -115,7 +115,8 @@ TEST_CASE("one call updates all units, or each before its values are gathered") 
     run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}});
     return calls;
   };
-  kernels::adam.cpu = [](const Adam& a, Workspace workspace, Stream& stream) {
+  kernels::adam[Device::Type::cpu].function = [](const Adam& a, Workspace workspace,
+                                                 Stream& stream) {
     {
       const std::lock_guard lock(mutex);
       calls.push_back(a.tensors.size());
@@ -128,7 +129,7 @@ TEST_CASE("one call updates all units, or each before its values are gathered") 
   const std::vector<size_t> gathered = calls_of({.stage = 2}, 2);
   const std::vector<size_t> everybodys = calls_of({.stage = 0}, 2);
   const std::vector<size_t> streamed = calls_of({.offload = {.optimizer = Space::file}}, 1);
-  kernels::adam.cpu = own;
+  kernels::adam[Device::Type::cpu].function = own;
   CHECK(alone == std::vector<size_t>{4});
   CHECK(sharded.size() == 2);
   CHECK(gathered.size() == 4);

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/cross_entropy.h"
+#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/reduce.h"
+
+// Scratch of the CPU kernels that need any, by shapes and traits alone.
+namespace zg::cpu {
+
+int64_t workspace_bytes(const AttentionForward&, const Device::Traits&);
+int64_t workspace_bytes(const AttentionBackward&, const Device::Traits&);
+int64_t workspace_bytes(const EmbeddingBackward&, const Device::Traits&);
+int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const Matmul&, const Device::Traits&);
+int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
+int64_t workspace_bytes(const Reduce&, const Device::Traits&);
+int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const ScatterAdd&, const Device::Traits&);
+int64_t workspace_bytes(const SumOfSquares&, const Device::Traits&);
+
+}  // namespace zg::cpu
