@@ -10,7 +10,7 @@
 namespace zg {
 
 struct GradcheckOptions {
-  double step = 1e-6;       ///< of the central differences
+  double step = 1e-6;       ///< step of the central differences
   double tolerance = 1e-6;  ///< on |analytic - numeric| / max(1, |numeric|)
 };
 

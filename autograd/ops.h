@@ -124,7 +124,7 @@ struct AttentionOptions {
   /// ALiBi: [H], accumulator dtype, constant; adds slope[h] * (j - i) to the score of key j and the
   /// query that stands at i. kernels/alibi.h has the paper's.
   Tensor alibi_slopes;
-  QKVOrder order = QKVOrder::by_part;  ///< of a fused projection
+  QKVOrder order = QKVOrder::by_part;  ///< layout of the fused projection
 };
 /// Multi-head attention on a fused projection: qkv [B, T, 3C], in options.order.
 ZG_API Var attention(const Var& qkv, int heads, const AttentionOptions& options = {});

@@ -58,7 +58,7 @@ enum class Copy : uint8_t {
   own,
   replica,  ///< an equal one is another tensor rank's own: same gradients and updates; not counted
             ///< into norms, hashes and checkpoints
-  mirror    ///< of a pipeline: the value follows the owner's, which gets its gradients
+  mirror    ///< pipelines only: the value follows the owner's; the owner gets the gradients
 };
 
 /// An immutable description; the bytes belong to a ParameterSource, because ranks that are threads
@@ -71,8 +71,8 @@ struct Parameter {
   bool trainable = true;  ///< false: frozen, no gradient and no optimizer state
   const Unit* unit = nullptr;
   int index = 0;  ///< position in the store, in order of creation
-  Shape whole;    ///< of the whole model's; `shape` is this rank's part of it
-  Slice slice;    ///< which part
+  Shape whole;    ///< shape in the whole model; `shape` is this rank's slice
+  Slice slice;    ///< the slice that this rank holds
   Copy copy = Copy::own;
   bool has_mirror = false;  ///< on a pipeline's first stage: its last one has the mirror
 };

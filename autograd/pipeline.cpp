@@ -20,7 +20,7 @@ namespace {
 struct Way {
   double dearest = std::numeric_limits<double>::infinity();
   double squares = std::numeric_limits<double>::infinity();
-  int64_t end = 0;  // of the first of these stages
+  int64_t end = 0;  // end of the layers of the first of these stages
 };
 
 }  // namespace
@@ -76,7 +76,7 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
           here.dearest = std::min(here.dearest, std::max(own, rest.dearest));
           if (squares > here.squares) continue;
           here.squares = squares;
-          here.end = end;  // of equal ones the last: the longest
+          here.end = end;  // among equal cuts take the last: the longest first stage
         }
       }
   };

@@ -19,7 +19,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     const char* op;
     detail::BackwardThunk backward = nullptr;
     size_t inputs, outputs, saved, numbers;  // where its ranges begin in the pools
-    size_t index = 0;                        // of the use or the segment
+    size_t index = 0;                        // index into uses or segments
   };
 
   /// Where a gradient is collected.
@@ -102,15 +102,15 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void walk();
   void walk_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
-  void record_span(const UseRecord& use) const;  ///< of backward between its marks
+  void record_span(const UseRecord& use) const;  ///< time between the unit's marks
   void hand_over(const Unit& unit);
 
   const Device device;
   ParameterSource* const source;
   const TapeMode mode;
   ActivationStore* const activations;  // null: kept tensors stay where they are
-  TapeState* const parent;  // of a recomputed segment's tape: the tape that recomputes it
-  TapeState& root;          // leaves and counts live there
+  TapeState* const parent;             // for a recomputed segment: the tape that recomputes it
+  TapeState& root;                     // leaves and counts live there
 
   int paused = 0;  // inside a checkpointed segment's first run: nothing is recorded
   bool walked = false, poisoned = false;
@@ -124,7 +124,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   std::vector<size_t> open;  // uses whose scope is open (forward) or that backward is in
   std::vector<Segment> segments;
   std::vector<Gathered> gathered;
-  std::vector<Tensor> output_gradients;  // of the entry whose backward runs
+  std::vector<Tensor> output_gradients;  // for the entry whose backward runs
   std::unordered_map<const Parameter*, int> parameter_slots;
 
   // In the root only:

@@ -38,7 +38,7 @@ constexpr uint16_t stochastic_bf16(uint32_t bits, uint32_t word) {
   const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
   if (finite) bits += word >> 16;
-  if (nan) bits |= 0x400000u;  // what is left of it is not an infinity
+  if (nan) bits |= 0x400000u;  // keeps a NaN whose payload is cut off from becoming an infinity
   return static_cast<uint16_t>(bits >> 16);
 }
 

@@ -25,7 +25,7 @@ struct AttentionShape {
   int64_t keys = 0, offset = 0;
   int64_t D = 0;  ///< head size, 1 to 1024; on the cpu above 256 without vectors
   bool causal = true;
-  float scale = 0.0f;  ///< of the scores; 0: 1 / sqrt(D)
+  float scale = 0.0f;  ///< factor of the scores; 0: 1 / sqrt(D)
   HeadLayout q, k, v, out;
   float dropout = 0.0f;    ///< probability, on the attention weights
   DropoutKey dropout_key;  ///< sample b is dropout_key.sample + b; element (h * T + t) * keys + j

@@ -28,7 +28,7 @@ struct Workspace {
 /// tell, such as a product's extents, std::string sizes(const Args&) adds.
 struct Operand {
   const char* name;
-  const Tensor& tensor;  ///< of the arguments; absent where that operand is
+  const Tensor& tensor;  ///< a member of the arguments; may be absent
   bool is_written = false;
   static constexpr bool out = true;  ///< written, or read and written
 };

@@ -27,7 +27,7 @@ struct LogitTiling {
   static constexpr int64_t loss_elements = int64_t{4} << 20, gradient_elements = int64_t{10} << 20;
 
   int64_t N, V, C;
-  int64_t rows, columns;  ///< of a whole block and of a whole chunk
+  int64_t rows, columns;  ///< rows of a whole block, columns of a whole chunk
 
   explicit LogitTiling(const ProjectionCrossEntropy& args)
       : N(args.x.extent(0)), V(args.weight.extent(0)), C(args.x.extent(1)) {

@@ -12,7 +12,7 @@ namespace zg {
 struct ReduceChunks {
   int64_t results = 1, elements = 1;  ///< elements of one result
   bool group_each;
-  int64_t chunks = 1, chunk;  ///< of a result's elements; 1 chunk needs no scratch
+  int64_t chunks = 1, chunk;  ///< per result; 1 chunk needs no scratch
 
   explicit ReduceChunks(const Reduce& a) {
     const Shape& shape = a.x.shape();

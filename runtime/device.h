@@ -78,7 +78,7 @@ class ZG_API Device {
   /// The index-th GPU that the Level Zero driver shows, likewise.
   static Device hpu(int index = 0, const Options& options = {});
   static std::string absence(Type type);  ///< why there is no such device; empty: there is one
-  static int count(Type type);            ///< of accelerators, 0 where there is none
+  static int count(Type type);            ///< number of accelerators, 0 where there is none
   /// Counts bytes as a device of type `backend` would, and stores nothing.
   static Device meta(int index = 0, const Options& options = {}, Type backend = Type::cpu);
   static Device parse(const std::string& name,

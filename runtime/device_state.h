@@ -64,7 +64,7 @@ class Ledger final : public MemoryTracker {
   /// A row per phase and space.
   struct Rows {
     std::vector<Row> rows;
-    std::array<int, space_count> current;  // of the phase that runs; -1: not looked up yet
+    std::array<int, space_count> current;  // row of the running phase; -1: not found yet
 
     Rows() { current.fill(-1); }
     void update(const std::string& phase, Space space, const Account& account);

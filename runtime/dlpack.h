@@ -2,7 +2,7 @@
 
 #include "zerograd/runtime/tensor.h"
 
-struct DLManagedTensor;  // of dlpack.h, ABI version 0.x: what a "dltensor" capsule holds
+struct DLManagedTensor;  // defined in dlpack.h, ABI version 0.x; a "dltensor" capsule holds one
 
 // Tensors that cross between zerograd and other programs (PyTorch, NumPy, JAX, ...) without a copy,
 // by the DLPack protocol: https://dmlc.github.io/dlpack/latest/. Both sides see the same bytes.

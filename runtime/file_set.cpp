@@ -91,7 +91,7 @@ struct FileSetState {
     for (;;) {
       const bool made = ::mkdir(hidden.c_str(), 0777) == 0;
       if (!made && errno != EEXIST) fail("create", hidden);
-      if (std::error_code gone; fs::is_symlink(hidden, gone))  // of which there may be no end
+      if (std::error_code gone; fs::is_symlink(hidden, gone))  // following links might not end
         throw FileError("write: " + hidden.string() +
                         " is a link; expected a folder or nothing; try again without it");
       lock = Folder::open(hidden.string());
@@ -102,7 +102,7 @@ struct FileSetState {
       if (!lock || !lock->is_at(hidden.string()))
         continue;  // a process that has just ended removed it
       if (made) break;
-      settle();  // what a killed process left
+      settle();  // removes what a killed process left
     }
     if (::mkdir((hidden / fresh).c_str(), 0777) != 0) {
       const int reason = errno;

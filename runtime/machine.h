@@ -7,7 +7,7 @@
 namespace zg {
 
 ZG_API int64_t physical_memory_bytes();
-ZG_API int64_t available_memory_bytes();  ///< what Linux could hand out now without swapping
+ZG_API int64_t available_memory_bytes();  ///< memory that Linux could hand out now without swapping
 
 /// What all ranks together can hold: physical memory and swap, or less where a control group says
 /// so.

@@ -52,7 +52,7 @@ class ZG_API Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   std::byte* data() const { return data_; }        ///< null on a meta device and in Space::file
-  int64_t file_offset() const { return offset_; }  ///< of Space::file: where it begins
+  int64_t file_offset() const { return offset_; }  ///< Space::file only: offset of the first byte
   int64_t bytes() const { return bytes_; }         ///< as asked for, before rounding
   Space space() const { return space_; }
   Purpose purpose() const { return purpose_; }

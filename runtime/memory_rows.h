@@ -26,13 +26,13 @@ ZG_API const char* name_of(StepPoint cell);
 struct MemoryRow {
   int64_t step;
   StepPoint at;
-  int64_t live;                                    ///< device
-  int64_t max;                                     ///< the most that was live since the row before
-  int64_t reserved;                                ///< the most that was reserved since then
-  int64_t host_max;                                ///< as reserved, of pinned and host together
-  int64_t file_max;                                ///< as reserved, of the file on the drive
-  std::string phase;                               ///< that first reserved so much
-  BytesByPurpose at_max;                           ///< what was live when `max` was
+  int64_t live;           ///< device
+  int64_t max;            ///< the most that was live since the row before
+  int64_t reserved;       ///< largest reservation since that row
+  int64_t host_max;       ///< as `reserved`, for pinned and host memory together
+  int64_t file_max;       ///< as `reserved`, for the file on the disk
+  std::string phase;      ///< the phase that first reached `reserved`
+  BytesByPurpose at_max;  ///< live bytes when `max` was reached
   std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
 };
 

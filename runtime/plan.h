@@ -37,7 +37,7 @@ struct RefusedAllocation {
   Space space = Space::device;
   Purpose purpose = Purpose::activation;
   std::string phase;
-  std::string name;  ///< of what it was for, "block.3 moments"; may be empty
+  std::string name;  ///< purpose of the allocation, "block.3 moments"; may be empty
   std::string message;
   bool operator==(const RefusedAllocation&) const = default;
 };
@@ -77,19 +77,19 @@ struct ZG_API MemoryReport {
 /// One allocation or collective of a rank, in program order.
 struct PlannedEvent {
   enum class Kind : uint8_t { allocation, collective } kind;
-  Space space;            ///< of an allocation
-  Purpose purpose;        ///< of an allocation
-  Collective collective;  ///< of a collective
-  int64_t bytes;          ///< allocated, rounded; or of a collective's tensor
+  Space space;            ///< allocations only
+  Purpose purpose;        ///< allocations only
+  Collective collective;  ///< collectives only
+  int64_t bytes;          ///< allocated, rounded up; for a collective: bytes of its tensor
   int64_t step;
-  int32_t name;   ///< of what it was for: index into RankEvents::names
-  int32_t phase;  ///< of an allocation; of a collective its group: index into RankEvents::names
+  int32_t name;   ///< index into RankEvents::names: the purpose, for example "block.3 moments"
+  int32_t phase;  ///< index into RankEvents::names: an allocation's phase, or a collective's group
   bool operator==(const PlannedEvent&) const = default;
 };
 
 struct RankEvents {
   int rank = 0;
-  int64_t reads = 0;  ///< of values, the engine's own too: each got zeros
+  int64_t reads = 0;  ///< times that the program or the engine read values; each read got zeros
   std::vector<std::string> names;
   std::vector<PlannedEvent> events;
   bool operator==(const RankEvents&) const = default;

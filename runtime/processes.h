@@ -27,8 +27,8 @@ ZG_API int threads_per_process(int local_size);
 ZG_API std::string mpi_version();
 
 struct ProcessOptions {
-  double timeout_s = 60.0;                ///< of one collective; it covers waiting for peers
-  DeviceOptions device;                   ///< threads 0: this process's share of the cores
+  double timeout_s = 60.0;  ///< limit for one collective, including the wait for peers
+  DeviceOptions device;     ///< threads 0: this process's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu or cuda
   /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
   /// and times.

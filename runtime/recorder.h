@@ -28,7 +28,7 @@ class Recorder {
   }
   void forget_refusal() { refused_.reset(); }  ///< the program went on without the memory
   void note_read();
-  void note_wire(const WireCounts& wire);  ///< of a group that ends
+  void note_wire(const WireCounts& wire);  ///< adds the counts of a group that ends
   void note_step();                        ///< may throw PlanEnd or PlanError
 
   /// PlanError when the plan has events that did not come, or `own` is not its report.
@@ -51,7 +51,7 @@ class Recorder {
   const RankEvents* expected_ = nullptr;
   const RankReport* expected_report_ = nullptr;
   const bool expected_is_complete_ = false;
-  size_t next_ = 0;  // of the expected events
+  size_t next_ = 0;  // index of the next expected event
   RankEvents own_;
   std::map<std::string, int32_t> names_;
   int64_t steps_ = 0;

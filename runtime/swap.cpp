@@ -54,7 +54,7 @@ cpu::SwapFile::Note note_of(const Device& device, std::initializer_list<std::str
 SwapTicket start_swap(const Tensor& from, const Tensor& to,
                       std::initializer_list<std::string_view> name) {
   const Device& device = from.device();
-  device.compute().synchronize();  // what is queued may still use the memory
+  device.compute().synchronize();  // queued kernels may still use the memory
   const SwapTicket ticket = push(from, to, note_of(device, name));
   if (is_on_file(from))
     count_read(from);

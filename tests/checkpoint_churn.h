@@ -40,7 +40,7 @@ class CheckpointChurn {
     for (const auto& file : fs::directory_iterator(original))
       fs::create_hard_link(file.path(), unfinished / file.path().filename());
     rename_over(unfinished, step(number));
-    fs::remove_all(unfinished);  // what was there before
+    fs::remove_all(unfinished);  // the old contents of the step folder
   }
 
   void run() {

@@ -40,7 +40,7 @@ inline std::vector<Device> devices_at_every_level(int threads = 2) {
 inline std::vector<Device> devices_of_every_generation() {
   std::vector<Device> devices = devices_at_every_level();
 #ifdef ZG_TEST_CUDA
-  devices.push_back(Device::cuda(7));  // of the emulator's, the one without sm_90a
+  devices.push_back(Device::cuda(7));  // the emulator's device without sm_90a
 #endif
   return devices;
 }

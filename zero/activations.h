@@ -23,7 +23,7 @@ class OffloadedActivations final : public ActivationStore {
   struct Copy {
     std::weak_ptr<Buffer> from, to;
   };
-  using Place = std::tuple<const Buffer*, int64_t, int64_t>;  // of a range of a buffer
+  using Place = std::tuple<const Buffer*, int64_t, int64_t>;  // buffer, byte offset, bytes
 
   const Space space_;
   std::map<Place, Copy> copies_;

@@ -128,7 +128,7 @@ void remove_checkpoint(const std::string& step_folder) {
 }
 
 bool lies_in(const std::string& step_folder, const std::string& directory) {
-  std::error_code missing;  // what cannot be compared is not there
+  std::error_code missing;  // a path that cannot be compared is treated as missing
   fs::path folder = fs::canonical(step_folder, missing);
   if (missing) folder = fs::absolute(step_folder, missing).lexically_normal();
   return !missing && fs::equivalent(folder.parent_path(), directory, missing);
@@ -290,7 +290,8 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
     Manifest manifest = manifest_from(text, file);
     if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
   }
-  if (newest && engine.mesh() && path_exists(path)) return std::nullopt;  // what is there knows all
+  // has the shards of all ranks
+  if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
   if (newest && engine.mesh())
     throw Unsupported(
         "load: " + path +

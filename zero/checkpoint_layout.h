@@ -18,7 +18,7 @@ inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);  ///< "shard_00003.safetensors"
 /// Whether CheckpointInfo::files accepts the name; its comment has the rule.
 bool is_own_file_name(const std::string& name);
-inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< of all those files together
+inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< all those files together
 
 struct NamedState {
   Engine::State state;

@@ -19,7 +19,7 @@ namespace zg::zero {
 class ZG_API CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& path);
-  CheckpointReader(const std::string& path, Manifest manifest);  ///< what the folder should hold
+  CheckpointReader(const std::string& path, Manifest manifest);  ///< expected contents
   /// Null: there is no such folder, or it was removed or replaced while it was opened.
   static std::shared_ptr<CheckpointReader> open(const std::string& path);
 

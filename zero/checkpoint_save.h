@@ -31,7 +31,7 @@ class ZG_API CheckpointSave {
   /// On rank 0: makes it a checkpoint as soon as all ranks have written; whether it is one now. On
   /// the thread that made this; not collective.
   bool commit_if_written();
-  bool is_committed() const;  ///< of this rank's doing: true on rank 0 alone, where it is saved
+  bool is_committed() const;  ///< true only on rank 0, after its commit
 
   struct Result {
     int failed_rank = -1;  ///< the first that could not do its part; -1: it is saved

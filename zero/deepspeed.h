@@ -38,7 +38,7 @@ enum class DeepSpeedField : uint8_t {
   schedule,  ///< its kind, and with it all of the block `scheduler`
   warmup_steps,
   clip_norm,
-  precision,  ///< of compute, and with it the blocks `fp16` and `bf16`
+  precision,  ///< compute dtype, and with it the blocks `fp16` and `bf16`
   grad_accum_dtype,
   initial_scale_power,  ///< and with it a static loss_scale
   stage,
@@ -67,7 +67,7 @@ struct DeepSpeedConfig {
   BucketsByWidth buckets = {};  ///< for fill_buckets()
   /// For the device: the aio block, and nvme_path as its directory. (g++ 12 warns of {} here.)
   SwapOptions swap = SwapOptions();
-  bool cpu_checkpointing = false;      ///< what checkpointed blocks keep goes to the host
+  bool cpu_checkpointing = false;      ///< tensors kept by checkpointed blocks go to host memory
   bool activation_checkpoint = false;  ///< for the model: recompute blocks in backward
   bool async_save = false;             ///< for CheckpointDirectory::Options
   int64_t steps_per_print = 0;         ///< 0: not given

@@ -20,7 +20,7 @@ using nlohmann::json;
 
 constexpr const char* format = "zerograd checkpoint";
 constexpr int version = 1, version_with_slices = 2;
-constexpr int deepest = 64;  // of a caller's config; the JSON writer recurses
+constexpr int deepest = 64;  // depth limit of a caller's config; the JSON writer recurses
 constexpr int64_t most_bytes = int64_t{1} << 30;
 constexpr int64_t largest_count = int64_t{1} << 53;  // so that the sum of two does not overflow
 

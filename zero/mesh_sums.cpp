@@ -8,7 +8,7 @@ namespace zg::zero {
 namespace {
 
 constexpr size_t name_bytes = 256;
-constexpr size_t words = 1 + name_bytes / sizeof(int64_t);  // of a part: its index + 1 and the name
+constexpr size_t words = 1 + name_bytes / sizeof(int64_t);  // parameter index + 1, then its name
 
 }  // namespace
 

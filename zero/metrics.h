@@ -18,21 +18,21 @@ namespace zg::zero {
 /// One optimizer step that was attempted, for a file of metrics.
 struct StepRecord {
   int64_t step;         ///< from 0
-  int64_t micro_steps;  ///< of this step, on each rank
-  int64_t samples;      ///< of this step, on all ranks
+  int64_t micro_steps;  ///< micro-batches of this step on each rank
+  int64_t samples;      ///< samples of this step on all ranks
   double loss;          ///< mean over micro-batches, folded in order, of the mean over targets
   double grad_norm, rate;
-  double loss_scale;  ///< of f16 in this step; 1 for f32, 0 for bf16
+  double loss_scale;  ///< f16: scale in this step; f32: 1; bf16: 0
   bool skipped;
   double tokens_per_second, seconds;
-  int64_t peak_bytes, host_peak_bytes;  ///< live arena bytes at their most during the step
+  int64_t peak_bytes, host_peak_bytes;  ///< largest live arena bytes during the step
 };
 
 struct FinalRecord {
   int64_t steps, skipped;
   std::string param_hash;
-  std::optional<double> train_score, test_score;  ///< of 1; absent for texts
-  WireCounts wire;                                ///< of rank 0
+  std::optional<double> train_score, test_score;  ///< fraction from 0 to 1; absent for texts
+  WireCounts wire;                                ///< collectives and bytes of rank 0
 };
 
 /// JSON lines, one per step as it ends, then the final one. Numbers are %.17g, which reads back to

@@ -16,7 +16,7 @@ class Snapshot;
 
 /// Over all gradients of all ranks since the last step. They are accumulated, not averaged.
 struct GradientSummary {
-  double sum_of_squares = 0.0;  ///< of the finite gradients; exact, so the order does not matter
+  double sum_of_squares = 0.0;  ///< over finite gradients; exact, so the order does not matter
   /// The first parameter in store order with an infinity or NaN.
   std::optional<std::string> non_finite;
 };

@@ -31,7 +31,7 @@ struct FlatUnit {
     size_t position;     ///< index of the parameter in the list that the array was made from
     int64_t begin;       ///< in the flat array, or in the range passed to within()
     int64_t end;         ///< begin + its number of elements
-    int64_t offset = 0;  ///< of the first element in the parameter; not 0 only after a shard border
+    int64_t offset = 0;  ///< begin's index in the parameter; nonzero only after a shard border
 
     int64_t numel() const { return end - begin; }
   };

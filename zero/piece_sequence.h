@@ -30,9 +30,9 @@ class PieceSequence {
   std::vector<const Manifest::Piece*> pieces_;
   Open open_;
   Check check_;
-  size_t piece_ = 0;                    // the next to be read from
-  int64_t read_ = 0;                    // elements of it
-  std::unique_ptr<Checksum> checksum_;  // of what was read of it
+  size_t piece_ = 0;                    // index of the piece that is read next
+  int64_t read_ = 0;                    // elements read from that piece so far
+  std::unique_ptr<Checksum> checksum_;  // checksum of those elements
   std::vector<float> buffer_;
   size_t taken_ = 0;
 };

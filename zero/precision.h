@@ -19,15 +19,15 @@ ZG_API const char* name_of(PrecisionPreset preset);
 ZG_API PrecisionPreset precision_preset(const std::string& name);  ///< throws ConfigError
 
 struct Precision {
-  DType load;                  ///< of weights as they come
-  std::optional<DType> mixed;  ///< what a mixed-precision wrapper casts to; absent: there is none
-  DType local;                 ///< of the parameters that a rank keeps and updates
-  DType compute;               ///< of values, activations and gradients in a pass
-  DType optimizer;             ///< of moments
+  DType load;                  ///< dtype in which weights are loaded
+  std::optional<DType> mixed;  ///< cast by a mixed-precision wrapper; absent: no wrapper
+  DType local;                 ///< dtype of the parameters that a rank keeps and updates
+  DType compute;               ///< dtype of parameters, activations and gradients in a pass
+  DType optimizer;             ///< dtype of the moments
   bool operator==(const Precision&) const = default;
 };
 ZG_API Precision precision_of(PrecisionPreset preset);
-ZG_API Precision precision_of(const Config& config);  ///< what it says, by a preset or not
+ZG_API Precision precision_of(const Config& config);  ///< set by a preset or not
 
 /// `config` with this precision. Gradients are summed in the optimizer's dtype. ConfigError when
 /// local and optimizer differ, or compute is not what a mixed wrapper, or else `local`, says.

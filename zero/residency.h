@@ -37,7 +37,7 @@ class Residency {
     int users = 0;
     bool gathering = false;
     std::vector<Communicator::Ticket> tickets;
-    std::array<Tensor, 2> shards;  // of shards in a file: where they are read to
+    std::array<Tensor, 2> shards;  // shards stored in a file are read into these
     SwapTicket read = 0;
   };
   void gather(size_t storage);
@@ -51,8 +51,8 @@ class Residency {
   const Config& config_;
   std::vector<State> states_;
   size_t mode_ = 0;
-  std::array<std::vector<size_t>, 2> orders_;  // by mode: of the last whole pass
-  std::vector<size_t> order_;                  // of this one, so far
+  std::array<std::vector<size_t>, 2> orders_;  // by mode: order of the last complete pass
+  std::vector<size_t> order_;                  // order of the current pass so far
 };
 
 /// One flat array in buckets of at most `bucket` elements of the whole.

@@ -95,7 +95,7 @@ Streaming::~Streaming() {
   for (const SwapTicket ticket : {ready_[0], ready_[1], last_}) {
     try {
       wait_for_swap(device_, ticket);
-    } catch (const Error&) {  // whoever waited for it has it
+    } catch (const Error&) {  // the caller that waited for this ticket got the error already
     }
   }
 }

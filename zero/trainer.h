@@ -179,8 +179,8 @@ class ZG_API Trainer {
   void set_score(double score);
 
   const TrainerPosition& position() const;
-  int64_t next_samples() const;        ///< of the next step, on all ranks
-  int64_t next_micro_batches() const;  ///< of the next step, on each rank
+  int64_t next_samples() const;        ///< samples of the next step on all ranks
+  int64_t next_micro_batches() const;  ///< micro-batches of the next step on each rank
   double next_rate() const;
   /// The non-tensor contents that save() writes.
   CheckpointInfo checkpoint_info() const;

@@ -13,7 +13,7 @@ constexpr const char* op = "feed_forward";
 struct FeedForward {
   Projection fc, out;
   Activation activation;
-  bool keeps_sum;  ///< what is saved of the hidden layer: its sum, else its activation
+  bool keeps_sum;  ///< true: saves the hidden layer before its activation; false: after it
 };
 
 /// Places among the inputs of the record and among what it saves.

@@ -17,7 +17,7 @@ struct BatchAxis {
 
 /// result [M, N] = left [M, K] right [K, N] at every place of the batch.
 struct Batch {
-  Shape shape;  ///< of the result
+  Shape shape;  ///< shape of the result
   int64_t M = 0, N = 0, K = 0;
   std::vector<BatchAxis> axes;
 };

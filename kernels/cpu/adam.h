@@ -12,7 +12,7 @@ namespace zg::cpu {
 struct AdamRounding {
   bf16* to;  ///< element 0 of the range: of low_precision, or of the parameter
   RoundingKey key;
-  PhiloxKeys keys;  ///< of its seed
+  PhiloxKeys keys;  ///< Philox keys derived from the seed
   int64_t first;    ///< index of element 0 of the range in its parameter
 };
 

@@ -26,7 +26,7 @@ struct AttentionCall {
 /// One pass over one element type. Tasks depend on the shape alone and write disjoint elements.
 struct AttentionCode {
   int64_t (*tasks)(const AttentionShape&);
-  int64_t (*scratch_bytes)(const AttentionShape&);  ///< of one worker, a multiple of 256
+  int64_t (*scratch_bytes)(const AttentionShape&);  ///< per worker, a multiple of 256
   void (*run)(const AttentionCall&, int64_t task, std::byte* scratch);
 };
 

@@ -16,10 +16,10 @@ constexpr int64_t query_block = 48;  // a multiple of tile_rows
 struct Scratch {
   float *keys_transposed, *values_transposed, *keys;  // packed
   float *query, *dout, *weights, *dscores;            // a block of queries
-  float *dk, *dv;                                     // of a block of keys
-  float *dq, *mean;                                   // of every query
+  float *dk, *dv;                                     // for one block of keys
+  float *dq, *mean;                                   // for every query
   float* factors;
-  int64_t columns;  // of dq, dk, dv
+  int64_t columns;  // columns of dq, dk, dv
   int64_t bytes;
 
   inline Scratch(std::byte* data, const AttentionShape& s) {

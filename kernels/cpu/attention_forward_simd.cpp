@@ -16,9 +16,9 @@ constexpr float lowest = -3.402823466e38f;  // finite: a score of minus infinity
 struct Scratch {
   float *keys, *values;        // packed: K transposed, V
   float *query, *weights;      // one tile of rows
-  float *out, *largest, *sum;  // of each query; sum by lanes
+  float *out, *largest, *sum;  // per query; sum has one value per lane
   float* factors;
-  int64_t columns;  // of out
+  int64_t columns;  // columns of out
   int64_t bytes;
 
   inline Scratch(std::byte* data, const AttentionShape& s) {

@@ -14,7 +14,7 @@ constexpr int64_t rows_per_task(int64_t columns) {
 /// A log-sum-exp over parts of a row. Milakov, Gimelshein 2018, arXiv:1805.02867, algorithm 3.
 struct OnlineLogSumExp {
   double max = -std::numeric_limits<double>::infinity();
-  double sum = 0;     ///< of exp(logit - max)
+  double sum = 0;     ///< sum of exp(logit - max)
   double target = 0;  ///< the target's logit, once its part has passed
 
   /// `place` is the target's within this part, or outside [0, n).

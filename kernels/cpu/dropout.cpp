@@ -62,8 +62,8 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
   const auto apply = vectors ? vectors : portable.apply[type];
   const DropoutMask mask = dropout_mask(a.key, a.probability);
 
-  const int64_t ranges = (elements + task_elements - 1) / task_elements;  // of one sample
-  const int64_t group = std::max<int64_t>(1, task_elements / elements);   // samples of one task
+  const int64_t ranges = (elements + task_elements - 1) / task_elements;  // ranges in one sample
+  const int64_t group = std::max<int64_t>(1, task_elements / elements);   // samples in one task
   const int64_t groups = (samples + group - 1) / group;
   team(stream.traits().threads, groups * ranges, [&](int64_t task, int) {
     const int64_t first = task % ranges * task_elements;

@@ -69,7 +69,7 @@ class TokensById {
       : end_(reinterpret_cast<int64_t*>(workspace.data)), tokens_(end_ + V) {
     std::fill(end_, end_ + V, 0);
     for (int64_t n = 0; n < N; ++n) ++end_[ids[n]];
-    int64_t begin = 0;  // of each group, until its tokens push it to its end
+    int64_t begin = 0;  // start of each group; the next loop advances it to the group's end
     for (int64_t id = 0; id < V; ++id) begin += std::exchange(end_[id], begin);
     for (int64_t n = 0; n < N; ++n) tokens_[end_[ids[n]]++] = n;
   }

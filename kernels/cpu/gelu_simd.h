@@ -46,9 +46,9 @@ inline Vec polynomial(Vec x, const float (&coefficients)[n]) {
 }
 
 /// Near zero 1/2 + x q(x^2). Beyond, the tail e^(-x^2/2) t p(2t - 1) with t = 1 / (1 + 0.3 |x|):
-/// what is left of Mills' ratio is a smooth function of t. Both are Chebyshev interpolants, q to
-/// 1.4e-8 and p to 6e-8 of its value for every x, so the tail keeps its relative precision (but for
-/// the rounding of x^2 / 2) and cdf is within 7e-8, one ulp below 1.
+/// the remaining factor of Mills' ratio is a smooth function of t. Both are Chebyshev interpolants,
+/// q to 1.4e-8 and p to 6e-8 of its value for every x, so the tail keeps its relative precision
+/// (but for the rounding of x^2 / 2) and cdf is within 7e-8, one ulp below 1.
 inline Normal normal(Vec x) {
   constexpr float q[] = {0.398942292f,    -0.0664903745f,   0.00997350179f, -0.00118711544f,
                          0.000115039315f, -9.06247169e-06f, 4.7692788e-07f};

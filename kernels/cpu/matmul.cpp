@@ -38,7 +38,7 @@ bool is_dots(const Matmul& m) {
 /// tasks of `chunk` each.
 struct Operand {
   const Tensor& tensor;
-  int64_t distance, stride;  ///< of stored rows and of the batch
+  int64_t distance, stride;  ///< between stored rows; between matrices of the batch
   bool along_k;              ///< stored rows run along K
   int64_t count, chunk, panel;
   bool in_place;                           ///< its words are read where they are
@@ -73,8 +73,8 @@ struct Plan {
   int64_t per_word, steps, block_steps, k_blocks;
   int64_t group;  ///< products of the batch worked on together
   Operand a, b;
-  int64_t own_columns = 0;  ///< of b, that a worker packs for itself at a time, if it does
-  int64_t sums_words;       ///< of one worker: a block's sums, unless they can be kept in c
+  int64_t own_columns = 0;  ///< columns of b that a worker packs at a time; 0: b is packed once
+  int64_t sums_words;       ///< per worker; 0 if sums are kept in c
 
   Plan(const MatmulTable& table, const Matmul& args, const Device::Traits& traits)
       : table(table),

@@ -13,8 +13,8 @@ namespace {
 constexpr int tile_rows = Vec::lanes == 16 ? 12 : 6;
 constexpr int tile_vectors = 2;
 constexpr int tile_columns = tile_vectors * Vec::lanes;
-constexpr int steps_ahead = 14;    // of prefetching: 170 cycles, the L2 cache and most of the L3's
-constexpr int steps_of_line = 16;  // of a's words along K
+constexpr int steps_ahead = 14;    // prefetch distance: 170 cycles, L2 and most of L3 latency
+constexpr int steps_of_line = 16;  // steps along K in one cache line of a
 
 /// Words of an operand, from a row (column) and a step on.
 struct View {

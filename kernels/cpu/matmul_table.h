@@ -24,11 +24,11 @@ struct PackBlock {
 /// How the sums of a block become its c: c = activation(sums + bias), and pre_activation is the
 /// argument of the activation.
 struct Epilogue {
-  DType dtype;  ///< of the operands and the bias
+  DType dtype;  ///< dtype of the operands and the bias
   DType c_dtype;
   std::byte *c, *pre_activation;  ///< rows c_distance apart; pre_activation may be null
   int64_t c_distance;
-  const std::byte* bias;  ///< of the first column; may be null
+  const std::byte* bias;  ///< bias of the first column; may be null
   Activation activation;
 };
 
@@ -54,7 +54,7 @@ struct MultiplyBlock {
 };
 
 struct MatmulTable {
-  int64_t rows, columns;  ///< of c, held in registers: the widths of panels of a and of b
+  int64_t rows, columns;  ///< tile of c in registers; also the widths of panels of a and of b
   bool pairs;             ///< bf16 is multiplied in pairs
   void (*pack)(const PackBlock&);
   void (*multiply)(const MultiplyBlock&);

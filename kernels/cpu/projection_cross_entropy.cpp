@@ -94,7 +94,7 @@ class Run {
   Stream& stream_;
   const RowTable* table_;
   const Indices targets_;
-  OnlineLogSumExp* const sums_;  ///< of a block's rows
+  OnlineLogSumExp* const sums_;  ///< one per row of a block
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ struct Plan {
   bool columns = false;
   int64_t outputs = 0, runs = 0;  ///< extents of kept and reduced
   int64_t chunk_runs = 1;         ///< columns: runs in a chunk
-  int64_t chunks = 1;             ///< of each output's elements
+  int64_t chunks = 1;             ///< chunks per output
 
   Plan(const Shape& shape, uint32_t axes) {
     int64_t extents[Shape::max_rank], strides[Shape::max_rank], stride = shape.numel();

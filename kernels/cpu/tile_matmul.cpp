@@ -13,16 +13,16 @@ namespace {
 // also holds the block's sums (512 KiB). A panel of b is laid out where it is used: to write all of
 // them to memory and read them back would take longer.
 constexpr int64_t most_rows = 512, most_columns = 256, most_tiles = 8;
-constexpr int64_t slab_words = int64_t{4} << 20;  // of a: 16 MiB, or one block if K is so long
+constexpr int64_t slab_words = int64_t{4} << 20;  // slab of a: 16 MiB, or one block if K is so long
 
 /// Everything that follows from the shape alone, and so every bit of the result.
 struct Plan {
   const Matmul m;
   int threads;
   int64_t tiles, slice, slices;  ///< along K
-  int64_t rows, columns, slab;   ///< of a block; rows of a held at a time
+  int64_t rows, columns, slab;   ///< rows and columns of a block; rows of a slab of a
   int64_t group;                 ///< products of the batch worked on together
-  int64_t a_words, sums_words;   ///< of a product's slab; of a worker
+  int64_t a_words, sums_words;   ///< per product: its slab of a; per worker: its sums
 
   Plan(const Matmul& args, const Device::Traits& traits)
       : m(canonical(args)),

@@ -12,10 +12,11 @@
 // reads as 0.
 namespace zg::cpu {
 
-constexpr int64_t tile_side = 16;             ///< rows, and columns of 32-bit words
-constexpr int64_t tile_depth = 32;            ///< elements along K of a tile of a or b
-constexpr int64_t tile_words = 256;           ///< 32-bit words of a tile
-constexpr int64_t tile_pair = 2 * tile_side;  ///< of c: rows and columns of sums in registers
+constexpr int64_t tile_side = 16;    ///< rows, and columns of 32-bit words
+constexpr int64_t tile_depth = 32;   ///< elements along K of a tile of a or b
+constexpr int64_t tile_words = 256;  ///< 32-bit words of a tile
+/// Rows, and columns, of c whose sums are in registers
+constexpr int64_t tile_pair = 2 * tile_side;
 
 /// A matrix of bf16 as it is stored.
 struct Stored {
@@ -33,8 +34,8 @@ struct TilesOfRows {
 
 /// One block of c. K is cut into slices of `slice` tiles; the last slice may have fewer.
 struct TileMultiply {
-  const float* a;  ///< of each slice: the slab's row tiles, `a_tiles` of them, with this block's...
-  int64_t a_tiles, a_first;  ///< ...from the row tile a_first on
+  const float* a;            ///< each slice has `a_tiles` row tiles of the slab;
+  int64_t a_tiles, a_first;  ///< this block's row tiles begin at a_first
   Stored b;                  ///< from the block's first column on
   int64_t rows, columns, depth, slice;
   float* panel;  ///< scratch: a slice of b's columns that sums in registers take, 2 * slice tiles

@@ -8,7 +8,7 @@ namespace zg::cuda {
 namespace {
 
 constexpr int threads = 256, width = 4;
-constexpr int block_elements = threads * width;  // of one tensor
+constexpr int block_elements = threads * width;  // a block updates elements of one tensor
 
 /// A tensor of a launch.
 struct Entry {
@@ -17,8 +17,8 @@ struct Entry {
   int64_t n;
   uint64_t name;
   int64_t first;
-  float l2, keep;        // its weight decay, as AdamConstants have it
-  uint32_t first_block;  // of the launch's that update it
+  float l2, keep;        // weight decay, as in AdamConstants
+  uint32_t first_block;  // first block of the launch that updates this tensor
   bool by_width;         // its elements may be taken `width` at once
 };
 

@@ -72,7 +72,7 @@ struct Owner {
   Places<width> places;
   int group, steps;
   int64_t t0;   ///< the warp's first query
-  float slope;  ///< of ALiBi
+  float slope;  ///< ALiBi slope
   Products<1, keys_of_step> scores = {};
   Products<1, width> out = {};
   uint32_t weights[keys_of_step / 16][4];

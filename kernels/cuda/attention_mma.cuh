@@ -192,9 +192,9 @@ __device__ inline float row_max(float x) {
 /// unscaled products of rows until the exponential, which is a power of two.
 template <int tiles>
 struct OnlineSoftmax {
-  float factor;                         ///< of a score, to the power of two
+  float factor;                         ///< converts a score to an exponent of two
   float best[tiles][2], sum[tiles][2];  ///< sums of the lane's keys; lanes join at the end
-  float before[tiles][2];               ///< what the sums before the last step have to be scaled by
+  float before[tiles][2];               ///< factor that rescales the sums from before the last step
 
   __device__ explicit OnlineSoftmax(float to_power) : factor(to_power) {
 #pragma unroll

@@ -12,8 +12,8 @@ constexpr int warps = 8, threads = lanes * warps;
 /// Shared memory for `rows` rows a warp of up to `chunks` * 32 columns.
 template <int rows, int chunks>
 struct Memory {
-  static constexpr int own_rows = warps * rows;  // of the block
-  static constexpr int width = lanes * chunks;   // of a row, zeros behind its end
+  static constexpr int own_rows = warps * rows;  // rows of the block
+  static constexpr int width = lanes * chunks;   // columns of a row; zero-padded
   static constexpr int tile_width = width + 1;   // lanes read different banks
   static constexpr int tile_size = lanes * tile_width;
   static constexpr int own_size = own_rows * width;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t part
         const float now = warp_max(score > best[r] || score != score ? score : best[r]);
         const float weight = visible ? expf(score - now) : 0.0f, before = expf(best[r] - now);
         best[r] = now;
-        sum[r] = sum[r] * before + weight;  // of the lane; lanes join at the end
+        sum[r] = sum[r] * before + weight;  // this lane's sum; lanes are added at the end
 #pragma unroll
         for (int c = 0; c < chunks; ++c) out[r][c] *= before;
         weights[r * lanes + lane] = visible ? weight * dropout_factor(s, at, t + r, j) : 0.0f;

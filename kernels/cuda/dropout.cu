@@ -5,7 +5,7 @@
 namespace zg::cuda {
 namespace {
 
-constexpr int threads = 256, words = 4;  // of one Philox block
+constexpr int threads = 256, words = 4;  // `words` words in one Philox block
 
 /// A thread makes the four elements of one counter: the mask of the CPU, element for element.
 template <class T>

@@ -100,7 +100,7 @@ void embedding_backward(const EmbeddingBackward& a, Workspace, Stream& stream) {
   visit_floating(a.dy.dtype(), [&]<class T>(T) {
     const T* dy = a.dy.data<T>();
     if (a.dweight) {
-      fill_zero(a.dweight, stream);  // of ids that no token has
+      fill_zero(a.dweight, stream);  // ids without tokens get zero
       visit_index(a.ids.dtype(), [&]<class Id>(Id) {
         launch("embedding_backward", sum_rows_by_id<T, Id>,
                {dim3(rows, blocks_for(C, threads).x), dim3(threads)}, stream,

@@ -9,7 +9,7 @@ namespace zg::cuda {
 namespace {
 
 constexpr int kept = 4;        // vectors of a row that a thread keeps
-constexpr int wide_warps = 8;  // of a row of many columns
+constexpr int wide_warps = 8;  // warps for a row of many columns
 constexpr int warps_of_block = 8;
 
 /// The columns of a thread: vectors of V, each `threads` vectors after the last.

@@ -7,8 +7,8 @@
 namespace zg::cuda {
 namespace {
 
-constexpr int tile = 64, depth = 16;  // of c, and of a step along K
-constexpr int per_thread = 4;         // rows and columns of c
+constexpr int tile = 64, depth = 16;  // rows and columns of c in a tile; K elements in a step
+constexpr int per_thread = 4;         // rows and columns of c per thread
 constexpr int side = tile / per_thread, threads = side * side;
 
 /// Brings [tile, depth] of an operand to shared memory, zeros beyond its edges. Threads run along

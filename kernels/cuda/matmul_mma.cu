@@ -23,7 +23,7 @@ struct Part {
   const T* data;  // where the thread's first piece begins in the step after the last
   int64_t distance;
   int row, column;
-  int64_t rows_left, columns_left;  // of the operand, from the thread's on
+  int64_t rows_left, columns_left;  // from the thread's first element to the operand's end
   bool aligned;
 
   __device__ Part(const Operand& from, int64_t item, int64_t first, int64_t extent, int64_t K)

@@ -7,7 +7,7 @@
 // Rows of C elements for a team of `warps` warps: what softmax and cross-entropy have in common.
 namespace zg::cuda {
 
-inline constexpr int row_warps = 8;         // of a block
+inline constexpr int row_warps = 8;         // warps in a block
 inline constexpr int64_t short_row = 1024;  // up to here a warp has a row to itself
 
 /// The row of this thread's team and the thread's place in it; absent behind the last row.

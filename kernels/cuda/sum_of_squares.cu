@@ -6,7 +6,7 @@ namespace {
 
 constexpr int threads = 256, granule = SumOfSquares::granule, limbs = SumOfSquares::limb_count;
 constexpr int64_t most_blocks = 528;  // four for each multiprocessor of an H200
-using Limb = unsigned long long;      // what atomicAdd takes; wraps as int64 does
+using Limb = unsigned long long;      // the type that atomicAdd takes; wraps as int64 does
 
 /// Adds a finite value >= 0 exactly, as zg::cpu does: 53 bits at any place touch three limbs.
 __device__ inline void add(Limb* total, double value) {

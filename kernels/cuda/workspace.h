@@ -12,8 +12,8 @@ namespace zg::cuda {
 
 /// How a norm's backward pass cuts N rows of C: by shape alone, so its sums have one order.
 struct NormBlocks {
-  int64_t rows;    ///< of a block
-  int64_t blocks;  ///< each leaves its sums over rows for dgamma and dbeta
+  int64_t rows;    ///< rows in a block
+  int64_t blocks;  ///< each writes its partial sums for dgamma and dbeta
   explicit NormBlocks(int64_t N);
 };
 int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
@@ -24,7 +24,7 @@ int64_t workspace_bytes(const Reduce&, const Device::Traits&);
 /// The log-sum-exp of a row whose chunks come one by one. Milakov, Gimelshein 2018,
 /// arXiv:1805.02867, algorithm 3.
 struct OnlineLogSum {
-  float max, sum;  ///< of exp(logit - max)
+  float max, sum;  ///< running maximum, and sum of exp(logit - max)
   float target;    ///< the target's logit, once its chunk has passed
 };
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);

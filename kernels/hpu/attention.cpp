@@ -64,7 +64,7 @@ void attention_forward(const AttentionForward& a, Workspace, Stream& stream) {
 
 void attention_backward(const AttentionBackward& a, Workspace workspace, Stream& stream) {
   const AttentionShape& s = a.shape;
-  constexpr int64_t rows = 8;  // of a work-group of attention_dot_rows
+  constexpr int64_t rows = 8;  // rows per work-group of attention_dot_rows
   std::byte* const row_dots = workspace.data;
   std::byte* const dout = begin_of(a.dout, s.out);
   launch(stream, module("attention", a.q.dtype()), "attention_dot_rows",

@@ -6,7 +6,7 @@
 namespace zg::hpu {
 
 void dropout(const Dropout& a, Workspace, Stream& stream) {
-  constexpr int64_t words = 4;  // of one Philox block
+  constexpr int64_t words = 4;  // in one Philox block
   const int64_t samples = a.x.extent(0);
   if (a.x.numel() == 0) return;
   const int64_t elements = a.x.numel() / samples;

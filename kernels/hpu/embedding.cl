@@ -1,6 +1,6 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
-#define COLUMNS 128  // of a work-group: neighbours of one row
+#define COLUMNS 128  // columns per work-group, adjacent in one row
 #define column_kernel kernel_of(COLUMNS)
 #define column_index() ((long)get_group_id(1) * COLUMNS + (long)get_local_id(0))
 

@@ -65,7 +65,7 @@ kernel_of(ITEMS) void matmul(factor_parameters, result_parameters) {
 
 #else
 
-#define ROWS 8  // of a sub-group; a work-item has 4 columns of them, 16 apart
+#define ROWS 8  // rows per sub-group; a work-item computes 4 of their columns, 16 apart
 #define ITEMS (TILE / ROWS * ZG_SUB_GROUPS)
 #define A_PANEL (DEPTH + 1)
 #define B_PANEL (TILE + 1)

@@ -5,7 +5,7 @@
 
 static inline float team_sum(float x, __local float* parts, uint team) {
   const uint i = get_local_id(0), place = i % team;
-  barrier(CLK_LOCAL_MEM_FENCE);  // what was there before has been read
+  barrier(CLK_LOCAL_MEM_FENCE);  // all have read the results of an earlier call
   parts[i] = x;
   for (uint half_size = team / 2; half_size > 0; half_size /= 2) {
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -10,7 +10,7 @@ namespace {
 /// How N rows of C are shared out: a work-item has a few elements of a row.
 struct Rows {
   int64_t N, C;
-  uint32_t team;  ///< of work-items; a power of two that divides a group
+  uint32_t team;  ///< work-items per row; a power of two that divides a group
   Groups groups;
 
   explicit Rows(const Tensor& x) : N(0), C(x.extent(-1)) {

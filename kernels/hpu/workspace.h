@@ -13,8 +13,8 @@ namespace zg::hpu {
 
 /// How a norm's backward pass cuts N rows: by shape alone, so its sums have one order.
 struct NormParts {
-  int64_t rows;   ///< of a part
-  int64_t parts;  ///< each leaves its sums over rows for dgamma and dbeta
+  int64_t rows;   ///< rows in a part
+  int64_t parts;  ///< each writes its partial sums for dgamma and dbeta
   explicit NormParts(int64_t N);
 };
 int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);

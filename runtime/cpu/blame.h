@@ -10,7 +10,7 @@ namespace zg::cpu {
 /// The activity of a rank while another rank waits, perhaps for too long.
 struct Doing {
   std::vector<int> awaits = {};  ///< ranks, by their numbers among all; empty: its own code
-  const char* verb = "arrive";   ///< what they are to do
+  const char* verb = "arrive";   ///< "arrive" or another action that it expects from them
   std::string place = {};        ///< where it waits for them
   std::chrono::steady_clock::time_point alive{};  ///< when it last went on
 };

@@ -14,7 +14,7 @@ namespace zg::cpu {
 /// of depth() slots is a request under way or free. For one thread at a time.
 class BlockIo {
  public:
-  static constexpr int64_t block = 4096;  ///< what O_DIRECT aligns to
+  static constexpr int64_t block = 4096;  ///< alignment that O_DIRECT requires
 
   struct Request {
     int64_t offset;     ///< a multiple of `block`

@@ -16,8 +16,8 @@ struct Call {
   DType dtype{};
   int64_t count = 0;
   std::string name = {};
-  int root = -1;             // of a broadcast: its number among all ranks
-  Tensor input = {};         // what peers read
+  int root = -1;             // broadcast only: the root's rank among all ranks
+  Tensor input = {};         // the tensor that peers read
   std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024 elements)"
   bool agrees(const Call& other) const;
 };
@@ -30,10 +30,10 @@ struct Job {
   Communicator::Combine combine = nullptr;
   bool fresh = false;
   bool by_library = false;  ///< a reduce_scatter whose order is the library's
-  Tensor window;            ///< of a reduce_scatter on accelerators: where pieces of peers may lie
-  int root = -1;            ///< of a broadcast: its number in the group
-  int64_t bytes = 0;        ///< that peers send here
-  int64_t queued_ns = 0;    ///< by the trace's clock
+  Tensor window;      ///< reduce_scatter on accelerators only: memory that receives peers' slices
+  int root = -1;      ///< broadcast only: the root's rank in the group
+  int64_t bytes = 0;  ///< bytes that peers send to this rank
+  int64_t queued_ns = 0;              ///< by the trace's clock
   std::shared_ptr<Trace> trace = {};  ///< where its span goes; null: nowhere
   bool finished = false;
 };

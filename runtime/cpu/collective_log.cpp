@@ -12,9 +12,10 @@
 namespace zg::cpu {
 namespace {
 
-constexpr int64_t shown = 64;  // what one wants to read
-constexpr int64_t ahead = 16;  // of them, at most, those that wait behind the one under way
-constexpr int64_t kept = 512;  // a rank may queue many ahead: the one under way must not be lost
+constexpr int64_t shown = 64;  // lines printed after a failure
+constexpr int64_t ahead = 16;  // of these, at most this many wait behind the running one
+// entries; a rank may queue many, and must not overwrite the running one
+constexpr int64_t kept = 512;
 
 // mpirun reads 4096 bytes at a time and mixes those of several ranks. So text is written in chunks
 // that end with a line, each after the one before was read: this keeps lines whole.

@@ -76,9 +76,9 @@ class HostMemory final : public ArenaMemory {
     madvise(base_, static_cast<size_t>(capacity_), MADV_HUGEPAGE);  // a refusal only costs speed
   }
 
-  // Under a limit only what is used may be mapped. Each arena takes a range far from where the
-  // system puts other mappings, marks it by mapping its first step, and maps the rest as it grows:
-  // what lies there already is never replaced.
+  // Under a memory limit only used bytes may be mapped. Each arena takes an address range far from
+  // where the system puts other mappings, reserves it by mapping its first step, and maps the rest
+  // as it grows. Existing mappings are never replaced.
   void claim() {
     constexpr int64_t first = int64_t{1} << 36, last = int64_t{1} << 46;
     for (int64_t address = first; address + capacity_ <= last; address += capacity_) {

@@ -19,8 +19,8 @@ namespace {
 /// their 8 KiB a thread are given only to those who ask (Linux 5.16, arch_prctl).
 bool has_amx() {
   constexpr unsigned bf16_bit = 1u << 22, tile_bit = 1u << 24;  // leaf 7, edx
-  constexpr unsigned state_bits = 1u << 17 | 1u << 18;          // of xcr0: tile config and data
-  constexpr int request_permission = 0x1023, tile_data = 18;    // ARCH_REQ_XCOMP_PERM
+  constexpr unsigned state_bits = 1u << 17 | 1u << 18;        // in xcr0: tile config and tile data
+  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & bf16_bit) || !(d & tile_bit)) return false;
   unsigned low = 0, high = 0;

@@ -51,7 +51,7 @@ struct Notice {
   int64_t sequence = 0;
   int64_t step = 0;
   int64_t count = 0;  ///< elements; of a new group: the number that is free; of an answer: ms
-  int root = -1;      ///< of a broadcast
+  int root = -1;      ///< broadcast only
   Collective op{};
   DType dtype{};
   char text[1000] = {};  ///< the tensor's or group's name, what failed, or what a rank does

@@ -145,7 +145,7 @@ void MpiWorld::leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcep
          ranks_of(*group, group->others));
     std::erase(groups_, group);
     ended_groups_.insert(group->number);
-  } catch (...) {  // of an MPI that does not send any more; peers will miss this rank
+  } catch (...) {  // MPI cannot send any more; peers will miss this rank
     return;
   }
 }

@@ -104,7 +104,7 @@ class MpiWorld {
   void late(Lock& lock, Meeting& meeting, Clock::time_point now);
   void late_carried(Lock& lock, Meeting& meeting, Clock::time_point now);
   bool soon_killed(Clock::time_point now);
-  Doing doing();  ///< of this rank
+  Doing doing();  ///< the activity of this rank
 
   void receive(Peer& from);
   void take_notices();
@@ -146,7 +146,7 @@ class MpiWorld {
   int64_t next_number_ = 1;
   std::set<int64_t> ended_groups_;
   std::map<std::pair<int64_t, int>, std::deque<int64_t>> founding_;  // by hash and rank
-  std::vector<std::pair<int, Notice>> early_;  // of groups that are not made here yet
+  std::vector<std::pair<int, Notice>> early_;  // for groups that are not made yet
   std::list<Meeting*> waiting_;                // the last of them polls
   std::list<Outgoing> outgoing_;
   int64_t questions_ = 0;

@@ -21,7 +21,7 @@ namespace zg::cpu {
 /// has finished all earlier work, and is done once its results are there.
 class QueuedCommunicator : public Communicator {
  public:
-  using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< of all groups of a rank
+  using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< shared by a rank's groups
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -69,7 +69,7 @@ class QueuedCommunicator : public Communicator {
     return carrier_ && job.output && job.output.device().type() == device_.type();
   }
   void work();  ///< until stop(), or until run() or watch() throws
-  void stop();  ///< what is queued is run before
+  void stop();  ///< runs all queued jobs first
   /// Those members as numbers among all ranks.
   Members members_of(std::span<const int> members, const std::string& name) const;
 
@@ -78,7 +78,7 @@ class QueuedCommunicator : public Communicator {
   const StepNumber step_;
   const std::shared_ptr<CollectiveLog> log_;
   const Device device_;
-  const std::unique_ptr<Stream> stream_;  ///< what run() moves and adds goes here
+  const std::unique_ptr<Stream> stream_;  ///< copies and additions of run() are launched here
   std::unique_ptr<Carrier> carrier_;      ///< null: run() moves all data itself
   std::string transport_;
   std::mutex mutex_;

@@ -73,8 +73,8 @@ class SwapFile {
   /// The blocks of a job that one request reads or writes.
   struct Part {
     int64_t first, last;  // blocks of the file
-    int64_t begin, end;   // of their bytes, what the job asks for
-    std::byte* memory;    // of byte `begin`
+    int64_t begin, end;   // byte range that the job asks for, within those blocks
+    std::byte* memory;    // address of byte `begin`
     bool writes;
 
     int64_t bytes() const { return end - begin; }
@@ -111,9 +111,9 @@ class SwapFile {
   // The worker alone uses these.
   std::vector<Slot> slots_;
   int busy_ = 0;
-  std::deque<int> missing_;  // of each call from done_ + 1 on: what keeps it from being done
+  std::deque<int> missing_;  // unfinished requests of call done_ + 1 + index
   std::deque<Traced> traced_;
-  int64_t last_end_ns_ = 0;  // of the last span
+  int64_t last_end_ns_ = 0;  // end of the last traced span
 
   std::mutex mutex_;
   std::condition_variable changed_;

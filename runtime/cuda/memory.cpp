@@ -61,7 +61,7 @@ class DeviceMemory final : public ArenaMemory {
   const int index_;
   CUdeviceptr address_ = 0;
   int64_t capacity_ = 0, held_ = 0;
-  std::vector<CUmemAccessDesc> access_;  // of every device that can: its ranks read their peers'
+  std::vector<CUmemAccessDesc> access_;  // for every device that can read this memory
   std::vector<CUmemGenericAllocationHandle> parts_;
 };
 

@@ -35,7 +35,7 @@ class KernelTimes {
   uint64_t mask_ = 0;
   std::vector<ze_event_pool_handle_t> pools_;
   std::vector<ze_event_handle_t> events_;
-  std::vector<std::string> kernels_;  // of the first events, in the order of their launches
+  std::vector<std::string> kernels_;  // kernel names of the first events, in launch order
 };
 
 }  // namespace zg::hpu

@@ -14,7 +14,7 @@ struct Features {
   std::vector<int> sub_groups;       ///< work-items that the device runs in step
   bool rounded_divide_sqrt = false;  ///< as in IEEE 754: AdamW then gives the bits of the CPU
   int64_t memory_bytes = 0;
-  int64_t local_bytes = 0;  ///< of a work-group
+  int64_t local_bytes = 0;  ///< shared local memory of one work-group
 };
 const Features& features_of(int index);
 

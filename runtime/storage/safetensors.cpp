@@ -175,7 +175,7 @@ struct SafetensorsWriterState {
   File file;
   std::string header_checksum;
   size_t next = 0;
-  int64_t next_bytes = 0;  // of that entry, written so far
+  int64_t next_bytes = 0;  // bytes of entries[next] written so far
   bool finished = false;
 };
 

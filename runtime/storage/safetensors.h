@@ -66,7 +66,7 @@ class ZG_API SafetensorsWriter {
 
   void write(std::span<const std::byte> bytes);  ///< FileError when the size is not the entry's
   void write_floats(std::span<const float> values);
-  void write_part(std::span<const std::byte> bytes);  ///< of an entry, whose parts come in order
+  void write_part(std::span<const std::byte> bytes);  ///< next bytes of an entry
   const std::string& header_checksum() const;         ///< as the reader's
   void finish();  ///< fsyncs, gives the file its name and makes that durable
 

@@ -30,7 +30,7 @@ class ZG_API SafetensorsFolder {
 
   std::string path_;
   std::map<std::string, SafetensorsReader> files_;
-  std::map<std::string, const SafetensorsReader*> place_of_;  // of tensors
+  std::map<std::string, const SafetensorsReader*> place_of_;  // by tensor name
 };
 
 /// weight_map of an index: tensor to file. FileError; `path` is for it.

@@ -42,7 +42,7 @@ class ZG_API TensorBoardWriter {
 
   std::string path_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-  int64_t whole_bytes_ = 0;  // of whole records
+  int64_t whole_bytes_ = 0;  // size of all complete records
 };
 
 /// The bytes as a TFRecord.

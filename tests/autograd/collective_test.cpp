@@ -181,7 +181,7 @@ class CopyingStore final : public ActivationStore {
 
 struct Gathering {
   int64_t live, calls;
-  std::vector<double> gradient;  // of the weight
+  std::vector<double> gradient;  // gradient of the weight
   bool operator==(const Gathering&) const = default;
 };
 

@@ -12,7 +12,7 @@ struct Operation {
   const char* name;
   Var (*op)(const Var&);
   double (*value)(double);
-  double low;  // of the inputs, up to 3
+  double low;  // inputs are in [low, 3]
 };
 
 double sigmoid_of(double x) { return 1.0 / (1.0 + std::exp(-x)); }

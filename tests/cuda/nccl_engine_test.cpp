@@ -20,7 +20,7 @@ namespace {
 struct Outcome {
   std::string hash;
   std::vector<double> losses;
-  std::vector<MemoryTracker::Row> memory;  // of rank 0
+  std::vector<MemoryTracker::Row> memory;  // from rank 0
 };
 
 constexpr int micro_batches = 8, steps = 2;

@@ -38,7 +38,7 @@ __global__ void different_operations(float* out) {
 }
 
 __global__ void barrier_short_of_threads(float* out) {
-  zg::emulator::named_barrier(1, 64);  // of a block of 32
+  zg::emulator::named_barrier(1, 64);  // the block has 32 threads
   out[threadIdx.x] = 0.0f;
 }
 
@@ -50,7 +50,7 @@ __global__ void past_a_tensor(float* out) { out[64 + threadIdx.x] = 0.0f; }
 
 __global__ void past_shared_memory(float* out) {
   auto* shared = reinterpret_cast<float*>(zg::emulator::current->block->shared);
-  shared[threadIdx.x + 1] = 1.0f;  // of 32
+  shared[threadIdx.x + 1] = 1.0f;  // shared memory holds 32 floats
   out[threadIdx.x] = shared[threadIdx.x];
 }
 

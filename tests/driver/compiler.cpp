@@ -112,7 +112,7 @@ struct TemporaryFolder {
   explicit TemporaryFolder(const fs::path& parent) {
     static std::atomic<int> made = 0;
     path = parent / ("new." + std::to_string(getpid()) + "." + std::to_string(made++));
-    fs::remove_all(path);  // of a killed process with the same id
+    fs::remove_all(path);  // a killed process with the same id may have left it
     fs::create_directory(path);
   }
   ~TemporaryFolder() {

@@ -41,7 +41,7 @@ struct PendingProduct {
   uint32_t a[4];
   uint64_t described_a, b;
   unsigned commit;
-  std::vector<float> before;  ///< what d held, if this is the first product that adds to it
+  std::vector<float> before;  ///< contents of d before the first product that accumulates into it
 };
 
 /// One CUDA thread.

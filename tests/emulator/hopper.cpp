@@ -12,7 +12,7 @@ namespace {
 
 /// The eight bytes of a barrier.
 struct Phase {
-  uint16_t arrivals, missing;  ///< of each phase; of the current phase
+  uint16_t arrivals, missing;  ///< arrivals per phase; arrivals still missing in the current phase
   int32_t bytes : 31;          ///< expected and not yet arrived
   uint32_t parity : 1;
 };

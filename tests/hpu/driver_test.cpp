@@ -99,7 +99,7 @@ TEST_CASE("a module comes back from its native code, and from nothing else") {
   int* const out = static_cast<int*>(l0.allocate(count * sizeof(int)));
   launch(l0, l0.kernel(again, "fill"), 1, count, out, 9);
   CHECK(l0.download(out, count) == std::vector<int>(count, 9));
-  native[3] ^= 1;  // of another driver
+  native[3] ^= 1;  // looks like a binary of another driver
   ze_module_handle_t other = nullptr;
   CHECK(zeModuleCreate(l0.context, l0.device, &description, &other, nullptr) ==
         ZE_RESULT_ERROR_INVALID_NATIVE_BINARY);

@@ -27,10 +27,10 @@ class LevelZero {
   LevelZero(const LevelZero&) = delete;
   LevelZero& operator=(const LevelZero&) = delete;
 
-  void* allocate(size_t bytes);       ///< of the device
-  void* allocate_host(size_t bytes);  ///< both until the end
+  void* allocate(size_t bytes);       ///< device memory; lives as long as this object
+  void* allocate_host(size_t bytes);  ///< host memory; lives as long as this object
   void barrier();
-  void wait();  ///< until all that was appended is done
+  void wait();  ///< waits until all appended commands have finished
   void copy(void* to, const void* from, size_t bytes);
 
   template <class T>

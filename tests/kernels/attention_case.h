@@ -11,7 +11,7 @@
 // Attention by its definition, in double and with whole matrices, and what kernels may differ by.
 namespace zg::testing {
 
-inline constexpr double untouched = 7.0;  // what outputs hold before a kernel writes them
+inline constexpr double untouched = 7.0;  // value of outputs before a kernel writes them
 
 /// fused, by_head: q, k, v are parts of one [B, T, 3C], gradients too; of each head in by_head.
 /// cache: k, v [B, H, capacity, D].

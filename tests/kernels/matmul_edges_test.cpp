@@ -57,7 +57,7 @@ TEST_CASE("matmul of bf16 is exact on integers at every edge of a tile and of a 
   for (const auto& [M, N, K] : sizes) {
     const int64_t ldc = N + 3;
     std::vector<float> expected = product(M, N, K, ldc);
-    for (int64_t i = 0; i < M; ++i)  // what lies between rows of c is not touched
+    for (int64_t i = 0; i < M; ++i)  // the gaps between rows of c keep their value
       std::fill_n(expected.begin() + i * ldc + N, 3, 3.0f);
     for (const Device& device : devices)
       for (int form = 0; form < 4; ++form) {

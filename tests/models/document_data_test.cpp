@@ -142,7 +142,7 @@ TEST_CASE("an epoch takes every token of its documents once, in an order of its 
       if (ends) CHECK(std::binary_search(first_of.begin(), first_of.end(), follower));
       documents_in_order += ends && follower == token + 1;
     }
-    CHECK(documents_in_order < 20);  // of 230: in a shuffled order about one
+    CHECK(documents_in_order < 20);  // among 230 documents; a shuffled order gives about one
   }
   CHECK(epochs.size() == 3);
 

@@ -59,7 +59,7 @@ struct Setting {
 /// The results of training, assembled from all ranks.
 struct Training {
   std::vector<double> losses;
-  Values gradients;  // of the first step
+  Values gradients;  // after the first step
   Values weights;    // after the last one
   bool replicas_agree = true;
 };

@@ -193,7 +193,7 @@ TEST_CASE("dropout masks depend on seed, step and sample, not on how a batch is 
 
 namespace {
 
-std::vector<uint32_t> dropout_sites;  // of every mask, in the order of the calls
+std::vector<uint32_t> dropout_sites;  // site of every dropout mask, in the order of the calls
 Kernel<Dropout>::Function plain_dropout;
 Kernel<AttentionForward>::Function plain_attention;
 

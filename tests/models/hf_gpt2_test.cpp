@@ -181,7 +181,7 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
   refused("quantization_config", json::object());
   refused("pruned_heads", {{"0", {1}}});
   json config = fixture_json();
-  config["n_inner"] = 32;  // what it is anyway
+  config["n_inner"] = 32;  // equal to the default, 4 x width
   CHECK(hf_config(config.dump(), "c").config.width == 8);
   config["attn_pdrop"] = 0.0;
   CHECK(hf_config(config.dump(), "c").dropouts == "resid_pdrop, embd_pdrop and attn_pdrop");

@@ -15,7 +15,7 @@ namespace zg::testing {
 
 struct Ended {
   int status;
-  std::string text;  // of all processes, stdout and stderr
+  std::string text;  // stdout and stderr of all processes
 };
 
 /// Processes of this binary under mpirun: each runs the test case, one that is skipped otherwise.

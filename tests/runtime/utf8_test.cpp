@@ -30,7 +30,7 @@ TEST_CASE("the begin of a character at a text's end is waited for") {
     CHECK(unfinished_utf8("ab" + smile.substr(0, length)) == length);
   CHECK(unfinished_utf8("ab" + smile) == 0);
   CHECK(unfinished_utf8("ab") == 0);
-  CHECK(unfinished_utf8("\x80\x80\x80") == 0);  // of nothing
+  CHECK(unfinished_utf8("\x80\x80\x80") == 0);  // continuation bytes without a start
   CHECK(unfinished_utf8("\xed\xa0") == 0);      // never a character
   CHECK(unfinished_utf8("") == 0);
 }

@@ -263,7 +263,7 @@ class Matrix {
 
   const Command command_;
   ConfigRuns runs_;
-  Seen base_;  // of the run without the key and without flags that override it
+  Seen base_;  // result without the key and without flags that override it
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ void check_dump(const std::string& error) {
   for (const char* rank : {"rank 0/2", "rank 1/2"}) {
     CHECK(lines_with(error, std::string(rank) + " made ").size() == 1);
     const auto lines = lines_with(error, std::string(rank) + " collective #");
-    REQUIRE(lines.size() == 64);  // of more
+    REQUIRE(lines.size() == 64);  // the 64 last collectives of each rank
     CHECK(std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
       return contains(line, " elements), in step ") && contains(line, "; ms: queued ");
     }));

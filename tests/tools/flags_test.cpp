@@ -9,7 +9,7 @@ namespace {
 struct Refusal {
   const char* line;
   int status;
-  const char* part;  ///< of what stderr says
+  const char* part;  ///< expected text in stderr
 };
 
 void check_refusals(const std::vector<Refusal>& refusals) {

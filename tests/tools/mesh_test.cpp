@@ -73,7 +73,7 @@ TEST_CASE("data and pipeline axes, schedules and stages change no bit") {
 
 TEST_CASE("tensor ranks, with sequences shared or not, lose what one rank does") {
   const auto check = [](const std::string& flags, double most) {
-    const std::string adder = run + "--data adder --steps 20 ";  // of an even block size
+    const std::string adder = run + "--data adder --steps 20 ";  // its block size is even
     const Curve one = curve_of(adder + flags);
     for (const char* share :
          {"--ranks 2 --tensor-parallel 2", "--ranks 4 --tensor-parallel 4",

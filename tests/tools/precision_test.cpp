@@ -142,7 +142,7 @@ TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the un
 TEST_CASE("presets are saved, resumed, evaluated and sampled as what they are") {
   struct Case {
     const char* precision;
-    int bytes;  ///< of values, sums, moments and masters, a parameter
+    int bytes;  ///< per parameter: parameter, gradient accumulator, moments and master weight
   };
   std::set<std::string> hashes;
   for (const Case& one : {Case{"deepspeed", 18},

@@ -112,7 +112,8 @@ TEST_CASE("what a full disk cannot take costs that checkpoint alone") {
   CHECK(zerograd("verify " + save + "/step_2").status == 0);
   CHECK(zerograd("verify " + save + "/step_4").status == 0);
   fs::remove_all(save);
-  disk.resize(each * 7 / 2 / page * page);  // of three one goes before the fourth comes
+  // Room for three checkpoints: retention removes one before the fourth save
+  disk.resize(each * 7 / 2 / page * page);
   const Outcome best = zerograd(run + "1");
   CAPTURE(best.error);
   CHECK(best.status == 0);

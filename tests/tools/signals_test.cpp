@@ -80,7 +80,7 @@ TEST_CASE(
   struct Case {
     int micro_batches;  // enough for a step of a few tenths of a second
     std::string flags;
-    double share = 0.0;  // of a step's time that passes before the signal
+    double share = 0.0;  // fraction of the step's time that passes before the signal
   };
   for (const auto& [micro_batches, flags, share] :
        {Case{1500, ""}, Case{700, "--precision f16 --cpu-offload --offload-activations host "},

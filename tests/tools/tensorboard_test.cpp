@@ -28,7 +28,7 @@ class Bytes {
   T fixed() {
     T value{};
     const std::string taken = take(sizeof value);
-    std::memcpy(&value, taken.data(), sizeof value);  // of a little-endian machine
+    std::memcpy(&value, taken.data(), sizeof value);  // assumes a little-endian machine
     return value;
   }
   uint64_t varint() {

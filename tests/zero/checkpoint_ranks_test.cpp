@@ -18,7 +18,7 @@ using zero::Engine;
 
 namespace {
 
-constexpr int micro_batches = 12;  // of a step: what 1, 2, 3 and 4 ranks divide
+constexpr int micro_batches = 12;  // per step; divisible by 1, 2, 3 and 4 ranks
 constexpr int last = 5;
 
 struct Layout {

@@ -88,7 +88,7 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
       }
       Engine resumed(toy.store, Device::cpu(),
                      {.compute = compute, .loss_scaling = scaling, .seed = 99});
-      train_step(resumed, 77);  // what it held before is of no account
+      train_step(resumed, 77);  // loading must replace these values
       const CheckpointInfo info = zero::load_checkpoint(folder.path(), resumed);
       CHECK(info.steps == resumed.steps());
       CHECK(info.skipped == (cut > 2 ? 1 : 0));

@@ -111,7 +111,7 @@ TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of ze
     CHECK(zero::damages_of(directory + "/step_0").empty());
     const Toy toy;
     Engine engine(toy.store, Device::cpu(), {.seed = 5});
-    train_step(engine, 3);  // what it held before is of no account
+    train_step(engine, 3);  // loading must replace these values
     const zero::CheckpointInfo info = zero::load_checkpoint(directory, engine);
     CHECK(info.steps == 0);
     CHECK(info.config_json == R"({"lr":0.25})");

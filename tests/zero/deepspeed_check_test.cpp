@@ -191,7 +191,7 @@ TEST_CASE(
     }
   };
   const std::string structure = "{}[]:,\"'";
-  std::vector<size_t> places;  // of structure
+  std::vector<size_t> places;  // positions of structural characters in `whole`
   for (size_t i = 0; i < whole.size(); ++i)
     if (structure.find(whole[i]) != std::string::npos) places.push_back(i);
   for (size_t i = 0; i < whole.size(); i += 5) expect(whole.substr(0, i));

@@ -34,7 +34,7 @@ StepResult step(Engine& engine, const Gradients& gradients) {
 struct Trained {
   std::string hash;
   std::vector<double> losses, scales;
-  std::vector<std::string> bad_tensors;  ///< of each step; empty where it was taken
+  std::vector<std::string> bad_tensors;  ///< one entry for each step; empty if the step was applied
   int64_t skipped = 0;
   bool operator==(const Trained&) const = default;
 };

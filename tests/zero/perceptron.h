@@ -79,7 +79,7 @@ struct Outcome {
   zero::TrainingEnd end;
   bool resumed = false;
   zero::TrainerPosition position;
-  std::vector<double> losses;  // of rank 0
+  std::vector<double> losses;  // recorded by rank 0
 };
 
 inline Program program_of(const Job& job, Outcome& outcome) {

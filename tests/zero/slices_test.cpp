@@ -38,7 +38,7 @@ TEST_CASE("what two parts of a parameter have in common is found, run by run") {
   for (int i = 0; i < 400; ++i) {
     const int64_t whole = std::uniform_int_distribution<int64_t>(1, 60)(random);
     const Slice a = random_slice(random, whole), b = random_slice(random, whole);
-    std::map<int64_t, int64_t> place_in_b;  // of elements of the whole
+    std::map<int64_t, int64_t> place_in_b;  // index in the whole to index in b
     for (int64_t j = 0; j < b.numel(); ++j) place_in_b[b.whole_index(j)] = j;
     const int64_t first = std::uniform_int_distribution<int64_t>(0, a.numel())(random);
     const int64_t last = std::uniform_int_distribution<int64_t>(first, a.numel())(random);

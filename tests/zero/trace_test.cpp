@@ -231,7 +231,7 @@ TEST_CASE("training has the same bits with and without a trace, and untraced ste
     CHECK(trace->is_empty() != traces);
     size_t updates = 0;
     for (const Trace::Span& span : trace->spans()) updates += span.name == "adam";
-    CHECK(updates == (traces ? 2 : 0));  // of one step, on two ranks
+    CHECK(updates == (traces ? 2 : 0));  // one step on two ranks
   }
   CHECK(hashes[0] == hashes[1]);
 }

@@ -92,7 +92,7 @@ TEST_CASE("a resumed trainer goes on with the same bits, also on other ranks") {
     CHECK(rest.hash == straight.hash);
     CHECK(rest.losses.size() == 5);
     CHECK(rest.position.samples == straight.position.samples);
-    options.accumulation = 2;  // of two ranks
+    options.accumulation = 2;  // 2 ranks need half the micro-batches per rank
     rest = run(
         {.world = 2, .engine = {.stage = 3}, .options = options, .resume = folder / "a/step_3"});
     CHECK(rest.hash == straight.hash);

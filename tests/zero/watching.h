@@ -15,7 +15,7 @@ class Watching final : public Communicator {
   struct Call {
     Collective kind;
     std::string name;
-    int64_t elements;  ///< of all ranks together
+    int64_t elements;  ///< total over all ranks
   };
   std::vector<Call> calls;
 

@@ -379,7 +379,7 @@ std::vector<Row> accelerate() {
       {in, "mixed_precision", choice, "\"no\"", honoured, "", "no|fp16|bf16"},
       {in, "num_machines", integer, "1", only, threads, "", 0, largest_count},
       {in, "machine_rank", integer, "0", only, threads, "", 0, largest_count},
-      {in, "main_process_ip", any, "null", inner},    // of several machines
+      {in, "main_process_ip", any, "null", inner},    // used with several machines only,
       {in, "main_process_port", any, "null", inner},  // which are refused
       {in, "rdzv_backend", text, "\"static\"", inner},
       {in, "same_network", boolean, "true", inner},
