@@ -14,8 +14,8 @@ using zero::Progress;
 /// "16,16,5000000". ConfigError.
 BatchRampup parse_rampup(const std::string& flag, const std::string& value);
 
-/// ConfigError where the steps do not end at the whole batch, or one of them is no whole number of
-/// micro-batches of every rank.
+/// ConfigError if the growing batch does not reach the full batch exactly, or if a batch size is
+/// not a multiple of micro-batch x ranks.
 void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size);
 
 }  // namespace zg::tools

@@ -10,9 +10,9 @@ namespace zg::tools {
 
 enum class Validates : uint8_t { no, yes };
 
-/// For a plan without --data, and for an import, which takes no step: as many samples as anybody
-/// asks for, all of token 0, with the vocabulary and block size of the flags or that the named
-/// model was published with. ConfigError when neither says them.
+/// Data for a plan without --data and for an import, which takes no step: an unlimited number of
+/// samples that contain only token 0. Vocabulary and block size come from the flags or from the
+/// published configuration of the named model. ConfigError when neither gives them.
 std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model,
                                                      Validates validates);
 

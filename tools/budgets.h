@@ -6,12 +6,12 @@
 
 namespace zg::tools {
 
-/// What becomes of a run where nothing is free for its file, before anything is allocated: the
-/// plan of its ranks on this machine beside what their drive has free.
+/// Whether the NVMe file of a run fits on its disk: the bytes that a plan of all ranks on this
+/// machine gives, and the free bytes of the disk.
 struct DriveBudget {
   int64_t ranks = 1;
-  int64_t needed = 0;  ///< of all of them; 0: nothing goes to a drive
-  int64_t free = 0;    ///< INT64_MAX where the file system does not say
+  int64_t needed = 0;  ///< all ranks together; 0: nothing is offloaded to the disk
+  int64_t free = 0;    ///< INT64_MAX if the file system does not report it
 
   bool suffices() const { return needed <= free; }
   std::string str()
@@ -19,11 +19,11 @@ struct DriveBudget {
 };
 DriveBudget drive_budget(const Run& run, const Needs& each);
 
-/// Before a run allocates or writes anything, by a plan of its first steps, or of its
-/// initialisation where it takes none: OutOfMemory when all ranks together need more threads,
-/// memory or addresses than this machine and its limits allow, or one more than --host-memory;
-/// FileError when the drive of --nvme-path has too little free. A cap of the device is left to the
-/// run, whose error lists what is there.
+/// Checks the limits before a run allocates or writes anything. The needs come from a plan of its
+/// first steps, or of its initialisation if it takes no steps. OutOfMemory when all ranks together
+/// need more threads, memory or addresses than this machine and its limits allow, or one rank needs
+/// more than --host-memory. FileError when the disk of --nvme-path has too little free space. A
+/// limit on device memory is not checked here: the run's own error lists the live memory.
 void check_budgets(const Run& run);
 
 }  // namespace zg::tools

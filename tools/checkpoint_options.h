@@ -7,8 +7,8 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/dtype.h"
 
-// What the subcommands that only touch files can be told. Each parse() is false after printing
-// help.
+// Options of the subcommands that only read and write files. Each parse() returns false after
+// printing help.
 namespace zg::tools {
 
 struct VerifyOptions {
@@ -16,7 +16,7 @@ struct VerifyOptions {
   std::string checkpoint;
 };
 
-/// A checkpoint to a file or, to split, a file to a checkpoint.
+/// Options to turn a checkpoint into one file or, with --split, a file into a checkpoint.
 struct ConsolidateOptions {
   Given given;
   std::string from, to;
@@ -29,8 +29,8 @@ struct ConsolidateOptions {
 struct ExportOptions {
   Given given;
   std::string checkpoint;
-  std::string hugging_face;  ///< a folder
-  std::string tokenizer;     ///< empty: the checkpoint's own
+  std::string hugging_face;  ///< path of a folder
+  std::string tokenizer;     ///< empty: the tokenizer stored in the checkpoint
   ModelOptions model;
 };
 

@@ -11,23 +11,24 @@ namespace zg::tools {
 
 using Checkpoint = std::shared_ptr<zero::CheckpointReader>;
 
-/// `path` when it is a step_N, else the newest of its step_N that verifies; stderr names those that
-/// do not. FileError when there is none.
+/// Opens `path` if it is a step_N folder, else the newest step_N in it that verifies. Prints those
+/// that do not verify on stderr. FileError when there is none.
 Checkpoint usable_checkpoint(const std::string& path);
 
-/// The step_N that --resume names; for "auto", of `save`, or null when it holds none at all.
+/// The step_N that --resume names. For "auto": the newest one in `save`, or null if there is none.
 Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save);
 
-/// ConfigError of a file that would take the place of one of a checkpoint.
+/// ConfigError if writing `file` would replace a file of a checkpoint.
 void check_outside(const std::string& file, const char* command);
 
-/// Two runs in one directory would take each other's checkpoints for their own, as "the newest"
-/// goes by step number: ConfigError when `save` has any and `resumed` (null: a fresh start) is not
-/// one of them, or is not the newest that verifies: those after it would be replaced.
+/// Checks that two runs do not share a directory: "the newest" is decided by step number, so each
+/// would take the other's checkpoints for its own. ConfigError when `save` contains checkpoints and
+/// `resumed` (null: a fresh start) is not one of them, or is not the newest that verifies, because
+/// the run would replace the later ones.
 void check_own_directory(const std::string& save, const Checkpoint& resumed);
 
-/// Locks the directory of --save. ConfigError naming the flag when another run holds it; where it
-/// cannot be locked, a warning on stderr.
+/// Locks the directory of --save. ConfigError naming the flag when another run holds the lock.
+/// Prints a warning on stderr if the directory cannot be locked.
 std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory);
 
 }  // namespace zg::tools

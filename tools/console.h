@@ -8,12 +8,12 @@
 
 namespace zg::tools {
 
-/// The two outputs of a run. Results go to stdout, logs to stderr; a progress line that is redrawn
-/// in place (on a terminal) never mixes with either.
+/// The output of a run. Results go to stdout, logs to stderr. A progress line that is redrawn in
+/// place (on a terminal) is never mixed with other lines.
 class Console {
  public:
-  /// `on` where stderr is no terminal prints a plain line per tenth of the way. A silent one prints
-  /// nothing at all.
+  /// With Progress `on` and no terminal on stderr, prints a plain line after each tenth of the run.
+  /// A silent console prints nothing.
   Console(TrainOptions::Progress progress, int64_t first_step, int64_t steps, bool silent = false);
   ~Console();
 
@@ -25,7 +25,7 @@ class Console {
     double loss, tokens_per_second;
   };
   void progress(const Now& now);
-  void end_progress();  ///< takes the line away
+  void end_progress();  ///< removes the progress line
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -6,7 +6,7 @@
 
 namespace zg::tools {
 
-/// What tells one state of a data file from another.
+/// Identifies the contents of a data file.
 struct Contents {
   int64_t bytes = 0;
   std::string checksum;  ///< XXH3-128, as `xxhsum -H2` prints
@@ -14,20 +14,20 @@ struct Contents {
   bool known() const { return !checksum.empty(); }
 };
 
-/// PREFIX of a dataset of Megatron's that PREFIX or PREFIX.bin names: with PREFIX.idx beside it.
-/// Empty: it names none.
+/// The PREFIX of Megatron's dataset that `source` names as PREFIX or PREFIX.bin, if PREFIX.idx
+/// exists beside it. Empty: it names none.
 std::string indexed_prefix(const std::string& source);
 
-/// Unknown for data that is no regular file: sort, adder, a pipe. Of Megatron's dataset, which may
-/// have hundreds of GB, the size of its tokens and the index's checksum. FileError.
+/// Unknown for data that is not a regular file: sort, adder, a pipe. For Megatron's dataset, which
+/// may have hundreds of GB: the size of the token file and the checksum of the index. FileError.
 Contents contents_of(const std::string& path);
 
-/// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now", or nothing where both
-/// are the same or one is unknown.
+/// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now"; empty if both are the
+/// same or one is unknown.
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path);
 
-/// What a text has that a model will learn without anybody's meaning it to, a line each: a byte
-/// order mark, the CR of line ends.
+/// Warnings, one per line, about characters that a model would learn by mistake: a byte order mark,
+/// and the CR of line ends.
 std::vector<std::string> oddities_of(const std::string& characters, const std::string& path);
 
 }  // namespace zg::tools

@@ -9,19 +9,20 @@
 
 namespace zg::tools {
 
-/// DeepSpeed's two lines every steps_per_print steps, as its logs are parsed: a step's number,
-/// skipped steps and the next step's rate; samples per second and memory. Its first two steps are
-/// not timed, so a run's second line comes from the third step on.
+/// The two lines that DeepSpeed prints every steps_per_print steps, in the format that log parsers
+/// expect: step number, skipped steps and the next step's rate; samples per second and memory. As
+/// in DeepSpeed the first two steps are not timed, so the second line is printed from the third
+/// step of a run on.
 class DeepSpeedLog {
  public:
   struct Step {
-    int64_t steps, skipped, micro_steps;  ///< since step 0, this one included
-    int64_t samples;                      ///< of all ranks, of this step
-    double next_rate;                     ///< of the step that follows
+    int64_t steps, skipped, micro_steps;  ///< counted from step 0, including this step
+    int64_t samples;                      ///< samples of this step on all ranks
+    double next_rate;                     ///< learning rate of the next step
     double seconds;
-    int64_t live_bytes, peak_bytes;  ///< of the device, after and during the step
+    int64_t live_bytes, peak_bytes;  ///< device memory after the step, and its peak during the step
   };
-  /// `first`: the step where this process starts; the lines count from step 0.
+  /// `first`: the step at which this process starts; the counts in the lines begin at step 0.
   DeepSpeedLog(int64_t interval, int64_t first, const zero::ScheduleOptions& schedule,
                const zero::AdamOptions& adam);
 
@@ -31,22 +32,22 @@ class DeepSpeedLog {
   int64_t interval_, first_;
   zero::Schedule schedule_;
   zero::AdamOptions adam_;
-  double seconds_ = 0.0;  // of the timed steps
-  int64_t samples_ = 0;   // of the same
+  double seconds_ = 0.0;  // total over the timed steps
+  int64_t samples_ = 0;   // samples of the timed steps
   int64_t peak_bytes_ = 0;
 };
 
-/// What a run of epochs is on average, over them and over its ranks.
+/// Averages of a run over its epochs and over its ranks.
 struct EpochAverages {
-  double seconds;                         ///< of one epoch
-  double peak_bytes;                      ///< of the device, in the steps
-  int64_t memory_bytes, available_bytes;  ///< of the host, now
+  double seconds;                         ///< one epoch
+  double peak_bytes;                      ///< device memory during the steps
+  int64_t memory_bytes, available_bytes;  ///< host memory at this moment
 };
-/// The three lines that minGPT's benchmark with Lightning and DeepSpeed ends with, as its results
-/// are parsed. Whatever the device is, they call it CUDA.
+/// The last three lines of minGPT's benchmark with Lightning and DeepSpeed, in the format that its
+/// result parser expects. They say CUDA for every device.
 std::vector<std::string> epoch_lines(const EpochAverages& averages);
 
-/// As repr() prints a float: 0.001, 1e-05, 3.0.
+/// Formats a number as Python's repr() does: 0.001, 1e-05, 3.0.
 std::string python_number(double number);
 
 }  // namespace zg::tools

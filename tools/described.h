@@ -6,11 +6,11 @@
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/schedule.h"
 
-// Lines that a run begins with.
+// Lines printed at the start of a run.
 namespace zg::tools {
 
 std::string described(const zero::ScheduleOptions& schedule);
-/// ", optimizer on the host"; nothing where all is on the device.
+/// ", optimizer on the host"; empty if all states are on the device.
 std::string described(const zero::OffloadOptions& offload);
 std::string described(const BatchRampup& rampup, int64_t whole);
 

@@ -9,37 +9,38 @@
 
 namespace zg::tools {
 
-/// A fault on purpose, to see a run end as it should: on one rank, in one step or several.
+/// Fault injection: one fault on one rank, in one step or several, to check how a run ends.
 struct Drill {
   enum class Fault : uint8_t {
     none,
-    error,     ///< "throw": a ShapeError, as a mistaken shape would
-    leave,     ///< "return": the rank ends early as if it were done
-    stall,     ///< the rank stays in its own code
+    error,     ///< "throw": a ShapeError, as for an argument of the wrong shape
+    leave,     ///< "return": the rank ends early, without an error
+    stall,     ///< the rank hangs outside any collective
     infinity,  ///< "inf": an infinite gradient; the step is skipped on all ranks
-    kill,      ///< SIGKILL: of the process, with all its ranks where they are threads
+    kill,      ///< SIGKILL for the process, with all its ranks if they are threads
     stop,      ///< SIGSTOP: processes only
-    memory,    ///< "oom": the rank asks for more than there is
-    mismatch   ///< the rank calls a collective that the others do not
+    memory,    ///< "oom": the rank allocates more memory than there is
+    mismatch   ///< the rank calls a collective that the other ranks do not call
   };
   enum class Phase : uint8_t {
-    begin,  ///< of the step, where no phase is given
-    init,   ///< before step 0, or before the first after resuming: without a step
+    begin,  ///< start of the step; the default phase
+    init,   ///< before step 0 or before the first resumed step; has no step number
     forward,
     backward,
-    step,  ///< the optimizer's
-    save   ///< of what a step ends with
+    step,  ///< the optimizer update
+    save   ///< the save at the end of a step
   };
   Fault fault = Fault::none;
   Phase phase = Phase::begin;
   int64_t rank = 0;
-  std::vector<int64_t> steps;  ///< rising
-  int64_t struck = 0;          ///< in earlier attempts of this run
+  std::vector<int64_t> steps;  ///< ascending
+  int64_t struck = 0;          ///< faults injected in earlier attempts of this run
 
   bool strikes(int at_rank, int64_t at_step, Phase at) const {
     if (fault == Fault::none || rank != at_rank || phase != at) return false;
     if (phase == Phase::init) return struck == 0;
-    // The run ends where it is struck, so that each attempt has one of the steps; inf ends nothing.
+    // Each attempt of a run ends at its fault, so each attempt uses one of the steps. inf does not
+    // end a run.
     if (fault == Fault::infinity)
       return std::find(steps.begin(), steps.end(), at_step) != steps.end();
     return struck < static_cast<int64_t>(steps.size()) &&
@@ -47,11 +48,11 @@ struct Drill {
   }
 };
 
-/// Thrown by "return".
+/// Thrown for the fault "return".
 struct LeftEarly {};
 
-/// Where a rank passes a phase: what the drill asks of it then, after a line on stderr. infinity is
-/// for the phase itself. On a device without memory nothing.
+/// Called when a rank passes a phase: injects the fault that the drill asks for there, after a line
+/// on stderr. The phase itself implements Fault::infinity. Does nothing on a device without memory.
 void strike(const Drill& drill, Drill::Phase phase, int64_t step, Communicator& ranks,
             const Device& device);
 

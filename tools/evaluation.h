@@ -10,31 +10,33 @@
 
 namespace zg::tools {
 
-/// A model with the data it is measured on.
+/// A model and the dataset on which it is evaluated.
 struct Evaluation {
   const models::GPT& model;
-  std::function<Tape()> make_tape;  ///< that records nothing
+  std::function<Tape()> make_tape;  ///< makes a tape that records nothing
   const models::Dataset& dataset;
   Device device;
-  bool sorts = false;  ///< the sort task: mistakes are worded as minGPT's demo does
+  bool sorts = false;  ///< the sort task: mistakes are printed in the words of minGPT's demo
 
-  /// Mean loss over the first `batches` batches of `batch` samples of the validation split, the
-  /// last one cut at the split's end; 0: all of it. ConfigError when there is no validation split.
+  /// Mean loss over the first `batches` batches of `batch` samples of the validation split; the
+  /// last batch may be smaller. 0 batches: the whole split. ConfigError when there is no validation
+  /// split.
   double loss(int64_t batch, int64_t batches) const;
 
-  /// Both splits' scores, `batch` problems at a time, as `print` is given them: "train final score:
-  /// 5000/5000 = 100.00% correct", after up to three mistakes each. Sort and adder only.
+  /// Scores of both splits, computed `batch` problems at a time. Each line, "train final score:
+  /// 5000/5000 = 100.00% correct", is passed to `print` after up to three mistakes. Sort and adder
+  /// only.
   struct Scores {
-    double train, test;  ///< of 1
+    double train, test;  ///< fraction from 0 to 1
   };
   Scores scores(int64_t batch, int64_t samples,
                 const std::function<void(const std::string&)>& print) const;
 
-  /// The first pass of scores(), on a device without memory: none of the others takes more.
+  /// Dry run of the first pass of scores(); the later passes do not need more memory.
   void walk_scores(int64_t batch, int64_t samples) const;
 
-  /// minGPT's last lines: one problem of the test split, what the model makes of it, and whether it
-  /// is right.
+  /// minGPT's last lines: one problem of the test split, the model's answer, and whether it is
+  /// right.
   void print_example(const std::function<void(const std::string&)>& print) const;
 };
 

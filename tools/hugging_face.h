@@ -12,13 +12,13 @@ namespace zg::tools {
 /// Whether a path is a folder with a config.json and without checkpoints.
 bool is_hf_folder(const std::string& path);
 
-/// FileError that names the flag.
+/// Opens the folder; FileError names the flag.
 models::HuggingFaceFolder open_hf_folder(const std::string& path);
 
-/// Fills the model's options from the folder of --from-hf: all of its model but --block-size, which
-/// may be smaller (the first positions are taken) or, with ALiBi, any, and --dropout. ConfigError
-/// for flags that size it otherwise; Unsupported for several dropouts. Returns what a user should
-/// know, a line each.
+/// Fills the model's options from the folder of --from-hf. Two flags may differ from it:
+/// --block-size, which may be smaller (the first positions are used) or, with ALiBi, any length,
+/// and --dropout. ConfigError for other flags that size the model; Unsupported for several
+/// different dropouts. Returns notes for the user, one per line.
 std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options);
 
 }  // namespace zg::tools

@@ -12,41 +12,41 @@
 
 namespace zg::tools {
 
-/// What a rank received along one axis of a mesh.
+/// Bytes that a rank received along one axis of a mesh.
 struct AxisWire {
   const char* axis;
   WireCounts wire{};
 };
 
-/// Which part of the model a rank of a mesh has.
+/// The part of the model that a rank of a mesh computes.
 struct ModelPlace {
   int stage = 0, tensor_rank = 0;
   int64_t first_layer = 0, end_layer = 0;
-  int64_t parameters = 0;  ///< elements, replicas too
+  int64_t parameters = 0;  ///< elements, replicas included
 };
 
-/// The most that was reserved of each space. Bytes, host with pinned.
+/// The largest reserved bytes of each space; host includes pinned memory.
 struct Needs {
   int64_t device = 0, host = 0, file = 0;
 };
 
-/// What one rank's memory did in a run, or will do.
+/// The memory of one rank, measured in a run or predicted by a plan.
 struct RankMemory {
   int rank = 0;
   zero::RestingBytes rest;
   std::vector<MemoryRow> rows;
-  std::optional<MemoryRow> start = {};  ///< of a run without steps: construction and loading
-  Needs end = {};     ///< of such a run, by plan: what else saving, scores and the hash need
+  std::optional<MemoryRow> start = {};  ///< for a run without steps: construction and loading
+  Needs end = {};     ///< for such a run, by plan: additional needs of saving, scores and the hash
   WireCounts wire{};  ///< received in the steps of the rows
-  std::vector<AxisWire> axes;  ///< the same by axis; empty of ranks that share the data only
+  std::vector<AxisWire> axes;  ///< the same by axis; empty if ranks share only the data
   ModelPlace place;
-  SwapCount io{};  ///< of the drive, initialisation included
+  SwapCount io{};  ///< disk reads and writes, including initialisation
 };
 
-/// The row that needs the most of a card: the first with the largest `reserved`, or `start`.
+/// The row with the largest needs on the device: the first with the largest `reserved`, or `start`.
 const MemoryRow& peak_of(const RankMemory& memory);
 
-/// A run's or a plan's memory: the same bytes of JSON when they are the same.
+/// The memory of a run or of a plan. Equal records give the same bytes of JSON.
 struct MemoryRecord {
   int64_t parameters = 0;
   int world = 1, stage = 0;
@@ -56,12 +56,12 @@ struct MemoryRecord {
   std::vector<RankMemory> ranks;
 };
 
-/// One line, keys in a fixed order, integers in bytes; no times, paths or names of hosts.
+/// One line, keys in a fixed order, integers in bytes; no times, paths or host names.
 std::string to_json(const MemoryRecord& record);
 std::string to_json(const RankMemory& rank);
-/// The record with these ranks, as text from to_json(), in place of its own.
+/// The record with `ranks`, texts from to_json(), in place of its own ranks.
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& ranks);
-/// One of them into a file. FileError.
+/// Writes one such text to a file. FileError.
 void write_memory_json(const std::string& path, const std::string& json);
 
 }  // namespace zg::tools

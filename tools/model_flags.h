@@ -3,7 +3,7 @@
 #include "tools/options.h"
 #include "zerograd/runtime/command_line/flags.h"
 
-// Flags that several subcommands have: data, model, device.
+// Flags that several subcommands share: data, model, device.
 namespace zg::tools {
 
 Flag source_flag(DataOptions& data);
@@ -16,17 +16,17 @@ Flag heads_flag(ModelOptions& model);
 Flag tied_flag(ModelOptions& model);
 Flag position_flag(ModelOptions& model);
 Flag checkpoint_positional(std::string& target);
-/// Whether the name is that of a family, "bloom", whose sizes flags give.
+/// Whether the name is a family, such as "bloom", whose sizes come from flags.
 bool is_family(const std::string& model_type);
-/// ConfigError for a family, or some sizes, without the other sizes.
+/// ConfigError if a family is named, or some sizes are given, without all sizes.
 void check_sizes(const ModelOptions& model);
-/// A named BLOOM's; 0: the model has no vocabulary of its own.
+/// The vocabulary of a named BLOOM; 0: the model has no vocabulary of its own.
 int64_t own_vocabulary(const ModelOptions& model);
-/// ConfigError for a name and sizes at once.
+/// ConfigError if both a model name and sizes are given.
 void check_model(const ModelOptions& model, const Given& given);
 
-/// --local-rank of torchrun's scripts, and where `one_rank` --ranks: known flags whose other values
-/// are Unsupported by name. None is accepted and ignored.
+/// --local-rank of torchrun's scripts and, if `one_rank`, --ranks: values other than the default
+/// are Unsupported and named in the error. No flag is accepted and ignored.
 FlagGroup unsupported_flags(bool one_rank);
 
 }  // namespace zg::tools

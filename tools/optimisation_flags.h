@@ -7,18 +7,18 @@
 
 namespace zg::tools {
 
-/// Any of them asks for AnnealingLR.
+/// Each of these flags selects AnnealingLR.
 inline constexpr const char* annealing_flags[] = {"--lr-decay-style", "--lr-warmup-samples",
                                                   "--lr-decay-samples"};
 
-/// Flags of how a run learns: rate, AdamW, clipping, dtypes, and where weights start.
+/// Flags for training: rate, AdamW, clipping, dtypes, and initial weights.
 std::vector<Flag> optimisation_flags(TrainOptions& options);
 
-/// Gives the engine the dtypes that --precision asks for; --grad-accum-dtype has the last word.
+/// Sets the engine's dtypes from --precision, then from --grad-accum-dtype, which overrides it.
 void settle_precision(TrainOptions& options);
 
-/// Once what a checkpoint says is in: the warmup and the end that a schedule has by default.
-/// ConfigError where flags contradict each other or the checkpoint.
+/// Fills in the default warmup and end of a schedule. Call it after the options of a checkpoint are
+/// applied. ConfigError where flags contradict each other or the checkpoint.
 void settle_schedule(TrainOptions& options);
 
 }  // namespace zg::tools

@@ -7,8 +7,8 @@
 
 namespace zg::tools {
 
-/// What `plan` prints of a mesh: a Markdown table with a line per stage, bytes at the peak by
-/// purpose and bytes received a step by axis, then the bubble.
+/// The text that `plan` prints for a mesh: a Markdown table with a row per pipeline stage, its peak
+/// bytes by purpose and the bytes received in a step by axis, then the pipeline bubble.
 std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages);
 
 }  // namespace zg::tools

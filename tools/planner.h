@@ -8,29 +8,29 @@
 
 namespace zg::tools {
 
-/// Walks the run's steps as rank `rank` on a device without memory: the same code, so the same
-/// bytes as a real run's. Limits are not applied. Of a run without steps also its end, which
-/// reserves less than a step does.
+/// Dry run of the run's steps as rank `rank` on a device without memory. It executes the same code,
+/// so it gives the same bytes as a real run. Limits are not applied. For a run without steps it
+/// also covers the end of the run, which reserves less than a step does.
 RankMemory walk(const Run& run, int rank);
 
-/// Three steps like the run's largest, which a batch that grows may come to after all that a walk
-/// takes: what they need, the run needs.
+/// Three steps with the run's largest batch. A growing batch may reach that size after the steps of
+/// the dry run, so the run needs at least the memory of these steps.
 Run largest_steps(const Run& run);
 
-/// One rank of each stage of the run's pipeline, in their order: data and tensor rank 0, which no
-/// other rank of the stage exceeds.
+/// Dry run of one rank of each pipeline stage, in order: the one with data rank 0 and tensor rank
+/// 0, which needs the most memory of its stage.
 std::vector<RankMemory> walk_stages(const Run& run);
 
-/// What --memory-json says of a run beside its ranks.
+/// The contents of --memory-json for a run with these ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 
 Needs needs_of(const RankMemory& memory);
 
-/// Whether the run's --device-memory and --host-memory suffice for what a walk took.
+/// Whether `memory`, from a dry run, is within --device-memory and --host-memory.
 bool fits(const Run& run, const RankMemory& memory);
 
-/// Among the ZeRO stages, and then with --activation-checkpoint, the first setting of the run that
-/// fits its limits: flags for train. Absent: none does.
+/// Flags for train that make the run fit its limits: the first that fits among the ZeRO stages,
+/// then among those with --activation-checkpoint. Absent: none fits.
 std::optional<std::string> smallest_fitting(const Run& run);
 
 }  // namespace zg::tools

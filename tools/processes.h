@@ -9,22 +9,23 @@
 
 namespace zg::tools {
 
-/// Where mpirun or srun started this process as one of several, its ranks are the run's: --ranks
-/// may say the same or nothing. ConfigError where it says something else, or where the variables of
-/// torchrun ask for processes that have no way to meet; Unsupported in a build without MPI.
+/// If mpirun or srun started this process as one of several, their number becomes the number of
+/// ranks; --ranks may be absent or equal to it. ConfigError if --ranks differs, or if torchrun's
+/// variables ask for several processes, which could not communicate. Unsupported in a build without
+/// MPI.
 void adopt_processes(TrainOptions& options);
 
-/// Whether this process is the one that writes: the first, or the only one.
+/// Whether this process writes the output: the first one, or the only one.
 bool is_first_process(const TrainOptions& options);
 
-/// The values that must be equal on every rank before step 0, by name: as checksums where they are
-/// long. Those that follow from a checkpoint are left to agreed().
+/// Name and value of all settings that must be equal on every rank before step 0; long values are
+/// given as checksums. Settings that follow from a checkpoint are checked by agreed().
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
 
-/// A run whose checkpoint is the same on every rank. Each process chooses by itself, and where
-/// another run saves and removes checkpoints they may find different ones: then all choose again,
-/// by the options that the run was prepared with. ConfigError when other settings differ.
-/// Collective; none of its exchanges is the run's.
+/// Makes all ranks use the same checkpoint. Each process chooses one by itself. If another run
+/// saves and removes checkpoints meanwhile, the choices may differ; then all processes choose
+/// again, from the options that the run was prepared with. ConfigError when other settings differ.
+/// Collective; its collectives are not counted as the run's.
 Run agreed(Run run, const TrainOptions& given, Communicator& ranks);
 
 }  // namespace zg::tools

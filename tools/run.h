@@ -13,42 +13,45 @@
 
 namespace zg::tools {
 
-/// The steps that --trace records, and their trace.
+/// The range of steps that --trace records, and the trace.
 struct TracedSteps {
-  const std::string path;  ///< this process's
+  const std::string path;  ///< the file of this process
   const StepRange steps;
   const std::shared_ptr<Trace> trace = std::make_shared<Trace>();
   bool is_written = false;
 
-  /// Once all ranks of this process are past the steps, or the run ends. False: no step was traced,
-  /// and there is no file. FileError.
+  /// Call it once all ranks of this process have taken the steps, or when the run ends. False: no
+  /// step was traced and no file was written. FileError.
   bool write();
 };
 
-/// What the ranks of one run share: read, checked and solved once, before any of them starts.
+/// The state that all ranks of a run share. It is read, checked and solved once, before any rank
+/// starts.
 struct Run {
-  TrainOptions options;                       ///< with what a resumed checkpoint says
-  std::shared_ptr<zero::DirectoryLock> lock;  ///< of --save, by the process that writes there
-  /// The step_N that it goes on from, open until every rank has loaded it; null: a fresh start.
+  TrainOptions options;  ///< includes the settings of a resumed checkpoint
+  /// Lock of --save, held by the process that writes there.
+  std::shared_ptr<zero::DirectoryLock> lock;
+  /// The step_N that the run resumes; open until every rank has loaded it. Null: a fresh start.
   Checkpoint checkpoint;
-  std::string resumed;     ///< its path; empty: a fresh start
-  Checkpoint initial;      ///< of --init, where that names a checkpoint, and open as long
-  int64_t steps_done = 0;  ///< by the checkpoint
+  std::string resumed;  ///< path of `checkpoint`; empty: a fresh start
+  /// The checkpoint of --init, if that names one; open as long as `checkpoint`.
+  Checkpoint initial;
+  int64_t steps_done = 0;  ///< steps taken before the checkpoint
   std::shared_ptr<const models::Dataset> dataset;
-  Settings settings;                    ///< where the run begins
-  std::vector<std::string> changes;     ///< since the checkpoint, a line each
-  int64_t steps = 0;                    ///< where the run ends
-  std::string data_line;                ///< names the data and its tokens, for the log
-  double epoch_samples = 0.0;           ///< of an epoch, where the run counts them; 0: it does not
-  std::shared_ptr<TracedSteps> traced;  ///< null: not asked for
+  Settings settings;                 ///< settings at the start of the run
+  std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
+  int64_t steps = 0;                 ///< the step at which the run ends
+  std::string data_line;             ///< log line about the data and its tokens
+  double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
+  std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
 };
 
-/// FileError when the flag's file cannot be written; none is left behind.
+/// FileError if the flag's file cannot be written. Leaves no file behind.
 void check_writable(const char* flag, const std::string& path);
 
-/// Reads data and checkpoint, solves the batch and sees that outputs can be written. ConfigError,
-/// FileError, Unsupported. With a dataset, that one is trained on and --data only names it; with a
-/// lock, --save is locked already.
+/// Reads data and checkpoint, solves the batch and checks that outputs can be written. ConfigError,
+/// FileError, Unsupported. If `dataset` is given, the run trains on it and uses --data only as its
+/// name. If `lock` is given, --save is already locked.
 Run prepare_run(const TrainOptions& options,
                 std::shared_ptr<const models::Dataset> dataset = nullptr,
                 std::shared_ptr<zero::DirectoryLock> lock = nullptr);

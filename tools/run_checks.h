@@ -3,30 +3,31 @@
 #include "tools/options.h"
 #include "zerograd/models/data.h"
 
-// No flag is accepted and ignored: ConfigError for one that was given and would do nothing.
+// Checks that no flag is accepted and ignored: ConfigError for a flag that would have no effect.
 namespace zg::tools {
 
-/// Of flags about data that this data has no use for.
+/// Checks the flags about data that only some kinds of data use.
 void check_data_flags(const TrainOptions& options, const models::Dataset& dataset);
 void check_data_flags(const EvalOptions& options, const std::string& source,
                       const models::Dataset& dataset);
 
-/// Of steps that a run from step `first` (0: a fresh start, else that of `resumed`) to step `end`
-/// never comes to.
+/// Checks the flags that name a step: a run from step `first` (0: a fresh start, else the step of
+/// `resumed`) to step `end` must reach it.
 void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
                       int64_t end);
 
-/// Of --n-head and --model-type beside a checkpoint or file that knows its model.
+/// Checks --n-head and --model-type: they have no effect beside a checkpoint or file that stores
+/// its model.
 void check_model_flags(const Given& given, const std::string& checkpoint);
 
-/// Why a run ends before its last step, where that is no signal: the file of --kill-switch-path.
+/// The reason for an early end other than a signal: the file of --kill-switch-path exists.
 inline constexpr int kill_switch = 1 << 8;
 
-bool has_come(const std::string& kill_switch_path);  ///< "": never
-/// ConfigError when it is there already: it would end every run that begins, and Megatron starts
-/// none.
+bool has_come(const std::string& kill_switch_path);  ///< false for an empty path
+/// ConfigError if the file exists at the start: every run would end at once. Megatron does not
+/// start such a run either.
 void refuse_kill_switch(const std::string& kill_switch_path);
 
-std::string name_of_signal(int signal);  ///< of those that an zero::InterruptScope notes
+std::string name_of_signal(int signal);  ///< for the signals that a zero::InterruptScope handles
 
 }  // namespace zg::tools

@@ -15,31 +15,32 @@
 
 namespace zg::tools {
 
-/// Every `interval` steps; never when that is 0.
+/// True every `interval` steps; false if `interval` is 0.
 inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-/// One rank's part of the model, its engine and its trainer: `train` runs it on a device, and
-/// `plan` on one without memory, where losses and norms are 0, no weights are read and no gradients
-/// written. Every call is collective.
+/// One rank's part of the model, its engine and its trainer. `train` runs it on a device. `plan`
+/// runs it on a device without memory, where losses and norms are 0, no weights are read and no
+/// gradients are written. Every call is collective.
 class Stepper {
  public:
-  /// Run and communicator must outlive it. Initial values are from the run's seed. The hooks are
-  /// the caller's; what a checkpoint holds, memory rows, faults and stops within a step are added.
+  /// Run and communicator must outlive it. Initial values follow from the run's seed. `hooks` are
+  /// the caller's; the stepper adds checkpoint contents, memory rows, fault injection and stops
+  /// within a step.
   Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep,
           const std::optional<zero::CheckpointDirectory::Options>& checkpoints,
           zero::TrainerHooks hooks);
   ~Stepper();
 
-  void load();  ///< what the run resumes or starts from
+  void load();  ///< loads the weights that the run resumes or starts from
   zero::Trainer& trainer() { return *trainer_; }
-  /// From here on steps, validation and samples look for this stop before each micro-batch and each
-  /// token, and end the run at it. Null: they do not.
+  /// From now on steps, validation and samples check this stop before each micro-batch and each
+  /// token, and end the run when it is set. Null: they do not check.
   void stop_with(zero::CommonStop* stop) { stop_ = stop; }
   Evaluation evaluation();
   double validation_loss();
   std::vector<int32_t> sample();  ///< the tokens of a short text
 
-  /// Here a drill may strike.
+  /// Passes a point where a fault can be injected.
   void pass(Drill::Phase phase, int64_t step);
   void pass(Drill::Phase phase) { pass(phase, engine_->steps()); }
 
@@ -47,7 +48,7 @@ class Stepper {
   const Mesh& mesh() const { return mesh_; }
   const models::GPT& model() const { return *model_; }
   const MemoryRows& memory() const { return memory_; }
-  RankMemory rank_memory() const;  ///< so far
+  RankMemory rank_memory() const;  ///< counted so far
 
  private:
   zero::TrainerTask task();

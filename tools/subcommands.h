@@ -5,7 +5,7 @@
 
 namespace zg::tools {
 
-// Each takes its arguments without the subcommand's name and returns the exit status; errors are
+// Each subcommand takes its arguments without its own name and returns the exit status. Errors are
 // thrown.
 int train(const std::vector<std::string>& arguments);
 int plan(const std::vector<std::string>& arguments);

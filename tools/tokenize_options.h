@@ -13,17 +13,17 @@ struct TokenizeOptions {
 
   Given given;
   std::vector<std::string> inputs;
-  std::string tokenizer;                     ///< a path, or train:SIZE
-  int64_t train_size = 0;                    ///< of train:SIZE; 0: the tokenizer is there
-  std::string vocabulary_file, merges_file;  ///< GPT-2's two, instead of a path
-  std::string prefix;                        ///< of what is written
+  std::string tokenizer;   ///< a path, or train:SIZE
+  int64_t train_size = 0;  ///< SIZE of train:SIZE; 0: an existing tokenizer is used
+  std::string vocabulary_file, merges_file;  ///< GPT-2's two files, instead of a path
+  std::string prefix;                        ///< path prefix of the output files
   Format format = Format::megatron;
   std::string json_key = "text";
   bool append_eod = false;
-  std::string eod;  ///< empty: the tokenizer's own
+  std::string eod;  ///< empty: the tokenizer's end-of-document token
   int64_t workers = 0;
 };
-/// False after printing help. ConfigError.
+/// Returns false after printing help. ConfigError.
 bool parse(const std::vector<std::string>& arguments, TokenizeOptions& options);
 
 }  // namespace zg::tools

@@ -9,43 +9,46 @@
 #include "zerograd/models/data.h"
 #include "zerograd/models/text/tokenizer.h"
 
-// Byte-level BPE of the command: which tokenizer a run has, text to and from its tokens, and
-// whether the tokens of the data are those that trained weights know.
+// Byte-level BPE for the command: chooses the tokenizer of a run, converts text to and from its
+// tokens, and checks that the data has the tokens that trained weights know.
 namespace zg::tools {
 
-/// XXH3-128 of models::tokenizer_json(): the same whichever of its files a tokenizer was read from.
+/// XXH3-128 of models::tokenizer_json(). It does not depend on the file format that the tokenizer
+/// was read from.
 std::string checksum_of(const models::Tokenizer& tokenizer);
 
-/// A PATH of --tokenizer's, or "train:SIZE": a GPT-2-like one of so many tokens, trained on `text`.
+/// The tokenizer for --tokenizer: read from a PATH, or for "train:SIZE" a GPT-2-like one with SIZE
+/// tokens, trained on `text`.
 models::Tokenizer tokenizer_named(const std::string& name, std::string_view text);
 
-/// Reads the tokenizer that data.tokenizer names and fills data.tokenizer_checksum. Where no flag
-/// `named` it, it is that of the trained model, if there is one, and a checkpoint carries its own.
-/// ConfigError when one that was named is another than the model's, or the model reads characters;
-/// FileError when that of an older checkpoint is gone. Absent: there is none.
+/// Reads the tokenizer that data.tokenizer names and fills data.tokenizer_checksum. If no flag
+/// `named` it, the trained model's tokenizer is used, if any; checkpoints store a copy of theirs.
+/// ConfigError when the named tokenizer differs from the model's, or the model uses characters.
+/// FileError when the tokenizer of an older checkpoint does not exist any more. Absent: there is
+/// none.
 std::optional<models::Tokenizer> settle_tokenizer(DataOptions& data, const Known* known,
                                                   bool named);
 
-/// settle_tokenizer() of a Hugging Face folder's own, where none was named. Only a text cannot do
-/// without it: else what stands against it is a note, and it is left out.
+/// settle_tokenizer() for the tokenizer in a Hugging Face folder, if no flag named one. Only text
+/// needs it: for other data a problem with it becomes a note, and no tokenizer is used.
 std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Known& folder,
                                                   std::vector<std::string>& notes);
 
-/// ConfigError when the data has other tokens than the tokenizer that is to say what they mean, or
-/// answers instead of text.
+/// ConfigError when the data has tokens that the tokenizer does not, or consists of a task's
+/// problems instead of text.
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,
                      const models::Dataset& dataset);
 
-/// ConfigError when the data does not have the tokens that a trained model knows: more of them,
-/// other characters, or characters where the model knows something else.
+/// ConfigError when the data's tokens are not those of a trained model: more tokens, other
+/// characters, or characters where the model uses a tokenizer or numbers.
 void check_tokens(const Known& known, const DataOptions& data, const models::Dataset& dataset);
 
-/// For weights of --init, which may know fewer characters than the run: ConfigError when an id
-/// means one token there and another in the run. Returns a note where only one of the two says what
-/// its tokens are; else nothing.
+/// For the weights of --init, which may know fewer characters than the run. ConfigError when an id
+/// means one token there and another in the run. Returns a note when only one of the two stores the
+/// meaning of its tokens; empty: none.
 std::string check_initial_tokens(const Known& known, const Settings& run);
 
-/// The line of a run that says how many samples it has and how text became their tokens.
+/// The log line with the number of samples and how text became tokens.
 std::string described(const DataOptions& data, const models::Dataset& dataset,
                       const std::optional<models::Tokenizer>& tokenizer);
 

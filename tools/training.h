@@ -15,18 +15,19 @@
 
 namespace zg::tools {
 
-/// One rank of `zerograd train`. Every rank computes the same steps, validations, samples and
-/// scores, each on its own micro-batches of a step; rank 0 is the one that prints and writes.
+/// One rank of `zerograd train`. All ranks compute the same steps, validations, samples and scores,
+/// each on its own micro-batches of a step. Only rank 0 prints and writes.
 class Training {
  public:
-  /// Run, communicator and device's owner must outlive it. Announces the run.
+  /// Run, communicator and the device's owner must outlive it. Prints the first lines of the run.
   Training(const Run& run, Communicator& ranks, const Device& device);
-  /// The exit status; also after an error rank 0 prints the memory table. A signal that one rank
-  /// gets counts for all; once the last step is saved it ends the process. `stop`: of ranks that
-  /// are threads, which then stop within a step too; null: after it.
+  /// Returns the exit status. Rank 0 prints the memory table, after an error too. A signal to one
+  /// rank ends all ranks, after the last step is saved. `stop`: shared by ranks that are threads,
+  /// which can then also stop within a step. Null: the run stops between steps only.
   int run(const zero::InterruptScope& interrupt, zero::CommonStop* stop);
-  const RankMemory& memory() const { return memory_; }  ///< after run(): of its steps
-  bool finished() const { return finished_; }  ///< after run(): neither interrupted nor a drill
+  const RankMemory& memory() const { return memory_; }  ///< after run(): counted over its steps
+  /// After run(): neither interrupted nor ended by an injected fault.
+  bool finished() const { return finished_; }
 
  private:
   zero::TrainerHooks hooks();
@@ -37,7 +38,8 @@ class Training {
   void note_step(const zero::TrainedStep& step);
   void note_divergence(int64_t step, double loss);
   void note_growth(int64_t samples);
-  /// Where the file is kept. What cannot be written costs it.
+  /// Writes to the file of `flag` if it is open. After a write error the file is closed and the run
+  /// goes on.
   template <class File, class... What>
   void write(const char* flag, std::optional<File>& file, const What&... what);
   void report(const zero::StepRecord& record);
@@ -61,7 +63,7 @@ class Training {
   const models::Dataset& dataset_;
   Communicator& ranks_;
   Device device_;
-  const Settings& settings_;  ///< where the run began
+  const Settings& settings_;  ///< settings at the start of the run
   const zero::InterruptScope* interrupt_ = nullptr;
   Stepper stepper_;
   zero::Engine& engine_;
@@ -69,16 +71,17 @@ class Training {
   RankMemory memory_;
   std::optional<zero::MetricsFile> metrics_;
   std::optional<zero::MetricsBoard> tensorboard_;
-  bool results_lost_ = false;  ///< of one of them
+  bool results_lost_ = false;  ///< a file of results could not be written completely
   std::optional<Console> console_;
   std::optional<DeepSpeedLog> deepspeed_log_;
   int64_t validated_at_ = -1;
-  std::string reported_;  ///< the step_N whose failure was printed last
+  std::string reported_;  ///< path of the last step_N whose failed save was printed
   std::chrono::steady_clock::time_point step_began_;
-  int64_t diverged_at_ = -1;  ///< since when losses are not finite; -1: they are
-  double peak_flops_ = 0.0;   ///< of all ranks; 0: unknown
-  double seconds_ = 0.0;      ///< of this run's steps
-  int64_t peak_bytes_ = 0;    ///< in this run's steps
+  /// First step with a non-finite loss since the last finite one; -1: none.
+  int64_t diverged_at_ = -1;
+  double peak_flops_ = 0.0;  ///< all ranks together; 0: unknown
+  double seconds_ = 0.0;     ///< total over the steps of this run
+  int64_t peak_bytes_ = 0;   ///< largest value in the steps of this run
   bool table_printed_ = false, finished_ = false;
 };
 

@@ -6,9 +6,9 @@
 
 namespace zg::tools {
 
-/// DeepSpeed's config, JSON: the one of `run`, or an empty one, with this tuning in its keys; in a
-/// section "zerograd" what DeepSpeed has no key for. What else flags said of `run` they go on
-/// saying.
+/// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this tuning in its keys.
+/// A section "zerograd" holds the values that DeepSpeed has no key for. Other flags of `run` must
+/// still be given as flags.
 std::string config_with(const Tuning& tuning, const Run& run);
 
 }  // namespace zg::tools

@@ -33,23 +33,25 @@ inline size_t simplest_within_noise(std::span<const Measured> trials) {
   return chosen;
 }
 
-/// Runs planned settings for real, one after the other, until `time_s` after `begin`.
+/// Runs planned settings one after the other, until `time_s` after `begin`.
 class Search {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `words`: train's command line but for what is varied. The run must outlive it.
+  /// `words`: train's command line without the flags that are varied. The run must outlive it.
   Search(const Run& run, std::vector<std::string> words, Clock::time_point begin, double time_s);
 
-  /// The best of each of the six families that are predicted fastest, the run's own setting, and
-  /// then the best one's neighbours in micro-batch for as long as one of them is better.
+  /// Tries the best setting of each of the six families that are predicted fastest and the run's
+  /// own setting. Then tries the neighbours in micro-batch of the best one, as long as they are
+  /// faster.
   void find_fastest(const std::vector<Planned>& plans);
   void try_each(const std::vector<Planned>& plans);
 
   const std::vector<Trial>& trials() const { return trials_; }
-  const Trial* fastest() const;           ///< null: all failed
-  const Trial* best() const;              ///< simplest_within_noise(); null: all failed
-  int signal() const { return signal_; }  ///< SIGINT, SIGTERM or SIGHUP that ended it; 0: none
+  const Trial* fastest() const;  ///< null: all trials failed
+  const Trial* best() const;     ///< simplest_within_noise(); null: all trials failed
+  /// SIGINT, SIGTERM or SIGHUP that ended the search; 0: none.
+  int signal() const { return signal_; }
 
  private:
   double left() const;
@@ -61,7 +63,7 @@ class Search {
   const Clock::time_point begin_;
   const double time_s_;
   std::vector<Trial> trials_;
-  double correction_ = 1.0;  // of predicted seconds, by the last trial
+  double correction_ = 1.0;  // measured / predicted seconds of the last trial
   int signal_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 namespace zg::tools {
 
-/// What `tune` varies of a run.
+/// The settings that `tune` varies.
 struct Tuning {
   int stage = 0;
   zero::OffloadOptions offload;
@@ -21,36 +21,36 @@ struct Tuning {
 Tuning tuning_of(const Run& run);
 Run tuned(const Run& run, const Tuning& tuning);
 
-/// Flags that make `run`'s command line one of this tuning: its stage and micro-batch, and what
-/// differs. None of what was given.
+/// The flags that add this tuning to the command line of `run`: stage, micro-batch, and all values
+/// that differ. Flags that were given are not repeated.
 std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
 
-/// How many of its values the run as given does not have: stage, each place, checkpointing, the
+/// Number of values that differ from the run as given: stage, each offload location, checkpointing,
 /// micro-batch, each bucket.
 int deviations_of(const Tuning& tuning, const Run& run);
 
-/// The same for people to read.
+/// A description of the tuning for the user.
 std::string described(const Tuning& tuning, const Run& run);
 
-/// Whether neither a flag nor the text of a config says it; a config's default does not count.
+/// Whether neither a flag nor the text of a config sets it; a config's default does not count.
 bool is_open(const TrainOptions& options, const std::string& flag);
 
-/// The ZeRO stages that `run` leaves open and that differ in it: one rank has nothing to share but
-/// parameters that are elsewhere.
+/// The ZeRO stages that `run` leaves open and that make a difference: with one rank only stage 3
+/// with offloaded parameters does.
 std::vector<int> stages_of(const Run& run);
 
-/// Each stage, offload (optimizer with the sums of gradients, or parameters too; to the host and,
-/// where the run has a drive, to the drive) and activation checkpointing off and on. Micro-batch
-/// and buckets are the run's.
+/// All combinations of stage, offload and activation checkpointing. Offload covers optimizer and
+/// gradient accumulators, or parameters too; to the host and, if the run has an NVMe path, to NVMe.
+/// Micro-batch and buckets are the run's.
 std::vector<Tuning> families_of(const Run& run);
 
-/// Ascending: the run's own when it was given, the divisors that keep a given --train-batch-size,
+/// Ascending: the run's own if it was given, the divisors that keep a given --train-batch-size,
 /// else powers of two.
 std::vector<int64_t> micro_batches_of(const Run& run);
 Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run);
 
-/// The same in less memory, by what costs speed and nothing else, as it is first: buckets as
-/// accelerate sizes them by the width, activations on the host, both.
+/// Variants that need less memory at the cost of speed only, starting with the tuning itself:
+/// buckets sized by the width as accelerate does, activations on the host, both.
 std::vector<Tuning> smaller_ones(const Tuning& tuning, const Run& run);
 
 }  // namespace zg::tools

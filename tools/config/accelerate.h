@@ -5,19 +5,19 @@
 
 namespace zg::tools {
 
-/// The DeepSpeed settings that a checked YAML of accelerate has in its own keys, as a config with
-/// the places of the YAML; its batch is "auto".
+/// Converts the DeepSpeed settings in accelerate's own keys of a checked YAML to a DeepSpeed
+/// config. Values keep their positions in the YAML; the batch is "auto".
 zero::deepspeed::Value deepspeed_config_of(const zero::deepspeed::Value& yaml);
 
-/// Fills what a checked config of DeepSpeed leaves open, as accelerate does: the `enabled` of fp16
-/// or bf16 from mixed_precision, unless a flag gives the precision, and in accelerate's own keys
-/// stage 2. ConfigError where the two configs contradict each other.
+/// Fills in missing keys of a checked DeepSpeed config as accelerate does: `enabled` of fp16 or
+/// bf16 from mixed_precision, unless a flag gives the precision; stage 2 if the settings are in
+/// accelerate's own keys. ConfigError where the two configs contradict each other.
 void fill_defaults(const zero::deepspeed::CheckedConfig& yaml, const Given& flags,
                    zero::deepspeed::CheckedConfig& deepspeed);
 
-/// Lets num_processes and mixed_precision set what no flag sets, once DeepSpeed's config is
-/// applied; `deepspeed` may be null. Returns the keys that a flag overrides. ConfigError where
-/// other processes were started.
+/// Applies num_processes and mixed_precision where no flag sets the value. Call it after
+/// DeepSpeed's config is applied; `deepspeed` may be null. Returns the keys that a flag overrides.
+/// ConfigError when the number of started processes differs.
 std::vector<std::string> apply_accelerate(const zero::deepspeed::CheckedConfig& yaml,
                                           const zero::deepspeed::CheckedConfig* deepspeed,
                                           const Given& flags, TrainOptions& options);
