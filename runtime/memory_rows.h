@@ -57,7 +57,7 @@ class ZG_API MemoryRows {
   Device device_;
   Keep keep_;
   int64_t step_ = 0;
-  size_t first_ = 0;  // of this step
+  size_t first_ = 0;  // first row of this step
   std::vector<MemoryRow> rows_;
 };
 

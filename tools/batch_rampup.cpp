@@ -44,13 +44,14 @@ void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
     throw ConfigError(flag + "expected an INCREMENT that divides the growth from " +
                       number(rampup.start) + " to " + number(size.train) + ", " + number(growth) +
                       ", got " + number(rampup.increment));
-  // Every size of a step is looked at when the run's length is counted.
+  // The computation of the run's length iterates over every batch size.
   constexpr int64_t most_increments = int64_t{1} << 24;
   if (growth / rampup.increment > most_increments)
     throw ConfigError(flag + "expected at most " + number(most_increments) +
                       " steps of INCREMENT from " + number(rampup.start) + " to " +
                       number(size.train) + ", got " + number(growth / rampup.increment));
-  const int64_t share = size.train / size.accumulation;  // of all ranks, in one micro-batch each
+  // Samples of one micro-batch, over all ranks.
+  const int64_t share = size.train / size.accumulation;
   const int64_t ranks = share / size.micro, common = rampup.common(size.train);
   if (common % share == 0) return;
   throw ConfigError(

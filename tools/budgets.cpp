@@ -16,13 +16,13 @@ int64_t ranks_here(const Run& run) {
   return run.options.process ? run.options.process->local_size : run.options.ranks;
 }
 
-// Its own thread, the one of its collectives, and those that help with kernels.
+// The rank's own thread, its collectives thread, and the threads that help with kernels.
 int64_t threads_of(const Run& run) {
   return ranks_here(run) * (1 + run.options.place.device.threads);
 }
 
-// A lower bound, so that no run that fits is refused. Later steps take nothing more, so a few are
-// enough.
+// A lower bound, so that no run that fits is refused. A few steps are enough, because later steps
+// need no more memory.
 Needs needs_of_rank(const Run& run) {
   Run candidate = largest_steps(run);
   candidate.options.eval_interval = candidate.options.sample_interval = 0;
@@ -73,7 +73,7 @@ void check_drive(const Run& run, const Needs& each) {
                     budget.str() + "; try another --nvme-path, or host instead of nvme");
 }
 
-// The bytes of this machine's memory that a rank takes. A GPU's own arena knows the GPU's.
+// The bytes of this machine's memory that a rank takes. A GPU checks its own memory.
 int64_t memory_of_rank(const Run& run, const Needs& needs) {
   const DeviceOptions& limits = run.options.place.device;
   const bool is_cpu = run.options.place.type == Device::Type::cpu;
@@ -81,7 +81,7 @@ int64_t memory_of_rank(const Run& run, const Needs& needs) {
          capped(needs.host, limits.host_limit);
 }
 
-// `ulimit -v` is of one process: all ranks that are threads share it.
+// `ulimit -v` limits a process: all ranks that are threads share it.
 void check_addresses(const Run& run, const Needs& needs) {
   const int64_t left = addresses_left_bytes();
   const int64_t ranks = run.options.process ? 1 : run.options.ranks;

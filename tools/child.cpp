@@ -21,21 +21,21 @@ namespace {
 volatile pid_t started = 0;
 volatile std::sig_atomic_t received = 0;
 
-// A terminal's Ctrl-C reaches the child as well; what somebody sends to this process alone does
-// not.
+// A Ctrl-C in a terminal reaches the child as well; a signal sent to this process alone does not.
 void pass_on(int signal, siginfo_t* info, void*) {
   received = signal;
   if (info->si_code <= 0 && started > 0) kill(started, signal);
 }
 
 struct Start {
-  int death_signal = SIGTERM;  // of the child when its parent is gone
-  int output = -1;             // both streams of the child; -1: its parent's
+  int death_signal = SIGTERM;  // sent to the child when its parent dies
+  // Pipe for both streams of the child; -1: the child inherits its parent's streams.
+  int output = -1;
 };
 
 constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
 
-// In the child, which ends with its parent, whatever ends that. Returns the error of exec.
+// Runs in the child, which must end when its parent dies for any reason. Returns the error of exec.
 int become(char* const* words, pid_t parent, const Start& how) {
   prctl(PR_SET_PDEATHSIG, how.death_signal);
   if (getppid() != parent) _exit(128 + SIGTERM);
@@ -47,8 +47,8 @@ int become(char* const* words, pid_t parent, const Start& how) {
   return errno;
 }
 
-// Throws when there is no such program: a pipe that exec closes brings back the error of a child
-// that did not come so far.
+// Throws when there is no such program: the pipe closes on a successful exec, and otherwise carries
+// the error of the child.
 pid_t start(std::vector<std::string>& words, const std::string& advice, const Start& how) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -104,7 +104,8 @@ CapturedEnd capture_child(std::vector<std::string> words, const std::string& adv
   CapturedEnd captured{};
   const pid_t child = start(words, advice, {.death_signal = SIGKILL, .output = ends[1]});
   close(ends[1]);
-  constexpr int look_again_ms = 50;  // at the clock, and for a signal that came just before poll
+  // Poll interval: checks the time, and signals that came just before poll.
+  constexpr int look_again_ms = 50;
   for (pollfd waiting{ends[0], POLLIN, 0};;) {
     captured.timed_out = Clock::now() >= end;
     if (captured.timed_out || received != 0) {

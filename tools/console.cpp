@@ -57,7 +57,8 @@ void Console::result(const std::string& line) {
 void Console::log(const std::string& line) {
   if (silent_) return;
   clear();
-  std::fprintf(stderr, "%s\n", harmless(line).c_str());  // it may name what a checkpoint says
+  // The line may contain text from a checkpoint.
+  std::fprintf(stderr, "%s\n", harmless(line).c_str());
 }
 
 std::string Console::progress_line(const Now& now, int width) const {
@@ -81,7 +82,7 @@ void Console::progress(const Now& now) {
     if (std::exchange(last_tenth_, tenth) == tenth) return;
     std::fprintf(stderr, "%s\n", progress_line(now, 0x1000).c_str());
   } else if (mode_ == Mode::redrawn) {
-    // Ten times a second is as fast as anyone reads.
+    // Redraw at most ten times a second.
     const Clock::time_point moment = Clock::now();
     if (drawn_ && moment - drawn_at_ < std::chrono::milliseconds(100)) return;
     drawn_at_ = moment;

@@ -31,18 +31,19 @@ std::string split(const ConsolidateOptions& options) {
   check_without_checkpoints(options.to);
   check_model_flags(options.given, options.from);
   Settings settings = known_of(options.from, options.model).settings;
-  settings.samples = settings.skipped_samples = 0;  // a run of its own begins at step 0
+  // A run that starts from this file begins at step 0.
+  settings.samples = settings.skipped_samples = 0;
   settings.loss = std::numeric_limits<double>::quiet_NaN();
   const bool is_new = !path_exists(options.to);
   make_directories(options.to);
-  const auto lock = lock_directory(options.to);  // a run may be about to save there
+  const auto lock = lock_directory(options.to);  // another run may be about to save there
   std::string hash;
   try {
-    check_without_checkpoints(options.to);  // of one that has just ended
+    check_without_checkpoints(options.to);  // a run that has just ended may have saved there
     hash = zero::split(options.from, options.to, checkpoint_info(settings),
                        static_cast<int>(options.ranks));
   } catch (...) {
-    std::error_code ignored;  // it goes where it is empty
+    std::error_code ignored;  // removes the folder only if it is empty
     if (is_new) std::filesystem::remove(options.to, ignored);
     throw;
   }
@@ -50,7 +51,7 @@ std::string split(const ConsolidateOptions& options) {
   return hash;
 }
 
-// A Hugging Face folder as a file: with its tokenizer, where this version reads it.
+// Writes a Hugging Face folder as one file, with its tokenizer if this version can read it.
 std::string join_folder(const ConsolidateOptions& options) {
   const Known known = known_of(options.from, options.model);
   Settings settings = known.settings;

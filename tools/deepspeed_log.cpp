@@ -26,12 +26,12 @@ std::string stamp(const char* where) {
   return text("[%s,%03d] [INFO] [%s] ", day, static_cast<int>(ms), where);
 }
 
-// round(bytes / 1024**3, 2), which is of the exact value, and of a tie the even one.
+// round(bytes / 1024**3, 2): rounds the exact value, and ties to even.
 std::string gigabytes(int64_t bytes) {
   return python_number(std::stod(text("%.2f", static_cast<double>(bytes) / 0x1p30)));
 }
 
-// psutil's, of memory in use.
+// The percentage of memory in use, as psutil formats it.
 std::string percent(double share) { return python_number(std::stod(text("%.1f", 100.0 * share))); }
 
 }  // namespace
@@ -63,7 +63,7 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   if (interval_ <= 0 || step.steps % interval_ != 0) return {};
   const int64_t taken = step.steps - step.skipped;
   const zero::Betas betas = schedule_.betas(taken).value_or(zero::Betas{adam_.beta1, adam_.beta2});
-  // Betas are kept as f32; what the config said is the shortest number that gives it.
+  // Betas are stored as f32; the shortest decimal number that gives the same f32 is the config's.
   const auto beta = [](float value) { return python_number(std::stod(text("%.7g", value))); };
   std::vector<std::string> lines = {
       stamp("logging.py:96:log_dist") +

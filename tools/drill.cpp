@@ -18,7 +18,7 @@ namespace {
 using Fault = Drill::Fault;
 using Phase = Drill::Phase;
 
-// In the order of their enumerators; none and begin cannot be asked for.
+// In the order of their enumerators, without none and begin, which cannot be requested.
 const std::vector<std::string> faults = {"throw", "return", "stall", "inf",
                                          "kill",  "stop",   "oom",   "mismatch"};
 const std::vector<std::string> phases = {"init", "forward", "backward", "step", "save"};
@@ -62,7 +62,7 @@ void parse_drill(const std::string& name, const std::string& value, Drill& drill
     throw ConfigError(name + ": expected fault=inf without a phase, got '" + value + "'");
 }
 
-// Until its peers have given up on this rank, which ends its process.
+// Hangs until the peers give up on this rank, which ends its process.
 [[noreturn]] void stall() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
@@ -87,7 +87,7 @@ void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
       return;
     case Fault::error:
       throw ShapeError("inject: a drill " + where);
-    case Fault::leave:  // of a rank that is alone nobody else would notice
+    case Fault::leave:  // with a single rank no peer would notice
       if (alone) throw CommError("inject: a drill ended the rank " + where);
       throw LeftEarly{};
     case Fault::stall:

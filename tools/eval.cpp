@@ -11,7 +11,7 @@
 namespace zg::tools {
 namespace {
 
-// The checkpoint's data, where the flags do not say otherwise.
+// The checkpoint's data options, overridden by flags.
 DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   DataOptions data = saved.data;
   if (options.given.count("--data")) data.source = options.data.source;

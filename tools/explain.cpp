@@ -63,7 +63,7 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
   const zero::Config& config = run.settings.optimisation.engine;
   const zero::RestingBytes& rest = memory.rest;
   zero::Config stages = config;
-  stages.reduce_at_boundary = false;  // of stages 0 and 1 only
+  stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
   return "This run: " + states_table(static_cast<double>(parameters), ranks, stages) + "\n\n" +
          precision_columns +
          precision_row(run.settings.optimisation.precision(), zero::precision_of(config)) +

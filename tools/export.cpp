@@ -20,7 +20,7 @@ int export_weights(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   check_outside(options.hugging_face + "/config.json", "export");
-  std::error_code ignored;  // two paths that cannot be compared are not one
+  std::error_code ignored;  // two paths that cannot be compared are treated as different
   const bool from_hf = is_hf_folder(options.checkpoint);
   if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
     throw ConfigError("--hf: " + options.hugging_face +

@@ -17,7 +17,7 @@ void write(const std::string& text) {
   std::fflush(stdout);
 }
 
-// A weights file does not hold the characters: they come from the data that it was trained on.
+// A weights file does not store the characters: they come from the data that it was trained on.
 std::string characters_for(const Known& known, const GenerateOptions& options) {
   const Settings& settings = known.settings;
   if (options.data.source.empty()) return settings.characters;
@@ -28,7 +28,7 @@ std::string characters_for(const Known& known, const GenerateOptions& options) {
   return characters_of(*dataset);
 }
 
-// The model's own tokenizer, or the flag's, which has to be the same where the model says which.
+// The model's own tokenizer, or that of the flag. They must be equal if the model stores its own.
 std::optional<models::Tokenizer> tokenizer_for(const Known& known, const GenerateOptions& options) {
   DataOptions data = known.settings.data;
   const bool named = options.given.count("--tokenizer") > 0;

@@ -19,7 +19,7 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-// Nothing that an option or a shell could be made of.
+// Accepts only characters that are safe in options and shell commands.
 bool is_host_name(const std::string& name) {
   return !name.empty() && name.size() <= 253 && is_word(name.front()) &&
          std::all_of(name.begin(), name.end(),
@@ -43,7 +43,7 @@ std::vector<Host>::iterator find(std::vector<Host>& hosts, const std::string& na
   return std::find_if(hosts.begin(), hosts.end(), [&](const Host& h) { return h.name == name; });
 }
 
-// Each host of a selection with its slots; none: all.
+// Parses the hosts of a selection with their slots; an empty list of slots means all.
 std::vector<Host> parse_selection(const std::string& flag, const std::string& text,
                                   std::vector<Host>& hosts) {
   std::vector<Host> chosen;

@@ -56,7 +56,7 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
     model.dropout = static_cast<double>(config.dropout);
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
-  if (config.position != models::Position::learned) return {};  // which takes any length
+  if (config.position != models::Position::learned) return {};  // ALiBi models take any length
   if (model.block_size > config.block_size)
     throw ConfigError("--block-size: expected at most the " + std::to_string(config.block_size) +
                       " positions of " + options.from_hf + ", got " +

@@ -53,7 +53,7 @@ CommandLine command_line(LaunchOptions& options) {
           .notes = "  zerograd launch --num_gpus 2 train --data sort --zero-stage 2"};
 }
 
-// The launcher's flags all take a value, so the first other word is the command's.
+// All flags of the launcher take a value, so the first word that is neither starts the command.
 size_t begin_of_command(const Words& words) {
   size_t i = 0;
   while (i < words.size() && words[i].size() > 1 && words[i][0] == '-' && words[i] != "--")
@@ -98,7 +98,7 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   return hosts;
 }
 
-// A launcher's own status after a signal says nothing of it.
+// Runs the launcher. After a signal its own exit status does not show the signal, so it is added.
 ChildEnd run_launcher(const Words& words) {
   const ChildEnd end = run_child(words,
                                  "try installing it (openmpi-bin, mpich or slurm-client), or train "

@@ -35,7 +35,8 @@ std::string host_of_each_rank(const std::vector<Host>& hosts) {
   return join(words, ",");
 }
 
-// mpirun believes in a host that it has lost for 8 minutes, and keeps the job for as long.
+// Flags for lost hosts: by default mpirun waits 8 minutes for a lost host and keeps the job
+// running.
 Words watch_of_hosts(double timeout_s) {
   const auto seconds = [&](double share) {
     return std::to_string(std::max<int64_t>(1, static_cast<int64_t>(share * timeout_s)));
@@ -62,8 +63,8 @@ Words mpich_words(const Job& job) {
           hosts_and_slots(job.hosts)};
 }
 
-// A stopped process would keep srun waiting after all others have ended, so the first that fails
-// ends the rest.
+// A stopped process would keep srun waiting after all others have ended, so the first process that
+// fails must end the others.
 Words slurm_words(const Job& job, const std::string& mpi_version) {
   Words words = {"srun", "--kill-on-bad-exit=1",
                  is_open_mpi(mpi_version) ? "--mpi=pmix" : "--mpi=pmi2"};

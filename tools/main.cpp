@@ -67,7 +67,7 @@ void print_usage(std::FILE* out) {
 }
 
 int run(std::string name, std::vector<std::string> arguments) {
-  // `zerograd help train` and `zerograd train help` mean what `zerograd train --help` says.
+  // `zerograd help train` and `zerograd train help` are the same as `zerograd train --help`.
   if (name == "help" && !arguments.empty()) name = std::exchange(arguments.front(), "--help");
   if (arguments.size() == 1 && arguments.front() == "help") arguments.front() = "--help";
   if (name == "--help" || name == "-h" || name == "help") return print_usage(stdout), 0;
@@ -105,15 +105,15 @@ int report(const char* type, const char* message) {
   return exit_status(type);
 }
 
-// A closed stdout or stderr is replaced by one that refuses writes: else the first file that is
-// opened, a checkpoint say, takes its number and everything printed.
+// Replaces a closed stdout or stderr by a stream that refuses writes. Otherwise the first file that
+// is opened, for example a checkpoint, would get its descriptor and all printed text.
 void occupy_standard_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) open("/dev/null", O_RDONLY);
 }
 
-// A full disk behind stdout does not end a run that saves or writes metrics, but lost results are
-// no success.
+// Checks that stdout was written completely. A full disk does not end a run that saves or writes
+// metrics, but lost results change the exit status.
 int check_stdout(int status) {
   const bool flushed = std::fflush(stdout) == 0;
   if (status != 0 || (flushed && std::ferror(stdout) == 0)) return status;
@@ -122,28 +122,28 @@ int check_stdout(int status) {
                 "and not full");
 }
 
-// A launcher ends every process soon after the first one has failed. The others find out on their
-// own and shall have the time to say where they were; and the one that failed first leaves first,
-// for its status is the launcher's.
+// Delays the exit of all but the first failed process. A launcher kills every process soon after
+// the first one exits with an error, and takes its status. The delay lets the other processes
+// detect the failure and print where they were.
 int leave_last(int status) {
   using namespace std::chrono_literals;
   try {
     if (zg::process_place() && !zg::zero::last_warning())
       std::this_thread::sleep_for(status == 4 ? 1300ms : 1000ms);
-  } catch (const zg::ConfigError&) {  // it is what has been reported
+  } catch (const zg::ConfigError&) {  // the ConfigError was reported before
   }
   return status;
 }
 
 std::terminate_handler terminate_before = nullptr;
 
-// Some code, not all of it ours, cannot pass on that memory was refused.
+// Ends the process on an uncaught exception. Some libraries cannot propagate std::bad_alloc.
 [[noreturn]] void end_without_handler() {
   try {
     if (std::current_exception()) throw;
   } catch (const std::bad_alloc&) {
     std::_Exit(report("OutOfMemory", "the system refused memory outside of the counted arenas"));
-  } catch (...) {  // for the handler before
+  } catch (...) {  // falls through to the earlier handler
   }
   terminate_before();
   std::abort();
@@ -154,21 +154,23 @@ void save_addresses() {
   if (addresses_left_bytes() != std::numeric_limits<int64_t>::max()) mallopt(M_ARENA_MAX, 1);
 }
 
-// libgomp lets idle threads spin for several milliseconds, which starves whatever else runs on the
-// same cores; it reads its limit once, when it is loaded, so the process starts over with one. Half
-// a millisecond still bridges the gap from one kernel to the next.
+// Limits how long idle threads of libgomp spin. By default they spin for several milliseconds,
+// which slows down other programs on the same cores. Half a millisecond still covers the gap
+// between two kernels. libgomp reads its limit once, when it is loaded, so the process must exec
+// itself again.
 void bound_spinning(char** words) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
   if (setenv("GOMP_SPINCOUNT", "10000", 1) != 0) return;
   execv("/proc/self/exe", words);
-  // Where that is not allowed the run goes on as it is.
+  // If exec fails, the run continues with the default.
 }
 
-// In lists of processes: the system takes a process's name from the path that exec was given, which
-// above is /proc/self/exe. Threads that are started later inherit the name.
+// Sets the process name: after exec of /proc/self/exe it would be "exe". Threads that are started
+// later inherit the name.
 void take_name() { prctl(PR_SET_NAME, this_program); }
 
-// The status of what it threw, once reported; absent: it ended by itself, with `status`.
+// Reports an exception of the subcommand and returns its exit status. Absent: it ended without one
+// and set `status`.
 std::optional<int> error_of(int& status, const std::string& name,
                             const std::vector<std::string>& arguments) {
   try {
@@ -207,5 +209,5 @@ int main(int count, char** words) {
           error_of(status, words[1], std::vector<std::string>(words + 2, words + count)))
     return leave_last(*error);
   status = check_stdout(status);
-  return status == 5 ? leave_last(status) : status;  // a save that failed: the others know it too
+  return status == 5 ? leave_last(status) : status;  // a failed save is known to all ranks
 }

@@ -45,7 +45,7 @@ Json json_of(const WireCounts& wire) {
   for (Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce,
                        Collective::broadcast}) {
     const WireCount& count = wire[static_cast<size_t>(c)];
-    if (c == Collective::broadcast && count.calls == 0) continue;  // of a pipeline
+    if (c == Collective::broadcast && count.calls == 0) continue;  // used by pipelines only
     json[zg::name_of(c)] = {{"calls", count.calls}, {"bytes", count.bytes}};
   }
   return json;

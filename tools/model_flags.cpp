@@ -12,7 +12,7 @@ namespace zg::tools {
 
 namespace {
 
-// The presets, then the family.
+// The presets, then the family names.
 const std::vector<std::string>& model_types() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = models::GPTConfig::preset_names();
@@ -36,7 +36,7 @@ void read_split(const std::string& name, const std::string& value, std::array<do
   split = weights;
 }
 
-// A flag of which only values that change nothing are supported.
+// A flag whose supported values change nothing.
 Flag unsupported_flag(Names names, const std::vector<double>& accepted, const std::string& why) {
   return {std::move(names), "N", "",
           [accepted, why](const std::string& name, const std::string& value) {

@@ -8,7 +8,7 @@
 namespace zg::tools {
 namespace {
 
-constexpr int64_t deepspeed_warmup_steps = 1000;  // its warmup_num_steps where a config has none
+constexpr int64_t deepspeed_warmup_steps = 1000;  // DeepSpeed's default of warmup_num_steps
 
 Flag betas_flag(zero::AdamOptions& adam) {
   return {{"--betas"},
@@ -23,7 +23,7 @@ Flag betas_flag(zero::AdamOptions& adam) {
           }};
 }
 
-// Megatron's, one for each.
+// One beta; Megatron has a flag for each.
 Flag beta_flag(const char* name, float& beta) {
   return {{name}, "X", "", [&beta](const std::string& given, const std::string& value) {
             beta = static_cast<float>(parse_number(given, value, below_one));
@@ -133,7 +133,7 @@ void settle_precision(TrainOptions& options) {
 
 namespace {
 
-// The flags of AnnealingLR choose it; none of them says anything of another schedule.
+// Any flag of AnnealingLR selects it; these flags have no meaning for other schedules.
 void settle_annealing(TrainOptions& options) {
   const Given& given = options.given;
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
@@ -185,7 +185,7 @@ void settle_schedule(TrainOptions& options) {
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   const std::string kind = name_of(schedule.kind);
   const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
-  // The last two have a warm-up of their own, which no flag sets.
+  // The last two have their own warmup, which no flag sets.
   const bool warms_up = schedule.kind != zero::ScheduleKind::none &&
                         schedule.kind != zero::ScheduleKind::lr_range_test &&
                         schedule.kind != zero::ScheduleKind::one_cycle;

@@ -67,7 +67,7 @@ void check_train(const TrainOptions& options) {
   if (options.drill.fault == Drill::Fault::mismatch && options.ranks == 1)
     throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   check_length(options);
-  // A config's checkpoint.writer.decoupled is also of runs that save once.
+  // A config's checkpoint.writer.decoupled is also used by runs that save only once.
   if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
     throw ConfigError(
         "--async-save: expected --save-interval N with it, got none: the last checkpoint of a run "
@@ -115,7 +115,7 @@ void settle_offload(TrainOptions& options) {
 
 namespace {
 
-/// The default folder of checkpoints is that of minGPT's trainer and Lightning.
+/// Sets the default folder of checkpoints: the one that minGPT's trainer and Lightning use.
 void choose_folder(TrainOptions& options) {
   const bool asked = options.given.count("--save-interval") ||
                      options.given.count("--save-top-k") || options.resume == "auto";

@@ -13,8 +13,8 @@
 namespace zg::tools {
 namespace {
 
-// What a walk must not write: the command line of a training run may ask for it, and one line
-// answers. --save is where `--resume auto` looks.
+// Clears the options of files that a plan must not write, and lists them in one line: the command
+// line may be that of a training run. --save is kept if `--resume auto` reads from it.
 void silence(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
@@ -30,7 +30,8 @@ void silence(TrainOptions& options) {
                  without_effect.c_str());
   options.metrics.clear();
   options.trace.clear();
-  options.dump_gradients.clear();  // not its step: gradients are gathered
+  // dump_gradients_step is kept: that step gathers gradients, which needs memory.
+  options.dump_gradients.clear();
   if (!looks) options.save.clear();
   options.only_planned = true;
 }
@@ -42,7 +43,7 @@ std::string mib(int64_t bytes) {
   return text(value < 100.0 ? "%.1f MiB" : "%.0f MiB", value);
 }
 
-// As flags take it: 12GiB, 50MiB.
+// Formats a size as flags accept it: 12GiB, 50MiB.
 std::string size(int64_t bytes) {
   double value = static_cast<double>(bytes);
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
@@ -89,7 +90,7 @@ const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
   });
 }
 
-// A batch that grows takes more than the steps that were walked.
+// The memory of the largest batch, which may be larger than the batches of the planned steps.
 std::optional<RankMemory> largest_memory(const Run& run) {
   if (run.settings.rampup.start == 0) return std::nullopt;
   const Run largest = largest_steps(run);
@@ -100,7 +101,7 @@ std::optional<RankMemory> largest_memory(const Run& run) {
   return memory;
 }
 
-// The exit status.
+// Prints the disk budget and returns the exit status.
 int print_drive(const Run& run, const RankMemory& memory) {
   const DriveBudget budget = drive_budget(run, needs_of(memory));
   if (budget.needed == 0) return 0;

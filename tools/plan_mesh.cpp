@@ -31,7 +31,7 @@ std::string line_of(const Run& run, const RankMemory& rank) {
   return line;
 }
 
-// What the dearest stage takes of the time of all: 1 where all are equal.
+// The largest cost of a stage divided by the mean cost; 1: all stages are equal.
 double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& stages) {
   double most = 0.0, all = 0.0;
   for (const RankMemory& stage : stages) {

@@ -16,8 +16,8 @@ namespace zg::tools {
 
 namespace {
 
-// Takes the memory of what follows the last step: the first batch of scores or of validation, and
-// the hash.
+// Takes the memory of the work after the last step: the first batch of scores or of validation, and
+// the parameter hash.
 void plan_end(const Run& run, Stepper& stepper) {
   const TrainOptions& options = run.options;
   const bool asks = run.dataset->question_length() > 0;
@@ -77,12 +77,12 @@ RankMemory walk(const Run& run, int rank) {
   return memory;
 }
 
-// Every later step is like the third, and every later micro-batch of one.
+// Three steps with three micro-batches each are enough: later ones repeat the third.
 Run largest_steps(const Run& run) {
   Run largest = run;
   largest.traced = nullptr;
   Settings& settings = largest.settings;
-  // Where plan chose how many steps to walk, the run goes on.
+  // If plan chose the number of steps itself, the run must not end after them.
   const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   const Progress last = advanced(settings.rampup, settings.samples_per_step(),
@@ -157,7 +157,7 @@ bool fits(const Run& run, const RankMemory& memory) {
 
 namespace {
 
-// What --cpu-offload adds; a run that offloads something already has said where things go.
+// Whether to suggest --cpu-offload. A run that already offloads something has chosen its locations.
 bool may_offload(const Run& run) {
   const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
   return run.options.place.device.memory_limit > 0 && offload.optimizer == Space::device &&

@@ -14,11 +14,11 @@
 namespace zg::tools {
 namespace {
 
-// Processes that torchrun, accelerate or deepspeed start would each train alone.
+// Refuses processes started by torchrun, accelerate or deepspeed: each would train alone.
 void refuse_strangers() {
   const char* size = std::getenv("WORLD_SIZE");
   const long long processes =
-      size ? std::atoll(size) : 1;  // its digits: somebody may copy the line
+      size ? std::atoll(size) : 1;  // WORLD_SIZE as a number, which is safe to print
   if (processes <= 1) return;
   throw ConfigError(
       text("WORLD_SIZE: expected processes that MPI starts, got %lld of another "
@@ -36,7 +36,7 @@ std::string offload_of(const zero::OffloadOptions& offload) {
               name_of(offload.optimizer), name_of(offload.activation));
 }
 
-// What the settings of a checkpoint leave out and all ranks must do alike.
+// The values that the settings of a checkpoint do not contain and that must be equal on all ranks.
 std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
   const zero::Config& engine = run.settings.optimisation.engine;
@@ -62,7 +62,7 @@ std::string checkpoints_of(const Run& run) {
   return names;
 }
 
-/// The first rank whose text is not rank 0's; 0: there is none.
+/// The first rank whose text differs from rank 0's; 0: none.
 size_t first_different(const std::vector<std::string>& texts) {
   for (size_t rank = 1; rank < texts.size(); ++rank)
     if (texts[rank] != texts[0]) return rank;

@@ -31,7 +31,7 @@ namespace {
 
 using models::Split;
 
-// Two flags that name one file would leave one of them, or nothing of the data.
+// If two flags named one file, one output would be lost, or the data overwritten.
 void check_apart(const TrainOptions& options) {
   const std::string prefix = indexed_prefix(options.data.source);
   const std::string index = prefix.empty() ? "" : prefix + ".idx";
@@ -48,7 +48,7 @@ void check_apart(const TrainOptions& options) {
   for (const auto& [flag, path] : files)
     for (const auto& [other_flag, other_path] : files) {
       if (path == other_path || path->empty() || other_path->empty()) continue;
-      std::error_code ignored;  // two paths that cannot be compared are not one
+      std::error_code ignored;  // two paths that cannot be compared are treated as different
       if (*path == *other_path || std::filesystem::equivalent(*path, *other_path, ignored))
         throw ConfigError(std::string(flag) + " and " + other_flag + ": both name " + *path +
                           "; expected two files");
@@ -57,8 +57,8 @@ void check_apart(const TrainOptions& options) {
 
 }  // namespace
 
-// What cannot be written should be known before hours of training, not after. A run that fails for
-// another reason leaves no empty file.
+// Checks before training, not after hours of it, that a file can be written. Removes the empty file
+// if it did not exist, so that a run that fails later leaves none.
 void check_writable(const char* flag, const std::string& path) {
   if (path.empty()) return;
   std::error_code ignored;
@@ -68,7 +68,7 @@ void check_writable(const char* flag, const std::string& path) {
     throw FileError(std::string(flag) + ": " + path +
                     " cannot be written: " + std::strerror(errno));
   std::fclose(file);
-  // A link that led nowhere is the user's: /dev/stdout where that is closed.
+  // A dangling link belongs to the user, for example /dev/stdout when stdout is closed.
   if (!existed && !std::filesystem::is_symlink(path, ignored))
     std::filesystem::remove(path, ignored);
 }
@@ -149,8 +149,8 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
                          : run.resumed + " was made without data; try --data PATH"));
 }
 
-// Fills the run's dataset, the name and checksum of its tokenizer, which it returns, and the line
-// that describes both.
+// Fills in the run's dataset, the name and checksum of its tokenizer, and the log line about both.
+// Returns the tokenizer.
 std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const models::Dataset> dataset,
                                            const Known* known, std::vector<std::string>& notes) {
   TrainOptions& options = run.options;
@@ -186,8 +186,9 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
   return tokenizer;
 }
 
-// Epochs count samples: what is left of them goes in steps of today's size.
-// An epoch of fewer batches is a share of one. The samples of an epoch; 0: the run counts none.
+// Applies --limit-train-batches: an epoch with fewer batches counts as a fraction of an epoch.
+// Epochs are counted in samples, so the remaining samples use the current batch size. Returns the
+// samples of an epoch; 0: the run's length is not given in epochs.
 double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
   const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
   if (!options.given.count("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
@@ -205,7 +206,8 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
                     const Settings& settings, const Progress& done) {
   const int64_t whole = settings.samples_per_step();
   double samples = static_cast<double>(options.train_samples);
-  constexpr double rounding = 1e-9;  // of a share of an epoch that is a whole number of steps
+  // Tolerance for a fraction of an epoch that is a whole number of steps.
+  constexpr double rounding = 1e-9;
   if (options.epochs > 0.0)
     samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train)) +
               rounding * static_cast<double>(whole);
@@ -221,7 +223,7 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
   return std::max<int64_t>(1, end.steps);
 }
 
-// Caches, prefetching and the drive are warm after two steps.
+// Skips two steps, in which caches, prefetching and the disk warm up.
 StepRange steps_to_trace(int64_t first, int64_t end) {
   constexpr int64_t warm_up = 2, count = 3;
   const int64_t begin = first + std::clamp<int64_t>(end - first - count, 0, warm_up);
@@ -251,14 +253,15 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
   if (!options.only_planned) require_device(options.place.type);
-  if (options.resume.empty()) settle_offload(options);  // else its stage is yet to come
+  if (options.resume.empty()) settle_offload(options);  // when resuming, the stage is not known yet
   settle_precision(options);
   std::optional<Settings> saved;
   Progress done;
   if (options.resume != "auto" && is_hf_folder(options.resume))
     throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
                       options.resume);
-  // Before the choice, so that no other run saves or removes checkpoints there behind it.
+  // Lock before choosing the checkpoint, so that no other run saves or removes checkpoints after
+  // the choice.
   if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
     run.lock = lock_directory(options.save);
   if (!options.resume.empty()) run.checkpoint = checkpoint_to_resume(options.resume, options.save);
@@ -271,7 +274,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     adopt(*saved, options);
   }
   std::vector<std::string> notes;
-  std::optional<Known> known;  // what the weights say that the run starts from
+  std::optional<Known> known;  // settings of the weights that the run starts from
   if (saved) known = {*saved, run.resumed, run.checkpoint};
   if (!options.from_hf.empty()) {
     const models::HuggingFaceFolder folder = open_hf_folder(options.from_hf);

@@ -32,7 +32,8 @@ void check_split_flags(const Given& given, const std::string& source, int64_t sc
                       ", which has no answers to score; leave the flag out");
 }
 
-// One that a resumed run has behind it passes: the same command line starts it again.
+// A step that a resumed run has already passed is accepted, so that the same command line restarts
+// it.
 void check_step(const char* flag, int64_t step, int64_t end) {
   if (step >= end)
     throw ConfigError(std::string(flag) + ": expected a step below the run's end, " +
@@ -93,7 +94,7 @@ void check_model_flags(const Given& given, const std::string& checkpoint) {
 }
 
 bool has_come(const std::string& kill_switch_path) {
-  std::error_code ignored;  // a folder that cannot be read has no file for us
+  std::error_code ignored;  // a folder that cannot be read counts as one without the file
   return !kill_switch_path.empty() && std::filesystem::exists(kill_switch_path, ignored);
 }
 

@@ -9,10 +9,10 @@ FLAGS = ["--data", "sort", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", 
          "--train-batch-size", "4", "--batch-size", "1", "--score-samples", "0", "--log-interval",
          "0", "--threads", "1", "--comm-timeout", "5"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-KEPT = (2, 4)  # checkpoints that are there before the save
-SAVED = 6      # the save that is struck
-NEXT = 8       # one after it
-LAST = 10      # where a run goes on to, to show that nothing was lost
+KEPT = (2, 4)  # checkpoints that exist before the save
+SAVED = 6  # step whose save is interrupted
+NEXT = 8  # step of the following save
+LAST = 10  # final step of a resumed run, which shows that nothing was lost
 WAYS = [[], ["--async-save"]]
 STEP = re.compile(r"step_(\d+)")
 
@@ -130,7 +130,7 @@ class Outputs:
             finish([self.program, "tokenize", f"{folder}/{which}.txt", "--tokenizer", "train:258",
                     "--out", f"{folder}/{which}.words"])
             flags = [*FLAGS[:2], "--n-layer", layers, *FLAGS[4:]]
-            if self.name == "export":  # with a tokenizer among its files
+            if self.name == "export":  # exports a tokenizer file, too
                 flags[1], flags[flags.index("11")] = f"{folder}/{which}.txt", "4"
                 flags += ["--tokenizer", f"{folder}/{which}.words.tokenizer", "--val-fraction", "0"]
             finish([self.program, "train", *flags, "--steps", "1", "--save", f"{folder}/{which}"])

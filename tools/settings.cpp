@@ -20,13 +20,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* tokenizer_file = "tokenizer.json";  // of a checkpoint
+constexpr const char* tokenizer_file = "tokenizer.json";  // file name inside a checkpoint
 
-/// The whole numbers that a field may have.
+/// The range of an integer field.
 struct Between {
   int64_t least, most;
 };
-/// Beyond it JSON's other readers round, and sums of two would still not overflow.
+/// Larger numbers are rounded by other JSON readers. Sums of two do not overflow.
 constexpr int64_t exact = int64_t{1} << 53;
 constexpr Between size{1, largest_count}, count{0, largest_count}, any_size{1, exact},
     any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, kept{-1, largest_count},
@@ -40,8 +40,8 @@ constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1e6"};
 struct AnyNumber {};
 constexpr AnyNumber any_number;
 
-// One list of fields for both directions: `visit(group, name, field, bounds)`, the bounds of those
-// that are numbers. What a flag sets has the flag's.
+// The list of fields for both reading and writing: `visit(group, name, field, bounds)`. Numbers
+// have bounds: those of their flag, if there is one.
 template <class SettingsType, class Visit>
 void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("model", "layers", settings.model.layers, size);
@@ -153,7 +153,7 @@ Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
 Json value_of(zero::WarmupType type) { return type == zero::WarmupType::linear ? "linear" : "log"; }
 Json value_of(zero::DecayStyle style) { return zero::name_of(style); }
 Json value_of(double number) {
-  // JSON has no infinities: a diverged run still saves.
+  // JSON has no infinities, and a diverged run must still save.
   return std::isfinite(number) ? Json(number)
                                : Json(std::isnan(number) ? "nan"
                                       : number > 0       ? "inf"
@@ -171,7 +171,7 @@ std::string brief(const Json& json) { return printable(json.dump()); }
   throw ConfigError("expected " + expected + ", got " + brief(got));
 }
 
-/// The one that value_of() writes so.
+/// Reads the enumerator that value_of() writes with this name.
 template <class E>
 void read_one_of(const Json& json, E& value, std::initializer_list<E> choices) {
   std::vector<std::string> names;
@@ -209,14 +209,14 @@ void read(const Json& json, bool& value) {
   if (!json.is_boolean()) refuse("true or false", json);
   value = json.get<bool>();
 }
-// A path ends at a zero byte when it is opened.
+// A zero byte would cut off a path when the file is opened.
 void read(const Json& json, std::string& text) {
   if (!json.is_string()) refuse("a text", json);
   text = json.get<std::string>();
   if (text.find('\0') != std::string::npos) refuse("a text without zero bytes", json);
 }
 
-// The parser's own conversions wrap and round.
+// The conversions of the JSON parser would wrap and round.
 template <class Integer>
 requires std::is_integral_v<Integer>
 void read(const Json& json, Integer& value, const Between& bounds) {
@@ -259,8 +259,8 @@ void read(const Json& json, double& number, AnyNumber) {
   number = json.get<double>();
 }
 
-/// Checks several fields together: a number that is computed from them must not overflow, and is no
-/// more than flags could ask for.
+/// Checks combinations of fields: a number that is computed from them must not overflow or exceed
+/// what flags allow.
 void check_together(const Settings& settings) {
   models::validate(settings.model);
   const auto check_product = [](const char* names, std::initializer_list<int64_t> factors,
@@ -304,8 +304,8 @@ bool is_recent(const std::string& group, const std::string& name) {
          name == "embedding_norm";
 }
 
-// Whether a difference is a line of its own. Characters are checked where the data is read; what
-// older checkpoints do not say of a run's length cannot have changed.
+// Whether a difference is reported as a line of its own. Characters are checked where the data is
+// read. Older checkpoints do not store a run's length, so it is not compared.
 bool is_compared(const Settings& saved, const std::string& group, const std::string& name) {
   if (group == "position" || name == "characters" || name == "bytes" || name == "checksum")
     return false;
@@ -316,7 +316,8 @@ bool names_a_path(const std::string& group, const std::string& name) {
   return group == "data" && (name == "source" || name == "tokenizer");
 }
 
-// However the two are spelled; an import had none, so that the first one is no change.
+// Compares paths independent of their spelling. An import has no path, so its first data is not a
+// change.
 bool is_same_path(const Json& before, const Json& now) {
   const std::string path = before.get<std::string>();
   return path.empty() || absolute_path(path) == absolute_path(now.get<std::string>());
@@ -337,7 +338,7 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   Settings settings;
   std::string where;
   try {
-    // Code that reads or shows a value follows its depth.
+    // Code that reads or prints a value recurses to its depth.
     const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
       constexpr int deepest = 64;
       if (depth > deepest) throw ConfigError("are nested deeper than 64 levels");
@@ -347,12 +348,12 @@ Settings settings_from_json(const std::string& written, const std::string& path)
                    [&](const char* group, const char* name, auto& field, const auto&... bounds) {
                      where = std::string(group) + "." + name + ": ";
                      const Json& fields = json.at(group);
-                     // An older version did as the default of a field that it did not know.
+                     // Older versions behaved like the default of a field that they did not know.
                      if (fields.contains(name) || !is_recent(group, name))
                        read(fields.at(name), field, bounds...);
                    });
     where.clear();
-    // consolidate --split once kept them of the run before.
+    // An older consolidate --split kept the skipped samples of the original run.
     if (settings.samples == 0) settings.skipped_samples = 0;
     if (settings.micro_batch == 0) throw ConfigError("run.micro_batch: expected it, got nothing");
     check_together(settings);
@@ -368,7 +369,7 @@ std::string absolute_path(const std::string& path) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return path;
-  // Without "." in it; ".." may lead elsewhere than its spelling, through a link.
+  // Remove "." only: through a link, ".." may lead to another folder than its spelling says.
   const bool climbs = std::find(absolute.begin(), absolute.end(), "..") != absolute.end();
   return (climbs ? absolute : absolute.lexically_normal()).string();
 }
@@ -404,7 +405,7 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
             "expected " +
             value.dump() + " as in the checkpoint, got " + other.dump());
       const std::string difference = group + "." + name + ": ";
-      // Without a table of positions a model takes any length.
+      // ALiBi models have no table of positions and accept any length.
       const bool any_length = name == "block_size" && fields.at("position") == "alibi" &&
                               after.at(group).at("position") == "alibi";
       if (group == "model" && !any_length)

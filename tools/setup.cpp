@@ -30,11 +30,11 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-constexpr int64_t alibi_block_size = 2048;  // where nothing says it: ALiBi takes any
+constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
 
 bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
 
-/// Whose names a weights file has; absent: nobody's that we know.
+/// The family whose tensor names the weights file uses; absent: unknown names.
 std::optional<models::Family> family_of(const SafetensorsReader& reader) {
   for (const models::Family family : {models::Family::gpt, models::Family::bloom})
     if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
@@ -46,7 +46,8 @@ std::optional<models::Family> family_of(const SafetensorsReader& reader) {
                     std::to_string(block_size));
 }
 
-// What Megatron wrote has an index beside it; without one it is told by where it is wrong.
+// Reads PATH.bin without an index. Megatron's files have an index, so an error mentions that it is
+// missing.
 std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
                                                     const models::TextOptions& options) {
   try {
@@ -58,8 +59,8 @@ std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
   }
 }
 
-// Sizes that a weights file shows by the shapes of a family's names; heads leave no trace, and
-// without a table of positions its length leaves none.
+// The model's sizes from the shapes of a weights file. Shapes do not show the number of heads and,
+// without a table of positions, do not show the block size.
 models::GPTConfig sizes_from_shapes(const std::string& path) {
   const SafetensorsReader reader(path);
   const models::Family family = family_of(reader).value_or(models::Family::gpt);
@@ -114,8 +115,8 @@ std::string sizes(const models::GPTConfig& model) {
 
 namespace {
 
-/// FileError unless the tensors beside the settings have the shapes of the settings' model: else
-/// memory would be taken for a model that is not there.
+/// FileError unless the tensors beside the settings have the shapes of the settings' model.
+/// Otherwise wrong settings could allocate memory for a model that does not exist.
 void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
                  const std::string& path) {
   const auto refuse = [&](const std::string& said, const std::string& there) {
@@ -201,7 +202,7 @@ DataKind kind_of(const std::string& source) {
 }
 
 void check_there(const std::string& source, const std::string& checkpoint) {
-  std::error_code ignored;  // reading it tells what is wrong with one that cannot be asked
+  std::error_code ignored;  // other errors are reported when the file is read
   const bool gone =
       std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
   if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
@@ -244,7 +245,7 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
 
 std::string characters_of(const models::Dataset& dataset) {
   const bool digits = dataset.question_length() > 0 && dataset.vocabulary() <= 10;
-  // Tokens that are numbers may be of any vocabulary, before a model's memory is known to suffice.
+  // Numeric tokens may have a huge vocabulary, and memory has not been checked yet.
   if (!dataset.is_text() && !digits) return "";
   std::vector<int32_t> ids(static_cast<size_t>(dataset.vocabulary()));
   std::iota(ids.begin(), ids.end(), 0);
@@ -362,10 +363,10 @@ void adopt(const Settings& saved, TrainOptions& options) {
   const zero::AnnealingOptions& annealing = saved_schedule.annealing;
   fill("--lr-decay-style", schedule.annealing.lr_decay_style, annealing.lr_decay_style);
   fill("--lr-warmup-samples", schedule.annealing.lr_warmup_samples, annealing.lr_warmup_samples);
-  // A decay that ended with the run's samples does so again.
+  // A decay that ended with the run's samples ends with them again.
   if (options.train_samples == 0 || annealing.lr_decay_samples != saved.train_samples)
     fill("--lr-decay-samples", schedule.annealing.lr_decay_samples, annealing.lr_decay_samples);
-  // What no flag sets, a config does, and all of it.
+  // These values can only be set by a config, which sets all of them.
   if (missing("--config") && schedule.kind == saved_schedule.kind) {
     schedule.warmup_type = saved_schedule.warmup_type;
     schedule.warmup_min_lr = saved_schedule.warmup_min_lr;
@@ -373,7 +374,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
     schedule.cos_min_ratio = saved_schedule.cos_min_ratio;
     schedule.range_test = saved_schedule.range_test;
     schedule.one_cycle = saved_schedule.one_cycle;
-    // Another end than the run's was a config's, and stays.
+    // An end that differs from the run's was set by a config and is kept.
     if (zero::decays(schedule.kind) && saved.steps > 0 &&
         saved_schedule.total_num_steps != saved.steps)
       schedule.total_num_steps = saved_schedule.total_num_steps;
@@ -407,18 +408,18 @@ void adopt(const Settings& saved, TrainOptions& options) {
     fill("--offload-activations", offload.activation, saved_offload.activation);
     if (engine.stage == 3) fill("--offload-param", offload.parameter, saved_offload.parameter);
   }
-  // Another precision sums in a dtype of its own.
+  // Another precision has its own dtype for gradient accumulators.
   if (optimisation.precision() == saved.optimisation.precision())
     fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
   fill("--reduce-at-boundary", engine.reduce_at_boundary, saved_engine.reduce_at_boundary);
   fill("--nccl-reduce", engine.nccl_reduce, saved_engine.nccl_reduce);
-  // Another number of ranks takes the same batch in other turns.
+  // With another number of ranks the same batch is divided differently.
   BatchOptions& batch = options.batch;
   fill("--rampup-batch-size", batch.rampup, saved.rampup);
   if (!batch.micro && !batch.accumulation) {
     if (!batch.train) batch.train = saved.samples_per_step();
     batch.micro = saved.micro_batch;
-    // As it was, or the largest that this number of ranks can share every step in.
+    // The same micro-batch, or the largest one that divides every step on this number of ranks.
     const int64_t common = batch.rampup.common(*batch.train);
     if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
       batch.micro = zero::largest_divisor(share, *batch.micro);
@@ -437,7 +438,7 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   trained->model = std::make_unique<models::GPT>(trained->store, known.settings.model);
   zero::Config config = known.settings.optimisation.engine;
   require_dtype(place.type, config.compute, known.path);
-  config.offload = {};  // of training's states, for which there may be no place here
+  config.offload = {};  // offload concerns training states; this machine may have no room for them
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
   zero::load_weights(weights_of(known), *trained->engine);
   trained->known = std::move(known);

@@ -28,7 +28,7 @@ WireCounts sum(WireCounts a, const WireCounts& b) {
   return a;
 }
 
-// An axis that is the whole mesh counts with what concerns all ranks.
+// An axis that spans the whole mesh is counted with the collectives of all ranks.
 std::vector<AxisWire> axes_of(const Mesh& mesh) {
   const auto of = [&](const Communicator* ranks) {
     return ranks && ranks != &mesh.world ? ranks->wire() : WireCounts{};
@@ -45,7 +45,7 @@ std::vector<AxisWire> axes_of(const Mesh& mesh) {
 
 namespace {
 
-/// The identity with an infinite gradient: a fault that leaves the loss as it is.
+/// The identity with an infinite gradient: a fault that does not change the loss.
 Var with_infinite_gradient(const Var& x) {
   struct None {};
   return record("infinity", {x}, x.value(), {}, None{}, [](const None&, const BackwardPass& pass) {

@@ -20,7 +20,7 @@ using Format = TokenizeOptions::Format;
 
 std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
 
-/// The place that --out names: everything that is written takes it at one moment.
+/// The output files, replaced together when all are complete.
 struct Output {
   std::string name;  // in the set's folder
   FileSet files;
@@ -29,7 +29,7 @@ struct Output {
       : name(prefix.filename().string()), files(set_of(prefix, name)) {}
 
  private:
-  // A prefix that cannot be written should be known before hours of work.
+  // Fails early if the prefix cannot be written, not after hours of work.
   static FileSet set_of(const fs::path& prefix, const std::string& name) try {
     return FileSet(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name);
   } catch (const FileError& error) {
@@ -37,11 +37,11 @@ struct Output {
   }
 };
 
-// What would cost an input, or be read as something else.
+// Refuses outputs that would overwrite an input or be mistaken for another kind of data.
 void check_outputs(const TokenizeOptions& options) {
   for (const char* end : {".bin", ".idx"})
     for (const std::string& input : options.inputs) {
-      std::error_code ignored;  // two paths that cannot be compared are not one
+      std::error_code ignored;  // two paths that cannot be compared are treated as different
       const std::string output = options.prefix + end;
       if (input == output || fs::equivalent(input, output, ignored))
         throw ConfigError("--out: " + output + " is a text to read; expected another PREFIX");
@@ -66,7 +66,7 @@ models::Tokenizer tokenizer_for(const TokenizeOptions& options) {
       fs::path(options.vocabulary_file).parent_path().string());
 }
 
-// The token that ends each document; none where it was not asked for.
+// The token that ends each document; absent if none was requested.
 std::optional<int32_t> end_of_document(const TokenizeOptions& options,
                                        const models::Tokenizer& tokenizer) {
   if (!options.append_eod) return std::nullopt;

@@ -12,7 +12,7 @@ Flag input_flag(std::vector<std::string>& inputs) {
           }};
 }
 
-// Accepted for the one value that says what happens anyway.
+// A flag that accepts only the value of the default behaviour.
 Flag only_flag(const char* name, const char* value, std::vector<std::string> choices) {
   return {{name}, value, "", [choices](const std::string& given, const std::string& word) {
             parse_choice(given, word, choices);

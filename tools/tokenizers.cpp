@@ -12,8 +12,8 @@
 namespace zg::tools {
 namespace {
 
-// The tokenizer of a trained model: the copy in its checkpoint, or what an older checkpoint or a
-// Hugging Face folder names.
+// The tokenizer of a trained model: the copy in its checkpoint, or the file that an older
+// checkpoint or a Hugging Face folder names.
 models::Tokenizer tokenizer_of(const Known& known) {
   const std::string& path = known.settings.data.tokenizer;
   if (const std::string& json = known.settings.tokenizer_json; !json.empty())
@@ -23,14 +23,14 @@ models::Tokenizer tokenizer_of(const Known& known) {
   } catch (const Unsupported& error) {
     throw Unsupported(std::string(error.what()) + "; --tokenizer PATH names another one");
   } catch (const FileError& error) {
-    if (path == known.path) throw;  // a folder's own
+    if (path == known.path) throw;  // the tokenizer of a Hugging Face folder
     throw FileError(std::string(error.what()) +
                     "; the checkpoint was trained with this tokenizer; expected it there, or "
                     "--tokenizer PATH with its new place");
   }
 }
 
-// The first id that both have and that is another token in each; -1: none.
+// The first id that means another token in `a` than in `b`; -1: none.
 int64_t first_difference(const models::Tokenizer& a, const models::Tokenizer& b) {
   const auto &left = a.parts().tokens, &right = b.parts().tokens;
   const auto common = static_cast<int64_t>(std::min(left.size(), right.size()));
@@ -43,7 +43,7 @@ std::string quoted(const models::Tokenizer& tokenizer, int64_t id) {
   return "'" + printable(tokenizer.parts().tokens[static_cast<size_t>(id)]) + "'";
 }
 
-// A checkpoint knows its tokenizer again by the checksum, a folder by what its ids mean.
+// Checkpoints are compared by the tokenizer's checksum, folders by the tokens of their ids.
 void check_same(const Known& known, const DataOptions& data, const models::Tokenizer& tokenizer) {
   const DataOptions& saved = known.settings.data;
   if (!saved.tokenizer_checksum.empty()) {
@@ -58,7 +58,7 @@ void check_same(const Known& known, const DataOptions& data, const models::Token
   try {
     own = models::load_tokenizer(saved.tokenizer);
   } catch (const Error&) {
-    return;  // which is why another one was named
+    return;  // the folder's tokenizer is unreadable, so the flag replaces it
   }
   if (const int64_t id = first_difference(*own, tokenizer); id >= 0)
     throw ConfigError(
@@ -72,14 +72,14 @@ bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
   return dataset.is_text() && data.tokenizer.empty();
 }
 
-// Says in a message how a model reads its ids; empty: it does not tell.
+// Says in a message how a model reads its token ids; empty: unknown.
 std::string meaning_of(const Settings& settings) {
   if (!settings.characters.empty()) return "the characters of " + settings.data.source;
   if (!settings.data.tokenizer.empty()) return "those of the tokenizer " + settings.data.tokenizer;
   return "";
 }
 
-// Where one has more characters, those that both have are the same.
+// With different numbers of characters, the common ids must be equal.
 bool mean_the_same(const Settings& a, const Settings& b) {
   if (!a.characters.empty() || !b.characters.empty())
     return !a.characters.empty() && !b.characters.empty() &&

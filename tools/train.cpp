@@ -20,7 +20,8 @@ struct Ended {
   RankMemory memory;
 };
 
-// Every rank that a failure reached says so; the first cause is the command's own error.
+// Runs one rank. Each rank that sees a failure prints it; the first cause becomes the command's
+// error.
 Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
                  const zero::InterruptScope& interrupt, zero::CommonStop& stop) {
   try {
@@ -56,10 +57,11 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
   return status;
 }
 
-// The plan answers what an error alone cannot.
+// Adds to an out-of-memory error the settings that would fit, found by a plan.
 [[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
   const DeviceOptions& limits = run.options.place.device;
-  if (limits.memory_limit == 0 && limits.host_limit == 0) throw;  // there is nothing to fit
+  // Without a limit there is nothing to fit.
+  if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
   const std::optional<std::string> smallest = smallest_fitting(run);
   const std::string what = error.what();
   throw OutOfMemory(what + (what.ends_with('\n') ? "" : "\n") +
@@ -68,7 +70,7 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
                                 "a smaller --batch-size or more --ranks\n"));
 }
 
-// One of several processes: each is a rank and reports for itself.
+// Runs this process as one rank of several, which reports its own errors.
 int train_as_process(const Run& prepared, const TrainOptions& given,
                      const zero::InterruptScope& interrupt) {
   int status = 0;
@@ -86,7 +88,7 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
     try {
       train_rank(ranks, device);
     } catch (const OutOfMemory& error) {
-      explain(run, error);  // now: the others leave soon after they heard, and it takes a while
+      explain(run, error);  // at once: planning takes a while, and the other ranks exit soon
     }
   };
   try {
@@ -109,18 +111,18 @@ int train_on_ranks(const Run& run, const TrainOptions& given) {
                              : train_on_threads(run, interrupt);
 }
 
-/// Removes unfinished folders of saves that failed or were killed, also those of an earlier run:
-/// nobody else writes there while the run has its lock.
+/// Removes unfinished folders of failed or killed saves, including those of earlier runs. No other
+/// process writes there while the run holds its lock.
 void remove_leftovers(const Run& run) {
   if (run.lock) zero::remove_unfinished(run.options.save);
 }
 
-// Writes the trace of a run that ended among the steps to trace.
+// Writes the trace if the run ended within the traced steps.
 void write_trace(const Run& run) {
   if (run.traced && !run.traced->is_written) run.traced->write();
 }
 
-// A rank that stalls or is killed takes its process with it, so that what goes on is another one.
+// A rank that stalls or is killed ends its process, so another process must restart the run.
 int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "train");
   return run_with_restarts(options, arguments,

@@ -1,12 +1,12 @@
 #include <limits>
 
+#include "tools/model_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/options.h"
-#include "tools/model_flags.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 
-// The tables of train's flags, a function for each group.
+// The tables of train's flags, one function for each group.
 namespace zg::tools {
 namespace {
 
@@ -52,7 +52,7 @@ Flag stage_flag(zero::Config& engine) {
           }};
 }
 
-// Lightning's name for the stage. Help lists it as a spelling only.
+// Lightning's name for the stage. Help lists it as an alternative spelling only.
 Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
   return {{"--strategy"},
           "S",
@@ -220,7 +220,8 @@ std::vector<Flag> config_flags(ConfigOptions& config) {
   };
 }
 
-// Lightning's: 120 batches, or 0.25 for a quarter of them. Help lists it as a spelling only.
+// Lightning's flag: 120 batches, or 0.25 for a quarter of them. Help lists it as an alternative
+// spelling only.
 Flag epoch_limit_flag(EpochLimit& limit) {
   return {{"--limit-train-batches"},
           "N",
@@ -254,7 +255,7 @@ std::vector<Flag> length_flags(TrainOptions& options) {
       integer_flag({"--grad-accum", "--gradient-accumulation-steps"}, options.batch.accumulation,
                    "micro-batches in a step", {1, "1"}),
       rampup_flag(options.batch.rampup),
-      // 0 passes: the solver explains it with the other two.
+      // 0 is accepted here; the batch solver's error explains it together with the other two flags.
       integer_flag({"--train-batch-size", "--global-batch-size"}, options.batch.train,
                    "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
       integer_flag({"--steps", "--train-iters"}, options.steps,
@@ -289,7 +290,7 @@ std::vector<Flag> axes_flags(Axes& axes) {
 Flag offload_flag(const std::string& name, Space& space, const std::string& help) {
   return {
       {name}, "none|host|nvme", help, [&space](const std::string& flag, const std::string& value) {
-        // DeepSpeed calls the host cpu.
+        // DeepSpeed's name for the host is cpu.
         const size_t choice =
             value == "cpu" ? 1 : parse_choice(flag, value, {"none", "host", "nvme"});
         constexpr Space spaces[] = {Space::device, Space::host, Space::file};
@@ -300,12 +301,12 @@ Flag offload_flag(const std::string& name, Space& space, const std::string& help
 std::vector<Flag> offload_flags(OffloadFlags& offload, zero::OffloadOptions& engine) {
   return {
       offload_flag("--offload-optimizer", engine.optimizer,
-                 "where AdamW's moments and masters are, and are updated [none]"),
+                   "where AdamW's moments and masters are, and are updated [none]"),
       offload_flag("--offload-gradients", engine.gradient, "where sums of gradients are [none]"),
       offload_flag("--offload-param", engine.parameter,
-                 "stage 3: where values are between their uses [none]"),
+                   "stage 3: where values are between their uses [none]"),
       offload_flag("--offload-activations", engine.activation,
-                 "where what backward needs is until then [none]"),
+                   "where what backward needs is until then [none]"),
       text_flag({"--nvme-path"}, "DIR", offload.nvme_path,
                 "where nvme is: a file without a name, gone when the run ends"),
       switch_flag({"--cpu-offload"}, offload.cpu_offload,
@@ -317,7 +318,7 @@ std::vector<Flag> offload_flags(OffloadFlags& offload, zero::OffloadOptions& eng
 
 std::vector<FlagGroup> train_groups(TrainOptions& options) {
   FlagGroup unsupported = unsupported_flags(/*one_rank=*/false);
-  // Scripts of other systems turn DeepSpeed on by it. It is always on here.
+  // Scripts of other systems enable DeepSpeed with this flag. It is always enabled here.
   unsupported.flags.push_back(
       {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
          parse_switch(name, value);

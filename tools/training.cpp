@@ -33,16 +33,16 @@ void open(const char* flag, std::optional<File>& file, const Arguments&... argum
 using Clock = std::chrono::steady_clock;
 using models::Split;
 
-constexpr int file_error = 5;  // its exit status
+constexpr int file_error = 5;  // exit status for file errors
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// printf writes a NaN with its sign, which means nothing.
+// printf prints the sign of a NaN, which has no meaning.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
 
-/// The signals and more that end a run; their places are those of zero::TrainerHooks::stop.
+/// Reasons to end a run; zero::TrainerHooks::stop returns an index into them plus 1.
 constexpr int stop_reasons[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, kill_switch};
 
 std::optional<zero::CheckpointDirectory::Options> checkpoint_options(const Run& run) {
@@ -86,7 +86,7 @@ zero::TrainerHooks Training::hooks() {
 
 void Training::prepare_engine() {
   stepper_.load();
-  // Between validations retention compares the last one.
+  // Until the next validation, retention compares the last validation's loss.
   if (options_.eval_interval > 0) trainer_.set_score(trainer_.position().score);
   if (is_first() && !options_.metrics.empty())
     open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_.steps());
@@ -166,7 +166,7 @@ int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop)
   } catch (const LeftEarly&) {
     return 0;
   } catch (...) {
-    print_memory_table();  // what led to an OutOfMemory, say
+    print_memory_table();  // shows the memory behind an OutOfMemory error
     throw;
   }
 }
@@ -175,7 +175,8 @@ int Training::run_steps() {
   ranks_.set_step(engine_.steps());
   stepper_.pass(Drill::Phase::init);
   ranks_.wait(ranks_.barrier("start"));
-  // Every rank has loaded. Open files would keep the space of a checkpoint that is removed later.
+  // All ranks have loaded. Open files would keep the disk space of a checkpoint that is removed
+  // later.
   if (is_first() || options_.process)
     for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
       if (checkpoint) checkpoint->close();
@@ -195,7 +196,7 @@ int Training::run_steps() {
 }
 
 void Training::begin_step() {
-  write_trace();  // every rank has taken the step before
+  write_trace();  // all ranks have finished the previous step
   ranks_.set_step(engine_.steps());
   stepper_.pass(Drill::Phase::begin);
   step_began_ = Clock::now();
@@ -211,7 +212,7 @@ void Training::note_step(const zero::TrainedStep& step) {
   seconds_ += seconds;
   const int64_t step_peak = stepper_.memory().step_peak();
   peak_bytes_ = std::max(peak_bytes_, step_peak);
-  interrupt_->save_from_now();  // before anybody reads that the step is done
+  interrupt_->save_from_now();  // before the step is reported as done
   report({.step = step.step,
           .micro_steps = step.micro_batches,
           .samples = step.samples,
@@ -228,7 +229,7 @@ void Training::note_step(const zero::TrainedStep& step) {
   if (is_due(engine_.steps(), options_.sample_interval)) print_sample();
 }
 
-// A run that diverged goes on, as it may come back, and its end has no error: it says so instead.
+// Tracks a non-finite loss. The run continues, as it may recover, and prints a warning at its end.
 void Training::note_divergence(int64_t step, double loss) {
   if (std::isfinite(loss)) {
     diverged_at_ = -1;
@@ -238,7 +239,7 @@ void Training::note_divergence(int64_t step, double loss) {
   }
 }
 
-// Of a batch that --rampup-batch-size lets grow.
+// Logs the growth of the batch by --rampup-batch-size.
 void Training::note_growth(int64_t samples) {
   const int64_t next = trainer_.next_samples();
   if (next != samples && engine_.steps() < run_.steps)
@@ -248,7 +249,7 @@ void Training::note_growth(int64_t samples) {
                        (long long)trainer_.position().samples));
 }
 
-// A disk that is full costs what it was to keep, and not the run.
+// A write error, for example on a full disk, loses the file and not the run.
 template <class File, class... What>
 void Training::write(const char* flag, std::optional<File>& file, const What&... what) {
   if (!file) return;
@@ -293,8 +294,8 @@ void Training::report_as_deepspeed(const zero::StepRecord& record) {
     console_->result(line);
 }
 
-// Means of all ranks, as minGPT's benchmark has them. What comes between steps is no part of an
-// epoch, and a run of less than one is one that was cut short.
+// Prints means over all ranks, as minGPT's benchmark does. Time between steps is not part of an
+// epoch. A run shorter than one epoch counts as one.
 void Training::report_epochs() {
   const auto samples = static_cast<double>(trainer_.position().samples - settings_.samples);
   if (run_.epoch_samples <= 0.0 || samples <= 0.0) return;
@@ -345,7 +346,7 @@ void Training::print_sample() {
                    dataset_.decode(stepper_.sample()));
 }
 
-// Once and in one piece: lines between its rows would break the table.
+// Prints the table at once, so that no other line appears between its rows.
 void Training::print_memory_table() {
   console_->end_progress();
   if (options_.dump_memory && !std::exchange(table_printed_, true))
@@ -354,7 +355,7 @@ void Training::print_memory_table() {
 
 void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
   if (result.failed_rank < 0) return console_->result("saved " + step_n);
-  // The end of a run tries the last step again that an interval could not save.
+  // A failed save at an interval is tried again at the end of the run; report the failure once.
   if (result.reason.empty() || std::exchange(reported_, step_n) == step_n) return;
   console_->end_progress();
   std::fprintf(stderr,
@@ -363,7 +364,7 @@ void Training::report_save(const std::string& step_n, const zero::CheckpointSave
                step_n.c_str(), ranks_.rank(), harmless(result.reason).c_str());
 }
 
-// One rank looks for the file: on two hosts it may come at different times.
+// Only rank 0 checks the file: two hosts may see it at different times.
 int Training::reason_to_end() const {
   int reason = interrupt_->signal();
   if (reason == 0 && is_first() && has_come(options_.kill_switch)) reason = kill_switch;
@@ -378,13 +379,13 @@ int Training::signal_of(const zero::TrainingEnd& end) const {
   return end.stop > 0 ? stop_reasons[end.stop - 1] : 0;
 }
 
-// What is printed before the last step is saved.
+// Prints the lines that precede the save of the last step.
 void Training::note_end(const zero::TrainingEnd& end) {
   write_trace();
   if (end.reason == zero::TrainingEnd::Reason::finished) {
     interrupt_->save_from_now();
     stepper_.stop_with(nullptr);
-    memory_ = stepper_.rank_memory();  // without what scores and the hash take
+    memory_ = stepper_.rank_memory();  // excludes the memory of scores and the hash
     return print_memory_table();
   }
   print_memory_table();
@@ -401,7 +402,8 @@ void Training::note_end(const zero::TrainingEnd& end) {
 
 int Training::finish() {
   report_epochs();
-  if (is_first() || options_.process) interrupt_->release();  // scores can be had again with eval
+  // Scores can be computed again with eval.
+  if (is_first() || options_.process) interrupt_->release();
   const auto print = [this](const std::string& line) { console_->result(line); };
   std::optional<Evaluation::Scores> scores;
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {
@@ -409,7 +411,7 @@ int Training::finish() {
     try {
       scores = stepper_.evaluation().scores(settings_.micro_batch, options_.score_samples, print);
       if (settings_.data.source == "sort") stepper_.evaluation().print_example(print);
-    } catch (const ConfigError& error) {  // a run that diverged still reports
+    } catch (const ConfigError& error) {  // a diverged run still prints its results
       console_->log(std::string("no scores: ") + error.what());
     }
   } else if (dataset_.question_length() == 0 && dataset_.epoch_samples(Split::validation) > 0) {

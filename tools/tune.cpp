@@ -19,7 +19,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Of train's: they write, last or say how a run ends, and trials do that in their own way.
+// Flags of train that tune ignores: trials set their own outputs and their own length.
 const std::set<std::string> without_effect = {"--autotuning",
                                               "--steps",
                                               "--epochs",
@@ -60,7 +60,7 @@ Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
   return words;
 }
 
-// For a shell.
+// Quotes a word for a shell.
 std::string quoted(const std::string& word) {
   if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                              "-_=./,:+@%") == std::string::npos)
@@ -110,7 +110,7 @@ Run prepared(const Words& words) {
   TrainOptions train;
   parse(words, train);
   train.only_planned = true;
-  // Parameters are elsewhere at stage 3 only: that is what such a run leaves open.
+  // Parameters can be offloaded at stage 3 only, so such a run fixes the stage.
   if (train.optimisation.engine.offload.parameter != Space::device &&
       is_open(train, "--zero-stage") && is_open(train, "--strategy"))
     train.optimisation.engine.stage = 3;
@@ -174,7 +174,7 @@ int tune(const std::vector<std::string>& arguments) {
                  join(unused, ", ").c_str());
   const Words fixed = words_of(options, without_effect);
   std::set<std::string> unplanned = without_effect;
-  unplanned.erase("--rampup-batch-size");  // --batch-size must suit it
+  unplanned.erase("--rampup-batch-size");  // --batch-size must divide its batch sizes
   const Run run = prepared(words_of(options, unplanned));
   const Plans plans = plans_of(run, options);
   Search search(run, fixed, begin, options.time_s);

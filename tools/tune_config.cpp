@@ -63,7 +63,7 @@ void set_batch(Json& config, const Tuning& tuning, const Run& run) {
   config["gradient_accumulation_steps"] = tuning.accumulation;
 }
 
-// A precision that the config leaves open comes from accelerate's file or a flag.
+// Sets the precision if the config leaves it open: accelerate's file or a flag gives it.
 void set_precision(Json& config, const CheckedConfig& given,
                    const OptimisationOptions& optimisation) {
   const DType compute = optimisation.engine.compute;

@@ -11,9 +11,10 @@ Rates measured_rates(const Run& run) {
   DeviceOptions options = run.options.place.device;
   options.memory_limit = options.host_limit = 0;
   const Device device = Device::cpu(0, options);
-  constexpr double reached = 0.6;  // of the matmul peak, by whole steps of models that fill it
-  constexpr double drive = 1e9;    // an NVMe's, roughly: trials say what it really is
-  constexpr double slowest = 1e9;  // where the portable level has nothing to measure
+  // Fraction of the matmul peak that whole steps of large models reach.
+  constexpr double reached = 0.6;
+  constexpr double drive = 1e9;    // bytes/s, a rough rate of NVMe; trials measure the real one
+  constexpr double slowest = 1e9;  // used where the portable instruction set has no measurement
   const double peak =
       std::max({matmul_peak_or_zero(device, run.settings.optimisation.engine.compute),
                 matmul_peak_or_zero(device, DType::f32), slowest});
@@ -47,8 +48,9 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
         saved_on_host, static_cast<double>(row.spaces[static_cast<size_t>(Space::host)]
                                                      [static_cast<size_t>(Purpose::activation)]));
   constexpr double adam = 7.0 * 4.0;  // reads value, gradient and moments; writes all but gradients
-  constexpr double moved = 2.0, added = 3.0;  // read and written; two read and one written
-  const double weights = 3.0 * value_bytes * P * W * micro_batches;  // read twice, one gradient
+  constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
+  // Weights read twice, gradients written once.
+  const double weights = 3.0 * value_bytes * P * W * micro_batches;
   double bytes = weights + adam * P * (engine.stage == 0 ? W : 1.0) + added * wire / walked * W;
   if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
   if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;

@@ -12,12 +12,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Later ones take nothing that the third does not.
+// Later steps need no more memory than the third.
 constexpr int64_t walked_steps = 3;
 
 struct Load {
   const char* what;
-  int64_t bytes, limit;  // no limit: 0
+  int64_t bytes, limit;  // limit 0: none
 };
 
 }  // namespace
@@ -81,10 +81,10 @@ Plans plan_all(const Run& run, const Rates& rates, double seconds, double longes
 
 namespace {
 
-// sizes[i] for i in a range of which the first ones fit; none: not even the first.
+// How many of sizes 1 to `count` fit, if all sizes up to some size fit.
 template <class Fits>
 int64_t count_fitting(int64_t count, const Fits& fits) {
-  int64_t fitting = 0, beyond = 1;  // beyond: the first that is known not to
+  int64_t fitting = 0, beyond = 1;  // beyond: the smallest size known not to fit
   for (; beyond <= count && fits(beyond - 1); beyond *= 2) fitting = beyond;
   beyond = std::min(beyond, count + 1);
   while (beyond - fitting > 1) {

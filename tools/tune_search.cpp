@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t most_families = 6, most_trials = 14;
 
-// Stage 2 runs as stage 1.
+// Stages 1 and 2 do the same work here.
 bool same_family(const Tuning& a, const Tuning& b) {
   const auto work = [](int stage) { return stage == 2 ? 1 : stage; };
   return work(a.stage) == work(b.stage) && a.offload.optimizer == b.offload.optimizer &&
@@ -81,7 +81,7 @@ void Search::try_each(const std::vector<Planned>& plans) {
   for (size_t i = 0; i < plans.size(); ++i) try_plan(plans, i);
 }
 
-// Whether there was one to try.
+// Tries the neighbours of the fastest setting. False: there was none left to try.
 bool Search::try_neighbours(const std::vector<Planned>& plans) {
   const Tuning tuning = fastest()->plan.tuning;
   size_t below = plans.size(), above = plans.size();

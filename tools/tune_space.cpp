@@ -27,7 +27,7 @@ Run tuned(const Run& run, const Tuning& tuning) {
   other.options.activation_checkpoint = tuning.activation_checkpoint;
   other.settings.micro_batch = tuning.micro_batch;
   other.settings.accumulation = tuning.accumulation;
-  other.settings.rampup = {};  // what is measured is the whole batch
+  other.settings.rampup = {};  // the full batch is measured
   return other;
 }
 
@@ -100,7 +100,7 @@ std::vector<int> stages_of(const Run& run) {
 
 namespace {
 
-// Sums of gradients go where the optimizer goes, but for the drive.
+// Gradient accumulators are offloaded with the optimizer states, but never to NVMe.
 std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
   const TrainOptions& options = run.options;
   const zero::OffloadOptions own = run.settings.optimisation.engine.offload;

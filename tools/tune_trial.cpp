@@ -22,7 +22,7 @@ std::string failure_of(const CapturedEnd& captured, double limit_s) {
   return status > 128 ? std::string(strsignal(status - 128)) : text("exit status %d", status);
 }
 
-// Its lines of metrics stand between others.
+// Reads the lines of metrics, which are mixed with other lines.
 void read_steps(const std::string& output, Trial& trial) {
   std::istringstream lines(output);
   std::vector<double> seconds;

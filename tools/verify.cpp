@@ -12,8 +12,8 @@ namespace {
 
 enum class Found { whole, damaged, gone };
 
-/// Prints what is wrong with a step_N. One that another process removed or replaced while it was
-/// read has no damage.
+/// Prints the damages of a step_N. A folder that another process removed or replaced during the
+/// check counts as gone, not as damaged.
 Found report(const std::string& step_folder) {
   std::vector<std::string> damages;
   try {
@@ -31,17 +31,17 @@ Found report(const std::string& step_folder) {
                   ? "verifies"
                   : text("%zu damage%s", damages.size(), damages.size() == 1 ? "" : "s").c_str());
   for (const std::string& damage : damages) std::printf("  %s\n", harmless(damage).c_str());
-  std::fflush(stdout);  // each may take minutes
+  std::fflush(stdout);  // checking one folder may take minutes
   return damages.empty() ? Found::whole : Found::damaged;
 }
 
-/// The findings in a DIR.
+/// The results for all checkpoints of a DIR.
 struct Summary {
-  std::string newest;  // that verifies
+  std::string newest;  // path of the newest checkpoint that verifies
   size_t damaged = 0, all = 0;
 };
 
-/// Reports every step_N once, also those that came while others went.
+/// Reports every step_N once, including those that appear while others are removed.
 Summary report_all(const std::string& directory) {
   constexpr int most_rounds = 100;
   std::map<int64_t, Found> seen;

@@ -13,7 +13,7 @@ namespace zg::cpu {
 namespace {
 
 constexpr int64_t shown = 64;  // lines printed after a failure
-constexpr int64_t ahead = 16;  // of these, at most this many wait behind the running one
+constexpr int64_t ahead = 16;  // at most this many lines wait behind the running one
 // entries; a rank may queue many, and must not overwrite the running one
 constexpr int64_t kept = 512;
 

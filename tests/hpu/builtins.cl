@@ -56,7 +56,7 @@ __kernel void vectors(__global float* out, __global const float* x, __global con
   vstore4(v.lo, 2 * l, room);
   vstore4(v.hi, 2 * l + 1, room);
   barrier(CLK_LOCAL_MEM_FENCE);
-  const size_t other = get_local_size(0) - 1 - l;  // of the work-item at the other end
+  const size_t other = get_local_size(0) - 1 - l;  // the work-item at the other end
   float8 w = (float8)(vload4(2 * other, room), vload4(2 * other + 1, room));
   w = fma(w, (float8)2.0f, convert_float8(vload8(i, h)));
   w = select(w, -w, isless(w, (float8)0.0f));

@@ -1,4 +1,4 @@
-# PCRE2::8BIT, of Debian's libpcre2-dev.
+# Defines PCRE2::8BIT from Debian's libpcre2-dev.
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_8BIT_LIBRARY pcre2-8)
 include(FindPackageHandleStandardArgs)

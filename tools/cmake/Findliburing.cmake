@@ -1,4 +1,4 @@
-# liburing::liburing, of Debian's liburing-dev.
+# Defines liburing::liburing from Debian's liburing-dev.
 find_path(LIBURING_INCLUDE_DIR liburing.h)
 find_library(LIBURING_LIBRARY uring)
 include(FindPackageHandleStandardArgs)

@@ -1,6 +1,6 @@
-# Whether the build has CUDA, by ZG_CUDA: AUTO (where an nvcc is found), ON or OFF. The runtime
-# library is linked statically and the driver opened at run time, so that the same binary starts
-# where nothing of NVIDIA's is installed.
+# Decides whether the build uses CUDA, from ZG_CUDA: AUTO (if nvcc is found), ON or OFF. The runtime
+# library is linked statically and the driver is opened at run time, so the same binary also starts
+# on a machine without NVIDIA software.
 set(ZG_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where nvcc is found), ON or OFF")
 set_property(CACHE ZG_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ZG_HAVE_CUDA OFF)
@@ -12,7 +12,7 @@ if(NOT ZG_CUDA STREQUAL "OFF")
     endif()
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Code for Hopper, and what a driver compiles for anything from Ampere on.
+    # Code for Hopper, and PTX that a driver can compile for Ampere and later.
     set(CMAKE_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING "")
   endif()
   include(CheckLanguage)

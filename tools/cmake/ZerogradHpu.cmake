@@ -1,7 +1,7 @@
-# Whether the build drives accelerators through Level Zero, by ZG_HPU: AUTO (where the compiler to
-# SPIR-V and the headers are found), ON or OFF; ZG_HAVE_HPU says which. The loader (libze_loader.so.1)
-# is opened at run time, so that the same binary starts where there is none: a build needs its headers
-# alone. Tests that speak to it directly link level_zero_loader.
+# Decides whether the build uses accelerators through Level Zero, from ZG_HPU: AUTO (if the SPIR-V
+# compiler and the headers are found), ON or OFF; sets ZG_HAVE_HPU. The loader (libze_loader.so.1)
+# is opened at run time, so the same binary also starts without it, and the build needs only its
+# headers. Tests that call it directly link level_zero_loader.
 set(ZG_HPU AUTO CACHE STRING "Level Zero devices: AUTO (where its tools are found), ON or OFF")
 set_property(CACHE ZG_HPU PROPERTY STRINGS AUTO ON OFF)
 set(ZG_HAVE_HPU OFF)
@@ -65,7 +65,7 @@ function(zg_spirv_module file)
   endforeach()
 endfunction()
 
-# One module: the custom command, and its name and result in the caller's scope.
+# Compiles one module: adds the custom command and sets its name and result in the caller's scope.
 function(zg_compile_spirv file dtype variant)
   set(name ${file})
   # Contraction is off twice: clang makes no fmuladd, and each kernel forbids it to the device's
@@ -99,7 +99,8 @@ function(zg_compile_spirv file dtype variant)
   endif()
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/${file}.cl)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/spirv/${name})
-  # The device's compiler optimises; what LLVM's own -O2 leaves behind (freeze) has no SPIR-V.
+  # The device's compiler optimises: LLVM's -O2 leaves instructions (freeze) that SPIR-V does not
+  # have.
   add_custom_command(
     OUTPUT ${out}.spv
     COMMAND ${ZG_SPIRV_CLANG} -x cl -target spir64 ${flags} -O2 -Xclang -disable-llvm-passes

@@ -38,7 +38,8 @@ function(zg_link_flags out)
   set(${out} "${flags}" PARENT_SCOPE)
 endfunction()
 
-# The libraries that a program links beside a static library, for pkg-config. PRIVATE of
+# The libraries that a program links beside a static library, for pkg-config. find_package() takes
+# them from the PRIVATE libraries of zg_add_library().
 # zg_add_library() has them for find_package().
 set(zerograd_needs ${OpenMP_CXX_FLAGS} ${CMAKE_THREAD_LIBS_INIT} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY})
 if(ZG_HAVE_CUDA)
@@ -98,7 +99,7 @@ foreach(kind static shared)
     set(optional "")
   else()
     set(component COMPONENT ${kind} EXCLUDE_FROM_ALL)
-    set(optional OPTIONAL)  # CMake wants that said of what `all` does not build
+    set(optional OPTIONAL)  # required by CMake for a target that `all` does not build
     set(files "")
     foreach(library ${libraries})
       list(APPEND files $<TARGET_FILE:${library}_${kind}>)

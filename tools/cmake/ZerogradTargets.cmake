@@ -8,7 +8,7 @@ option(ZG_FORWARD_HEADERS "Write forwarding headers even where links work" OFF)
 function(zg_link_headers)
   foreach(folder ${ARGN})
     set(link ${ZG_INCLUDE_DIR}/zerograd/${folder})
-    file(REMOVE_RECURSE ${link})  # of a link, the link alone
+    file(REMOVE_RECURSE ${link})  # removes a link, not its target
     file(MAKE_DIRECTORY ${ZG_INCLUDE_DIR}/zerograd)
     set(failed ${ZG_FORWARD_HEADERS})
     if(NOT failed)
@@ -25,12 +25,12 @@ function(zg_link_headers)
   endforeach()
 endfunction()
 
-# What every target of the project is compiled with. Contraction is off: a fused multiply-add
-# appears only where a kernel asks for it, so the same source gives the same bits.
+# Compile options of every target of the project. Contraction is off: a fused multiply-add appears
+# only where a kernel asks for it, so the same source gives the same bits.
 add_library(zg_options INTERFACE)
 target_compile_features(zg_options INTERFACE cxx_std_20)
 target_include_directories(zg_options INTERFACE ${ZG_INCLUDE_DIR})
-# What compiles sources named *_amx.cpp; without it there is no level amx_bf16.
+# Compile options of sources named *_amx.cpp; without them the level amx_bf16 does not exist.
 include(CheckCXXCompilerFlag)
 check_cxx_compiler_flag("-mamx-tile -mamx-bf16" ZG_AMX)
 target_compile_definitions(zg_options INTERFACE $<$<BOOL:${ZG_AMX}>:ZG_AMX>)

@@ -23,8 +23,8 @@ const Value::Member* find(const Value& object, const std::string& key) {
 
 Value object_at(Position at) { return {.kind = Value::Kind::object, .at = at}; }
 
-// Moves what `from` says under `key` to `to`. The word none stands for nothing: accelerate passes
-// these values on in the environment.
+// Moves the value of `key` in `from` to `name` in `to`. The word none counts as absent, because
+// accelerate passes these values through environment variables.
 void take(const Value& from, const char* key, Value& to, const char* name) {
   const Value::Member* member = find(from, key);
   if (!member || (member->value.kind == Value::Kind::text && member->value.text == "none")) return;
@@ -106,7 +106,7 @@ std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const Check
     options.ranks = s.integer;
   });
   take("mixed_precision", "--precision", [&](const Setting& s) {
-    if (deepspeed || s.text == "no") return;  // DeepSpeed's config says it: fill_precision()
+    if (deepspeed || s.text == "no") return;  // fill_precision() takes it from DeepSpeed's config
     options.optimisation.engine.compute = s.text == "fp16" ? DType::f16 : DType::bf16;
   });
   return overridden;

@@ -8,7 +8,7 @@ namespace {
 using zero::DeepSpeedConfig;
 using Field = zero::DeepSpeedField;
 
-/// Flags that decide a field, the field's own first.
+/// The flags that set a field; the field's own flag comes first.
 struct FieldFlags {
   Field field;
   std::vector<const char*> flags;
@@ -59,7 +59,7 @@ std::set<Field> decided_by_flags(const zero::deepspeed::CheckedConfig& config,
   for (const auto& [field, flags] : field_flags())
     for (const char* flag : flags)
       if (options.given.count(flag)) decided.insert(field);
-  // --cpu-offload and Lightning's strategies that end in _offload (offload_flags.h).
+  // Set by --cpu-offload and Lightning's strategies that end in _offload.
   if (options.offload.cpu_offload) {
     decided.insert({Field::offload_optimizer, Field::offload_gradients});
     if (stage_of(config, options, decided) == 3) decided.insert(Field::offload_parameters);
@@ -73,14 +73,14 @@ const std::vector<const char*>& flags_of(Field field) {
   throw Error("a config's field has no flag; expected one in tools/config/apply.cpp");
 }
 
-// The flag that decided the field.
+// The flag that set the field.
 std::string flag_of(Field field, const Given& given) {
   for (const char* flag : flags_of(field))
     if (given.count(flag)) return flag;
   return given.count("--cpu-offload") ? "--cpu-offload" : "--strategy";
 }
 
-// Calls `copy` with each option and the member of a config that it is.
+// Calls `copy` with each option and the corresponding member of a config.
 template <class Copy>
 void each(TrainOptions& options, DeepSpeedConfig& config, const Copy& copy) {
   copy(options.optimisation.engine, config.engine);

@@ -30,7 +30,7 @@ Document document_of(const std::string& path) {
           .is_yaml = is_yaml};
 }
 
-// One of several processes prints.
+// Only the first of several processes prints.
 bool is_first(const TrainOptions& options) {
   return !options.process || options.process->rank == 0;
 }
@@ -56,7 +56,7 @@ void report(const CheckedConfig& config, const std::vector<std::string>& overrid
     std::fprintf(stderr, "%s: %s\n", config.file.c_str(), line.c_str());
 }
 
-/// `yaml`: accelerate's, which names or holds this one; null: there is none.
+/// `yaml`: the accelerate file that names or contains this config; null: there is none.
 CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml,
                              TrainOptions& options) {
   CheckedConfig config = checked(document, options);
@@ -67,7 +67,7 @@ CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml
   return config;
 }
 
-// accelerate refuses them too: the file has the say.
+// Refuses flags of accelerate that its file decides; accelerate refuses them too.
 void refuse_beside_file(const CheckedConfig& yaml) {
   for (const char* key :
        {"gradient_accumulation_steps", "gradient_clipping", "zero_stage", "zero3_save_16bit_model",
@@ -80,7 +80,8 @@ void refuse_beside_file(const CheckedConfig& yaml) {
           "here; try moving it there");
 }
 
-// The config that accelerate's file names, or its own keys; none: another kind of run.
+// The config that accelerate's file names, or its own keys; absent: the file is for another kind of
+// run.
 std::optional<Document> deepspeed_of(const Document& document, const CheckedConfig& yaml) {
   const Setting* type = yaml.find("accelerate", "distributed_type");
   if (!type || type->text != "DEEPSPEED") return std::nullopt;

@@ -19,13 +19,15 @@ using zero::deepspeed::Value;
 
 namespace {
 
-constexpr size_t deepest = 64;  // an event comes before the parser calls itself for what is inside
+// Checked in events, which come before the parser recurses into the next level.
+constexpr size_t deepest = 64;
 
-// The parser counts the bytes of a line; columns are characters.
+// Converts the parser's columns, which count bytes, to columns in characters.
 class Places {
  public:
   explicit Places(const std::string& source) {
-    const size_t mark_bytes = source.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // the parser drops it
+    // The parser drops the byte order mark.
+    const size_t mark_bytes = source.starts_with("\xEF\xBB\xBF") ? 3 : 0;
     characters_.reserve(source.size() + 1);
     for (size_t at = mark_bytes; at < source.size(); ++at)
       characters_.push_back(last() + ((static_cast<unsigned char>(source[at]) & 0xC0) != 0x80));
@@ -41,11 +43,11 @@ class Places {
  private:
   int last() const { return characters_.empty() ? 0 : characters_.back(); }
   int before(int at) const { return at == 0 ? 0 : characters_[static_cast<size_t>(at - 1)]; }
-  std::vector<int> characters_;  // that begin at or before a byte
+  std::vector<int> characters_;  // entry i: characters that begin at or before byte i
 };
 
-// Builds the tree from events: a document's nodes would forget which keys came twice, and an alias
-// could make few bytes a large tree.
+// Builds the tree from parser events. yaml-cpp's document nodes would lose repeated keys, and with
+// an alias a few bytes could become a large tree.
 class Builder : public YAML::EventHandler {
  public:
   Builder(const std::string& file, const Places& places) : file_(file), places_(places) {}
@@ -81,7 +83,7 @@ class Builder : public YAML::EventHandler {
  private:
   struct Level {
     Value value;
-    Value::Member key;  // of an object: waits for its value
+    Value::Member key;  // in an object: the key that waits for its value
     bool has_key = false;
   };
 
@@ -92,7 +94,7 @@ class Builder : public YAML::EventHandler {
     throw ConfigError(place(file_, at, path) + message);
   }
 
-  // Numbers, true, false and null as JSON has them, and YAML's ~.
+  // Converts numbers, true, false and null as in JSON, and YAML's ~.
   static Value plain(const std::string& word, Position at) {
     Value value{.kind = Value::Kind::text, .at = at, .text = word};
     if (word.empty() || word == "~") value.kind = Value::Kind::null;
@@ -102,7 +104,8 @@ class Builder : public YAML::EventHandler {
     try {
       value = zero::deepspeed::read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
       value.at = at;
-    } catch (const ConfigError&) {  // beyond a double: a word, which the key's type refuses
+    } catch (const ConfigError&) {
+      // Out of the range of a double: stays a word, which the type check refuses.
     }
     return value;
   }
