@@ -17,8 +17,8 @@ std::string described(const zero::AnnealingOptions& annealing,
 
 }  // namespace
 
-// Two properties of a schedule surprise in a short run: DeepSpeed's first two steps have rate 0,
-// and its warmup may last longer than the run.
+// The line about the schedule. It mentions what surprises in a short run: DeepSpeed's first two
+// steps have rate 0, and its warmup may last longer than the run.
 std::string described(const zero::ScheduleOptions& schedule) {
   const char* name = zero::name_of(schedule.kind);
   if (schedule.kind == zero::ScheduleKind::annealing)

@@ -98,7 +98,8 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   return hosts;
 }
 
-// Runs the launcher. After a signal its own exit status does not show the signal, so it is added.
+// Runs the launcher. Its status after an error does not show the signal that this process received;
+// the returned status does.
 ChildEnd run_launcher(const Words& words) {
   const ChildEnd end = run_child(words,
                                  "try installing it (openmpi-bin, mpich or slurm-client), or train "

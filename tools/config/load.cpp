@@ -67,7 +67,7 @@ CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml
   return config;
 }
 
-// Refuses flags of accelerate that its file decides; accelerate refuses them too.
+// Refuses keys of accelerate's file that the DeepSpeed config decides; accelerate refuses them too.
 void refuse_beside_file(const CheckedConfig& yaml) {
   for (const char* key :
        {"gradient_accumulation_steps", "gradient_clipping", "zero_stage", "zero3_save_16bit_model",
