@@ -61,10 +61,11 @@ void check_train(const TrainOptions& options) {
     throw ConfigError("--strategy: expected one of --zero-stage and --strategy, got both");
   if (given.count("--trace-steps") && !given.count("--trace"))
     throw ConfigError("--trace-steps: expected --trace F, which they are written to, got none");
-  if (options.drill.fault != Drill::Fault::none && options.drill.rank >= options.ranks)
+  if (options.injection.fault != FaultInjection::Fault::none &&
+      options.injection.rank >= options.ranks)
     throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
-                      ", got " + std::to_string(options.drill.rank));
-  if (options.drill.fault == Drill::Fault::mismatch && options.ranks == 1)
+                      ", got " + std::to_string(options.injection.rank));
+  if (options.injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1)
     throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   check_length(options);
   // A config's checkpoint.writer.decoupled is also used by runs that save only once.
@@ -154,7 +155,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   load_config(options);
   choose_folder(options);
   check_train(options);
-  if (options.drill.fault == Drill::Fault::stop && !options.process)
+  if (options.injection.fault == FaultInjection::Fault::stop && !options.process)
     throw ConfigError(
         "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
         "threads, of which none would be left to notice");

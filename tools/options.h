@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tools/batch_rampup.h"
-#include "tools/drill.h"
+#include "tools/fault_injection.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/data.h"
 #include "zerograd/models/generate.h"
@@ -130,7 +130,7 @@ struct TrainOptions {
   std::optional<ProcessPlace> process;  ///< the rank of this process; absent: ranks are threads
   double comm_timeout_s = 60.0;
   bool dump_collectives = false;
-  Drill drill;
+  FaultInjection injection;
 
   int64_t steps_per_print = 0;  ///< interval of DeepSpeed's two progress lines; 0: none
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;

@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "tools/budgets.h"
-#include "tools/described.h"
-#include "tools/explain.h"
-#include "tools/plan_mesh.h"
+#include "tools/plan_report.h"
+#include "tools/run_header.h"
+
 #include "tools/subcommands.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/text.h"

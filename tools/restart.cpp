@@ -62,7 +62,7 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
 
 void go_on_after_restart(TrainOptions& options) {
   if (!options.given.count("--restarted")) return;
-  options.drill.struck = options.restarted;
+  options.injection.struck = options.restarted;
   if (options.restarted == 0 || !checkpoint_to_resume("auto", options.save)) return;
   options.resume = "auto";
   options.initial_weights.clear();

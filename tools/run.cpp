@@ -9,9 +9,9 @@
 #include <limits>
 #include <utility>
 
-#include "tools/blank_data.h"
 #include "tools/checkpoints.h"
 #include "tools/hugging_face.h"
+#include "tools/meta_dataset.h"
 #include "tools/model_flags.h"
 #include "tools/optimisation_flags.h"
 #include "tools/options.h"
@@ -141,8 +141,8 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
                          .vocabulary = options.model.vocabulary > 0 ? options.model.vocabulary
                                                                     : own_vocabulary(options.model),
                          .tokenizer = tokenizer});
-  if (options.only_planned) return blank_dataset(options.model, Validates::yes);
-  if (is_import(options)) return blank_dataset(options.model, Validates::no);
+  if (options.only_planned) return meta_dataset(options.model, Validates::yes);
+  if (is_import(options)) return meta_dataset(options.model, Validates::no);
   throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
                     (run.resumed.empty()
                          ? options.save + " has no checkpoint to resume"

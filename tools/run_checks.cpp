@@ -40,9 +40,9 @@ void check_step(const char* flag, int64_t step, int64_t end) {
                       std::to_string(end) + ", got " + std::to_string(step));
 }
 
-void check_drill_step(const TrainOptions& options, int64_t step, int64_t end) {
+void check_injection_step(const TrainOptions& options, int64_t step, int64_t end) {
   check_step("--inject step", step, end);
-  if (options.drill.phase != Drill::Phase::save) return;
+  if (options.injection.phase != FaultInjection::Phase::save) return;
   const bool due = options.save_interval > 0 && (step + 1) % options.save_interval == 0;
   if (options.save.empty() || (!due && step + 1 != end))
     throw ConfigError("--inject: expected a step that saves for phase=save, got " +
@@ -82,8 +82,8 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
   if (options.dump_gradients_step)
     check_step("--dump-gradients", *options.dump_gradients_step, end);
   if (options.trace_steps) check_step("--trace-steps", options.trace_steps->first, end);
-  if (options.drill.fault != Drill::Fault::none)
-    for (int64_t step : options.drill.steps) check_drill_step(options, step, end);
+  if (options.injection.fault != FaultInjection::Fault::none)
+    for (int64_t step : options.injection.steps) check_injection_step(options, step, end);
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {

@@ -78,7 +78,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
     observe(moment, batch);
   };
   hooks.describe = [this](const zero::TrainerPosition& position) {
-    pass(Drill::Phase::save, engine_->steps() - 1);
+    pass(FaultInjection::Phase::save, engine_->steps() - 1);
     Settings now = run_.settings;
     now.samples = position.samples;
     now.skipped_samples = position.skipped_samples;
@@ -122,15 +122,15 @@ zero::TrainerTask Stepper::task() {
 }
 
 Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {
-  if (batch.last) pass(Drill::Phase::forward);
+  if (batch.last) pass(FaultInjection::Phase::forward);
   const Var output = model_->stage(
       tape, batch.input, batch.tensors[0], batch.tensors[1],
       {.seed = run_.settings.seed, .step = batch.step, .first_sample = batch.first_sample},
       run_.options.activation_checkpoint);
-  const Drill& drill = run_.options.drill;
+  const FaultInjection& injection = run_.options.injection;
   const bool strikes = mesh_.is_last_stage() && batch.index == 0 &&
-                       drill.fault == Drill::Fault::infinity &&
-                       drill.strikes(ranks_.rank(), batch.step, Drill::Phase::begin);
+                       injection.fault == FaultInjection::Fault::infinity &&
+                       injection.strikes(ranks_.rank(), batch.step, FaultInjection::Phase::begin);
   return strikes ? with_infinite_gradient(output) : output;
 }
 
@@ -139,8 +139,8 @@ void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch)
   if (moment == Moment::gradients_ready && run_.options.dump_gradients_step == engine_->steps())
     zero::dump_gradients(run_.options.dump_gradients, *engine_);
   zero::note_memory(memory_, moment, batch);
-  if (moment == Moment::backward_begins && batch.last) pass(Drill::Phase::backward);
-  if (moment == Moment::optimizer_begins) pass(Drill::Phase::step);
+  if (moment == Moment::backward_begins && batch.last) pass(FaultInjection::Phase::backward);
+  if (moment == Moment::optimizer_begins) pass(FaultInjection::Phase::step);
 }
 
 void Stepper::load() {
@@ -153,8 +153,8 @@ void Stepper::load() {
     zero::load_weights(open_hf_folder(run_.options.from_hf).weights(run_.settings.model), *engine_);
 }
 
-void Stepper::pass(Drill::Phase phase, int64_t step) {
-  strike(run_.options.drill, phase, step, ranks_, device_);
+void Stepper::pass(FaultInjection::Phase phase, int64_t step) {
+  strike(run_.options.injection, phase, step, ranks_, device_);
 }
 
 Tape Stepper::inference_tape() {

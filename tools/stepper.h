@@ -41,8 +41,8 @@ class Stepper {
   std::vector<int32_t> sample();  ///< the tokens of a short text
 
   /// Passes a point where a fault can be injected.
-  void pass(Drill::Phase phase, int64_t step);
-  void pass(Drill::Phase phase) { pass(phase, engine_->steps()); }
+  void pass(FaultInjection::Phase phase, int64_t step);
+  void pass(FaultInjection::Phase phase) { pass(phase, engine_->steps()); }
 
   zero::Engine& engine() { return *engine_; }
   const Mesh& mesh() const { return mesh_; }

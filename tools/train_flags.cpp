@@ -107,7 +107,7 @@ std::vector<Flag> rank_flags(TrainOptions& options) {
       switch_flag({"--dump-collectives"}, options.dump_collectives,
                   "after a failure: each rank's last 64 collectives on stderr, with\n"
                   "step, state and times"),
-      drill_flag(options.drill),
+      injection_flag(options.injection),
   };
 }
 

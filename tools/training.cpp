@@ -10,8 +10,8 @@
 #include <iterator>
 #include <utility>
 
-#include "tools/described.h"
 #include "tools/run_checks.h"
+#include "tools/run_header.h"
 #include "zerograd/kernels/peak.h"
 #include "zerograd/models/generate.h"
 #include "zerograd/models/gpt.h"
@@ -173,7 +173,7 @@ int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop)
 
 int Training::run_steps() {
   ranks_.set_step(engine_.steps());
-  stepper_.pass(Drill::Phase::init);
+  stepper_.pass(FaultInjection::Phase::init);
   ranks_.wait(ranks_.barrier("start"));
   // All ranks have loaded. Open files would keep the disk space of a checkpoint that is removed
   // later.
@@ -198,7 +198,7 @@ int Training::run_steps() {
 void Training::begin_step() {
   write_trace();  // all ranks have finished the previous step
   ranks_.set_step(engine_.steps());
-  stepper_.pass(Drill::Phase::begin);
+  stepper_.pass(FaultInjection::Phase::begin);
   step_began_ = Clock::now();
 }
 

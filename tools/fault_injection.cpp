@@ -1,4 +1,4 @@
-#include "tools/drill.h"
+#include "tools/fault_injection.h"
 
 #include <unistd.h>
 
@@ -15,8 +15,8 @@
 namespace zg::tools {
 namespace {
 
-using Fault = Drill::Fault;
-using Phase = Drill::Phase;
+using Fault = FaultInjection::Fault;
+using Phase = FaultInjection::Phase;
 
 // In the order of their enumerators, without none and begin, which cannot be requested.
 const std::vector<std::string> faults = {"throw", "return", "stall", "inf",
@@ -33,7 +33,7 @@ std::vector<int64_t> parse_steps(const std::string& flag, const std::string& val
   return steps;
 }
 
-void parse_drill(const std::string& name, const std::string& value, Drill& drill) {
+void parse_injection(const std::string& name, const std::string& value, FaultInjection& injection) {
   Given given;
   std::istringstream parts(value);
   for (std::string part; std::getline(parts, part, ',');) {
@@ -43,22 +43,22 @@ void parse_drill(const std::string& name, const std::string& value, Drill& drill
     const std::string path = name + " " + key;
     given.insert(key);
     if (key == "rank") {
-      drill.rank = parse_integer(path, what, 0);
+      injection.rank = parse_integer(path, what, 0);
     } else if (key == "step") {
-      drill.steps = parse_steps(path, what);
+      injection.steps = parse_steps(path, what);
     } else if (key == "fault") {
-      drill.fault = static_cast<Fault>(parse_choice(path, what, faults) + 1);
+      injection.fault = static_cast<Fault>(parse_choice(path, what, faults) + 1);
     } else if (key == "phase") {
-      drill.phase = static_cast<Phase>(parse_choice(path, what, phases) + 1);
+      injection.phase = static_cast<Phase>(parse_choice(path, what, phases) + 1);
     } else {
       throw ConfigError(name + ": expected rank, step, fault and phase, got '" + key + "'");
     }
   }
-  const bool has_step = given.count("step") > 0, wants_step = drill.phase != Phase::init;
+  const bool has_step = given.count("step") > 0, wants_step = injection.phase != Phase::init;
   if (!given.count("rank") || !given.count("fault") || has_step != wants_step)
     throw ConfigError(name + ": expected rank=R,step=S,fault=F[,phase=P], or rank=R,fault=F," +
                       "phase=init, got '" + value + "'");
-  if (drill.fault == Fault::infinity && drill.phase != Phase::begin)
+  if (injection.fault == Fault::infinity && injection.phase != Phase::begin)
     throw ConfigError(name + ": expected fault=inf without a phase, got '" + value + "'");
 }
 
@@ -69,9 +69,9 @@ void parse_drill(const std::string& name, const std::string& value, Drill& drill
 
 }  // namespace
 
-void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
+void strike(const FaultInjection& injection, Phase phase, int64_t step, Communicator& ranks,
             const Device& device) {
-  if (!drill.strikes(ranks.rank(), step, phase) || drill.fault == Fault::infinity ||
+  if (!injection.strikes(ranks.rank(), step, phase) || injection.fault == Fault::infinity ||
       device.type() == Device::Type::meta)
     return;
   const bool alone = ranks.size() == 1;
@@ -79,19 +79,19 @@ void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
       text("in step %lld", (long long)step) +
       (phase == Phase::begin ? "" : ", phase " + phases[static_cast<size_t>(phase) - 1]);
   std::fprintf(stderr, "inject: %s on rank %d/%d pid %d in step %lld\n",
-               faults[static_cast<size_t>(drill.fault) - 1].c_str(), ranks.rank(), ranks.size(),
+               faults[static_cast<size_t>(injection.fault) - 1].c_str(), ranks.rank(), ranks.size(),
                static_cast<int>(getpid()), (long long)step);
-  switch (drill.fault) {
+  switch (injection.fault) {
     case Fault::none:
     case Fault::infinity:
       return;
     case Fault::error:
-      throw ShapeError("inject: a drill " + where);
+      throw ShapeError("inject: a injection " + where);
     case Fault::leave:  // with a single rank no peer would notice
-      if (alone) throw CommError("inject: a drill ended the rank " + where);
+      if (alone) throw CommError("inject: a injection ended the rank " + where);
       throw LeftEarly{};
     case Fault::stall:
-      if (alone) throw CommError("inject: a drill stalled the rank " + where);
+      if (alone) throw CommError("inject: a injection stalled the rank " + where);
       stall();
     case Fault::kill:
       std::raise(SIGKILL);
@@ -108,13 +108,13 @@ void strike(const Drill& drill, Phase phase, int64_t step, Communicator& ranks,
   }
 }
 
-Flag drill_flag(Drill& drill) {
+Flag injection_flag(FaultInjection& injection) {
   return {{"--inject"},
           "DRILL",
           "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" + join(faults, "|") +
               ";\nP: " + join(phases, "|") + " [the step's begin]; init has no step",
-          [&drill](const std::string& name, const std::string& value) {
-            parse_drill(name, value, drill);
+          [&injection](const std::string& name, const std::string& value) {
+            parse_injection(name, value, injection);
           }};
 }
 

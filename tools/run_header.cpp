@@ -1,4 +1,4 @@
-#include "tools/described.h"
+#include "tools/run_header.h"
 
 #include "zerograd/runtime/text.h"
 

@@ -1,4 +1,4 @@
-#include "tools/blank_data.h"
+#include "tools/meta_dataset.h"
 
 #include <algorithm>
 
@@ -8,9 +8,9 @@
 namespace zg::tools {
 namespace {
 
-class BlankDataset final : public models::Dataset {
+class MetaDataset final : public models::Dataset {
  public:
-  BlankDataset(int64_t vocabulary, int64_t block_size, Validates validates)
+  MetaDataset(int64_t vocabulary, int64_t block_size, Validates validates)
       : vocabulary_(vocabulary), block_size_(block_size), validates_(validates) {}
 
   int64_t vocabulary() const override { return vocabulary_; }
@@ -31,8 +31,8 @@ class BlankDataset final : public models::Dataset {
 
 }  // namespace
 
-std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model,
-                                                     Validates validates) {
+std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
+                                                    Validates validates) {
   int64_t vocabulary = model.vocabulary, block_size = model.block_size;
   check_sizes(model);
   if (model.layers == 0) {
@@ -44,7 +44,7 @@ std::shared_ptr<const models::Dataset> blank_dataset(const ModelOptions& model,
     throw ConfigError(
         "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort, or "
         "--vocab-size and --block-size for a plan without data");
-  return std::make_shared<BlankDataset>(vocabulary, block_size, validates);
+  return std::make_shared<MetaDataset>(vocabulary, block_size, validates);
 }
 
 }  // namespace zg::tools

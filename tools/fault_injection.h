@@ -10,7 +10,7 @@
 namespace zg::tools {
 
 /// Fault injection: one fault on one rank, in one step or several, to check how a run ends.
-struct Drill {
+struct FaultInjection {
   enum class Fault : uint8_t {
     none,
     error,     ///< "throw": a ShapeError, as for an argument of the wrong shape
@@ -51,12 +51,13 @@ struct Drill {
 /// Thrown for the fault "return".
 struct LeftEarly {};
 
-/// Called when a rank passes a phase: injects the fault that the drill asks for there, after a line
-/// on stderr. The phase itself implements Fault::infinity. Does nothing on a device without memory.
-void strike(const Drill& drill, Drill::Phase phase, int64_t step, Communicator& ranks,
-            const Device& device);
+/// Called when a rank passes a phase: injects the fault that the injection asks for there, after a
+/// line on stderr. The phase itself implements Fault::infinity. Does nothing on a device without
+/// memory.
+void strike(const FaultInjection& injection, FaultInjection::Phase phase, int64_t step,
+            Communicator& ranks, const Device& device);
 
 /// --inject rank=R,step=S[+S...],fault=throw|return|stall|inf|kill|stop|oom|mismatch[,phase=P]
-Flag drill_flag(Drill& drill);
+Flag injection_flag(FaultInjection& injection);
 
 }  // namespace zg::tools
