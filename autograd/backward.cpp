@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "zerograd/autograd/tape_state.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg {

@@ -6,9 +6,9 @@
 #include "zerograd/autograd/ops/movement.h"
 #include "zerograd/autograd/ops/operand.h"
 #include "zerograd/autograd/tape_state.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/indexed.h"
-#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/movement/indexed.h"
+#include "zerograd/kernels/movement/movement.h"
 
 namespace zg {
 namespace {

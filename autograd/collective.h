@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "zerograd/autograd/tape.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 
 // Collectives between the ranks of a Communicator as ops, in conjugate pairs: what one does forward
 // the other does backward. Shoeybi et al. 2019, arXiv:1909.08053, section 3, and Korthikanti et al.

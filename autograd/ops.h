@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "zerograd/autograd/tape.h"
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/random.h"
 
 // Differentiable ops, free functions on Var. Shapes broadcast as in numpy and PyTorch; rank up to
@@ -122,7 +122,7 @@ struct AttentionOptions {
   DropoutKey key;
   Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
   /// ALiBi: [H], accumulator dtype, constant; adds slope[h] * (j - i) to the score of key j and the
-  /// query that stands at i. kernels/alibi.h has the paper's.
+  /// query that stands at i. kernels/attention/alibi.h has the paper's.
   Tensor alibi_slopes;
   QKVOrder order = QKVOrder::by_part;  ///< layout of the fused projection
 };

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "zerograd/autograd/tape.h"
-#include "zerograd/runtime/mesh.h"
+#include "zerograd/runtime/comm/mesh.h"
 
 namespace zg {
 

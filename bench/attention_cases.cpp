@@ -1,6 +1,6 @@
 #include "bench/case.h"
 #include "bench/operands.h"
-#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/attention/attention.h"
 
 namespace zg::bench {
 namespace {

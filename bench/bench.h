@@ -24,7 +24,7 @@ namespace zg::bench {
 
 /// Highest rates per second that all threads of a device reach: 100 % of a limit.
 struct Limits {
-  double matmul_f32 = 0.0, matmul_bf16 = 0.0;  ///< FLOP, see kernels/peak.h; 0: no such kernel
+  double matmul_f32 = 0.0, matmul_bf16 = 0.0;  ///< FLOP (kernels/matmul/peak.h); 0: none
   double memory = 0.0;  ///< bytes of y += x; on an accelerator bytes of a copy
   double update = 0.0;  ///< bytes of y += 1, read and written; on an accelerator equal to `memory`
   double read = 0.0;    ///< bytes that are only read; on an accelerator equal to `memory`

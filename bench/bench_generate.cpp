@@ -11,11 +11,11 @@
 #include "tools/model_flags.h"
 #include "tools/run.h"
 #include "tools/setup.h"
-#include "zerograd/models/generate.h"
+#include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -6,11 +6,11 @@
 #include "bench/table.h"
 #include "tools/model_flags.h"
 #include "tools/run.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -5,12 +5,12 @@
 #include "bench/offload.h"
 #include "tools/model_flags.h"
 #include "tools/run.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -10,10 +10,10 @@
 #include "tools/run.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/pipeline.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -15,13 +15,13 @@
 #include "tools/model_flags.h"
 #include "tools/run.h"
 #include "tools/stepper.h"
-#include "zerograd/kernels/peak.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

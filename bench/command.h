@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/models/gpt.h"
+#include "zerograd/models/gpt/gpt.h"
 
 // The subcommands of `zerograd bench` and their helpers. Each takes its arguments without its name
 // and returns the exit status.

@@ -1,11 +1,11 @@
 #include "bench/case.h"
 #include "bench/operands.h"
-#include "zerograd/kernels/adam.h"
-#include "zerograd/kernels/dropout.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/fold_gradient.h"
-#include "zerograd/kernels/gelu.h"
-#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
 
 namespace zg::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "bench/operands.h"
-#include "zerograd/kernels/matmul.h"
-#include "zerograd/kernels/peak.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"

@@ -1,6 +1,6 @@
 #include "bench/case.h"
 #include "bench/operands.h"
-#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/matmul/matmul.h"
 
 namespace zg::bench {
 namespace {

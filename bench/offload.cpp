@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "bench/measure.h"
-#include "zerograd/kernels/adam.h"
-#include "zerograd/kernels/peak.h"
-#include "zerograd/runtime/comm.h"
-#include "zerograd/runtime/cpu/block_io.h"
-#include "zerograd/runtime/swap.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/storage/block_io.h"
+#include "zerograd/runtime/storage/swap.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/streaming.h"
+#include "zerograd/zero/states/streaming.h"
 
 namespace zg::bench {
 namespace {

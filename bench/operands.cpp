@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/random.h"
 
 namespace zg::bench {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "zerograd/models/data.h"
+#include "zerograd/models/data/data.h"
 
 namespace zg::bench {
 

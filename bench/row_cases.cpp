@@ -1,9 +1,9 @@
 #include "bench/case.h"
 #include "bench/operands.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/layer_norm.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 namespace zg::bench {
 namespace {

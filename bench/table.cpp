@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::bench {
 namespace {

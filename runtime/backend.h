@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "zerograd/runtime/carrier.h"
+#include "zerograd/runtime/comm/carrier.h"
 #include "zerograd/runtime/memory.h"
 
 namespace zg {

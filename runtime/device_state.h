@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "zerograd/runtime/arena.h"
-#include "zerograd/runtime/cpu/swap_file.h"
 #include "zerograd/runtime/memory.h"
-#include "zerograd/runtime/swap.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/storage/swap_file.h"
 
 namespace zg {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {

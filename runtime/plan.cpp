@@ -5,11 +5,11 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/cpu/call.h"
+#include "zerograd/runtime/comm/call.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/processes.h"
 #include "zerograd/runtime/recorder.h"
 
 namespace zg {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/memory.h"
-#include "zerograd/runtime/swap.h"
+#include "zerograd/runtime/storage/swap.h"
 
 // One function, planned or run. A program is a function of (communicator, device): one rank's part
 // of a job. run_ranks() runs it on devices and reports what it took; plan_ranks() calls the same

@@ -7,7 +7,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
-#include "zerograd/runtime/swap.h"
+#include "zerograd/runtime/storage/swap.h"
 
 namespace zg {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg {
 namespace {

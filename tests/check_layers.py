@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes respect the layers, that vendor headers stay in backend folders, that public
+"""Checks that includes respect the layers, that vendor headers stay in backend folders and files, that public
 headers include public ones only, that files are short, and that tests know every kernel.
 
 usage: check_layers.py SOURCE_DIR
@@ -21,12 +21,14 @@ EXAMPLES = ALLOWED["models"] | {"zero"}
 VENDOR = re.compile(
     r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
 LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
-LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "driver"), ("tests", "hpu")}
+LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "fakes", "level_zero"), ("tests", "hpu")}
 # zerograd::text is a library above the engine. Engine files must not include it.
-TEXT = "models/text/"
+TEXT = "models/tokenizer/"
 PUBLIC_HEADERS = "tools/cmake/PublicHeaders.cmake"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)
 BACKENDS = {"cpu", "cuda", "hpu", "meta"}
+# Files elsewhere that may include vendor headers: a kernel's code for one backend, and the one file that calls MPI.
+BACKEND_FILE = re.compile(r"kernels/.*(_(cpu|simd|amx|hpu)\.(h|cpp)|\.(cuh?|clh?))|runtime/comm/mpi_wire\.cpp")
 LONGEST = 500
 
 problems = []
@@ -73,21 +75,22 @@ for path in files:
         if included.count("/") == 1 and included in umbrellas and place.parts[0] in ALLOWED and \
                 place.parts[:2] != ("models", "examples"):
             problems.append(f"{place}: includes {included}, which has every layer; include what is used")
-        if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS:
-            problems.append(f"{place}: includes {included} outside a backend folder")
-        if LEVEL_ZERO.match(included) and place.parts[:2] not in LEVEL_ZERO_FOLDERS:
+        if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS and \
+                not BACKEND_FILE.fullmatch(place.as_posix()):
+            problems.append(f"{place}: includes {included} outside a backend's folders and files")
+        if LEVEL_ZERO.match(included) and all(place.parts[:len(folder)] != folder for folder in LEVEL_ZERO_FOLDERS):
             problems.append(f"{place}: includes {included}; Level Zero belongs in " +
                             ", ".join("/".join(folder) for folder in sorted(LEVEL_ZERO_FOLDERS)))
 
 # Every kernel that a header declares must be in the list of kernels that tests guard.
 listed = (root / "tests/kernels/every_kernel.h").read_text()
-for header in (root / "kernels").glob("*.h"):
+for header in (root / "kernels").rglob("*.h"):
     text = header.read_text()
     for args, kernel in re.findall(r"extern ZG_API Kernel<(\w+)> (\w+);", text):
         if not re.search(rf"k::{kernel}\b", listed):
-            problems.append(f"kernels/{header.name}: {kernel} is not in tests/kernels/every_kernel.h")
+            problems.append(f"{header.relative_to(root)}: {kernel} is not in tests/kernels/every_kernel.h")
         if not re.search(rf"operands\(const {args}&", text):
-            problems.append(f"kernels/{header.name}: {args} has no operands(), which name its tensors")
+            problems.append(f"{header.relative_to(root)}: {args} has no operands(), which name its tensors")
 if not files:
     problems.append(f"{root}: no sources found")
 print("\n".join(problems) or f"{len(files)} files keep to the layers")

@@ -1,5 +1,5 @@
-// Preloaded by tools/failure: stops rank ZG_STOP_RANK right after its ZG_STOP_SEND-th message, so
-// that of those it sends to all, some have theirs and the others do not.
+// Preloaded by tests/long/failure: stops rank ZG_STOP_RANK right after its ZG_STOP_SEND-th message,
+// so that of those it sends to all, some have theirs and the others do not.
 #include <mpi.h>
 
 #include <unistd.h>

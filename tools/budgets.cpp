@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/machine.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "zerograd/zero/checkpoint_directory.h"
-#include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/checkpoint_directory.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 namespace zg::tools {
 

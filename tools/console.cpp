@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

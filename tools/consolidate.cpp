@@ -1,4 +1,4 @@
-#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/checkpoint/consolidate.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -12,9 +12,9 @@
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
-#include "zerograd/models/text/tokenizer_files.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::tools {
 namespace {

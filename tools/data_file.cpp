@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 

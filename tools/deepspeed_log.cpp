@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/schedule.h"
+#include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "zerograd/models/generate.h"
+#include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "zerograd/models/data.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/models/score.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/gpt/score.h"
 
 namespace zg::tools {
 

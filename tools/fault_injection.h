@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/command_line.h"
 
 namespace zg::tools {

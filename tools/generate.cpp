@@ -1,4 +1,4 @@
-#include "zerograd/models/generate.h"
+#include "zerograd/models/gpt/generate.h"
 
 #include <cstdio>
 
@@ -6,7 +6,7 @@
 #include "tools/setup.h"
 #include "tools/subcommands.h"
 #include "tools/tokenizers.h"
-#include "zerograd/models/text/text_stream.h"
+#include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::tools {

@@ -5,8 +5,8 @@
 
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

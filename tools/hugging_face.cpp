@@ -1,10 +1,10 @@
 #include "tools/hugging_face.h"
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/text.h"
-#include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/manifest.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/manifest.h"
 
 namespace zg::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tools/options.h"
-#include "zerograd/models/hugging_face.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
 
 // The flag --from-hf.
 namespace zg::tools {

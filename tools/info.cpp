@@ -3,17 +3,17 @@
 #include <fstream>
 
 #include "tools/subcommands.h"
-#include "zerograd/kernels/peak.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/models/text/tokenizer.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/tokenizer/tokenizer.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
-#include "zerograd/runtime/processes.h"
-#include "zerograd/runtime/swap.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

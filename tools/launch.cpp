@@ -7,11 +7,11 @@
 #include "tools/options.h"
 #include "tools/restart.h"
 #include "tools/subcommands.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/processes.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::tools {
 namespace {

@@ -20,11 +20,11 @@
 
 #include "tools/child.h"
 #include "tools/subcommands.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
-#include "zerograd/runtime/processes.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/memory_rows.h"
-#include "zerograd/runtime/swap.h"
-#include "zerograd/zero/model_states.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/zero/states/model_states.h"
 
 namespace zg::tools {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "tools/options.h"
-#include "zerograd/models/data.h"
+#include "zerograd/models/data/data.h"
 
 namespace zg::tools {
 

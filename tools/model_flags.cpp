@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "zerograd/models/gpt.h"
+#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"

@@ -2,7 +2,7 @@
 
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/precision.h"
 
 namespace zg::tools {

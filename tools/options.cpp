@@ -6,7 +6,7 @@
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::tools {
 

@@ -10,14 +10,14 @@
 #include "tools/batch_rampup.h"
 #include "tools/fault_injection.h"
 #include "zerograd/autograd/pipeline.h"
-#include "zerograd/models/data.h"
-#include "zerograd/models/generate.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
-#include "zerograd/runtime/processes.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/deepspeed.h"
-#include "zerograd/zero/schedule.h"
+#include "zerograd/zero/deepspeed/deepspeed.h"
+#include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {
 

@@ -8,7 +8,7 @@
 
 #include "tools/subcommands.h"
 #include "zerograd/runtime/device_names.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

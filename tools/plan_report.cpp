@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "tools/planner.h"
-#include "zerograd/models/gpt_part.h"
-#include "zerograd/runtime/text.h"
-#include "zerograd/zero/model_states.h"
+#include "zerograd/models/gpt/gpt_part.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/precision.h"
+#include "zerograd/zero/states/model_states.h"
 
 namespace zg::tools {
 

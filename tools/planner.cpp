@@ -9,8 +9,8 @@
 #include "tools/setup.h"
 #include "tools/stepper.h"
 #include "zerograd/runtime/plan.h"
-#include "zerograd/runtime/text.h"
-#include "zerograd/zero/checkpoint_directory.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/checkpoint/checkpoint_directory.h"
 
 namespace zg::tools {
 

@@ -7,9 +7,9 @@
 #include <span>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

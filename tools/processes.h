@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/run.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 
 namespace zg::tools {
 

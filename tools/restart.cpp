@@ -7,9 +7,9 @@
 #include <iterator>
 
 #include "tools/checkpoints.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/processes.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

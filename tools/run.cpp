@@ -19,12 +19,12 @@
 #include "tools/run_checks.h"
 #include "tools/setup.h"
 #include "tools/tokenizers.h"
-#include "zerograd/models/text/tokenizer_files.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/text.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 namespace zg::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include "tools/checkpoints.h"
 #include "tools/options.h"
 #include "tools/settings.h"
-#include "zerograd/models/data.h"
+#include "zerograd/models/data/data.h"
 #include "zerograd/runtime/trace.h"
 
 namespace zg::tools {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "tools/options.h"
-#include "zerograd/models/data.h"
+#include "zerograd/models/data/data.h"
 
 // Checks that no flag is accepted and ignored: ConfigError for a flag that would have no effect.
 namespace zg::tools {

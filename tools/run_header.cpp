@@ -1,6 +1,6 @@
 #include "tools/run_header.h"
 
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

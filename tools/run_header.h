@@ -4,7 +4,7 @@
 
 #include "tools/batch_rampup.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/schedule.h"
+#include "zerograd/zero/optimizer/schedule.h"
 
 // Lines printed at the start of a run.
 namespace zg::tools {

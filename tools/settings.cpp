@@ -11,9 +11,9 @@
 
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/optimizer/schedule.h"
 #include "zerograd/zero/precision.h"
-#include "zerograd/zero/schedule.h"
 
 namespace zg::tools {
 namespace {

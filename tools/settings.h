@@ -6,9 +6,9 @@
 
 #include "tools/data_file.h"
 #include "tools/options.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/models/hugging_face.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/config.h"
 
 namespace zg::tools {

@@ -5,10 +5,10 @@
 
 #include "tools/options.h"
 #include "tools/settings.h"
-#include "zerograd/models/data.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/models/text/tokenizer.h"
-#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/tokenizer/tokenizer.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/engine.h"
 
 namespace zg::tools {

@@ -6,9 +6,9 @@
 #include "tools/hugging_face.h"
 #include "tools/run_checks.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/models/generate.h"
+#include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/trace.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/metrics.h"
 
 namespace zg::tools {

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "tools/subcommands.h"
-#include "zerograd/models/text/corpus.h"
-#include "zerograd/models/text/tokenizer_files.h"
-#include "zerograd/models/token_writer.h"
+#include "zerograd/models/data/token_writer.h"
+#include "zerograd/models/tokenizer/corpus.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/runtime/file_set.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/file_set.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "zerograd/models/text/tokenizer_files.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/runtime/text.h"
-#include "zerograd/runtime/utf8.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::tools {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tools/setup.h"
-#include "zerograd/models/data.h"
-#include "zerograd/models/text/tokenizer.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/tokenizer/tokenizer.h"
 
 // Byte-level BPE for the command: chooses the tokenizer of a run, converts text to and from its
 // tokens, and checks that the data has the tokens that trained weights know.

@@ -6,9 +6,9 @@
 #include "tools/restart.h"
 #include "tools/subcommands.h"
 #include "tools/training.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {

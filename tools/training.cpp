@@ -12,13 +12,13 @@
 
 #include "tools/run_checks.h"
 #include "tools/run_header.h"
-#include "zerograd/kernels/peak.h"
-#include "zerograd/models/generate.h"
-#include "zerograd/models/gpt.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
-#include "zerograd/runtime/swap.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

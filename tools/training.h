@@ -9,7 +9,7 @@
 #include "tools/deepspeed_log.h"
 #include "tools/evaluation.h"
 #include "tools/stepper.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/zero/interrupt.h"
 #include "zerograd/zero/metrics.h"
 

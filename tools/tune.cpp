@@ -8,11 +8,11 @@
 #include "tools/tune_config.h"
 #include "tools/tune_plan.h"
 #include "tools/tune_search.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/processes.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "tools/budgets.h"
 #include "tools/planner.h"
-#include "zerograd/kernels/peak.h"
-#include "zerograd/models/gpt.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/machine.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tools/child.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 

@@ -5,7 +5,7 @@
 #include "tools/checkpoints.h"
 #include "tools/subcommands.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

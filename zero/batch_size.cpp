@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {

@@ -5,7 +5,7 @@
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/memory.h"
-#include "zerograd/zero/loss_scale.h"
+#include "zerograd/zero/optimizer/loss_scale.h"
 
 namespace zg::zero {
 
@@ -14,7 +14,8 @@ struct AdamOptions {
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
   /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer
-  /// one with the higher probability, so small updates are kept on average (kernels/adam.h).
+  /// one with the higher probability, so small updates are kept on average
+  /// (kernels/optimizer/adam.h).
   bool stochastic_rounding = false;
 };
 

@@ -9,9 +9,9 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/engine_state.h"
-#include "zerograd/zero/mesh_sums.h"
-#include "zerograd/zero/optimizer.h"
-#include "zerograd/zero/places.h"
+#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/parallel/mesh_sums.h"
+#include "zerograd/zero/states/places.h"
 
 namespace zg::zero {
 namespace {

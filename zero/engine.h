@@ -9,10 +9,10 @@
 
 #include "zerograd/autograd/parameter.h"
 #include "zerograd/autograd/tape.h"
-#include "zerograd/runtime/comm.h"
-#include "zerograd/runtime/mesh.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/model_states.h"
+#include "zerograd/zero/states/model_states.h"
 
 namespace zg::zero {
 
@@ -33,10 +33,10 @@ struct StepResult {
 /// `engine.step(rate)`. All ranks together have M micro-batches in a step. The g-th belongs to rank
 /// g % world. Its whole gradient is rounded once to the compute dtype and added, in rising g, to
 /// the owner's accumulator. The step multiplies by 1 / M and the clip factor in one f32
-/// multiplication. In f16 the loss is scaled (zero/loss_scale.h) and that multiplication removes
-/// the scale. So every stage and every world size that divides M gives the same bits. A parameter
-/// that no micro-batch used has a zero gradient. One thread at a time may use an engine; two
-/// engines share no state. Calls marked collective must be made by every rank alike.
+/// multiplication. In f16 the loss is scaled (zero/optimizer/loss_scale.h) and that multiplication
+/// removes the scale. So every stage and every world size that divides M gives the same bits. A
+/// parameter that no micro-batch used has a zero gradient. One thread at a time may use an engine;
+/// two engines share no state. Calls marked collective must be made by every rank alike.
 class ZG_API Engine final : public ParameterSource {
  public:
   /// Initialises every parameter from (config.seed, name, element). Store and communicator must
@@ -134,8 +134,8 @@ class ZG_API Engine final : public ParameterSource {
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) override;
 
  private:
-  friend class Snapshot;    // zero/snapshot.h: reads states for a checkpoint
-  friend class WholeModel;  // zero/whole_model.h: reads all ranks' parameters
+  friend class Snapshot;    // zero/checkpoint/snapshot.h: reads states for a checkpoint
+  friend class WholeModel;  // zero/parallel/whole_model.h: reads all ranks' parameters
   std::unique_ptr<struct EngineState> state_;
 };
 

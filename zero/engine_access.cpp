@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <bit>
 
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/engine_state.h"
-#include "zerograd/zero/snapshot.h"
-#include "zerograd/zero/transfer.h"
-#include "zerograd/zero/whole_model.h"
+#include "zerograd/zero/parallel/whole_model.h"
+#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 namespace {

@@ -4,12 +4,12 @@
 #include <span>
 #include <vector>
 
-#include "zerograd/zero/activations.h"
 #include "zerograd/zero/engine.h"
-#include "zerograd/zero/mirrors.h"
-#include "zerograd/zero/reducer.h"
-#include "zerograd/zero/residency.h"
-#include "zerograd/zero/storage.h"
+#include "zerograd/zero/parallel/mirrors.h"
+#include "zerograd/zero/states/activations.h"
+#include "zerograd/zero/states/reducer.h"
+#include "zerograd/zero/states/residency.h"
+#include "zerograd/zero/states/storage.h"
 
 namespace zg::zero {
 

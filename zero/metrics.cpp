@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {

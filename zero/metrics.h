@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/storage/tensorboard.h"
 #include "zerograd/zero/trainer.h"

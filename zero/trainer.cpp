@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
-#include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 namespace zg::zero {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/attention/attention.h"
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"

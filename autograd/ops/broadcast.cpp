@@ -1,8 +1,8 @@
 #include "zerograd/autograd/ops/broadcast.h"
 
 #include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/kernels/movement.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 namespace zg {
 

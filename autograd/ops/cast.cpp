@@ -1,7 +1,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 namespace zg {
 

@@ -1,4 +1,4 @@
-#include "zerograd/kernels/dropout.h"
+#include "zerograd/kernels/elementwise/dropout.h"
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"

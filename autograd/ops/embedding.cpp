@@ -1,4 +1,4 @@
-#include "zerograd/kernels/embedding.h"
+#include "zerograd/kernels/movement/embedding.h"
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"

@@ -1,7 +1,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/movement/movement.h"
 
 namespace zg {
 namespace {

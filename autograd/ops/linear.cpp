@@ -2,7 +2,7 @@
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
 #include "zerograd/autograd/ops/projection.h"
-#include "zerograd/kernels/gelu.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 
 namespace zg {
 namespace {

@@ -5,9 +5,9 @@
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 namespace zg {
 namespace {

@@ -5,7 +5,7 @@
 #include "zerograd/autograd/ops/broadcast.h"
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/movement.h"
+#include "zerograd/kernels/movement/movement.h"
 
 namespace zg {
 namespace {

@@ -1,7 +1,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/layer_norm.h"
+#include "zerograd/kernels/norm/layer_norm.h"
 
 namespace zg {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg {

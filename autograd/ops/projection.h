@@ -1,7 +1,7 @@
 #pragma once
 
 #include "zerograd/autograd/tape.h"
-#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/matmul/matmul.h"
 
 // y = x weight^T + bias and its gradients, for linear and feed_forward.
 namespace zg {

@@ -2,7 +2,7 @@
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/movement.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 namespace zg {
 namespace {

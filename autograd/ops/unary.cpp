@@ -1,8 +1,8 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/gradient.h"
 #include "zerograd/autograd/ops/operand.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/gelu.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 
 namespace zg {
 namespace {

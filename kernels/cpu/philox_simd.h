@@ -1,7 +1,7 @@
 #pragma once
 
-#include "zerograd/kernels/cpu/dropout.h"
 #include "zerograd/kernels/cpu/simd.h"
+#include "zerograd/kernels/elementwise/dropout_cpu.h"
 
 // Philox4x32-10 for the *_simd.cpp sources: the vector form of runtime/random.h.
 namespace zg::cpu {

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "zerograd/kernels/adam.h"
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/layer_norm.h"
-#include "zerograd/kernels/matmul.h"
-#include "zerograd/kernels/movement.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 // Scratch of the CPU kernels that need any, by shapes and traits alone.
 namespace zg::cpu {

@@ -4,7 +4,7 @@
 
 // Instructions that sm_90a adds: copies of boxes by the tensor memory accelerator, barriers in
 // shared memory that count bytes, and products of a group of 128 threads that read shared memory
-// themselves. Each function is one PTX instruction and has a twin in tests/emulator. Matrices lie
+// themselves. Each function is one PTX instruction and has a twin in tests/fakes/cuda. Matrices lie
 // in panels of 64 two-byte elements to a row, 128 bytes. The 16-byte chunks of a row are permuted
 // as the hardware requires (swizzle 128B). A panel begins at a multiple of 1024 bytes.
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -5,7 +5,7 @@
 #include "zerograd/kernels/cuda/tile.cuh"
 
 // The tensor cores of sm_80 and later, and what feeds them: one PTX instruction a function, with a
-// twin in tests/emulator. Fragments are as the PTX ISA has them (section "Matrix fragments for
+// twin in tests/fakes/cuda. Fragments are as the PTX ISA has them (section "Matrix fragments for
 // mma.m16n8k16"): with group g = lane / 4 and t = lane % 4, element e of an accumulator of 16 x 8
 // is of row g + 8 (e / 2) and column 2 t + e % 2.
 namespace zg::cuda {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/layer_norm.h"
-#include "zerograd/kernels/matmul.h"
-#include "zerograd/kernels/projection_chunks.h"
-#include "zerograd/kernels/reduce_chunks.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/loss/projection_chunks.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/reduce/reduce_chunks.h"
 
 // Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
 // without CUDA can plan a run for a machine with CUDA.

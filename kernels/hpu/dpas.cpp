@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "zerograd/kernels/hpu/matmul.h"
+#include "zerograd/kernels/matmul/matmul_hpu.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::hpu {

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "zerograd/kernels/adam.h"
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/layer_norm.h"
-#include "zerograd/kernels/projection_chunks.h"
-#include "zerograd/kernels/reduce_chunks.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/loss/projection_chunks.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/reduce/reduce_chunks.h"
 
 // Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without
 // Level Zero can plan a run for a machine with Level Zero.

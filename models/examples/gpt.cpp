@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <string>
 
-#include "zerograd/models/data.h"
-#include "zerograd/models/score.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/score.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/zero/trainer.h"
 
 namespace {

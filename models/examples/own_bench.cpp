@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 namespace {
 

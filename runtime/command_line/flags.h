@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "zerograd/runtime/command_line/command_line.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 // Values of flags. Each parser takes the flag's name and throws ConfigError
 // "--steps: expected a whole number of 1 or more, got 'x'".

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <optional>
 
-#include "zerograd/runtime/cpu/call.h"
-#include "zerograd/runtime/cpu/process_id.h"
+#include "zerograd/runtime/comm/call.h"
+#include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/nccl.h"
 #include "zerograd/runtime/error.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "zerograd/runtime/carrier.h"
+#include "zerograd/runtime/comm/carrier.h"
 
 namespace zg::cuda {
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 
 namespace zg {

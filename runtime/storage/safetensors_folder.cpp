@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 
 namespace zg {

@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg {
 namespace {

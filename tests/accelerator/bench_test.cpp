@@ -4,8 +4,8 @@
 
 #include "bench/measure.h"
 #include "tests/accelerator/accelerator.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/tensor.h"
 
 using namespace zg;

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {

@@ -1,4 +1,4 @@
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 
 #include <doctest/doctest.h>
 
@@ -9,11 +9,11 @@
 
 #include "tests/accelerator/accelerator.h"
 #include "tests/accelerator/channels.h"
-#include "tests/error_message.h"
-#include "tests/op_case.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/fold_gradient.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "tests/accelerator/accelerator.h"
-#include "tests/error_message.h"
-#include "tests/op_case.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zerograd/kernels/adam.h"
+#include "zerograd/kernels/optimizer/adam.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/checkpoint_file.h"
-#include "zerograd/zero/checkpoint_save.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_save.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -6,9 +6,9 @@
 
 #include "tests/accelerator/accelerator.h"
 #include "tests/accelerator/channels.h"
-#include "tests/error_message.h"
-#include "tests/runtime/mpirun.h"
-#include "zerograd/runtime/processes.h"
+#include "tests/runtime/comm/mpirun.h"
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/comm/processes.h"
 
 using namespace zg;
 using namespace zg::testing;

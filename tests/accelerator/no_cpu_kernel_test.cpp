@@ -2,9 +2,9 @@
 
 #include "tests/accelerator/accelerator.h"
 #include "tests/kernels/every_kernel.h"
-#include "tests/models/gpt_case.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/runtime/comm.h"
+#include "tests/models/gpt/gpt_case.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/zero/engine.h"
 
 using namespace zg;

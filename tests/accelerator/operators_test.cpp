@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "tests/accelerator/accelerator.h"
-#include "tests/error_message.h"
-#include "tests/op_case.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tests/accelerator/accelerator.h"
-#include "tests/op_case.h"
-#include "zerograd/models/gpt.h"
+#include "tests/support/op_case.h"
+#include "zerograd/models/gpt/gpt.h"
 
 using namespace zg;
 using namespace zg::models;

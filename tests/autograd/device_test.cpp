@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/error.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "zerograd/autograd/tape.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {

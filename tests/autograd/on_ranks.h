@@ -1,7 +1,7 @@
 #pragma once
 
 #include "tests/autograd/op_check.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 
 // Helpers for tests of ops between ranks.
 namespace zg::testing {

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/error_message.h"
-#include "tests/op_case.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
 #include "zerograd/autograd/gradcheck.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "tests/autograd/fake_source.h"
-#include "tests/error_message.h"
-#include "zerograd/kernels/elementwise.h"
+#include "tests/support/error_message.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -13,10 +13,10 @@
 #include "bench/limits.h"
 #include "bench/measure.h"
 #include "bench/table.h"
-#include "tests/error_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/bench.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 

@@ -1,8 +1,8 @@
 // The README's program: builds a GPT and teaches it to sort six digits.
 #include <cstdio>
 
-#include "zerograd/models/data.h"
-#include "zerograd/models/gpt.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/zero/engine.h"
 
 int main() {

@@ -1,9 +1,9 @@
-#include "zerograd/kernels/attention.h"
+#include "zerograd/kernels/attention/attention.h"
 
 #include <doctest/doctest.h>
 
-#include "tests/emulator/block.h"
-#include "tests/op_case.h"
+#include "tests/fakes/cuda/block.h"
+#include "tests/support/op_case.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
 #include "tests/accelerator/wish.h"
-#include "tests/emulator/launch.h"
-#include "tests/op_case.h"
-#include "zerograd/kernels/matmul.h"
+#include "tests/fakes/cuda/launch.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/cuda/cublaslt.h"
 #include "zerograd/runtime/error.h"
 

@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "tests/error_message.h"
-#include "tests/op_case.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/embedding.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/movement/embedding.h"
 
 using namespace zg;
 using namespace zg::testing;

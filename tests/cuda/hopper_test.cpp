@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/op_case.h"
+#include "tests/support/op_case.h"
 
 // The emulated sm_90a instructions against their definition, in double and in plain C++.
 using namespace zg;

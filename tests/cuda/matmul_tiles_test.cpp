@@ -1,8 +1,8 @@
-#include "zerograd/kernels/matmul.h"
+#include "zerograd/kernels/matmul/matmul.h"
 
 #include <doctest/doctest.h>
 
-#include "tests/op_case.h"
+#include "tests/support/op_case.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/accelerator/wish.h"
-#include "tests/emulator/launch.h"
+#include "tests/fakes/cuda/launch.h"
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/error.h"
 

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "tests/accelerator/wish.h"
-#include "tests/emulator/launch.h"
-#include "tests/error_message.h"
-#include "tests/op_case.h"
-#include "zerograd/kernels/fold_gradient.h"
-#include "zerograd/runtime/comm.h"
+#include "tests/fakes/cuda/launch.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "tests/op_case.h"
-#include "zerograd/kernels/layer_norm.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/norm/layer_norm.h"
 
 // The CUDA norms choose by width: a warp or eight a row, in registers or not, by vectors or not.
 // The CPU's, which have tests of their own in double, say what is right.

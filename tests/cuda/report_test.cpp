@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "bench/case.h"
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/bench.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 

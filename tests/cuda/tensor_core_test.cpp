@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/op_case.h"
+#include "tests/support/op_case.h"
 
 // Each twin of an instruction against its definition, in double and in plain C++.
 using namespace zg;

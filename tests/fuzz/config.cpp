@@ -1,5 +1,5 @@
 #include "tests/fuzz/text.h"
-#include "tests/placed_message.h"
+#include "tests/support/placed_message.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/deepspeed/hjson.h"
 #include "zerograd/zero/deepspeed/read.h"

@@ -1,5 +1,5 @@
 #include "tests/fuzz/bounded.h"
-#include "tests/placed_message.h"
+#include "tests/support/placed_message.h"
 #include "tools/hostfile.h"
 #include "zerograd/runtime/error.h"
 

@@ -1,4 +1,4 @@
-#include "zerograd/models/hugging_face.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors_folder.h"

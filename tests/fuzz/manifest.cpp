@@ -1,4 +1,4 @@
-#include "zerograd/zero/manifest.h"
+#include "zerograd/zero/checkpoint/manifest.h"
 
 #include <nlohmann/json.hpp>
 
@@ -6,8 +6,8 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
-#include "zerograd/zero/checkpoint_layout.h"
-#include "zerograd/zero/piece_checksum.h"
+#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/piece_checksum.h"
 
 // Fuzzes a checkpoint's manifest, unchanged and with a correct checksum, because an attacker can
 // compute the checksum too.

@@ -6,8 +6,8 @@
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/batch_size.h"
-#include "zerograd/zero/manifest.h"
-#include "zerograd/zero/schedule.h"
+#include "zerograd/zero/checkpoint/manifest.h"
+#include "zerograd/zero/optimizer/schedule.h"
 
 // The settings of a checkpoint: those that a run writes, with a few changed. They come through a
 // manifest with the right checksum, and are used as a run that goes on uses them.

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "tests/fuzz/bounded.h"
-#include "tests/placed_message.h"
+#include "tests/support/placed_message.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {

@@ -1,6 +1,6 @@
 #include "tools/config/yaml.h"
 #include "tests/fuzz/text.h"
-#include "tests/placed_message.h"
+#include "tests/support/placed_message.h"
 #include "tools/config/accelerate.h"
 #include "tools/config/load.h"
 #include "zerograd/runtime/error.h"

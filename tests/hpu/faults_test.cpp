@@ -1,13 +1,13 @@
 #include <doctest/doctest.h>
 
-#include "tests/op_case.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/fold_gradient.h"
-#include "zerograd/kernels/gelu.h"
-#include "zerograd/kernels/movement.h"
-#include "zerograd/kernels/reduce.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 
 // Faults that HPU kernels report, and arguments that they refuse.

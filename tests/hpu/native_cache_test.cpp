@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "tests/accelerator/wish.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace zg::testing;
 using zg::hpu::NativeCache;

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "zerograd/kernels/fold_gradient.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -2,8 +2,8 @@
 
 #include <set>
 
+#include "tests/support/trace_events.h"
 #include "tests/tools/command.h"
-#include "tests/trace_events.h"
 
 using namespace zg::testing;
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-#include "tests/error_message.h"
-#include "tests/op_case.h"
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/matmul.h"
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <string>
 
-#include "tests/op_case.h"
-#include "zerograd/kernels/adam.h"
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/layer_norm.h"
-#include "zerograd/kernels/reduce.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,17 +1,17 @@
 #pragma once
 
-#include "zerograd/kernels/adam.h"
-#include "zerograd/kernels/attention.h"
-#include "zerograd/kernels/cross_entropy.h"
-#include "zerograd/kernels/dropout.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/embedding.h"
-#include "zerograd/kernels/fold_gradient.h"
-#include "zerograd/kernels/gelu.h"
-#include "zerograd/kernels/layer_norm.h"
-#include "zerograd/kernels/matmul.h"
-#include "zerograd/kernels/movement.h"
-#include "zerograd/kernels/reduce.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/reduce/reduce.h"
 
 namespace zg::testing {
 

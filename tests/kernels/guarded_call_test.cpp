@@ -2,9 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/op_case.h"
-#include "zerograd/kernels/elementwise.h"
-#include "zerograd/kernels/gelu.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -12,7 +12,7 @@ files again:
                     XXH3-128 of the UTF-8 that ids drawn at random decode to; and of gpt2 with other
                     settings and few merges (variants) the first two of the first block
 
-The text is made of seed.txt by a recipe, which tests/models/tokenizer_text.h has too: 64 blocks of
+The text is made of seed.txt by a recipe, which tests/models/tokenizer/tokenizer_text.h has too: 64 blocks of
 16 KiB and a little more. Tokenizers are trained on the first 16. --check compares with the folder
 instead of writing it; --text writes nothing but the text, to stdout.
 """

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/error.h"
 
 // The other side of the protocol, as any program declares it: the layout is DLPack's ABI.

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 

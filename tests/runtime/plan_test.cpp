@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/error_message.h"
-#include "tests/runtime/mpirun.h"
+#include "tests/runtime/comm/mpirun.h"
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/processes.h"
 
 // Programs of tensors and collectives; those with an engine are in tests/zero/plan_test.cpp.
 using namespace zg;

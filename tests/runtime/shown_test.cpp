@@ -2,14 +2,14 @@
 #include <optional>
 #include <vector>
 
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/tensor.h"
 
 using namespace zg;
 using zg::testing::contains;
 
-// Tests tests/shown.h, which every source of a test includes.
+// Tests tests/support/shown.h, which every source of a test includes.
 TEST_CASE("failures show values: text, digits, names, ranges, pairs and what is absent") {
   using testing::text_of_value;
   enum class Plain : uint8_t { a, b };

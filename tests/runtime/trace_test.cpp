@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/file_limit.h"
-#include "tests/trace_events.h"
+#include "tests/support/file_limit.h"
+#include "tests/support/trace_events.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 

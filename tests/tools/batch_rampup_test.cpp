@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/runtime/storage/safetensors.h"
 

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "tests/small_disk.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

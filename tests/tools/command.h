@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/error_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 
 // Runs the built zerograd and returns its output, files and exit status.
 namespace zg::testing {

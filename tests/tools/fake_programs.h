@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace zg::testing {
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/models/text/tokenizer_files.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/storage/safetensors.h"
 
 // Folders of Hugging Face's; the fixture is made by tests/reference/make_hf_fixtures.py.

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 // Megatron's datasets; the fixtures are made by tests/reference/make_indexed_fixtures.py.

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <random>
 
-#include "tests/placed_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/placed_message.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/fake_programs.h"
 

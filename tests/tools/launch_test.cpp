@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <tuple>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/fake_programs.h"
 #include "tools/launcher.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/processes.h"
 
 namespace zg::testing {
 namespace {

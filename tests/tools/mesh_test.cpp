@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

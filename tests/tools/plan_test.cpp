@@ -6,9 +6,9 @@
 #include <random>
 #include <regex>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/zero/model_states.h"
+#include "zerograd/zero/states/model_states.h"
 
 namespace zg::testing {
 namespace {

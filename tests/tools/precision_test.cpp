@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/runtime/storage/checksum.h"
 

@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <future>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/kernels/adam.h"
-#include "zerograd/models/data.h"
-#include "zerograd/models/gpt.h"
-#include "zerograd/zero/partition.h"
+#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/zero/states/partition.h"
 
 namespace zg::testing {
 namespace {

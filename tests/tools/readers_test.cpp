@@ -5,11 +5,11 @@
 #include <set>
 #include <thread>
 
-#include "tests/checkpoint_churn.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/checkpoint_churn.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/runtime/storage/safetensors.h"
-#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/checkpoint/consolidate.h"
 
 // Commands beside a run that saves and removes checkpoints.
 namespace zg::testing {

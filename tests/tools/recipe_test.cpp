@@ -3,7 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 // Megatron-DeepSpeed's recipe: a batch that grows, a rate by samples, and how runs end early.

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <set>
 
-#include "tests/file_limit.h"
-#include "tests/small_disk.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/file_limit.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

@@ -5,11 +5,11 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/safetensors.h"
-#include "zerograd/zero/consolidate.h"
+#include "zerograd/zero/checkpoint/consolidate.h"
 
 // Checkpoints that somebody else wrote, with the checksums that they should have.
 namespace zg::testing {

@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
 namespace zg::testing {

@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <map>
 
-#include "tests/small_disk.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/runtime/error.h"
 

@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/models/indexed_dataset.h"
-#include "zerograd/models/text/tokenizer_files.h"
+#include "zerograd/models/data/indexed_dataset.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
 
 namespace zg::testing {
 namespace {

@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "tests/tools/command.h"
-#include "zerograd/models/text/tokenizer_files.h"
-#include "zerograd/models/token_writer.h"
-#include "zerograd/runtime/utf8.h"
-#include "zerograd/zero/manifest.h"
+#include "zerograd/models/data/token_writer.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/text/utf8.h"
+#include "zerograd/zero/checkpoint/manifest.h"
 
 namespace zg::testing {
 namespace {

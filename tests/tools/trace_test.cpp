@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <set>
 
-#include "tests/file_limit.h"
-#include "tests/small_disk.h"
+#include "tests/support/file_limit.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/trace_events.h"
 #include "tests/tools/command.h"
-#include "tests/trace_events.h"
 
 namespace zg::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/tune_search.h"
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "tests/error_message.h"
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/batch_size.h"
 

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <mutex>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zerograd/models/data.h"
-#include "zerograd/models/gpt.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/zero/toy.h"
-#include "zerograd/runtime/mesh.h"
+#include "zerograd/runtime/comm/mesh.h"
 
 // A model of eight units that a mesh partitions in every way, and micro-batches whose gradients
 // equal those of one rank, element by element.

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/error_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::testing {
 namespace {

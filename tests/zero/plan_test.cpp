@@ -5,12 +5,12 @@
 #include <functional>
 #include <map>
 
-#include "tests/error_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/mesh.h"
+#include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/runtime/plan.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/engine.h"
 
 using namespace zg;

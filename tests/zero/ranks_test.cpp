@@ -9,11 +9,11 @@
 
 #include "tests/zero/toy.h"
 #include "tests/zero/watching.h"
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/swap.h"
-#include "zerograd/zero/partition.h"
-#include "zerograd/zero/snapshot.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/zero/checkpoint/snapshot.h"
+#include "zerograd/zero/states/partition.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/op_case.h"
+#include "tests/support/op_case.h"
 #include "zerograd/autograd/tape.h"
-#include "zerograd/kernels/elementwise.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/zero/engine.h"
 
 // A store with every kind of parameter, and micro-batches whose gradients a test chooses.

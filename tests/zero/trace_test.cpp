@@ -8,10 +8,10 @@
 #include <set>
 #include <thread>
 
-#include "tests/trace_events.h"
+#include "tests/support/trace_events.h"
 #include "tests/zero/toy.h"
-#include "zerograd/runtime/comm.h"
-#include "zerograd/runtime/swap.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/storage/swap.h"
 
 using namespace zg;
 using namespace zg::testing;

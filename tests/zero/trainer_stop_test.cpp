@@ -7,13 +7,13 @@
 #include <mutex>
 #include <thread>
 
-#include "tests/error_message.h"
-#include "tests/file_limit.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/file_limit.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
+#include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/mesh.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;

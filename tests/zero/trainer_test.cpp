@@ -6,14 +6,14 @@
 
 #include <filesystem>
 
-#include "tests/error_message.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
 #include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/mesh.h"
 #include "zerograd/runtime/plan.h"
-#include "zerograd/zero/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/zero/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;

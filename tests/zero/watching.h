@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/runtime/comm.h"
+#include "zerograd/runtime/comm/communicator.h"
 
 namespace zg::testing {
 

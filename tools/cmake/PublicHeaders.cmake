@@ -7,45 +7,45 @@
 # zerogradConfig.cmake.in.
 set(ZG_ENGINE_HEADERS
     runtime/api.h
-    runtime/comm.h
     runtime/device.h
     runtime/device_names.h
     runtime/dlpack.h
     runtime/dtype.h
     runtime/error.h
-    runtime/file_set.h
     runtime/machine.h
     runtime/memory.h
     runtime/memory_rows.h
-    runtime/mesh.h
     runtime/plan.h
-    runtime/processes.h
     runtime/random.h
     runtime/shape.h
-    runtime/storage/safetensors.h
-    runtime/storage/safetensors_folder.h
-    runtime/storage/tensorboard.h
-    runtime/swap.h
     runtime/tensor.h
     runtime/trace.h
     runtime/version.h
-    kernels/adam.h
-    kernels/adam_constants.h
-    kernels/alibi.h
-    kernels/attention.h
+    runtime/comm/communicator.h
+    runtime/comm/mesh.h
+    runtime/comm/processes.h
+    runtime/storage/file_set.h
+    runtime/storage/safetensors.h
+    runtime/storage/safetensors_folder.h
+    runtime/storage/swap.h
+    runtime/storage/tensorboard.h
     kernels/check.h
-    kernels/cross_entropy.h
-    kernels/dropout.h
-    kernels/elementwise.h
-    kernels/embedding.h
-    kernels/fold_gradient.h
-    kernels/gelu.h
     kernels/kernel.h
-    kernels/layer_norm.h
-    kernels/matmul.h
-    kernels/movement.h
-    kernels/peak.h
-    kernels/reduce.h
+    kernels/attention/alibi.h
+    kernels/attention/attention.h
+    kernels/elementwise/dropout.h
+    kernels/elementwise/elementwise.h
+    kernels/elementwise/gelu.h
+    kernels/loss/cross_entropy.h
+    kernels/matmul/matmul.h
+    kernels/matmul/peak.h
+    kernels/movement/embedding.h
+    kernels/movement/movement.h
+    kernels/norm/layer_norm.h
+    kernels/optimizer/adam.h
+    kernels/optimizer/adam_constants.h
+    kernels/optimizer/fold_gradient.h
+    kernels/reduce/reduce.h
     autograd/collective.h
     autograd/gradcheck.h
     autograd/ops.h
@@ -55,41 +55,41 @@ set(ZG_ENGINE_HEADERS
     autograd/weights.h
     zero/batch_rampup.h
     zero/batch_size.h
-    zero/checkpoint_directory.h
-    zero/checkpoint_file.h
-    zero/checkpoint_save.h
     zero/config.h
-    zero/consolidate.h
-    zero/deepspeed.h
     zero/engine.h
     zero/interrupt.h
-    zero/loss_scale.h
     zero/metrics.h
-    zero/model_states.h
     zero/precision.h
-    zero/schedule.h
     zero/trainer.h
-    models/data.h
-    models/generate.h
-    models/gpt.h
-    models/gpt_part.h
-    models/hugging_face.h
-    models/names.h
-    models/random_stream.h
-    models/score.h
-    models/tensor_parallel.h
-    models/text_codec.h
-    models/token_source.h
-    models/token_writer.h
-    models/windows.h)
+    zero/checkpoint/checkpoint_directory.h
+    zero/checkpoint/checkpoint_file.h
+    zero/checkpoint/checkpoint_save.h
+    zero/checkpoint/consolidate.h
+    zero/deepspeed/deepspeed.h
+    zero/optimizer/loss_scale.h
+    zero/optimizer/schedule.h
+    zero/states/model_states.h
+    models/data/data.h
+    models/data/random_stream.h
+    models/data/text_codec.h
+    models/data/token_source.h
+    models/data/token_writer.h
+    models/data/windows.h
+    models/gpt/generate.h
+    models/gpt/gpt.h
+    models/gpt/gpt_part.h
+    models/gpt/names.h
+    models/gpt/score.h
+    models/hugging_face/hugging_face.h
+    models/tensor_parallel/tensor_parallel.h)
 
 # zerograd::text, which needs PCRE2.
 set(ZG_TEXT_HEADERS
-    models/text/corpus.h
-    models/text/text_stream.h
-    models/text/tokenized_text.h
-    models/text/tokenizer.h
-    models/text/tokenizer_files.h)
+    models/tokenizer/corpus.h
+    models/tokenizer/text_stream.h
+    models/tokenizer/tokenized_text.h
+    models/tokenizer/tokenizer.h
+    models/tokenizer/tokenizer_files.h)
 
 # zg_umbrella_header(<name> headers...): writes zerograd/<name>.h, which includes them all.
 function(zg_umbrella_header name)

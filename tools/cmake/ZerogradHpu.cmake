@@ -44,8 +44,8 @@ endif()
 message(STATUS "HPU: ${ZG_HAVE_HPU} (ZG_HPU=${ZG_HPU})")
 
 # zg_spirv_module(<file> [DTYPES f32 bf16] [VARIANTS portable sg16 sg8 dpas16 dpas8])
-# Names <file>.cl of this folder once for each dtype and variant: file[.dtype][.variant], portable
-# being the one without a name. zg_add_spirv() compiles and embeds them.
+# Names <file>.cl, a path from this folder, once for each dtype and variant: file[.dtype][.variant] without
+# its folder, portable being the one without a name. zg_add_spirv() compiles and embeds them.
 #   f32, bf16     ZG_F32, ZG_BF16
 #   portable      OpenCL C 1.2: what every device with SPIR-V has
 #   sg<n>         ZG_SUB_GROUPS=n: sub-groups, shuffles, block reads and writes
@@ -60,14 +60,14 @@ function(zg_spirv_module file)
   endif()
   foreach(dtype ${arg_DTYPES})
     foreach(variant ${arg_VARIANTS})
-      set_property(DIRECTORY APPEND PROPERTY ZG_SPIRV_MODULES "${file}/${dtype}/${variant}")
+      set_property(DIRECTORY APPEND PROPERTY ZG_SPIRV_MODULES "${file}|${dtype}|${variant}")
     endforeach()
   endforeach()
 endfunction()
 
 # Compiles one module: adds the custom command and sets its name and result in the caller's scope.
 function(zg_compile_spirv file dtype variant)
-  set(name ${file})
+  cmake_path(GET file FILENAME name)
   # Contraction is off twice: clang makes no fmuladd, and each kernel forbids it to the device's
   # compiler (ContractionOff). A fused multiply-add appears only where the source says fma().
   # No doubles: some devices reject a whole module for one constant.
@@ -128,7 +128,7 @@ function(zg_add_spirv target)
   set(files "")
   set(index 0)
   foreach(module ${modules})
-    string(REPLACE "/" ";" module ${module})
+    string(REPLACE "|" ";" module ${module})
     zg_compile_spirv(${module})
     list(APPEND files ${module_file})
     string(APPEND list "${module_name} ${module_file}\n")

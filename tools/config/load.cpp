@@ -6,7 +6,7 @@
 #include "tools/config/accelerate.h"
 #include "tools/config/yaml.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"
 
 namespace zg::tools {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"
 
 namespace zg::zero::deepspeed {

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::zero::deepspeed {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/check.h"
 
 namespace zg::zero::deepspeed {

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text.h"
-#include "zerograd/runtime/utf8.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::zero::deepspeed {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/file_io.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/zero/deepspeed/hjson.h"
 #include "zerograd/zero/precision.h"
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "zerograd/zero/deepspeed.h"
 #include "zerograd/zero/deepspeed/check.h"
+#include "zerograd/zero/deepspeed/deepspeed.h"
 
 // The steps of read_deepspeed_config(), for programs that do something in between.
 namespace zg::zero::deepspeed {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/zero/deepspeed.h"
+#include "zerograd/zero/deepspeed/deepspeed.h"
 
 // The keys of DeepSpeed's config: a row for each. Checks, defaults, hints and the list of keys
 // without effect all come from these rows.

@@ -1,0 +1,169 @@
+#include "zerograd/kernels/attention/attention.h"
+
+#include <algorithm>
+#include <array>
+
+#include "zerograd/kernels/attention/attention_cpu.h"
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+namespace {
+
+constexpr int64_t max_head_size = 1024;
+
+[[noreturn]] void refuse(const char* op, const std::string& what, const std::string& expected) {
+  throw ShapeError(std::string(op) + ": " + what + "; expected " + expected);
+}
+
+void check_at_least(const char* op, const char* name, int64_t value, int64_t least) {
+  if (value < least)
+    refuse(op, name + std::string(" is ") + std::to_string(value),
+           "at least " + std::to_string(least));
+}
+
+void check_extents(const char* op, const AttentionShape& s) {
+  check_at_least(op, "shape.B", s.B, 0);
+  check_at_least(op, "shape.H", s.H, 0);
+  check_at_least(op, "shape.T", s.T, 0);
+  check_at_least(op, "shape.keys", s.keys, 1);
+  check_at_least(op, "shape.offset", s.offset, 0);
+  if (s.D < 1 || s.D > max_head_size)
+    refuse(op, "shape.D is " + std::to_string(s.D), "a head size from 1 to 1024");
+  check_dropout(op, s.dropout, s.H * s.T * s.keys);
+}
+
+enum class Access { read, write };
+
+/// Every element that the layout names lies in the tensor; those that are written are distinct, or
+/// threads would race for one place.
+void check_layout(const char* op, const char* name, const Tensor& tensor, const HeadLayout& layout,
+                  const AttentionShape& s, int64_t tokens, Access access) {
+  if (layout.offset < 0 || layout.batch < 0 || layout.head < 0 || layout.token < 0)
+    refuse(op, std::string(name) + " has a layout with a negative stride or offset",
+           "strides and offset from 0");
+  if (s.B == 0 || s.H == 0 || tokens == 0) return;
+  using Axis = std::pair<int64_t, int64_t>;  // stride, extent
+  std::array<Axis, 3> axes = {Axis(layout.batch, s.B), {layout.head, s.H}, {layout.token, tokens}};
+  int64_t end = layout.offset + s.D;
+  for (const auto& [stride, extent] : axes) end += stride * (extent - 1);
+  if (end > tensor.numel())
+    refuse(op,
+           std::string(name) + " has " + std::to_string(tensor.numel()) + " elements, shape " +
+               tensor.shape().str(),
+           "at least the " + std::to_string(end) + " that its layout reaches");
+  if (access == Access::read) return;
+  std::sort(axes.begin(), axes.end());
+  int64_t span = s.D;
+  for (const auto& [stride, extent] : axes) {
+    if (extent == 1) continue;
+    if (stride < span)
+      refuse(op,
+             std::string(name) + " has a layout that overlaps itself, with a stride of " +
+                 std::to_string(stride),
+             "at least " + std::to_string(span));
+    span += stride * (extent - 1);
+  }
+}
+
+struct Operand {
+  const char* name;
+  const Tensor* tensor;
+  const HeadLayout* layout;
+  int64_t tokens;
+  Access access = Access::read;
+};
+
+void check_operands(const char* op, std::initializer_list<Operand> operands,
+                    const AttentionShape& s) {
+  const Tensor& q = *operands.begin()->tensor;
+  for (const Operand& o : operands) {
+    if (o.tensor == &q)
+      check_dtype(op, o.name, q, {DType::f64, DType::f32, DType::bf16, DType::f16});
+    else
+      check_dtype(op, o.name, *o.tensor, q.dtype());
+    check_layout(op, o.name, *o.tensor, *o.layout, s, o.tokens, o.access);
+    check_device(op, {&q, o.tensor});
+  }
+}
+
+template <class Args>
+void check_biases(const char* op, const Args& a) {
+  const AttentionShape& s = a.shape;
+  const DType dtype = accumulator(a.q.dtype());
+  if (a.bias) {
+    check_dtype(op, "bias", a.bias, dtype);
+    check_device(op, {&a.q, &a.bias});
+    if (a.bias.shape() != Shape{s.T, s.keys}) check_shape(op, "bias", a.bias, {s.H, s.T, s.keys});
+  }
+  if (a.alibi_slopes) {
+    check_dtype(op, "alibi_slopes", a.alibi_slopes, dtype);
+    check_device(op, {&a.q, &a.alibi_slopes});
+    check_shape(op, "alibi_slopes", a.alibi_slopes, {s.H});
+  }
+}
+
+void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
+                   const AttentionShape& s) {
+  check_dtype(op, "log_sum", log_sum, accumulator(q.dtype()));
+  check_shape(op, "log_sum", log_sum, {s.B, s.H, s.T});
+  check_device(op, {&q, &log_sum});
+}
+
+std::string sizes_of(const AttentionShape& s) {
+  return "B " + std::to_string(s.B) + ", H " + std::to_string(s.H) + ", T " + std::to_string(s.T) +
+         ", keys " + std::to_string(s.keys) + ", D " + std::to_string(s.D) +
+         (s.causal ? ", causal" : "");
+}
+
+}  // namespace
+
+HeadLayout qkv_layout(const AttentionShape& s, QKVOrder order, int64_t part) {
+  const int64_t C = s.H * s.D;
+  const bool by_head = order == QKVOrder::by_head;
+  return {.offset = part * (by_head ? s.D : C),
+          .batch = s.T * 3 * C,
+          .head = by_head ? 3 * s.D : s.D,
+          .token = 3 * C};
+}
+
+std::string sizes(const AttentionForward& a) { return sizes_of(a.shape); }
+std::string sizes(const AttentionBackward& a) { return sizes_of(a.shape); }
+
+void validate(const AttentionForward& a) {
+  const char* op = "attention_forward";
+  const AttentionShape& s = a.shape;
+  check_extents(op, s);
+  check_operands(op,
+                 {{"q", &a.q, &s.q, s.T},
+                  {"k", &a.k, &s.k, s.keys},
+                  {"v", &a.v, &s.v, s.keys},
+                  {"out", &a.out, &s.out, s.T, Access::write}},
+                 s);
+  check_biases(op, a);
+  if (a.log_sum) check_log_sum(op, a.log_sum, a.q, s);
+}
+
+void validate(const AttentionBackward& a) {
+  const char* op = "attention_backward";
+  const AttentionShape& s = a.shape;
+  check_extents(op, s);
+  check_operands(op,
+                 {{"q", &a.q, &s.q, s.T},
+                  {"k", &a.k, &s.k, s.keys},
+                  {"v", &a.v, &s.v, s.keys},
+                  {"out", &a.out, &s.out, s.T},
+                  {"dout", &a.dout, &s.out, s.T},
+                  {"dq", &a.dq, &s.q, s.T, Access::write},
+                  {"dk", &a.dk, &s.k, s.keys, Access::write},
+                  {"dv", &a.dv, &s.v, s.keys, Access::write}},
+                 s);
+  check_biases(op, a);
+  check_log_sum(op, a.log_sum, a.q, s);
+}
+
+ZG_KERNEL(AttentionForward, attention_forward)
+ZG_KERNEL(AttentionBackward, attention_backward)
+
+}  // namespace zg

@@ -1,0 +1,91 @@
+#pragma once
+
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/random.h"
+
+namespace zg {
+
+/// Where q, k, v, out or their gradients lie inside a tensor: element (b, h, t, d) is at
+/// offset + b * batch + h * head + t * token + d, in elements. So the three parts of a fused qkv
+/// [B, T, 3C] are read and written in place, and a key-value cache of any capacity is a k or v.
+struct HeadLayout {
+  int64_t offset = 0, batch = 0, head = 0, token = 0;
+};
+
+/// How q, k and v share the last axis of a fused projection [B, T, 3C].
+enum class QKVOrder : uint8_t {
+  by_part,  ///< [3, H, D], as in GPT-2
+  by_head   ///< [H, 3, D], as in BLOOM and Megatron-LM: the data of a head is contiguous
+};
+
+/// Arguments that forward and backward share. Query t stands at position t + offset and, when
+/// causal, sees keys 0 .. t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
+struct AttentionShape {
+  int64_t B = 0, H = 0, T = 0;  ///< batch, heads, queries
+  int64_t keys = 0, offset = 0;
+  int64_t D = 0;  ///< head size, 1 to 1024; on the cpu above 256 without vectors
+  bool causal = true;
+  float scale = 0.0f;  ///< factor of the scores; 0: 1 / sqrt(D)
+  HeadLayout q, k, v, out;
+  float dropout = 0.0f;    ///< probability, on the attention weights
+  DropoutKey dropout_key;  ///< sample b is dropout_key.sample + b; element (h * T + t) * keys + j
+};
+
+/// Where queries (part 0), keys (1) or values (2) lie in a fused projection; of `shape`: H, T, D.
+ZG_API HeadLayout qkv_layout(const AttentionShape& shape, QKVOrder order, int64_t part);
+
+/// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory.
+/// Dao 2023, arXiv:2307.08691, algorithm 1. Slopes add slope[h] * (j - (t + offset)) to the score
+/// of query t and key j, made where scores are: ALiBi, Press et al. 2022, arXiv:2108.12409.
+struct AttentionForward {
+  Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, as the layouts say; may be one tensor
+  Tensor bias;          ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
+  Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi.h has the paper's
+  Tensor out;
+  Tensor
+      log_sum;  ///< [B, H, T] out, accumulator dtype, natural log; kept for backward; may be absent
+  AttentionShape shape;
+};
+
+/// dq, dk and dv share q's, k's and v's layouts. The bias and the slopes get no gradient.
+struct AttentionBackward {
+  Tensor q, k, v, bias, alibi_slopes, out, log_sum;
+  Tensor dout;        ///< like out
+  Tensor dq, dk, dv;  ///< out; all of each layout's elements are written
+  AttentionShape shape;
+};
+
+ZG_API void validate(const AttentionForward&);
+ZG_API void validate(const AttentionBackward&);
+inline std::vector<Operand> operands(const AttentionForward& a) {
+  return {{"q", a.q},
+          {"k", a.k},
+          {"v", a.v},
+          {"bias", a.bias},
+          {"alibi_slopes", a.alibi_slopes},
+          {"out", a.out, Operand::out},
+          {"log_sum", a.log_sum, Operand::out}};
+}
+inline std::vector<Operand> operands(const AttentionBackward& a) {
+  return {{"q", a.q},
+          {"k", a.k},
+          {"v", a.v},
+          {"bias", a.bias},
+          {"alibi_slopes", a.alibi_slopes},
+          {"out", a.out},
+          {"log_sum", a.log_sum},
+          {"dout", a.dout},
+          {"dq", a.dq, Operand::out},
+          {"dk", a.dk, Operand::out},
+          {"dv", a.dv, Operand::out}};
+}
+/// "B 8, H 12, T 1024, keys 1024, D 64, causal"
+ZG_API std::string sizes(const AttentionForward&);
+ZG_API std::string sizes(const AttentionBackward&);
+
+namespace kernels {
+extern ZG_API Kernel<AttentionForward> attention_forward;
+extern ZG_API Kernel<AttentionBackward> attention_backward;
+}  // namespace kernels
+
+}  // namespace zg

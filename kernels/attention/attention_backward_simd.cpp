@@ -1,0 +1,175 @@
+#include "zerograd/kernels/attention/attention_tiles_simd.h"
+
+// Dao 2023, arXiv:2307.08691, algorithm 2, one task per head: blocks of keys outside, blocks of
+// queries inside. With P the softmax, f the dropout factors and D_t = dout_t . out_t, which equals
+// sum_j f P dout_t . v_j with dropout too:
+//   dv = (f P)^T dout    dscores = P (f dout v^T - D)    dq = scale dscores k    dk = dscores^T q
+//   scale
+namespace zg::cpu::ZG_ISA {
+namespace {
+
+// Enough queries that adding to dk and dv costs little beside the products, enough keys that adding
+// to dq does; what a block of keys needs, 440 KiB at head size 64, stays in the second-level cache.
+constexpr int64_t key_block = 256;
+constexpr int64_t query_block = 48;  // a multiple of tile_rows
+
+struct Scratch {
+  float *keys_transposed, *values_transposed, *keys;  // packed
+  float *query, *dout, *weights, *dscores;            // a block of queries
+  float *dk, *dv;                                     // for one block of keys
+  float *dq, *mean;                                   // for every query
+  float* factors;
+  int64_t columns;  // columns of dq, dk, dv
+  int64_t bytes;
+
+  inline Scratch(std::byte* data, const AttentionShape& s) {
+    Carver carver{data};
+    const int64_t n = smaller(s.keys, key_block), padded = round_up(n, panel_columns);
+    const int64_t rows = round_up(smaller(s.T, query_block), tile_rows);
+    columns = round_up(s.D, panel_columns);
+    keys_transposed = carver.take(padded * s.D);
+    values_transposed = carver.take(padded * s.D);
+    keys = carver.take(n * columns);
+    query = carver.take(rows * row_stride);
+    dout = carver.take(rows * row_stride);
+    weights = carver.take(rows * row_stride);
+    dscores = carver.take(rows * row_stride);
+    dk = carver.take(round_up(n, tile_rows) * columns);
+    dv = carver.take(round_up(n, tile_rows) * columns);
+    dq = carver.take(round_up(s.T, tile_rows) * columns);
+    mean = carver.take(s.T);
+    factors = carver.take(BlockFactors::room(query_block, key_block));
+    bytes = round_up(carver.used, 256);
+  }
+};
+
+int64_t scratch_bytes(const AttentionShape& s) { return Scratch(nullptr, s).bytes; }
+int64_t tasks(const AttentionShape& s) { return s.B * s.H; }
+
+struct Block {
+  int64_t b, h;
+  int64_t t0, rows;  // queries
+  int64_t j0, n;     // keys that are packed
+};
+
+template <class T>
+inline float dot(const T* x, const T* y, int64_t D) {
+  Vec sum = set1(0.0f);
+  for_vectors(
+      D, [&](int64_t d, auto count) { sum = fma(load(x + d, count), load(y + d, count), sum); });
+  return reduce_add(sum);
+}
+
+/// One row: scores to weights times factors, gradients of weights to gradients of scores; both are
+/// 0 from n to `end`.
+inline void differentiate(float* scores, float* gradients, int64_t n, int64_t end,
+                          const float* bias, const float* factors, float log_sum, float mean) {
+  const Vec offset = set1(log_sum), centre = set1(mean);
+  for_vectors(n, [&](int64_t j, auto count) {
+    Vec score = load(scores + j);
+    if (bias) score = score + load(bias + j, count);
+    const Vec weight = keep(exp(score - offset), count);
+    const Vec factor = factors ? load(factors + j, count) : set1(1.0f);
+    store(scores + j, weight * factor);
+    store(gradients + j, weight * (load(gradients + j) * factor - centre));
+  });
+  const int64_t done = round_up(n, Vec::lanes);
+  if (done < end) {
+    zero_row(scores + done, end - done);
+    zero_row(gradients + done, end - done);
+  }
+}
+
+/// columns^T rows += over the block's queries, for the first `seen` keys.
+inline void add_transposed(float* sums, const float* left, const float* rows, int64_t seen,
+                           const Block& block, const Scratch& scratch, int64_t D) {
+  for (int64_t j = 0; j < seen; j += tile_rows)
+    multiply<Left::columns, Store::add>(block.rows, D, left + j, in_rows(rows),
+                                        sums + j * scratch.columns, scratch.columns);
+}
+
+template <class T>
+inline void meet(const AttentionCall& call, const Scratch& scratch, const Block& block) {
+  const AttentionShape& s = call.shape;
+  const auto [b, h, t0, rows, j0, n] = block;
+  const int64_t end = smaller(n, visible_keys(s, t0 + rows - 1) - j0);
+  if (end <= 0) return;
+  load_block<T>(scratch.query, call.q, s.q, b, h, t0, rows, s.D, static_cast<float>(call.scale));
+  load_block<T>(scratch.dout, call.dout, s.out, b, h, t0, rows, s.D, 1.0f);
+  const int64_t columns = round_up(end, Vec::lanes), D = round_up(s.D, Vec::lanes);
+  for (int64_t r = 0; r < rows; r += tile_rows) {
+    const int64_t row = r * row_stride;
+    multiply<Left::rows, Store::write>(s.D, columns, scratch.query + row,
+                                       packed(scratch.keys_transposed, s.D), scratch.weights + row,
+                                       row_stride);
+    multiply<Left::rows, Store::write>(s.D, columns, scratch.dout + row,
+                                       packed(scratch.values_transposed, s.D),
+                                       scratch.dscores + row, row_stride);
+  }
+  const BlockFactors factors(call, scratch.factors, b, h, t0, rows);
+  const float* log_sum = static_cast<const float*>(call.log_sum) + (b * s.H + h) * s.T;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
+    const float* bias = bias_row(call, h, t0 + r);
+    add_alibi(call, scratch.weights + r * row_stride, h, t0 + r, j0, seen);
+    differentiate(scratch.weights + r * row_stride, scratch.dscores + r * row_stride, seen,
+                  round_up(end, tile_rows), bias ? bias + j0 : nullptr, factors.row(r, j0, seen),
+                  log_sum[t0 + r], scratch.mean[t0 + r]);
+  }
+  add_transposed(scratch.dv, scratch.weights, scratch.dout, end, block, scratch, D);
+  add_transposed(scratch.dk, scratch.dscores, scratch.query, end, block, scratch, D);
+  for (int64_t r = 0; r < rows; r += tile_rows) {
+    const float* dscores = scratch.dscores + r * row_stride;
+    float* dq = scratch.dq + (t0 + r) * scratch.columns;
+    const Panels keys = packed(scratch.keys, n);
+    if (j0 == 0)
+      multiply<Left::rows, Store::write>(end, D, dscores, keys, dq, scratch.columns);
+    else
+      multiply<Left::rows, Store::add>(end, D, dscores, keys, dq, scratch.columns);
+  }
+}
+
+template <class T>
+inline void store_rows(void* data, const HeadLayout& layout, int64_t b, int64_t h, int64_t begin,
+                       int64_t n, const float* rows, int64_t columns, int64_t D, float scale) {
+  for (int64_t i = 0; i < n; ++i)
+    store_row(at<T>(data, layout, b, h, begin + i), rows + i * columns, D, scale);
+}
+
+template <class T>
+void backward(const AttentionCall& call, int64_t task, std::byte* data) {
+  const AttentionShape& s = call.shape;
+  const Scratch scratch(data, s);
+  const int64_t b = task / s.H, h = task % s.H;
+  for (int64_t t = 0; t < s.T; ++t)
+    scratch.mean[t] =
+        dot(at<const T>(call.dout, s.out, b, h, t), at<const T>(call.out, s.out, b, h, t), s.D);
+  for (int64_t j0 = 0; j0 < s.keys; j0 += key_block) {
+    const int64_t n = smaller(key_block, s.keys - j0);
+    const T* k = at<const T>(call.k, s.k, b, h, j0);
+    pack_transposed(scratch.keys_transposed, k, s.k.token, n, s.D);
+    pack_rows(scratch.keys, k, s.k.token, n, s.D);
+    pack_transposed(scratch.values_transposed, at<const T>(call.v, s.v, b, h, j0), s.v.token, n,
+                    s.D);
+    zero_row(scratch.dk, round_up(n, tile_rows) * scratch.columns);
+    zero_row(scratch.dv, round_up(n, tile_rows) * scratch.columns);
+    // Earlier queries see none of these keys.
+    const int64_t begin = s.causal ? larger(0, j0 - s.offset) / tile_rows * tile_rows : 0;
+    for (int64_t t0 = begin; t0 < s.T; t0 += query_block)
+      meet<T>(call, scratch, {b, h, t0, smaller(query_block, s.T - t0), j0, n});
+    store_rows<T>(call.dk, s.k, b, h, j0, n, scratch.dk, scratch.columns, s.D, 1.0f);
+    store_rows<T>(call.dv, s.v, b, h, j0, n, scratch.dv, scratch.columns, s.D, 1.0f);
+  }
+  store_rows<T>(call.dq, s.q, b, h, 0, s.T, scratch.dq, scratch.columns, s.D,
+                static_cast<float>(call.scale));
+}
+
+template <class T>
+constexpr AttentionCode code = {tasks, scratch_bytes, backward<T>};
+
+}  // namespace
+
+extern const AttentionTable attention_backward_table;
+const AttentionTable attention_backward_table = {{{}, code<float>, code<bf16>, code<f16>}};
+
+}  // namespace zg::cpu::ZG_ISA

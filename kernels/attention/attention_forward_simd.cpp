@@ -1,0 +1,235 @@
+#include "zerograd/kernels/attention/attention_tiles_simd.h"
+
+// Flash attention: a task owns some queries of one head and iterates over blocks of keys. For each
+// query it holds the largest score so far, the sum of the weights and their weighted mean of v.
+namespace zg::cpu::ZG_ISA {
+namespace {
+
+// A block of K and of V, 64 KiB each at head size 64, stays in the second-level cache, one tile of
+// scores in the first. Packing a block is paid back over the queries of the task.
+constexpr int64_t key_block = 256;
+constexpr int64_t task_queries = 384;
+// Fewer queries than this would waste the tile and the packing: keys are then read where they lie.
+constexpr int64_t tiled_queries = tile_rows / 2;
+constexpr float lowest = -3.402823466e38f;  // finite: a score of minus infinity has weight 0
+
+struct Scratch {
+  float *keys, *values;        // packed: K transposed, V
+  float *query, *weights;      // one tile of rows
+  float *out, *largest, *sum;  // per query; sum has one value per lane
+  float* factors;
+  int64_t columns;  // columns of out
+  int64_t bytes;
+
+  inline Scratch(std::byte* data, const AttentionShape& s) {
+    Carver carver{data};
+    const int64_t n = round_up(smaller(s.keys, key_block), panel_columns);
+    const int64_t rows = round_up(smaller(s.T, task_queries), tile_rows);
+    columns = round_up(s.D, panel_columns);
+    keys = carver.take(n * s.D);
+    values = carver.take(n * columns);
+    query = carver.take(tile_rows * row_stride);
+    weights = carver.take(tile_rows * row_stride);
+    out = carver.take(rows * columns);
+    largest = carver.take(rows);
+    sum = carver.take(rows * Vec::lanes);
+    factors = carver.take(BlockFactors::room(tile_rows, key_block));
+    bytes = round_up(carver.used, 256);
+  }
+};
+
+int64_t scratch_bytes(const AttentionShape& s) { return Scratch(nullptr, s).bytes; }
+
+int64_t chunks(const AttentionShape& s) { return (s.T + task_queries - 1) / task_queries; }
+int64_t tasks(const AttentionShape& s) { return s.B * s.H * chunks(s); }
+
+/// Where the results of one query accumulate.
+struct Query {
+  float* out;
+  float* largest;
+  float* sum;
+};
+
+/// Adds the bias to n scores and returns the largest, or `largest`.
+inline float add_bias(float* scores, int64_t n, const float* bias, float largest) {
+  Vec top = set1(largest);
+  for_vectors(n, [&](int64_t j, auto count) {
+    Vec score = load(scores + j);
+    if (bias) store(scores + j, score = score + load(bias + j, count));
+    top = max(top, select_first(count, score, top));
+  });
+  return reduce_max(top);
+}
+
+/// Scores to weights relative to `largest`, times the factors; 0 from n to `end`. Returns the sum
+/// of the weights by lanes, without the factors.
+inline Vec exponentiate(float* scores, int64_t n, int64_t end, const float* factors,
+                        float largest) {
+  Vec sum = set1(0.0f);
+  const Vec top = set1(largest);
+  for_vectors(n, [&](int64_t j, auto count) {
+    const Vec weight = keep(exp(load(scores + j) - top), count);
+    sum = sum + weight;
+    store(scores + j, factors ? weight * load(factors + j, count) : weight);
+  });
+  const int64_t done = round_up(n, Vec::lanes);
+  if (done < end) zero_row(scores + done, end - done);
+  return sum;
+}
+
+/// One step of online softmax: n of the `end` scores in the row count.
+inline void soften(const Query& query, float* scores, int64_t n, int64_t end, const float* bias,
+                   const float* factors, int64_t columns) {
+  const float before = *query.largest;
+  const float largest = add_bias(scores, n, bias, before);
+  if (largest > before && before > lowest) {
+    const Vec shrink = exp(set1(before - largest));
+    for (int64_t d = 0; d < columns; d += Vec::lanes)
+      store(query.out + d, load(query.out + d) * shrink);
+    store(query.sum, load(query.sum) * shrink);
+  }
+  *query.largest = largest;
+  store(query.sum, load(query.sum) + exponentiate(scores, n, end, factors, largest));
+}
+
+struct Place {
+  int64_t b, h, begin, end;  // queries
+};
+
+inline Query query_at(const Scratch& scratch, const Place& place, int64_t t) {
+  const int64_t r = t - place.begin;
+  return {scratch.out + r * scratch.columns, scratch.largest + r, scratch.sum + r * Vec::lanes};
+}
+
+/// Queries [t0, t0 + rows) meet the n packed keys from j0 on.
+template <class T>
+inline void meet(const AttentionCall& call, const Scratch& scratch, const Place& place, int64_t t0,
+                 int64_t rows, int64_t j0, int64_t n) {
+  const AttentionShape& s = call.shape;
+  const int64_t end = smaller(n, visible_keys(s, t0 + rows - 1) - j0);
+  if (end <= 0) return;
+  load_block<T>(scratch.query, call.q, s.q, place.b, place.h, t0, rows, s.D,
+                static_cast<float>(call.scale));
+  multiply<Left::rows, Store::write>(s.D, round_up(end, Vec::lanes), scratch.query,
+                                     packed(scratch.keys, s.D), scratch.weights, row_stride);
+  const BlockFactors factors(call, scratch.factors, place.b, place.h, t0, rows);
+  const int64_t D = round_up(s.D, Vec::lanes);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
+    const float* bias = bias_row(call, place.h, t0 + r);
+    add_alibi(call, scratch.weights + r * row_stride, place.h, t0 + r, j0, seen);
+    soften(query_at(scratch, place, t0 + r), scratch.weights + r * row_stride, seen, end,
+           bias ? bias + j0 : nullptr, factors.row(r, j0, seen), D);
+  }
+  float* out = query_at(scratch, place, t0).out;
+  const Panels values = packed(scratch.values, n);
+  if (j0 == 0)
+    multiply<Left::rows, Store::write>(end, D, scratch.weights, values, out, scratch.columns);
+  else
+    multiply<Left::rows, Store::add>(end, D, scratch.weights, values, out, scratch.columns);
+}
+
+/// scores[j] = query . k_j for n keys. The sums of Vec::lanes keys meet in one transposition.
+template <class T>
+inline void score_keys(float* scores, const float* query, const T* k, int64_t token, int64_t n,
+                       int64_t D) {
+  for (int64_t j = 0; j < n; j += Vec::lanes) {
+    const int valid = static_cast<int>(smaller(Vec::lanes, n - j));
+    Vec sum[Vec::lanes];
+    for (Vec& one : sum) one = set1(0.0f);
+    for_vectors(D, [&](int64_t d, auto count) {
+      const Vec q = load(query + d);
+      for (int i = 0; i < valid; ++i) sum[i] = fma(load(k + (j + i) * token + d, count), q, sum[i]);
+    });
+    transpose(sum);
+    for (int width = Vec::lanes / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) sum[i] = sum[i] + sum[i + width];
+    store(scores + j, sum[0]);
+  }
+}
+
+/// out += sum_j weights[j] v_j over n keys; four at a time save three of four trips to memory.
+template <class T>
+inline void add_values(float* out, const float* weights, const T* v, int64_t token, int64_t n,
+                       int64_t D) {
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4)
+    for_vectors(D, [&](int64_t d, auto count) {
+      Vec sum = load(out + d);
+      for (int i = 0; i < 4; ++i)
+        sum = fma(set1(weights[j + i]), load(v + (j + i) * token + d, count), sum);
+      store(out + d, sum);
+    });
+  for (; j < n; ++j)
+    for_vectors(D, [&](int64_t d, auto count) {
+      store(out + d, fma(set1(weights[j]), load(v + j * token + d, count), load(out + d)));
+    });
+}
+
+/// Query t with n keys from j0 on, one key at a time: generation has a single query for each token.
+template <class T>
+inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch, const Place& place,
+                          int64_t t, int64_t j0, int64_t n) {
+  const AttentionShape& s = call.shape;
+  const int64_t seen = smaller(n, visible_keys(s, t) - j0);
+  if (seen <= 0) return;
+  const Query query = query_at(scratch, place, t);
+  load_row(scratch.query, at<const T>(call.q, s.q, place.b, place.h, t), s.D,
+           static_cast<float>(call.scale));
+  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, place.b, place.h, j0),
+             s.k.token, seen, s.D);
+  add_alibi(call, scratch.weights, place.h, t, j0, seen);
+  const BlockFactors factors(call, scratch.factors, place.b, place.h, t, 1);
+  const float* bias = bias_row(call, place.h, t);
+  if (j0 == 0) zero_row(query.out, s.D);
+  soften(query, scratch.weights, seen, seen, bias ? bias + j0 : nullptr, factors.row(0, j0, seen),
+         round_up(s.D, Vec::lanes));
+  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, place.b, place.h, j0), s.v.token,
+             seen, s.D);
+}
+
+template <class T>
+void forward(const AttentionCall& call, int64_t task, std::byte* data) {
+  const AttentionShape& s = call.shape;
+  const Scratch scratch(data, s);
+  // Later queries see more keys: started first, they leave no long task for the end.
+  const int64_t chunk = chunks(s) - 1 - task / (s.B * s.H), head = task % (s.B * s.H);
+  const Place place = {head / s.H, head % s.H, chunk * task_queries,
+                       smaller(s.T, (chunk + 1) * task_queries)};
+  for (int64_t t = place.begin; t < place.end; ++t) {
+    const Query query = query_at(scratch, place, t);
+    *query.largest = lowest;
+    store(query.sum, set1(0.0f));
+  }
+  const int64_t visible = visible_keys(s, place.end - 1);
+  for (int64_t j0 = 0; j0 < visible; j0 += key_block) {
+    const int64_t n = smaller(key_block, visible - j0);
+    if (s.T < tiled_queries) {
+      for (int64_t t = place.begin; t < place.end; ++t)
+        meet_unpacked<T>(call, scratch, place, t, j0, n);
+      continue;
+    }
+    pack_transposed(scratch.keys, at<const T>(call.k, s.k, place.b, place.h, j0), s.k.token, n,
+                    s.D);
+    pack_rows(scratch.values, at<const T>(call.v, s.v, place.b, place.h, j0), s.v.token, n, s.D);
+    for (int64_t t0 = place.begin; t0 < place.end; t0 += tile_rows)
+      meet<T>(call, scratch, place, t0, smaller(tile_rows, place.end - t0), j0, n);
+  }
+  float* log_sum = static_cast<float*>(call.log_sum);
+  for (int64_t t = place.begin; t < place.end; ++t) {
+    const Query query = query_at(scratch, place, t);
+    const float sum = reduce_add(load(query.sum));
+    store_row(at<T>(call.out, s.out, place.b, place.h, t), query.out, s.D, 1.0f / sum);
+    if (log_sum) log_sum[head * s.T + t] = *query.largest + __builtin_logf(sum);
+  }
+}
+
+template <class T>
+constexpr AttentionCode code = {tasks, scratch_bytes, forward<T>};
+
+}  // namespace
+
+extern const AttentionTable attention_forward_table;
+const AttentionTable attention_forward_table = {{{}, code<float>, code<bf16>, code<f16>}};
+
+}  // namespace zg::cpu::ZG_ISA

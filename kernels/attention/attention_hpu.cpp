@@ -1,0 +1,79 @@
+#include "zerograd/kernels/attention/attention.h"
+
+#include <cmath>
+
+#include "zerograd/kernels/elementwise/dropout_hpu.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/variant.h"
+
+namespace zg::hpu {
+namespace {
+
+/// The kernels that suit a call: the chunks or columns in their names, and the rows of one of their
+/// work-groups.
+struct Choice {
+  Code code;
+  int size;
+  int64_t rows;
+};
+template <class Args>
+Choice choice_of(const Args& a, const Stream& stream) {
+  const int64_t D = a.shape.D;
+  const DType dtype = a.q.dtype();
+  const Code code = module("attention", dtype);
+  const Variant variant = D <= 128 ? variant_of(stream) : Variant::portable;
+  if (variant == Variant::dpas && dtype == DType::bf16)
+    return {module("attention_tiles", dtype, dpas_variant(stream)), D <= 64 ? 64 : 128, 64};
+  if (variant != Variant::portable)
+    return {module("attention_tiles", dtype, "sg16"), D <= 64 ? 64 : 128, 32};
+  return D <= 64    ? Choice{code, 2, 32}
+         : D <= 128 ? Choice{code, 4, 16}
+         : D <= 256 ? Choice{code, 8, 8}
+                    : Choice{code, 32, 8};
+}
+
+std::byte* begin_of(const Tensor& tensor, const HeadLayout& layout) {
+  return tensor.raw() + layout.offset * size_of(tensor.dtype());
+}
+
+/// Launches over each `rows` of the `tokens` of every head.
+template <class Args, class... More>
+void launch_heads(Stream& stream, const char* kernel, int64_t tokens, const Args& a,
+                  const More&... more) {
+  const AttentionShape& s = a.shape;
+  const Choice choice = choice_of(a, stream);
+  const int64_t bias_head = a.bias && a.bias.shape().rank() == 3 ? s.T * s.keys : 0;
+  const float scale =
+      s.scale != 0.0f ? s.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.D)));
+  const std::string name = std::string(kernel) + "_" + std::to_string(choice.size);
+  launch(stream, choice.code, name.c_str(), {groups_for(tokens, choice.rows), s.H, s.B},
+         begin_of(a.q, s.q), begin_of(a.k, s.k), begin_of(a.v, s.v), a.bias.raw(),
+         a.alibi_slopes.raw(), Long8{s.H, s.T, s.keys, s.offset, bias_head, s.causal ? 1 : 0, s.D},
+         Long8{s.q.batch, s.q.head, s.q.token, s.k.batch, s.k.head, s.k.token},
+         Long8{s.v.batch, s.v.head, s.v.token, s.out.batch, s.out.head, s.out.token}, scale,
+         s.dropout_key.seed, s.dropout_key.sample, s.dropout_key.step, s.dropout_key.site,
+         dropout_threshold(s.dropout), dropout_scale(s.dropout), more...);
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForward& a, Workspace, Stream& stream) {
+  launch_heads(stream, "attention_forward", a.shape.T, a, begin_of(a.out, a.shape.out),
+               a.log_sum.raw());
+}
+
+void attention_backward(const AttentionBackward& a, Workspace workspace, Stream& stream) {
+  const AttentionShape& s = a.shape;
+  constexpr int64_t rows = 8;  // rows per work-group of attention_dot_rows
+  std::byte* const row_dots = workspace.data;
+  std::byte* const dout = begin_of(a.dout, s.out);
+  launch(stream, module("attention", a.q.dtype()), "attention_dot_rows",
+         {groups_for(s.T, rows), s.H, s.B}, begin_of(a.out, s.out), dout, row_dots, s.out.batch,
+         s.out.head, s.out.token, s.H, s.T, static_cast<int32_t>(s.D));
+  launch_heads(stream, "attention_queries", s.T, a, dout, a.log_sum.raw(), row_dots,
+               begin_of(a.dq, s.q));
+  launch_heads(stream, "attention_keys", s.keys, a, dout, a.log_sum.raw(), row_dots,
+               begin_of(a.dk, s.k), begin_of(a.dv, s.v));
+}
+
+}  // namespace zg::hpu

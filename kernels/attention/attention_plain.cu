@@ -1,0 +1,328 @@
+#include "zerograd/kernels/attention/attention.cuh"
+
+// A warp has some rows of its own (queries, or for dk and dv keys). The block iterates over the
+// rows of the other kind 32 at a time, one for each lane, through one tile in shared memory. For a
+// product of rows a lane has a row of the tile; for a sum of rows it has columns. Each output is
+// written by one block only, in a fixed order, so the bits are the same every time.
+namespace zg::cuda {
+namespace {
+
+constexpr int warps = 8, threads = lanes * warps;
+
+/// Shared memory for `rows` rows a warp of up to `chunks` * 32 columns.
+template <int rows, int chunks>
+struct Memory {
+  static constexpr int own_rows = warps * rows;  // rows of the block
+  static constexpr int width = lanes * chunks;   // columns of a row; zero-padded
+  static constexpr int tile_width = width + 1;   // lanes read different banks
+  static constexpr int tile_size = lanes * tile_width;
+  static constexpr int own_size = own_rows * width;
+  static constexpr int factors_size = own_rows * lanes;
+  /// Floats, with `operands` kinds of own rows and of factors.
+  static constexpr int size(int operands) {
+    return tile_size + operands * (own_size + factors_size);
+  }
+};
+
+/// Rows [first, first + count) of a head as floats, zeros beyond `limit` rows and D columns.
+template <int width, class T>
+__device__ inline void bring(float* to, int stride, int count, const T* head, int64_t token,
+                             int64_t first, int64_t limit, int D) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * width; i += threads) {
+    const int row = i / width, d = i % width;
+    const bool inside = first + row < limit && d < D;
+    to[row * stride + d] = inside ? to_float(head[(first + row) * token + d]) : 0.0f;
+  }
+}
+
+/// products[r] = own row r . the lane's row of the tile.
+template <int rows, int chunks>
+__device__ inline void multiply_rows(float (&products)[rows], const float* own, const float* tile,
+                                     int D) {
+  using M = Memory<rows, chunks>;
+  const float* const mine = tile + threadIdx.x % lanes * M::tile_width;
+#pragma unroll
+  for (int r = 0; r < rows; ++r) products[r] = 0.0f;
+#pragma unroll 4
+  for (int d = 0; d < D; ++d)
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      products[r] = __fmaf_rn(own[r * M::width + d], mine[d], products[r]);
+}
+
+/// sums[r] += factors[r][j] * row j of the tile, for the lane's columns.
+template <int rows, int chunks>
+__device__ inline void add_rows(float (&sums)[rows][chunks], const float* factors,
+                                const float* tile, int count) {
+  using M = Memory<rows, chunks>;
+  const float* column = tile + threadIdx.x % lanes;
+  for (int j = 0; j < count; ++j, column += M::tile_width) {
+    float values[chunks];
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) values[c] = column[c * lanes];
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int c = 0; c < chunks; ++c)
+        sums[r][c] = __fmaf_rn(factors[r * lanes + j], values[c], sums[r][c]);
+  }
+}
+
+template <int chunks, class T>
+__device__ inline void write_row(T* to, const float (&values)[chunks], int D) {
+#pragma unroll
+  for (int c = 0; c < chunks; ++c) {
+    const int d = c * lanes + static_cast<int>(threadIdx.x) % lanes;
+    if (d < D) to[d] = from_float<T>(values[c]);
+  }
+}
+
+/// Dao 2023, arXiv:2307.08691, algorithm 1.
+template <class T, int rows, int chunks>
+__global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t parts) {
+  using M = Memory<rows, chunks>;
+  const AttentionShape& s = a.shape;
+  const HeadPart at(s, parts);
+  const T *const k = head_of<const T>(a.k, s.k, at), *const v = head_of<const T>(a.v, s.v, at);
+  const int warp = static_cast<int>(threadIdx.x) / lanes,
+            lane = static_cast<int>(threadIdx.x) % lanes;
+  const int D = static_cast<int>(s.D);
+  float* const tile = dynamic_shared<float>();
+  float* const q = tile + M::tile_size;
+  float* const weights = q + M::own_size + warp * rows * lanes;
+  const int64_t t0 = at.part * M::own_rows, t = t0 + warp * rows;
+  const int64_t last = min(t0 + M::own_rows, s.T) - 1;
+  // Rows of this warp, and the most that any of them sees.
+  const int64_t seen = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
+  bring<M::width>(q, M::width, M::own_rows, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
+  float best[rows], sum[rows], out[rows][chunks];
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    best[r] = -FLT_MAX;  // finite, so that a score of minus infinity has weight 0 rather than NaN
+    sum[r] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) out[r][c] = 0.0f;
+  }
+  for (int64_t j0 = 0; j0 < visible_keys(s, last); j0 += lanes) {
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
+    __syncthreads();
+    float products[rows];
+    if (j0 < seen) multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
+    const int64_t j = j0 + lane;
+    if (j0 < seen) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const bool visible = t + r < s.T && j < visible_keys(s, t + r);
+        const float score = visible ? score_of(a, at, t + r, j, products[r]) : -FLT_MAX;
+        const float now = warp_max(score > best[r] || score != score ? score : best[r]);
+        const float weight = visible ? expf(score - now) : 0.0f, before = expf(best[r] - now);
+        best[r] = now;
+        sum[r] = sum[r] * before + weight;  // this lane's sum; lanes are added at the end
+#pragma unroll
+        for (int c = 0; c < chunks; ++c) out[r][c] *= before;
+        weights[r * lanes + lane] = visible ? weight * dropout_factor(s, at, t + r, j) : 0.0f;
+      }
+    }
+    __syncthreads();
+    if (j0 < seen)
+      add_rows<rows, chunks>(out, weights, tile, static_cast<int>(min(seen - j0, int64_t{lanes})));
+  }
+  T* const to = head_of<T>(a.out, s.out, at);
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    const float total = warp_sum(sum[r]);
+    if (t + r >= s.T) continue;
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) out[r][c] = __fdiv_rn(out[r][c], total);
+    write_row(to + (t + r) * s.out.token, out[r], D);
+    if (a.log_sum && lane == 0)
+      a.log_sum[(at.b * s.H + at.h) * s.T + t + r] = best[r] + logf(total);
+  }
+}
+
+/// row_dots: a warp a query.
+template <class T>
+__global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t parts) {
+  const AttentionShape& s = a.shape;
+  const HeadPart at(s, parts);
+  const int64_t t = at.part * warps + threadIdx.x / lanes;
+  if (t >= s.T) return;  // whole warps
+  const T* const out = head_of<const T>(a.out, s.out, at) + t * s.out.token;
+  const T* const dout = head_of<const T>(a.dout, s.out, at) + t * s.out.token;
+  float sum = 0.0f;
+  for (int64_t d = threadIdx.x % lanes; d < s.D; d += lanes)
+    sum = __fmaf_rn(to_float(out[d]), to_float(dout[d]), sum);
+  sum = warp_sum(sum);
+  if (threadIdx.x % lanes == 0) a.row_dots[(at.b * s.H + at.h) * s.T + t] = sum;
+}
+
+/// The backward pass for one query and one key, where P is the weight and f its dropout factor:
+/// dv_j = sum_t f P dout_t, and the gradient of a score is P (f dout_t . v_j - D_t), where D_t =
+/// sum_j f P dout_t . v_j = dout_t . out_t.
+struct Pair {
+  float weight, dscore;  // f P, and with the scale
+};
+__device__ inline Pair pair_of(const AttentionCall& a, const HeadPart& at, int64_t t, int64_t j,
+                               float product, float dproduct) {
+  const AttentionShape& s = a.shape;
+  if (t >= s.T || j >= visible_keys(s, t)) return {0.0f, 0.0f};
+  const int64_t row = (at.b * s.H + at.h) * s.T + t;
+  const float weight = expf(score_of(a, at, t, j, product) - a.log_sum[row]);
+  const float factor = dropout_factor(s, at, t, j);
+  return {weight * factor, weight * (factor * dproduct - a.row_dots[row]) * s.scale};
+}
+
+template <class T, int rows, int chunks>
+__global__ void __launch_bounds__(threads) backward_queries(AttentionCall a, int64_t parts) {
+  using M = Memory<rows, chunks>;
+  const AttentionShape& s = a.shape;
+  const HeadPart at(s, parts);
+  const T *const k = head_of<const T>(a.k, s.k, at), *const v = head_of<const T>(a.v, s.v, at);
+  const int warp = static_cast<int>(threadIdx.x) / lanes,
+            lane = static_cast<int>(threadIdx.x) % lanes;
+  const int D = static_cast<int>(s.D);
+  float* const tile = dynamic_shared<float>();
+  float *const q = tile + M::tile_size, *const dout = q + M::own_size;
+  float* const dscores = dout + M::own_size + warp * rows * lanes;
+  const int64_t t0 = at.part * M::own_rows, t = t0 + warp * rows;
+  const int64_t seen = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
+  bring<M::width>(q, M::width, M::own_rows, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
+  bring<M::width>(dout, M::width, M::own_rows, head_of<const T>(a.dout, s.out, at), s.out.token, t0,
+                  s.T, D);
+  float dq[rows][chunks] = {};
+  for (int64_t j0 = 0; j0 < visible_keys(s, min(t0 + M::own_rows, s.T) - 1); j0 += lanes) {
+    float products[rows], dproducts[rows];
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
+    __syncthreads();
+    if (j0 < seen) multiply_rows<rows, chunks>(dproducts, dout + warp * rows * M::width, tile, D);
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
+    __syncthreads();
+    if (j0 >= seen) continue;
+    multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      dscores[r * lanes + lane] =
+          pair_of(a, at, t + r, j0 + lane, products[r], dproducts[r]).dscore;
+    __syncwarp();
+    add_rows<rows, chunks>(dq, dscores, tile, static_cast<int>(min(seen - j0, int64_t{lanes})));
+  }
+  T* const to = head_of<T>(a.dq, s.q, at);
+#pragma unroll
+  for (int r = 0; r < rows; ++r)
+    if (t + r < s.T) write_row(to + (t + r) * s.q.token, dq[r], D);
+}
+
+template <class T, int rows, int chunks>
+__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionCall a, int64_t parts) {
+  using M = Memory<rows, chunks>;
+  const AttentionShape& s = a.shape;
+  const HeadPart at(s, parts);
+  const T* const q = head_of<const T>(a.q, s.q, at);
+  const T* const dout = head_of<const T>(a.dout, s.out, at);
+  const int warp = static_cast<int>(threadIdx.x) / lanes,
+            lane = static_cast<int>(threadIdx.x) % lanes;
+  const int D = static_cast<int>(s.D);
+  float* const tile = dynamic_shared<float>();
+  float *const k = tile + M::tile_size, *const v = k + M::own_size;
+  float* const weights = v + M::own_size + warp * rows * lanes;
+  float* const dscores = weights + M::factors_size;
+  const int64_t j0 = at.part * M::own_rows, j = j0 + warp * rows;
+  bring<M::width>(k, M::width, M::own_rows, head_of<const T>(a.k, s.k, at), s.k.token, j0, s.keys,
+                  D);
+  bring<M::width>(v, M::width, M::own_rows, head_of<const T>(a.v, s.v, at), s.v.token, j0, s.keys,
+                  D);
+  float dk[rows][chunks] = {}, dv[rows][chunks] = {};
+  for (int64_t t0 = first_query(s, j0) / lanes * lanes; t0 < s.T; t0 += lanes) {
+    float products[rows], dproducts[rows];
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
+    __syncthreads();
+    multiply_rows<rows, chunks>(products, k + warp * rows * M::width, tile, D);
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, dout, s.out.token, t0, s.T, D);
+    __syncthreads();
+    multiply_rows<rows, chunks>(dproducts, v + warp * rows * M::width, tile, D);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const Pair pair = pair_of(a, at, t0 + lane, j + r, products[r], dproducts[r]);
+      weights[r * lanes + lane] = pair.weight;
+      dscores[r * lanes + lane] = pair.dscore;
+    }
+    __syncwarp();
+    const int count = static_cast<int>(min(s.T - t0, int64_t{lanes}));
+    add_rows<rows, chunks>(dv, weights, tile, count);
+    __syncthreads();
+    bring<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
+    __syncthreads();
+    add_rows<rows, chunks>(dk, dscores, tile, count);
+  }
+  T *const to_k = head_of<T>(a.dk, s.k, at), *const to_v = head_of<T>(a.dv, s.v, at);
+#pragma unroll
+  for (int r = 0; r < rows; ++r)
+    if (j + r < s.keys) {
+      write_row(to_k + (j + r) * s.k.token, dk[r], D);
+      write_row(to_v + (j + r) * s.v.token, dv[r], D);
+    }
+}
+
+/// f(rows, chunks) as integral constants: what suits a head size, up to 1024.
+template <class F>
+void with_columns(int64_t D, const F& f) {
+  const auto call = [&]<int rows, int chunks>() {
+    f(std::integral_constant<int, rows>(), std::integral_constant<int, chunks>());
+  };
+  if (D <= lanes) return call.template operator()<4, 1>();
+  if (D <= 2 * lanes) return call.template operator()<4, 2>();
+  if (D <= 4 * lanes) return call.template operator()<4, 4>();
+  if (D <= 8 * lanes) return call.template operator()<4, 8>();
+  call.template operator()<1, 32>();
+}
+
+/// A block for each `rows` of the `tokens` of a head.
+void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int64_t rows,
+                  int64_t tokens, int floats, const AttentionCall& call, Stream& stream) {
+  const int64_t parts = (tokens + rows - 1) / rows;
+  launch(name, kernel,
+         {blocks_for(call.shape.B * call.shape.H * parts, 1), dim3(threads),
+          static_cast<size_t>(floats) * sizeof(float)},
+         stream, call, parts);
+}
+
+}  // namespace
+
+void dot_rows_of_out(DType dtype, const AttentionCall& call, Stream& stream) {
+  visit_floating(dtype, [&]<class T>(T) {
+    launch_heads("attention_backward", dot_rows<T>, warps, call.shape.T, 0, call, stream);
+  });
+}
+
+void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
+  visit_floating(dtype, [&]<class T>(T) {
+    with_columns(call.shape.D, [&](auto rows, auto chunks) {
+      using M = Memory<decltype(rows)::value, decltype(chunks)::value>;
+      launch_heads("attention_forward", forward<T, decltype(rows)::value, decltype(chunks)::value>,
+                   M::own_rows, call.shape.T, M::size(1), call, stream);
+    });
+  });
+}
+
+void plain_attention_backward(DType dtype, const AttentionCall& call, Stream& stream) {
+  const char* const op = "attention_backward";
+  visit_floating(dtype, [&]<class T>(T) {
+    with_columns(call.shape.D, [&](auto rows, auto chunks) {
+      constexpr int R = decltype(rows)::value, chunk_count = decltype(chunks)::value;
+      using M = Memory<R, chunk_count>;
+      launch_heads(op, backward_queries<T, R, chunk_count>, M::own_rows, call.shape.T, M::size(2),
+                   call, stream);
+      launch_heads(op, backward_keys<T, R, chunk_count>, M::own_rows, call.shape.keys, M::size(2),
+                   call, stream);
+    });
+  });
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,236 @@
+#pragma once
+
+#include "zerograd/kernels/attention/attention_cpu.h"
+#include "zerograd/kernels/cpu/philox_simd.h"
+#include "zerograd/kernels/cpu/simd.h"
+#include "zerograd/kernels/cpu/transpose_simd.h"
+
+// Shared by forward and backward attention: products of small matrices in f32 scratch.
+//
+// A left factor is a block of rows that are row_stride apart. row_stride is one constant, so the
+// addresses of a tile's rows are constants too. It is not a multiple of 4096 bytes, so the rows do
+// not map to one set of the cache. A right factor comes in panels of panel_columns columns. All
+// extents are padded to whole tiles, so the inner loop needs no edge cases; padding is multiplied
+// by weights of 0 or only contributes to padding.
+namespace zg::cpu {
+namespace {
+
+// The largest tile whose sums fit the registers, beside two vectors of the right factor.
+#if defined(__AVX512F__)
+constexpr int64_t tile_rows = 12;
+#else
+constexpr int64_t tile_rows = 6;
+#endif
+constexpr int64_t panel_columns = 2 * Vec::lanes;
+constexpr int64_t row_stride = largest_tiled_head + 16;
+
+inline int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/// Hands out parts of one worker's scratch, aligned to 64 bytes; counts only, when data is null.
+struct Carver {
+  std::byte* data;
+  int64_t used = 0;
+
+  inline float* take(int64_t elements) {
+    float* part = data ? reinterpret_cast<float*>(data + used) : nullptr;
+    used += round_up(elements * static_cast<int64_t>(sizeof(float)), 64);
+    return part;
+  }
+};
+
+/// A right factor. Element (k, c) lies c % panel_columns into row k of panel c / panel_columns; the
+/// strides of panels and rows count elements.
+struct Panels {
+  const float* data;
+  int64_t panel, row;
+};
+/// Packed: one panel after the other.
+inline Panels packed(const float* data, int64_t depth) {
+  return {data, depth * panel_columns, panel_columns};
+}
+/// Rows that are left factors elsewhere.
+inline Panels in_rows(const float* data) { return {data, panel_columns, row_stride}; }
+
+enum class Left { rows, columns };
+enum class Store { write, add };
+
+/// c [tile_rows, vectors * lanes] (=, +=) a b, with a [tile_rows, depth] stored by rows, or by
+/// columns: then its transpose lies in the rows.
+template <int vectors, Left left, Store mode>
+[[gnu::noinline]] void tile(int64_t depth, const float* a, const float* b, int64_t b_row, float* c,
+                            int64_t c_row) {
+  Vec sum[tile_rows][vectors];
+#pragma GCC unroll 12
+  for (int i = 0; i < tile_rows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v)
+      sum[i][v] = mode == Store::add ? load(c + i * c_row + v * Vec::lanes) : set1(0.0f);
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec right[vectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * Vec::lanes);
+#pragma GCC unroll 12
+    for (int i = 0; i < tile_rows; ++i) {
+      const Vec factor = set1(a[left == Left::rows ? i * row_stride : i]);
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; ++v) sum[i][v] = fma(factor, right[v], sum[i][v]);
+    }
+    a += left == Left::rows ? 1 : row_stride;
+    b += b_row;
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < tile_rows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v) store(c + i * c_row + v * Vec::lanes, sum[i][v]);
+}
+
+/// The tiles of one block of tile_rows rows over `columns` columns, a multiple of Vec::lanes.
+template <Left left, Store mode>
+inline void multiply(int64_t depth, int64_t columns, const float* a, const Panels& b, float* c,
+                     int64_t c_row) {
+  const float* panel = b.data;
+  int64_t j = 0;
+  for (; j + panel_columns <= columns; j += panel_columns, panel += b.panel)
+    tile<2, left, mode>(depth, a, panel, b.row, c + j, c_row);
+  if (j < columns) tile<1, left, mode>(depth, a, panel, b.row, c + j, c_row);
+}
+
+/// The counted lanes from yes, the others from no.
+inline Vec select_first(int64_t count, Vec yes, Vec no) {
+#if defined(__AVX512F__)
+  return select(first(count), yes, no);
+#else
+  return select(Mask{_mm256_castsi256_ps(first(count))}, yes, no);
+#endif
+}
+inline Vec select_first(All, Vec yes, Vec) { return yes; }
+
+/// row = source * scale, zero from D up to a whole vector.
+template <class T>
+inline void load_row(float* row, const T* source, int64_t D, float scale) {
+  for_vectors(
+      D, [&](int64_t d, auto count) { store(row + d, load(source + d, count) * set1(scale)); });
+}
+
+template <class T>
+inline void store_row(T* target, const float* row, int64_t D, float scale) {
+  for_vectors(
+      D, [&](int64_t d, auto count) { store(target + d, load(row + d) * set1(scale), count); });
+}
+
+inline void zero_row(float* row, int64_t n) {
+  for (int64_t i = 0; i < n; i += Vec::lanes) store(row + i, set1(0.0f));
+}
+
+/// The D columns of n rows, `token` elements apart, as panels of depth n.
+template <class T>
+inline void pack_rows(float* panels, const T* rows, int64_t token, int64_t n, int64_t D) {
+  for (int64_t j = 0; j < n; ++j, rows += token, panels += panel_columns)
+    for_vectors(D, [&](int64_t d, auto count) {
+      store(panels + d / panel_columns * n * panel_columns + d % panel_columns,
+            load(rows + d, count));
+    });
+}
+
+/// The transpose: n columns, zero up to a whole vector, of depth D.
+template <class T>
+inline void pack_transposed(float* panels, const T* rows, int64_t token, int64_t n, int64_t D) {
+  for (int64_t j = 0; j < n; j += Vec::lanes) {
+    float* panel = panels + j / panel_columns * D * panel_columns + j % panel_columns;
+    const int64_t valid = smaller(Vec::lanes, n - j);
+    for_vectors(D, [&](int64_t d, auto count) {
+      Vec square[Vec::lanes];
+      for (int i = 0; i < Vec::lanes; ++i)
+        square[i] = i < valid ? load(rows + (j + i) * token + d, count) : set1(0.0f);
+      transpose(square);
+      const int64_t depth = smaller(Vec::lanes, D - d);
+      for (int i = 0; i < depth; ++i) store(panel + (d + i) * panel_columns, square[i]);
+    });
+  }
+}
+
+/// The dropout factors, 0 or 1 / (1 - p), of n weights from `first` on, in a buffer of at least
+/// factor_room(n) elements; returns where the first one is.
+constexpr int64_t factor_room(int64_t n) { return n + 3 + philox_elements; }
+inline const float* fill_factors(float* buffer, const DropoutMask& mask, uint32_t sample,
+                                 int64_t first, int64_t n) {
+  const int64_t skipped = first % 4;
+  const Vec scale = set1(mask.scale), zero = set1(0.0f);
+  for (int64_t i = 0; i < skipped + n; i += philox_elements) {
+    const PhiloxWords words = philox(mask, sample, (first + i) / 4);
+    store(buffer + i, select(at_least(words.first, mask.threshold), scale, zero));
+    store(buffer + i + Vec::lanes, select(at_least(words.second, mask.threshold), scale, zero));
+  }
+  return buffer + skipped;
+}
+
+/// Dropout factors of a block of `rows` queries from t0 on. Rows of few keys are drawn together:
+/// they are consecutive elements, and one row alone would waste most of a Philox vector.
+struct BlockFactors {
+  const AttentionCall& call;
+  float* buffer;
+  uint32_t sample;
+  int64_t first;       ///< weight of query t0 and key 0
+  const float* whole;  ///< the block's, or null
+
+  static constexpr int64_t few_keys = 64;
+  static constexpr int64_t room(int64_t rows, int64_t key_block) {
+    return rows * few_keys > key_block ? factor_room(rows * few_keys) : factor_room(key_block);
+  }
+
+  inline BlockFactors(const AttentionCall& of, float* room, int64_t b, int64_t h, int64_t t0,
+                      int64_t rows)
+      : call(of),
+        buffer(room),
+        sample(of.mask.sample + static_cast<uint32_t>(b)),
+        first(first_weight(of.shape, h, t0)),
+        whole(nullptr) {
+    if (call.mask.probability > 0.0f && call.shape.keys <= few_keys)
+      whole = fill_factors(buffer, call.mask, sample, first, rows * call.shape.keys);
+  }
+
+  /// The dropout factors of the block's row r and n keys from j on, valid until the next call; null
+  /// without dropout.
+  inline const float* row(int64_t r, int64_t j, int64_t n) const {
+    if (call.mask.probability == 0.0f) return nullptr;
+    const int64_t element = r * call.shape.keys + j;
+    return whole ? whole + element : fill_factors(buffer, call.mask, sample, first + element, n);
+  }
+};
+
+/// The bias of query t and key 0 on; null without.
+inline const float* bias_row(const AttentionCall& call, int64_t h, int64_t t) {
+  const float* bias = static_cast<const float*>(call.bias);
+  return bias ? bias + h * call.bias_head + t * call.shape.keys : nullptr;
+}
+
+/// ALiBi on the n scores of query t and the keys from j on: in a pass of its own, so that there is
+/// none without. Padding up to a whole vector changes too. Distances are whole numbers, exact in
+/// f32.
+inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64_t t, int64_t j,
+                      int64_t n) {
+  if (!call.alibi_slopes) return;
+  constexpr float steps[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Vec slope = set1(static_cast<const float*>(call.alibi_slopes)[h]);
+  Vec distance = set1(static_cast<float>(j - (t + call.shape.offset))) + load(steps);
+  for (int64_t i = 0; i < n; i += Vec::lanes) {
+    store(scores + i, fma(slope, distance, load(scores + i)));
+    distance = distance + set1(static_cast<float>(Vec::lanes));
+  }
+}
+
+/// Rows [t0, t0 + rows) of one head times scale as a left factor; rows up to a whole tile are 0.
+template <class T>
+inline void load_block(float* block, const void* data, const HeadLayout& layout, int64_t b,
+                       int64_t h, int64_t t0, int64_t rows, int64_t D, float scale) {
+  for (int64_t r = 0; r < rows; ++r)
+    load_row(block + r * row_stride, at<const T>(data, layout, b, h, t0 + r), D, scale);
+  for (int64_t r = rows; r % tile_rows != 0; ++r) zero_row(block + r * row_stride, D);
+}
+
+}  // namespace
+}  // namespace zg::cpu

@@ -1,0 +1,36 @@
+#include "zerograd/kernels/elementwise/dropout.h"
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+
+void check_dropout(const char* op, float probability, int64_t elements) {
+  if (!(probability >= 0.0f && probability < 1.0f))
+    throw ConfigError(std::string(op) + ": dropout probability is " + std::to_string(probability) +
+                      "; expected a number in [0, 1)");
+  if (probability > 0.0f && elements > max_dropout_elements)
+    throw ShapeError(std::string(op) + ": a sample has " + std::to_string(elements) +
+                     " elements to drop; expected at most 2^34, a counter of 32 bits for every " +
+                     "four");
+}
+
+void validate(const Dropout& a) {
+  const char* op = "dropout";
+  check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  if (a.x.shape().rank() == 0)
+    throw ShapeError("dropout: x is a scalar; expected [samples, elements]");
+  check_dtype(op, "y", a.y, a.x.dtype());
+  check_shape(op, "y", a.y, a.x.shape());
+  if (a.residual) {
+    check_dtype(op, "residual", a.residual, a.x.dtype());
+    check_shape(op, "residual", a.residual, a.x.shape());
+  }
+  check_device(op, {&a.x, &a.residual, &a.y});
+  const int64_t samples = a.x.extent(0);
+  check_dropout(op, a.probability, samples > 0 ? a.x.numel() / samples : 0);
+}
+
+ZG_KERNEL(Dropout, dropout)
+
+}  // namespace zg

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "zerograd/kernels/cpu/philox.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+
+namespace zg::cpu {
+
+/// A DropoutKey made ready for generating many masks. Plain data: vector code includes this too.
+struct DropoutMask {
+  uint64_t seed;
+  PhiloxKeys keys;
+  uint32_t step, sample, site;
+  uint32_t threshold;  ///< a word below it drops its element: uniform(word) < probability
+  float probability;   ///< 0: everything is kept and no word is needed
+  float scale;         ///< 1 / (1 - probability)
+};
+
+DropoutMask dropout_mask(const DropoutKey& key, float probability);
+
+/// Elements [first, first + n) of one sample; first is a multiple of 4.
+struct DropoutRange {
+  const void* x;
+  const void* residual;  ///< null when absent
+  void* y;
+  uint32_t sample;
+  int64_t first, n;
+};
+
+/// By dtype: f64, f32, bf16, f16.
+struct DropoutTable {
+  void (*apply[4])(const DropoutRange&, const DropoutMask&);
+};
+
+}  // namespace zg::cpu

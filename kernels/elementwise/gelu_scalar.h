@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cmath>
+#include <numbers>
+
+#include "zerograd/kernels/matmul/matmul.h"
+
+// GELU in plain C++ for f64, f16 and the portable level; the vectors of
+// kernels/elementwise/gelu_simd.h are tested against it. T is float or double, the type that
+// arithmetic happens in.
+namespace zg::cpu {
+
+/// With x (1 + tanh u) / 2 = x sigmoid(2u): sigmoid(2u), 1 - sigmoid(2u) and d(2u)/dx at x.
+template <class T>
+struct TanhGate {
+  T open, closed, slope;
+
+  explicit TanhGate(T x) {
+    const T root = std::sqrt(T(8) * std::numbers::inv_pi_v<T>);  // 2 sqrt(2 / pi)
+    const T argument = root * x * (T(1) + T(0.044715) * x * x);
+    // open + closed = 1. The smaller of the two is not computed as 1 - larger, so it loses no
+    // digits to cancellation.
+    const T e = std::exp(-std::fabs(argument));
+    const T large = T(1) / (T(1) + e), small = e * large;
+    open = argument < T(0) ? small : large;
+    closed = argument < T(0) ? large : small;
+    slope = root * (T(1) + T(3 * 0.044715) * x * x);
+  }
+};
+
+/// P(X <= x) of a standard normal X.
+template <class T>
+T normal_cdf(T x) {
+  return T(0.5) * std::erfc(x * T(-0.5) * std::numbers::sqrt2_v<T>);
+}
+
+template <class T>
+T gelu(T x, Activation form) {
+  return form == Activation::gelu_tanh ? x * TanhGate<T>(x).open : x * normal_cdf(x);
+}
+
+template <class T>
+T gelu_derivative(T x, Activation form) {
+  if (form == Activation::gelu_tanh) {
+    const TanhGate<T> gate(x);
+    return gate.open + x * gate.open * gate.closed * gate.slope;
+  }
+  const T inv_sqrt_two_pi = T(0.5) * std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T>;
+  return normal_cdf(x) + x * std::exp(T(-0.5) * x * x) * inv_sqrt_two_pi;
+}
+
+}  // namespace zg::cpu

@@ -1,0 +1,74 @@
+#include "zerograd/kernels/loss/cross_entropy.h"
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/loss/cross_entropy_cpu.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+namespace {
+
+constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+void check_matrix(const char* op, const char* name, const Tensor& tensor) {
+  check_dtype(op, name, tensor, floating);
+  if (tensor.shape().rank() != 2)
+    throw ShapeError(std::string(op) + ": " + name + " has shape " + tensor.shape().str() +
+                     "; expected rank 2");
+}
+
+void check_targets(const char* op, const Tensor& targets, int64_t N) {
+  check_shape(op, "targets", targets, {N});
+  check_dtype(op, "targets", targets, {DType::i32, DType::i64});
+}
+
+/// One number of the accumulator dtype per row.
+void check_per_row(const char* op, const char* name, const Tensor& tensor, const Tensor& rows) {
+  check_shape(op, name, tensor, {rows.extent(0)});
+  check_dtype(op, name, tensor, accumulator(rows.dtype()));
+}
+
+}  // namespace
+
+void validate(const CrossEntropyForward& args) {
+  const char* op = "cross_entropy_forward";
+  check_matrix(op, "logits", args.logits);
+  check_targets(op, args.targets, args.logits.extent(0));
+  check_per_row(op, "loss", args.loss, args.logits);
+  check_per_row(op, "log_sum", args.log_sum, args.logits);
+  check_device(op, {&args.logits, &args.targets, &args.loss, &args.log_sum});
+}
+
+void validate(const CrossEntropyBackward& args) {
+  const char* op = "cross_entropy_backward";
+  check_matrix(op, "logits", args.logits);
+  check_targets(op, args.targets, args.logits.extent(0));
+  check_per_row(op, "log_sum", args.log_sum, args.logits);
+  check_per_row(op, "dloss", args.dloss, args.logits);
+  check_shape(op, "dlogits", args.dlogits, args.logits.shape());
+  check_dtype(op, "dlogits", args.dlogits, args.logits.dtype());
+  check_device(op, {&args.logits, &args.targets, &args.log_sum, &args.dloss, &args.dlogits});
+}
+
+void validate(const ProjectionCrossEntropy& args) {
+  const char* op = "projection_cross_entropy";
+  check_matrix(op, "x", args.x);
+  check_matrix(op, "weight", args.weight);
+  check_shape(op, "weight", args.weight, {args.weight.extent(0), args.x.extent(1)});
+  check_dtype(op, "weight", args.weight, args.x.dtype());
+  check_targets(op, args.targets, args.x.extent(0));
+  check_per_row(op, "loss", args.loss, args.x);
+  const auto check_gradient = [&](const char* name, const Tensor& gradient, const Tensor& of) {
+    if (!gradient) return;
+    check_shape(op, name, gradient, of.shape());
+    check_dtype(op, name, gradient, accumulator(of.dtype()));
+  };
+  check_gradient("dx", args.dx, args.x);
+  check_gradient("dweight", args.dweight, args.weight);
+  check_device(op, {&args.x, &args.weight, &args.targets, &args.loss, &args.dx, &args.dweight});
+}
+
+ZG_KERNEL(CrossEntropyForward, cross_entropy_forward)
+ZG_KERNEL(CrossEntropyBackward, cross_entropy_backward)
+ZG_KERNEL(ProjectionCrossEntropy, projection_cross_entropy)
+
+}  // namespace zg

@@ -1,0 +1,97 @@
+#include "zerograd/kernels/matmul/matmul.h"
+
+#include <string>
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/matmul/matmul_cpu.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+namespace {
+
+constexpr const char* op = "matmul";
+
+/// One operand as it is stored: rows of `columns` elements, `distance` apart, `batch` times.
+struct Stored {
+  const char* name;
+  const Tensor& tensor;
+  int64_t rows, columns, distance, stride;
+};
+
+void check_extent(const Stored& s, int64_t batch) {
+  const int64_t distance = s.distance ? s.distance : s.columns;
+  if (distance < s.columns)
+    throw ShapeError(std::string(op) + ": rows of " + s.name + " are " + std::to_string(distance) +
+                     " apart; expected at least " + std::to_string(s.columns));
+  if (s.stride < 0)
+    throw ShapeError(std::string(op) + ": stride of " + s.name + " is " + std::to_string(s.stride) +
+                     "; expected 0 or more");
+  if (s.rows == 0 || s.columns == 0) return;
+  const int64_t needed = (batch - 1) * s.stride + (s.rows - 1) * distance + s.columns;
+  if (needed > s.tensor.numel())
+    throw ShapeError(std::string(op) + ": " + s.name + " " + s.tensor.shape().str() + " has " +
+                     std::to_string(s.tensor.numel()) + " elements; expected at least " +
+                     std::to_string(needed) + " for " + std::to_string(batch) + " of [" +
+                     std::to_string(s.rows) + ", " + std::to_string(s.columns) + "]");
+}
+
+/// Products of a batch are written at the same time, so they must not share an element: each
+/// follows the last, or they lie side by side within the rows.
+void check_disjoint(const Matmul& m) {
+  const int64_t distance = m.ldc ? m.ldc : m.N;
+  const bool behind = m.stride_c >= (m.M - 1) * distance + m.N;
+  const bool beside = m.stride_c >= m.N && (m.batch - 1) * m.stride_c + m.N <= distance;
+  if (m.batch > 1 && m.M > 0 && m.N > 0 && !behind && !beside)
+    throw ShapeError(std::string(op) + ": products of a batch overlap in c; stride_c is " +
+                     std::to_string(m.stride_c) + ", expected at least " +
+                     std::to_string((m.M - 1) * distance + m.N));
+}
+
+}  // namespace
+
+std::string sizes(const Matmul& m) {
+  return (m.batch > 1 ? "batch " + std::to_string(m.batch) + ", " : "") + "M " +
+         std::to_string(m.M) + ", N " + std::to_string(m.N) + ", K " + std::to_string(m.K) +
+         (m.transpose_a ? ", a transposed" : "") + (m.transpose_b ? ", b transposed" : "");
+}
+
+void validate(const Matmul& m) {
+  check_dtype(op, "a", m.a, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "b", m.b, m.a.dtype());
+  const DType sum = accumulator(m.a.dtype());
+  if (m.accumulate)
+    check_dtype(op, "c to accumulate into", m.c, sum);
+  else
+    check_dtype(op, "c", m.c, {m.a.dtype(), sum});
+  check_device(op, {&m.a, &m.b, &m.c, &m.bias, &m.pre_activation});
+  if (m.M < 0 || m.N < 0 || m.K < 0 || m.batch < 1)
+    throw ShapeError(std::string(op) +
+                     ": expected M, N, K of 0 or more and batch of 1 or more, got " +
+                     std::to_string(m.M) + ", " + std::to_string(m.N) + ", " + std::to_string(m.K) +
+                     " and " + std::to_string(m.batch));
+  const auto stored = [](bool transpose, int64_t rows, int64_t columns) {
+    return transpose ? std::pair(columns, rows) : std::pair(rows, columns);
+  };
+  const auto [a_rows, a_columns] = stored(m.transpose_a, m.M, m.K);
+  const auto [b_rows, b_columns] = stored(m.transpose_b, m.K, m.N);
+  check_extent({"a", m.a, a_rows, a_columns, m.lda, m.stride_a}, m.batch);
+  check_extent({"b", m.b, b_rows, b_columns, m.ldb, m.stride_b}, m.batch);
+  check_extent({"c", m.c, m.M, m.N, m.ldc, m.stride_c}, m.batch);
+  check_disjoint(m);
+  if (m.accumulate && (m.bias || m.pre_activation || m.activation != Activation::none))
+    throw Unsupported(std::string(op) +
+                      ": accumulate with an epilogue; expected no bias, activation or "
+                      "pre_activation; try a second call");
+  if (m.bias) {
+    check_shape(op, "bias", m.bias, {m.N});
+    check_dtype(op, "bias", m.bias, m.a.dtype());
+  }
+  if (m.pre_activation) {
+    check_dtype(op, "pre_activation", m.pre_activation, m.c.dtype());
+    check_extent({"pre_activation", m.pre_activation, m.M, m.N, m.ldc, m.stride_c}, m.batch);
+  }
+}
+
+ZG_KERNEL(Matmul, matmul)
+
+}  // namespace zg

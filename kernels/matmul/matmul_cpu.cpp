@@ -1,0 +1,315 @@
+#include "zerograd/kernels/matmul/matmul_cpu.h"
+
+#include <algorithm>
+
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/workspace.h"
+#include "zerograd/kernels/matmul/matmul_table.h"
+#include "zerograd/kernels/matmul/tile_matmul_cpu.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+
+ZG_DECLARE_LEVELS(MatmulTable, matmul_table)
+
+namespace {
+
+// A block of c is multiplied at a time. Its part of a (120 KB) stays in the L2 cache and a panel of
+// b (32 KB) in the L1 cache. Multiples of the register tile of every level.
+constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
+// Packed panels of a take up to 16 MiB, or one block's if K is so long. A b of up to 1 MiB is
+// packed once, by all workers together. When b is larger, each worker packs some columns for
+// itself, up to 1.5 MiB, which stay in its L2 cache while it multiplies all rows of a with them.
+constexpr int64_t slab_words = int64_t{4} << 20, shared_words = int64_t{1} << 18,
+                  own_words = int64_t{3} << 17;
+constexpr int64_t shared_columns = 64, least_own_columns = 64;  // packed by one task
+// When a runs along K it is broadcast word by word, and packed panels are hardly faster than
+// reading it in place. Otherwise panels avoid cache misses, but packing an operand costs as much as
+// multiplying it with some 16 to 32 columns or rows. So an operand that meets few columns or rows
+// (measured) is read in place, too.
+constexpr int64_t most_columns_in_place = 256, most_rows_in_place = 256, most_rows_of_dots = 8;
+
+/// Few rows: both operands are read along K, where they are.
+bool is_dots(const Matmul& m) {
+  return m.M <= most_rows_of_dots && !m.transpose_a && m.transpose_b;
+}
+
+/// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time, by
+/// tasks of `chunk` each.
+struct Operand {
+  const Tensor& tensor;
+  int64_t distance, stride;  ///< between stored rows; between matrices of the batch
+  bool along_k;              ///< stored rows run along K
+  int64_t count, chunk, panel;
+  bool in_place;                           ///< its words are read where they are
+  int64_t slab = 0, pitch = 0, words = 0;  ///< extent, the same in whole panels, packed size
+  int64_t items = 1;                       ///< slabs held at a time, of different products
+
+  void size_slab(int64_t steps, int64_t most_words) {
+    const int64_t most = std::max(most_words / std::max<int64_t>(steps, 1) / chunk, int64_t{1});
+    const int64_t chunks = ceil_div(count, chunk);
+    slab = (in_place ? chunks : ceil_div(chunks, ceil_div(chunks, most))) * chunk;
+    pitch = in_place ? 0 : round_up(std::min(slab, count), panel);
+    words = steps * pitch;
+  }
+};
+
+/// `count` in equal parts of up to `most`, multiples of `unit`: if possible so many that `threads`
+/// share them and the `others` of each evenly.
+int64_t part_of(int64_t count, int64_t most, int64_t unit, int64_t others, int threads) {
+  int64_t parts = ceil_div(count, most);
+  for (int more = 1; more < threads && parts * others % threads != 0; ++more) ++parts;
+  return round_up(ceil_div(count, parts), unit);
+}
+
+/// Everything about a call that follows from its shape, the instruction set and the number of
+/// threads. What is summed in which order, and so every bit of the result, follows from the first
+/// two alone: each sum runs along the whole of K, block_steps by block_steps.
+struct Plan {
+  const MatmulTable& table;
+  const Matmul m;
+  int threads;
+  bool dots;
+  int64_t per_word, steps, block_steps, k_blocks;
+  int64_t group;  ///< products of the batch worked on together
+  Operand a, b;
+  int64_t own_columns = 0;  ///< columns of b that a worker packs at a time; 0: b is packed once
+  int64_t sums_words;       ///< per worker; 0 if sums are kept in c
+
+  Plan(const MatmulTable& table, const Matmul& args, const Device::Traits& traits)
+      : table(table),
+        m(canonical(args)),
+        threads(matmul_threads(m, traits)),
+        dots(is_dots(m)),
+        per_word(!dots && table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
+        steps(ceil_div(m.K, per_word)),
+        block_steps(steps ? ceil_div(steps, ceil_div(steps, most_steps)) : 1),
+        k_blocks(ceil_div(steps, block_steps)),
+        a{m.a, m.lda,      m.stride_a, !m.transpose_a,
+          m.M, block_rows, table.rows, dots || reads_a_in_place()},
+        b{m.b, m.ldb,          m.stride_b,    m.transpose_b,
+          m.N, shared_columns, table.columns, dots || reads_b_in_place()},
+        sums_words(m.c.dtype() == DType::f32 ? 0 : block_rows * block_columns) {
+    a.size_slab(steps, slab_words);
+    b.size_slab(steps, slab_words);
+    const int64_t largest = std::max({int64_t{1}, a.stride ? a.words : 0, b.stride ? b.words : 0});
+    group = std::clamp(slab_words / largest, int64_t{1}, m.batch);
+    if (a.stride) a.items = group;
+    if (b.stride) b.items = group;
+    if (b.words > shared_words) {
+      const int64_t most = std::clamp(own_words / steps / table.columns * table.columns,
+                                      least_own_columns, block_columns);
+      own_columns = part_of(m.N, most, table.columns, group, threads);
+    }
+  }
+
+  /// An operand read in place is f32, or bf16 whose pairs along K are contiguous.
+  bool reads_a_in_place() const {
+    const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
+    return (!m.transpose_a || m.N <= most_columns_in_place) &&
+           (m.a.dtype() == DType::f32 || whole_pairs);
+  }
+
+  bool reads_b_in_place() const {
+    const bool whole_vectors = m.N % (table.columns / 2) == 0;
+    return m.M <= most_rows_in_place && m.a.dtype() == DType::f32 && !m.transpose_b &&
+           whole_vectors;
+  }
+
+  int64_t b_words() const {
+    return own_columns ? threads * steps * own_columns : b.items * b.words;
+  }
+  int64_t words() const { return a.items * a.words + b_words() + threads * sums_words; }
+};
+
+/// The progress of one call: its current products and rows.
+struct Run {
+  const Plan& plan;
+  float *a_panels, *b_panels, *sums;
+  int64_t item = 0, items = 0, row = 0, rows = 0;
+
+  Run(const Plan& plan, Workspace workspace)
+      : plan(plan),
+        a_panels(reinterpret_cast<float*>(workspace.data)),
+        b_panels(a_panels + plan.a.items * plan.a.words),
+        sums(b_panels + plan.b_words()) {}
+
+  /// Packs `width` rows or columns of an operand from `first` on, for one block of steps.
+  void pack(const Operand& o, int64_t which, int64_t first, int64_t width, int64_t step,
+            float* panels) const {
+    const int64_t steps = std::min(plan.block_steps, plan.steps - step), k = step * plan.per_word;
+    const int64_t element = o.along_k ? first * o.distance + k : k * o.distance + first;
+    plan.table.pack({.source = at(o.tensor, (item + which) * o.stride + element),
+                     .dtype = o.tensor.dtype(),
+                     .distance = o.distance,
+                     .along_k = o.along_k,
+                     .width = width,
+                     .depth = std::min(steps * plan.per_word, plan.m.K - k),
+                     .panel = o.panel,
+                     .panels = panels});
+  }
+
+  int64_t packing_tasks(const Operand& o, int64_t extent) const {
+    return o.in_place ? 0 : std::min(items, o.items) * ceil_div(extent, o.chunk) * plan.k_blocks;
+  }
+
+  void pack(const Operand& o, int64_t first, int64_t extent, float* slabs, int64_t task) const {
+    const int64_t chunks = ceil_div(extent, o.chunk);
+    const int64_t step = task % plan.k_blocks * plan.block_steps;
+    const int64_t offset = task / plan.k_blocks % chunks * o.chunk;
+    const int64_t which = task / plan.k_blocks / chunks;
+    const int64_t steps = std::min(plan.block_steps, plan.steps - step);
+    pack(o, which, first + offset, std::min(o.chunk, extent - offset), step,
+         slabs + which * o.words + step * o.pitch + offset * steps);
+  }
+
+  /// The block at `offset` in an operand's slab that begins at `first`.
+  MultiplyBlock::Words words(const Operand& o, int64_t first, int64_t which, int64_t offset,
+                             const float* slabs) const {
+    if (!o.in_place) {
+      const float* slab = slabs + (o.stride ? which : 0) * o.words;
+      return {.data = reinterpret_cast<const std::byte*>(slab), .first = offset, .pitch = o.pitch};
+    }
+    constexpr int64_t word = sizeof(float);
+    const int64_t distance_bytes = o.distance * size_of(o.tensor.dtype());
+    const int64_t row = (first + offset) * (o.along_k ? o.distance : 1);
+    return {.data = at(o.tensor, (item + which) * o.stride + row),
+            .in_place = true,
+            .row_bytes = o.along_k ? distance_bytes : word,
+            .step_bytes = o.along_k ? word : distance_bytes};
+  }
+
+  /// The block of c at row i of the slab and at column j.
+  void multiply(int64_t which, int64_t i, int64_t height, int64_t j, int64_t width,
+                const MultiplyBlock::Words& b, int worker) const {
+    const Matmul& m = plan.m;
+    const int64_t first = (item + which) * m.stride_c + (row + i) * m.ldc + j;
+    std::byte* c = at(m.c, first);
+    const bool in_place = m.c.dtype() == DType::f32;
+    plan.table.multiply(
+        {.a = words(plan.a, row, which, i, a_panels),
+         .b = b,
+         .dots = plan.dots,
+         .rows = height,
+         .columns = width,
+         .steps = plan.steps,
+         .block_steps = plan.block_steps,
+         .sums = in_place ? reinterpret_cast<float*>(c) : sums + worker * plan.sums_words,
+         .sums_distance = in_place ? m.ldc : block_columns,
+         .add = m.accumulate,
+         .finish = !in_place || m.bias || m.pre_activation || m.activation != Activation::none,
+         .epilogue = {.dtype = m.a.dtype(),
+                      .c_dtype = m.c.dtype(),
+                      .c = c,
+                      .pre_activation = at(m.pre_activation, first),
+                      .c_distance = m.ldc,
+                      .bias = at(m.bias, j),
+                      .activation = m.activation}});
+  }
+
+  /// All rows of the slab with some columns of b, which the worker packs for itself.
+  void columns(int64_t task, int worker) const {
+    const int64_t parts = ceil_div(plan.m.N, plan.own_columns);
+    const int64_t j = task % parts * plan.own_columns, which = task / parts;
+    const int64_t width = std::min(plan.own_columns, plan.m.N - j);
+    const int64_t pitch = round_up(width, plan.b.panel);
+    float* panels = b_panels + worker * plan.steps * plan.own_columns;
+    for (int64_t step = 0; step < plan.steps; step += plan.block_steps)
+      pack(plan.b, which, j, width, step, panels + step * pitch);
+    for (int64_t i = 0; i < rows; i += block_rows)
+      multiply(which, i, std::min(block_rows, rows - i), j, width,
+               {.data = reinterpret_cast<const std::byte*>(panels), .pitch = pitch}, worker);
+  }
+
+  /// Packs shared operands once, by all workers together. Then tasks multiply blocks of c, or
+  /// columns of b.
+  void slab() const {
+    const bool pack_b = row == 0 && !plan.own_columns;
+    const int64_t b_tasks = pack_b ? packing_tasks(plan.b, plan.m.N) : 0;
+    team(plan.threads, b_tasks + packing_tasks(plan.a, rows), [&](int64_t task, int) {
+      task < b_tasks ? pack(plan.b, 0, plan.m.N, b_panels, task)
+                     : pack(plan.a, row, rows, a_panels, task - b_tasks);
+    });
+    if (plan.own_columns)
+      return team(plan.threads, items * ceil_div(plan.m.N, plan.own_columns),
+                  [&](int64_t task, int worker) { columns(task, worker); });
+    const int64_t width =
+        plan.dots ? part_of(plan.m.N, block_columns, plan.table.columns, items, plan.threads)
+                  : block_columns;
+    const int64_t across = ceil_div(plan.m.N, width);
+    const int64_t height = part_of(rows, block_rows, plan.table.rows, items * across, plan.threads);
+    const int64_t down = ceil_div(rows, height);
+    team(plan.threads, items * across * down, [&](int64_t task, int worker) {
+      const int64_t i = task % down * height, j = task / down % across * width;
+      const int64_t which = task / down / across;
+      multiply(which, i, std::min(height, rows - i), j, std::min(width, plan.m.N - j),
+               words(plan.b, 0, which, j, b_panels), worker);
+    });
+  }
+
+  void all() {
+    for (item = 0; item < plan.m.batch; item += plan.group) {
+      items = std::min(plan.group, plan.m.batch - item);
+      for (row = 0; row < plan.m.M; row += plan.a.slab) {
+        rows = std::min(plan.a.slab, plan.m.M - row);
+        slab();
+      }
+    }
+  }
+};
+
+/// Null where it is no work for tile registers.
+const TileTable* tiles_for(const Matmul& args, const Device::Traits& traits) {
+  const TileTable* tiles = args.a.dtype() == DType::bf16 ? tile_table(traits.isa) : nullptr;
+  return tiles && !is_dots(canonical(args)) ? tiles : nullptr;
+}
+
+const MatmulTable* table_for(const Matmul& m, const Device::Traits& traits) {
+  return m.a.dtype() == DType::f64 ? nullptr : ZG_AT_LEVEL(traits.isa, matmul_table);
+}
+
+}  // namespace
+
+Matmul canonical(const Matmul& args) {
+  Matmul m = args;
+  if (!m.lda) m.lda = m.transpose_a ? m.M : m.K;
+  if (!m.ldb) m.ldb = m.transpose_b ? m.K : m.N;
+  if (!m.ldc) m.ldc = m.N;
+  const bool stacked =
+      m.stride_b == 0 && !m.transpose_a && m.stride_a == m.M * m.lda && m.stride_c == m.M * m.ldc;
+  if (m.batch > 1 && stacked) {
+    m.M *= m.batch;
+    m.batch = 1;
+  }
+  return m;
+}
+
+int matmul_threads(const Matmul& m, const Device::Traits& traits) {
+  // Some 15 us of one core: it multiplies so much, or reads so many elements from memory.
+  constexpr int64_t multiply_adds = int64_t{1} << 21, elements = int64_t{1} << 16;
+  const int64_t read = m.batch * m.K * (m.M + m.N);
+  const bool few_rows = m.M <= most_rows_of_dots;
+  const bool worth_waking =
+      m.batch * m.M * m.N * m.K >= multiply_adds || (few_rows && read >= elements);
+  return worth_waking ? traits.threads : 1;
+}
+
+int64_t workspace_bytes(const Matmul& args, const Device::Traits& traits) {
+  if (args.M == 0 || args.N == 0) return 0;
+  if (tiles_for(args, traits)) return tile_matmul_workspace_bytes(args, traits);
+  const MatmulTable* table = table_for(args, traits);
+  if (!table) return matmul_reference_workspace_bytes(args, traits);
+  return Plan(*table, args, traits).words() * static_cast<int64_t>(sizeof(float));
+}
+
+void matmul(const Matmul& args, Workspace workspace, Stream& stream) {
+  if (args.M == 0 || args.N == 0) return;
+  if (const TileTable* tiles = tiles_for(args, stream.traits()))
+    return tile_matmul(*tiles, args, workspace, stream.traits());
+  const MatmulTable* table = table_for(args, stream.traits());
+  if (!table) return matmul_reference(args, workspace, stream);
+  const Plan plan(*table, args, stream.traits());
+  Run(plan, workspace).all();
+}
+
+}  // namespace zg::cpu

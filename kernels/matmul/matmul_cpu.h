@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+
+#include "zerograd/kernels/matmul/matmul.h"
+
+namespace zg::cpu {
+
+void matmul(const Matmul&, Workspace, Stream&);
+
+/// Every dtype at every level, on Eigen: f64, f16 and the portable level. Of a dtype and shape the
+/// bits are the same for any number of threads.
+void matmul_reference(const Matmul&, Workspace, Stream&);
+int64_t matmul_reference_workspace_bytes(const Matmul&, const Device::Traits&);
+
+/// The same call with every leading dimension spelled out; a batch that shares b and whose rows of
+/// a and c follow one another becomes one taller product.
+Matmul canonical(const Matmul&);
+
+/// The number of threads worth waking: for so many multiply-adds, or, where the rows are so few
+/// that reading the operands takes longer, for so many elements.
+int matmul_threads(const Matmul&, const Device::Traits&);
+
+/// Where an element of an operand is; null of an absent one.
+inline std::byte* at(const Tensor& tensor, int64_t element) {
+  return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+}  // namespace zg::cpu

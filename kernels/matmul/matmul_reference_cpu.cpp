@@ -1,0 +1,115 @@
+#define EIGEN_DONT_PARALLELIZE
+#include <Eigen/Core>
+#include <algorithm>
+
+#include "zerograd/kernels/elementwise/gelu_scalar.h"
+#include "zerograd/kernels/matmul/matmul_cpu.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+namespace {
+
+// One task is a tile of c. Eigen then packs it in less than it takes from the stack (128 KiB), so
+// it allocates nothing.
+constexpr int64_t tile = 64, tile_depth = 128;
+
+/// The scratch of one worker: tiles of the operands in the accumulator type S, and of the sums.
+template <class S>
+struct Tiles {
+  S a[tile * tile_depth], b[tile_depth * tile], sums[tile * tile];
+};
+
+template <class S>
+using Matrix = Eigen::Map<Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
+                          Eigen::OuterStride<>>;
+
+/// Where a tile lies, and the element of an operand at (row, column) of op(operand).
+struct Place {
+  int64_t row, column, rows, columns;
+};
+inline int64_t element(bool transpose, int64_t distance, int64_t row, int64_t column) {
+  return transpose ? column * distance + row : row * distance + column;
+}
+
+template <class T, class S>
+Matrix<S> widen(const T* source, bool transpose, int64_t distance, const Place& p, S* out) {
+  for (int64_t i = 0; i < p.rows; ++i)
+    for (int64_t j = 0; j < p.columns; ++j)
+      out[i * p.columns + j] =
+          static_cast<S>(source[element(transpose, distance, p.row + i, p.column + j)]);
+  return Matrix<S>(out, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
+}
+
+template <class T, class Out, class S>
+void finish(const Matmul& m, int64_t item, const Place& p, const S* sums) {
+  const T* bias = m.bias ? m.bias.data<T>() : nullptr;
+  Out* c = m.c.data<Out>() + item * m.stride_c;
+  Out* before = m.pre_activation ? m.pre_activation.data<Out>() + item * m.stride_c : nullptr;
+  for (int64_t i = 0; i < p.rows; ++i)
+    for (int64_t j = 0; j < p.columns; ++j) {
+      const int64_t at = (p.row + i) * m.ldc + p.column + j;
+      S x = sums[i * p.columns + j];
+      if (bias) x += static_cast<S>(bias[p.column + j]);
+      if (m.accumulate) x += static_cast<S>(c[at]);
+      const auto sum = static_cast<Out>(x);
+      if (before) before[at] = sum;
+      c[at] = m.activation == Activation::none
+                  ? sum
+                  : static_cast<Out>(gelu(static_cast<S>(sum), m.activation));
+    }
+}
+
+template <class T>
+void tile_of(const Matmul& m, int64_t item, const Place& p, Tiles<accumulator_t<T>>& tiles) {
+  using S = accumulator_t<T>;
+  const T* a = m.a.data<T>() + item * m.stride_a;
+  const T* b = m.b.data<T>() + item * m.stride_b;
+  Matrix<S> sums(tiles.sums, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
+  sums.setZero();
+  for (int64_t k = 0; k < m.K; k += tile_depth) {
+    const int64_t depth = std::min(tile_depth, m.K - k);
+    sums.noalias() += widen(a, m.transpose_a, m.lda, {p.row, k, p.rows, depth}, tiles.a) *
+                      widen(b, m.transpose_b, m.ldb, {k, p.column, depth, p.columns}, tiles.b);
+  }
+  if (m.c.dtype() == dtype_of<T>)
+    finish<T, T>(m, item, p, tiles.sums);
+  else
+    finish<T, S>(m, item, p, tiles.sums);
+}
+
+template <class T>
+void multiply(const Matmul& m, Workspace workspace, int threads) {
+  const int64_t row_tiles = ceil_div(m.M, tile), column_tiles = ceil_div(m.N, tile);
+  auto* tiles = reinterpret_cast<Tiles<accumulator_t<T>>*>(workspace.data);
+  team(threads, m.batch * row_tiles * column_tiles, [&](int64_t task, int worker) {
+    const int64_t row = task % row_tiles * tile;
+    const int64_t column = task / row_tiles % column_tiles * tile;
+    const int64_t item = task / row_tiles / column_tiles;
+    tile_of<T>(m, item, {row, column, std::min(tile, m.M - row), std::min(tile, m.N - column)},
+               tiles[worker]);
+  });
+}
+
+}  // namespace
+
+int64_t matmul_reference_workspace_bytes(const Matmul& m, const Device::Traits& traits) {
+  const size_t bytes = m.a.dtype() == DType::f64 ? sizeof(Tiles<double>) : sizeof(Tiles<float>);
+  return static_cast<int64_t>(bytes) * matmul_threads(m, traits);
+}
+
+void matmul_reference(const Matmul& args, Workspace workspace, Stream& stream) {
+  const Matmul m = canonical(args);
+  const int threads = matmul_threads(m, stream.traits());
+  switch (m.a.dtype()) {
+    case DType::f64:
+      return multiply<double>(m, workspace, threads);
+    case DType::f32:
+      return multiply<float>(m, workspace, threads);
+    case DType::bf16:
+      return multiply<bf16>(m, workspace, threads);
+    default:
+      return multiply<f16>(m, workspace, threads);
+  }
+}
+
+}  // namespace zg::cpu

@@ -1,0 +1,181 @@
+#include "zerograd/kernels/matmul/matmul_dot_simd.h"
+#include "zerograd/kernels/matmul/matmul_finish_simd.h"
+#include "zerograd/kernels/matmul/matmul_pack_simd.h"
+#include "zerograd/kernels/matmul/matmul_table.h"
+#include "zerograd/kernels/matmul/pairs_simd.h"
+
+// The products of packed panels. Compute bound: a tile of tile_rows x tile_columns sums stays in
+// registers over a block of K; per step it loads two vectors of b and broadcasts tile_rows words of
+// a, so with 32 (16) registers 24 (12) multiply-adds follow 14 (8) loads.
+namespace zg::cpu {
+namespace {
+
+constexpr int tile_rows = Vec::lanes == 16 ? 12 : 6;
+constexpr int tile_vectors = 2;
+constexpr int tile_columns = tile_vectors * Vec::lanes;
+constexpr int steps_ahead = 14;    // prefetch distance: 170 cycles, L2 and most of L3 latency
+constexpr int steps_of_line = 16;  // steps along K in one cache line of a
+
+/// Words of an operand, from a row (column) and a step on.
+struct View {
+  const std::byte* data;
+  int64_t row_bytes, step_bytes;
+};
+
+/// Some rows of a against a few vectors of b, and where the sums go.
+struct Tile {
+  View a, b;
+  int64_t steps, columns;
+  float* sums;
+  int64_t distance;
+  bool add;
+};
+
+/// The sums of n columns, of which the vectors before the last are full.
+template <int vectors>
+inline void put(const Vec (&sum)[vectors], float* out, int64_t n, bool add) {
+  for (int v = 0; v < vectors; ++v, out += Vec::lanes, n -= Vec::lanes) {
+    if (n >= Vec::lanes)
+      store(out, add ? load(out) + sum[v] : sum[v]);
+    else
+      store(out, add ? load(out, n) + sum[v] : sum[v], n);
+  }
+}
+
+/// Vectors that will be wanted from the L1 cache; an address beyond the operand does no harm.
+template <int vectors>
+inline void prefetch(const void* p) {
+  for (int v = 0; v < vectors; ++v)
+    _mm_prefetch(static_cast<const char*>(p) + v * sizeof(Vec), _MM_HINT_T0);
+}
+
+inline Vec broadcast(const std::byte* word) {
+  float value;
+  __builtin_memcpy(&value, word, sizeof value);
+  return set1(value);
+}
+
+/// Words of a are neighbours along M when `adjacent` (in panels, and in place if a is stored
+/// transposed), else along K.
+template <bool pairs, bool adjacent, int rows, int vectors>
+void multiply_tile(const Tile& tile) {
+  constexpr int64_t word = sizeof(float);
+  const int64_t row_bytes = adjacent ? word : tile.a.row_bytes;
+  const int64_t step_bytes = adjacent ? tile.a.step_bytes : word;
+  Vec sum[rows][vectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+    for (int v = 0; v < vectors; ++v) sum[i][v] = set1(0.0f);
+  // A pointer to every third row: with row_bytes in a register x86 addresses the two between.
+  const std::byte* a[(rows + 2) / 3];
+  for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a.data + i * row_bytes;
+  for (int i = 0; i < rows; ++i) prefetch<vectors>(tile.sums + i * tile.distance);
+  const std::byte* b = tile.b.data;
+  for (int64_t step = 0; step < tile.steps; ++step, b += tile.b.step_bytes) {
+    Vec right[vectors];
+    for (int v = 0; v < vectors; ++v)
+      right[v] = load(reinterpret_cast<const float*>(b) + v * Vec::lanes);
+    prefetch<vectors>(b + steps_ahead * tile.b.step_bytes);
+    if (adjacent)
+      prefetch<1>(a[0] + steps_ahead * step_bytes);
+    else if (step % steps_of_line == 0)
+      for (int i = 0; i < rows; ++i)
+        prefetch<1>(a[i / 3] + i % 3 * row_bytes + steps_of_line * step_bytes);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const Vec left = broadcast(a[i / 3] + i % 3 * row_bytes);
+      for (int v = 0; v < vectors; ++v) sum[i][v] = multiply_add<pairs>(left, right[v], sum[i][v]);
+    }
+    for (int i = 0; i < rows; i += 3) a[i / 3] += step_bytes;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) put(sum[i], tile.sums + i * tile.distance, tile.columns, tile.add);
+}
+
+/// A kernel for every height: a panel that the edge of the matrix cuts costs what it holds.
+template <bool pairs, bool adjacent, int rows = tile_rows>
+void multiply_rows(int64_t height, const Tile& tile) {
+  if constexpr (rows > 1) {
+    if (height < rows) return multiply_rows<pairs, adjacent, rows - 1>(height, tile);
+  }
+  tile.columns > Vec::lanes ? multiply_tile<pairs, adjacent, rows, tile_vectors>(tile)
+                            : multiply_tile<pairs, adjacent, rows, 1>(tile);
+}
+
+/// The operand's words from step k on, where `steps` of them are a block.
+inline View view(const MultiplyBlock::Words& words, int64_t k, int64_t steps, int64_t panel) {
+  constexpr int64_t word = sizeof(float);
+  if (words.in_place) return {words.data + k * words.step_bytes, words.row_bytes, words.step_bytes};
+  return {words.data + (k * words.pitch + words.first * steps) * word, word, panel * word};
+}
+
+/// Where a row (column) of the view begins; in panels, which hold `steps` each, the first of one.
+inline View from(const View& view, const MultiplyBlock::Words& words, int64_t row, int64_t steps) {
+  const int64_t row_bytes = words.in_place ? view.row_bytes : steps * view.row_bytes;
+  return {view.data + row * row_bytes, view.row_bytes, view.step_bytes};
+}
+
+/// A panel of b stays in the L1 cache while the block's rows of a pass by in the L2 cache.
+template <bool pairs, bool adjacent>
+void multiply_block(const MultiplyBlock& block) {
+  for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {
+    const int64_t steps = smaller(block.block_steps, block.steps - k);
+    const bool last = k + steps == block.steps;
+    const View a = view(block.a, k, steps, tile_rows), b = view(block.b, k, steps, tile_columns);
+    for (int64_t j = 0; j < block.columns; j += tile_columns)
+      for (int64_t i = 0; i < block.rows; i += tile_rows) {
+        const int64_t rows = smaller(tile_rows, block.rows - i);
+        const int64_t columns = smaller(tile_columns, block.columns - j);
+        multiply_rows<pairs, adjacent>(rows, {.a = from(a, block.a, i, steps),
+                                              .b = from(b, block.b, j, steps),
+                                              .steps = steps,
+                                              .columns = columns,
+                                              .sums = block.sums + i * block.sums_distance + j,
+                                              .distance = block.sums_distance,
+                                              .add = block.add || k > 0});
+        if (last && block.finish)
+          finish(block.epilogue, block.sums + i * block.sums_distance + j, block.sums_distance,
+                 {i, j, rows, columns});
+      }
+  }
+}
+
+template <bool pairs>
+void multiply_block(const MultiplyBlock& block) {
+  const bool adjacent = !block.a.in_place || block.a.row_bytes == sizeof(float);
+  adjacent ? multiply_block<pairs, true>(block) : multiply_block<pairs, false>(block);
+}
+
+#if defined(__AVX512BF16__)
+using Bf16 = Pair;
+#else
+using Bf16 = Single<bf16>;
+#endif
+
+/// Calls f with the Source that reads elements of `dtype`.
+template <class F>
+void with_source(DType dtype, const F& f) {
+  dtype == DType::f32 ? f(Single<float>{}) : dtype == DType::bf16 ? f(Bf16{}) : f(Single<f16>{});
+}
+
+void multiply(const MultiplyBlock& block) {
+  with_source(block.epilogue.dtype, [&]<class Source>(Source) {
+    if (!block.dots) return multiply_block<Source::per_word == 2>(block);
+    dot_block<Source>(block);
+    if (block.finish)
+      finish(block.epilogue, block.sums, block.sums_distance, {0, 0, block.rows, block.columns});
+  });
+}
+
+void pack(const PackBlock& block) {
+  with_source(block.dtype, [&]<class Source>(Source) { pack_block<Source>(block); });
+}
+
+}  // namespace
+
+namespace ZG_ISA {
+extern const MatmulTable matmul_table;
+const MatmulTable matmul_table{tile_rows, tile_columns, pairs_of_bf16, pack, multiply};
+}  // namespace ZG_ISA
+
+}  // namespace zg::cpu

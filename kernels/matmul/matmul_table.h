@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "zerograd/kernels/matmul/matmul.h"
+
+// The functions that the *_simd.cpp sources of matmul define for each instruction set. Operands are
+// multiplied as panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are
+// widened), or, where the machine multiplies them, a pair of bf16 that follow one another along K.
+namespace zg::cpu {
+
+/// A block of an operand to be laid out as panels; what is missing from the last one reads as 0.
+struct PackBlock {
+  const std::byte* source;
+  DType dtype;           ///< f32 | bf16 | f16
+  int64_t distance;      ///< elements between stored rows
+  bool along_k;          ///< stored rows run along K, so that packing transposes them
+  int64_t width, depth;  ///< elements along M or N, and along K
+  int64_t panel;         ///< width of a panel
+  float* panels;
+};
+
+/// How the sums of a block become its c: c = activation(sums + bias), and pre_activation is the
+/// argument of the activation.
+struct Epilogue {
+  DType dtype;  ///< dtype of the operands and the bias
+  DType c_dtype;
+  std::byte *c, *pre_activation;  ///< rows c_distance apart; pre_activation may be null
+  int64_t c_distance;
+  const std::byte* bias;  ///< bias of the first column; may be null
+  Activation activation;
+};
+
+/// One block of c: the products of some panels of a with some of b.
+struct MultiplyBlock {
+  /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
+  /// Or in place: this block of the operand as it is stored.
+  struct Words {
+    const std::byte* data;
+    int64_t first = 0, pitch = 0;  ///< where along M or N the block begins; the slab's padded width
+    bool in_place = false;
+    int64_t row_bytes = 0, step_bytes = 0;  ///< in place: from row to row and from step to step
+  };
+  Words a;    ///< in place: one of the distances is a word
+  Words b;    ///< in place: row_bytes is a word, and columns fill whole vectors; or dots
+  bool dots;  ///< few rows: a and b in place, both stored along K, of which a step is one element
+  int64_t rows, columns, steps, block_steps;
+  float* sums;  ///< [rows, columns] f32, sums_distance apart; may be c
+  int64_t sums_distance;
+  bool add;     ///< to what sums holds, instead of overwriting it
+  bool finish;  ///< the epilogue has something to do
+  Epilogue epilogue;
+};
+
+struct MatmulTable {
+  int64_t rows, columns;  ///< tile of c in registers; also the widths of panels of a and of b
+  bool pairs;             ///< bf16 is multiplied in pairs
+  void (*pack)(const PackBlock&);
+  void (*multiply)(const MultiplyBlock&);
+};
+
+}  // namespace zg::cpu

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "zerograd/kernels/matmul/matmul_table.h"
+#include "zerograd/kernels/matmul/peak_table.h"
+
+// The functions that the *_amx.cpp sources define. AMX multiplies tiles of 16 rows of 64 bytes:
+// sums[16][16] += a[16][32] b[32][16], of bf16 into f32, where b's tile holds pairs of rows, word
+// by word. Operands are laid out as such tiles, 1 KiB each, contiguous; what is missing at an edge
+// reads as 0.
+namespace zg::cpu {
+
+constexpr int64_t tile_side = 16;    ///< rows, and columns of 32-bit words
+constexpr int64_t tile_depth = 32;   ///< elements along K of a tile of a or b
+constexpr int64_t tile_words = 256;  ///< 32-bit words of a tile
+/// Rows, and columns, of c whose sums are in registers
+constexpr int64_t tile_pair = 2 * tile_side;
+
+/// A matrix of bf16 as it is stored.
+struct Stored {
+  const std::byte* data;
+  int64_t distance;  ///< elements between rows
+  bool along_k;      ///< rows run along K
+};
+
+/// Rows of a to be laid out: [rows / 16][steps] tiles, each [row][word along K].
+struct TilesOfRows {
+  Stored a;  ///< from the first row and the first element along K on
+  int64_t rows, depth;
+  float* tiles;
+};
+
+/// One block of c. K is cut into slices of `slice` tiles; the last slice may have fewer.
+struct TileMultiply {
+  const float* a;            ///< each slice has `a_tiles` row tiles of the slab;
+  int64_t a_tiles, a_first;  ///< this block's row tiles begin at a_first
+  Stored b;                  ///< from the block's first column on
+  int64_t rows, columns, depth, slice;
+  float* panel;  ///< scratch: a slice of b's columns that sums in registers take, 2 * slice tiles
+  float* sums;   ///< scratch: 4 tiles, or for the whole block if there are several slices
+  bool add;      ///< to c, which is f32
+  Epilogue epilogue;
+};
+
+struct TileTable {
+  void (*pack)(const TilesOfRows&);
+  void (*multiply)(const TileMultiply&);
+  PeakLoop peak;
+};
+
+#if defined(ZG_AMX)
+namespace amx_bf16 {
+extern const TileTable tile_table;
+}
+#endif
+
+}  // namespace zg::cpu

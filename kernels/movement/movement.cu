@@ -1,0 +1,122 @@
+#include "zerograd/kernels/movement/movement.h"
+
+#include "zerograd/kernels/cuda/nest.cuh"
+#include "zerograd/kernels/movement/indexed.h"
+
+namespace zg::cuda {
+namespace {
+
+constexpr int threads = 256;
+
+/// Bits of one size stand for any dtype.
+template <class F>
+void visit_bits(DType dtype, const F& f) {
+  switch (size_of(dtype)) {
+    case 1:
+      return f(uint8_t());
+    case 2:
+      return f(uint16_t());
+    case 4:
+      return f(uint32_t());
+    default:
+      return f(uint64_t());
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads) copy_strided(const T* x, T* y, Nest<2> nest) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i >= nest.numel) return;
+  int64_t at[2];
+  nest.locate(i, at);
+  y[at[1]] = x[at[0]];
+}
+
+/// A thread an element of index and y; the nest leads to them and to x, which is indexed along its
+/// axis of `extent` elements, `along` apart. An index that is outside is reported and read as 0.
+template <class T, class Index>
+__global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, T* y, Nest<2> nest,
+                                                int64_t extent, int64_t along, Fault* fault) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i >= nest.numel) return;
+  int64_t at[2];
+  nest.locate(i, at);
+  int64_t row = index[at[0]];
+  if (row < 0 || row >= extent) {
+    report(fault, "gather", "index", i, row, extent);
+    row = 0;
+  }
+  if (extent > 0) y[at[0]] = x[at[1] + row * along];
+}
+
+/// A thread an element of y that indices may name: it alone adds to it, in rising j, and rounds
+/// once. The nest leads to y, to the first of its index and x, and to its place along the axis.
+template <class T, class Index>
+__global__ void __launch_bounds__(threads)
+    add_where(const T* x, const Index* index, T* y, Nest<4> nest, int64_t extent,
+              int64_t index_along, int64_t x_along) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i >= nest.numel) return;
+  int64_t at[4];
+  nest.locate(i, at);
+  float sum = to_float(y[at[0]]);
+  for (int64_t j = 0; j < extent; ++j)
+    if (index[at[1] + j * index_along] == at[3]) sum += to_float(x[at[2] + j * x_along]);
+  y[at[0]] = from_float<T>(sum);
+}
+
+template <class Index>
+__global__ void __launch_bounds__(threads)
+    check(const Index* index, int64_t n, int64_t limit, Fault* fault) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i < n && (index[i] < 0 || index[i] >= limit))
+    report(fault, "scatter_add", "index", i, index[i], limit);
+}
+
+}  // namespace
+
+void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
+  const Nest<2> nest(a.extents, {a.x_strides, a.y_strides});
+  visit_bits(a.x.dtype(), [&]<class T>(T) {
+    launch("strided_copy", copy_strided<T>, {blocks_for(nest.numel, threads), dim3(threads)},
+           stream, reinterpret_cast<const T*>(a.x.raw()) + a.x_offset,
+           reinterpret_cast<T*>(a.y.raw()) + a.y_offset, nest);
+  });
+}
+
+void gather(const Gather& a, Workspace, Stream& stream) {
+  const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
+  const Shape& shape = a.index.shape();
+  const Nest<2> nest(shape, {broadcast_strides(shape, shape), x.others});
+  visit_bits(a.x.dtype(), [&]<class T>(T) {
+    visit_index(a.index.dtype(), [&]<class Index>(Index) {
+      launch("gather", pick<T, Index>, {blocks_for(nest.numel, threads), dim3(threads)}, stream,
+             reinterpret_cast<const T*>(a.x.raw()),
+             static_cast<const Index*>(a.index.data<Index>()), reinterpret_cast<T*>(a.y.raw()),
+             nest, a.x.extent(a.axis), x.along, fault_place(stream));
+    });
+  });
+}
+
+void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
+  const Shape& shape = a.index.shape();
+  const int64_t y_extent = a.y.extent(a.axis);
+  const IndexedStrides from = IndexedStrides::of(shape, a.axis);
+  const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
+  Strides along_axis{};
+  along_axis[static_cast<size_t>(shape.axis(a.axis))] = 1;
+  const Nest<4> nest(shape.with(a.axis, y_extent), {broadcast_strides(a.y.shape(), a.y.shape()),
+                                                    from.others, x.others, along_axis});
+  visit_floating(a.y.dtype(), [&]<class T>(T) {
+    visit_index(a.index.dtype(), [&]<class Index>(Index) {
+      const Index* index = a.index.data<Index>();
+      launch("scatter_add", check<Index>, {blocks_for(a.index.numel(), threads), dim3(threads)},
+             stream, index, a.index.numel(), y_extent, fault_place(stream));
+      launch("scatter_add", add_where<T, Index>, {blocks_for(nest.numel, threads), dim3(threads)},
+             stream, static_cast<const T*>(a.x.data<T>()), index, a.y.data<T>(), nest,
+             shape[a.axis], from.along, x.along);
+    });
+  });
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,194 @@
+#include "zerograd/kernels/movement/movement_cpu.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <span>
+
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/indices.h"
+#include "zerograd/kernels/cpu/loop_nest.h"
+#include "zerograd/kernels/cpu/workspace.h"
+#include "zerograd/kernels/movement/indexed.h"
+
+namespace zg::cpu {
+namespace {
+
+struct CopyAxis {
+  int64_t extent, x, y;  ///< and strides
+};
+
+/// Axes longer than 1 in falling order of y's strides, so that y is written front to back.
+struct CopyAxes {
+  std::array<CopyAxis, Shape::max_rank> axes;
+  size_t count = 0;
+
+  explicit CopyAxes(const StridedCopy& args) {
+    for (int i = 0; i < args.extents.rank(); ++i) {
+      const auto from = static_cast<size_t>(i);
+      if (args.extents[i] == 1) continue;
+      size_t at = count++;
+      for (; at > 0 && std::abs(axes[at - 1].y) < std::abs(args.y_strides[from]); --at)
+        axes[at] = axes[at - 1];
+      axes[at] = {args.extents[i], args.x_strides[from], args.y_strides[from]};
+    }
+  }
+
+  CopyAxis take(size_t at) {
+    const CopyAxis taken = axes[at];
+    std::copy(axes.begin() + at + 1, axes.begin() + count, axes.begin() + at);
+    --count;
+    return taken;
+  }
+
+  /// The axis along which x is contiguous while y is along another; else count.
+  size_t transposed() const {
+    if (count < 2 || axes[count - 1].y != 1 || axes[count - 1].x == 1) return count;
+    size_t at = 0;
+    while (at < count && axes[at].x != 1) ++at;
+    return at;
+  }
+
+  LoopNest<2> nest() const {
+    int64_t extents[Shape::max_rank];
+    Strides x{}, y{};
+    for (size_t i = 0; i < count; ++i) {
+      extents[i] = axes[i].extent;
+      x[i] = axes[i].x;
+      y[i] = axes[i].y;
+    }
+    return {Shape(std::span<const int64_t>(extents, count)), {x, y}};
+  }
+};
+
+template <class T>
+void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int threads) {
+  const int64_t x_stride = nest.inner_stride(0), y_stride = nest.inner_stride(1);
+  for_each_run(threads, nest, [&](const std::array<int64_t, 2>& offsets, int64_t count) {
+    const T* from = x + offsets[0];
+    T* to = y + offsets[1];
+    if (x_stride == 1 && y_stride == 1)
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+    else
+      for (int64_t i = 0; i < count; ++i) to[i * y_stride] = from[i * x_stride];
+  });
+}
+
+/// A copy that transposes: x runs along `rows`, y along `columns`. Tiles of a cache line each way,
+/// so that every line read and written is used whole.
+template <class T>
+void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& columns, const T* x,
+                T* y, int threads) {
+  constexpr int64_t tile = 64 / sizeof(T);
+  const int64_t bands = (rows.extent + tile - 1) / tile;
+  team(threads, rest.numel() * bands, [&](int64_t task, int) {
+    const int64_t row = task % bands * tile, last = std::min(row + tile, rows.extent);
+    rest.run(task / bands, task / bands + 1, [&](const std::array<int64_t, 2>& offsets, int64_t) {
+      for (int64_t column = 0; column < columns.extent; column += tile) {
+        const int64_t end = std::min(column + tile, columns.extent);
+        for (int64_t i = row; i < last; ++i)
+          for (int64_t j = column; j < end; ++j)
+            y[offsets[1] + i * rows.y + j] = x[offsets[0] + i + j * columns.x];
+      }
+    });
+  });
+}
+
+bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
+
+/// Adds into `sums` of y's extents. A task has some places of the axes beside the indexed one, so
+/// that each sum has one writer, in rising j.
+template <class T, class Index>
+void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
+  const Shape& shape = args.index.shape();
+  const int64_t extent = shape[args.axis];
+  const IndexedStrides of_index = IndexedStrides::of(shape, args.axis);
+  const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), args.axis);
+  const IndexedStrides of_y = IndexedStrides::of(args.y.shape(), args.axis);
+  const LoopNest<3> nest(shape.with(args.axis, 1), {of_index.others, of_x.others, of_y.others});
+  const int64_t index_stride = nest.inner_stride(0), x_stride = nest.inner_stride(1),
+                y_stride = nest.inner_stride(2);
+  const T* x = args.x.data<T>();
+  const Index* index = args.index.data<Index>();
+  constexpr int64_t longest = 256;  // places whose rows of index are read side by side
+  const int64_t grain =
+      std::max<int64_t>(longest, elementwise_grain / std::max<int64_t>(1, extent));
+  parallel_for(threads, nest.numel(), grain, [&](int64_t first, int64_t last) {
+    nest.run(first, last, [&](const std::array<int64_t, 3>& offsets, int64_t count) {
+      for (int64_t begin = 0; begin < count; begin += longest)
+        for (int64_t j = 0; j < extent; ++j)
+          for (int64_t k = begin; k < std::min(count, begin + longest); ++k)
+            sums[offsets[2] + k * y_stride +
+                 int64_t{index[offsets[0] + k * index_stride + j * of_index.along]} * of_y.along] +=
+                static_cast<accumulator_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
+    });
+  });
+}
+
+}  // namespace
+
+void strided_copy(const StridedCopy& args, Workspace, Stream& stream) {
+  const int threads = stream.traits().threads;
+  visit_bits(args.x.dtype(), [&]<class T>() {
+    const T* x = reinterpret_cast<const T*>(args.x.raw()) + args.x_offset;
+    T* y = reinterpret_cast<T*>(args.y.raw()) + args.y_offset;
+    CopyAxes axes(args);
+    const size_t transposed = axes.transposed();
+    if (transposed == axes.count) return copy_runs(axes.nest(), x, y, threads);
+    const CopyAxis rows = axes.take(transposed), columns = axes.take(axes.count - 1);
+    copy_tiles(axes.nest(), rows, columns, x, y, threads);
+  });
+}
+
+void gather(const Gather& args, Workspace, Stream& stream) {
+  const Shape& shape = args.index.shape();
+  const int axis = shape.axis(args.axis);
+  check_indices("gather", "index", args.index, args.x.extent(axis));
+  // The loop holds x still along the axis; the index moves along it.
+  const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), axis);
+  const LoopNest<2> nest(shape, {broadcast_strides(shape, shape), of_x.others});
+  const int64_t x_stride = nest.inner_stride(1);
+  visit_bits(args.x.dtype(), [&]<class T>() {
+    visit_index(args.index.dtype(), [&]<class Index>() {
+      const T* x = reinterpret_cast<const T*>(args.x.raw());
+      T* y = reinterpret_cast<T*>(args.y.raw());
+      const Index* index = args.index.data<Index>();
+      for_each_run(stream.traits().threads, nest,
+                   [&](const std::array<int64_t, 2>& offsets, int64_t count) {
+                     for (int64_t i = 0; i < count; ++i) {
+                       const int64_t at = offsets[0] + i;
+                       y[at] = x[offsets[1] + i * x_stride + int64_t{index[at]} * of_x.along];
+                     }
+                   });
+    });
+  });
+}
+
+int64_t workspace_bytes(const ScatterAdd& args, const Device::Traits&) {
+  return needs_wide_copy(args.y.dtype()) ? args.y.numel() * size_of(accumulator(args.y.dtype()))
+                                         : 0;
+}
+
+void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
+  const int threads = stream.traits().threads;
+  const int axis = args.index.shape().axis(args.axis);
+  check_indices("scatter_add", "index", args.index, args.y.extent(axis));
+  visit_floating(args.y.dtype(), [&]<class T>() {
+    using A = accumulator_t<T>;
+    T* y = args.y.data<T>();
+    A* sums = needs_wide_copy(args.y.dtype()) ? reinterpret_cast<A*>(workspace.data)
+                                              : reinterpret_cast<A*>(args.y.raw());
+    auto convert = [&](const auto* from, auto* to) {
+      if constexpr (std::is_same_v<T, A>) return;
+      parallel_for(threads, args.y.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
+        using To = std::remove_pointer_t<decltype(to)>;
+        for (int64_t i = begin; i < end; ++i) to[i] = static_cast<To>(from[i]);
+      });
+    };
+    convert(y, sums);
+    visit_index(args.index.dtype(),
+                [&]<class Index>() { add_rows<T, Index>(args, sums, threads); });
+    convert(sums, y);
+  });
+}
+
+}  // namespace zg::cpu

@@ -1,0 +1,93 @@
+#include "zerograd/kernels/norm/layer_norm.h"
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+namespace {
+
+/// x is [N, C] of a floating type; what is per row is [N], per column [C].
+struct Rows {
+  const char* op;
+  const Tensor& x;
+
+  Rows(const char* op, const Tensor& x) : op(op), x(x) {
+    check_dtype(op, "x", x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+    if (x.shape().rank() != 2)
+      throw ShapeError(std::string(op) + ": x has shape " + x.shape().str() +
+                       "; expected [N, C], view it as that");
+  }
+  void like(const char* name, const Tensor& tensor) const {
+    check(name, tensor, x.shape(), x.dtype());
+  }
+  void per_column(const char* name, const Tensor& tensor) const {
+    check(name, tensor, {x.extent(1)}, x.dtype());
+  }
+  void column_sum(const char* name, const Tensor& tensor) const {
+    check(name, tensor, {x.extent(1)}, accumulator(x.dtype()));
+  }
+  void statistic(const char* name, const Tensor& tensor) const {
+    check(name, tensor, {x.extent(0)}, accumulator(x.dtype()));
+  }
+
+ private:
+  void check(const char* name, const Tensor& tensor, const Shape& shape, DType dtype) const {
+    check_shape(op, name, tensor, shape);
+    check_dtype(op, name, tensor, dtype);
+  }
+};
+
+}  // namespace
+
+void validate(const LayerNormForward& a) {
+  const Rows rows("layer_norm_forward", a.x);
+  rows.per_column("gamma", a.gamma);
+  if (a.beta) rows.per_column("beta", a.beta);
+  rows.like("y", a.y);
+  if (a.residual) rows.like("residual", a.residual);
+  if (a.residual) rows.like("sum", a.sum);
+  if (a.sum && !a.residual)
+    throw ShapeError(std::string(rows.op) + ": sum is given without a residual; leave it absent");
+  rows.statistic("mean", a.mean);
+  rows.statistic("rstd", a.rstd);
+  check_device(rows.op, {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum, &a.mean, &a.rstd});
+}
+
+void validate(const LayerNormBackward& a) {
+  const Rows rows("layer_norm_backward", a.x);
+  rows.like("dy", a.dy);
+  rows.per_column("gamma", a.gamma);
+  rows.statistic("mean", a.mean);
+  rows.statistic("rstd", a.rstd);
+  if (a.dsum) rows.like("dsum", a.dsum);
+  rows.like("dx", a.dx);
+  if (a.dgamma) rows.column_sum("dgamma", a.dgamma);
+  if (a.dbeta) rows.column_sum("dbeta", a.dbeta);
+  check_device(rows.op,
+               {&a.x, &a.dy, &a.gamma, &a.mean, &a.rstd, &a.dsum, &a.dx, &a.dgamma, &a.dbeta});
+}
+
+void validate(const RmsNormForward& a) {
+  const Rows rows("rms_norm_forward", a.x);
+  rows.per_column("gamma", a.gamma);
+  rows.like("y", a.y);
+  rows.statistic("rstd", a.rstd);
+  check_device(rows.op, {&a.x, &a.gamma, &a.y, &a.rstd});
+}
+
+void validate(const RmsNormBackward& a) {
+  const Rows rows("rms_norm_backward", a.x);
+  rows.like("dy", a.dy);
+  rows.per_column("gamma", a.gamma);
+  rows.statistic("rstd", a.rstd);
+  rows.like("dx", a.dx);
+  if (a.dgamma) rows.column_sum("dgamma", a.dgamma);
+  check_device(rows.op, {&a.x, &a.dy, &a.gamma, &a.rstd, &a.dx, &a.dgamma});
+}
+
+ZG_KERNEL(LayerNormForward, layer_norm_forward)
+ZG_KERNEL(LayerNormBackward, layer_norm_backward)
+ZG_KERNEL(RmsNormForward, rms_norm_forward)
+ZG_KERNEL(RmsNormBackward, rms_norm_backward)
+
+}  // namespace zg

@@ -1,0 +1,369 @@
+#include "zerograd/kernels/norm/layer_norm.h"
+
+#include "zerograd/kernels/cuda/tile.cuh"
+#include "zerograd/kernels/cuda/workspace.h"
+
+// One warp a row for up to 1024 columns and eight warps for more. A row that fits is read once and
+// kept in registers; the parts of a longer one are read again, from the cache.
+namespace zg::cuda {
+namespace {
+
+constexpr int kept = 4;        // vectors of a row that a thread keeps
+constexpr int wide_warps = 8;  // warps for a row of many columns
+constexpr int warps_of_block = 8;
+
+/// The columns of a thread: vectors of V, each `threads` vectors after the last.
+template <int V, int threads>
+struct Columns {
+  int first, C;
+  __device__ int count() const { return (C + V * threads - 1) / (V * threads); }
+  __device__ int at(int i) const { return (first + i * threads) * V; }
+};
+
+/// A thread's part of a row, as floats: from registers where the row fits, else from memory.
+template <class T, int V, int threads, bool fits>
+struct RowPart {
+  const T* row;
+  Columns<V, threads> columns;
+  Vec<T, V> values[fits ? kept : 1];
+
+  __device__ RowPart(const T* start, const Columns<V, threads>& own) : row(start), columns(own) {
+    if constexpr (fits) {
+#pragma unroll
+      for (int i = 0; i < kept; ++i)
+        if (columns.at(i) < columns.C) values[i] = load<V>(row + columns.at(i));
+    }
+  }
+  /// f(column, vector) for each vector of the part.
+  template <class F>
+  __device__ void each(const F& f) const {
+    if constexpr (fits) {
+#pragma unroll
+      for (int i = 0; i < kept; ++i)
+        if (columns.at(i) < columns.C) f(i, columns.at(i), values[i]);
+    } else {
+      for (int i = 0; columns.at(i) < columns.C; ++i)
+        f(i, columns.at(i), load<V>(row + columns.at(i)));
+    }
+  }
+};
+
+struct Forward {
+  const void *x, *residual, *gamma, *beta;
+  void *y, *sum;
+  float *mean, *rstd;
+  int64_t N;
+  int C;
+  float epsilon;
+};
+
+template <class T, int V, int warps, bool fits, bool centred>
+__global__ void __launch_bounds__(lanes* warps_of_block) norm_forward(Forward a) {
+  constexpr int threads = lanes * warps, rows = warps_of_block / warps;
+  const int64_t n = int64_t{blockIdx.x} * rows + threadIdx.x / threads;
+  if (n >= a.N) return;  // whole warps, and whole blocks where a row has all of one
+  const Columns<V, threads> columns{static_cast<int>(threadIdx.x) % threads, a.C};
+  const T* x = static_cast<const T*>(a.x) + n * a.C;
+  if (a.residual) {
+    // As rounded: backward sees these values too.
+    const T* residual = static_cast<const T*>(a.residual) + n * a.C;
+    T* sum = static_cast<T*>(a.sum) + n * a.C;
+    for (int i = 0; columns.at(i) < a.C; ++i) {
+      const auto left = load<V>(x + columns.at(i)), right = load<V>(residual + columns.at(i));
+      Vec<T, V> both;
+#pragma unroll
+      for (int k = 0; k < V; ++k)
+        both.v[k] = from_float<T>(to_float(left.v[k]) + to_float(right.v[k]));
+      store(sum + columns.at(i), both);
+    }
+    x = sum;  // each thread reads back what it wrote
+  }
+  const RowPart<T, V, threads, fits> part(x, columns);
+  const float share = 1.0f / static_cast<float>(a.C);
+  float mean = 0.0f;
+  if constexpr (centred) {
+    part.each([&](int, int, const Vec<T, V>& values) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) mean += to_float(values.v[k]);
+    });
+    mean = block_sum<warps>(mean) * share;
+  }
+  float squares = 0.0f;
+  part.each([&](int, int, const Vec<T, V>& values) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const float d = to_float(values.v[k]) - mean;
+      squares = fmaf(d, d, squares);
+    }
+  });
+  const float rstd = rsqrtf(fmaf(block_sum<warps>(squares), share, a.epsilon));
+  const T *gamma = static_cast<const T*>(a.gamma), *beta = static_cast<const T*>(a.beta);
+  T* y = static_cast<T*>(a.y) + n * a.C;
+  part.each([&](int, int column, const Vec<T, V>& values) {
+    const auto g = load<V>(gamma + column);
+    const auto b = beta ? load<V>(beta + column) : Vec<T, V>{};
+    Vec<T, V> result;
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      result.v[k] = from_float<T>(
+          fmaf((to_float(values.v[k]) - mean) * rstd, to_float(g.v[k]), to_float(b.v[k])));
+    store(y + column, result);
+  });
+  if (threadIdx.x % threads == 0) {
+    if constexpr (centred) a.mean[n] = mean;
+    a.rstd[n] = rstd;
+  }
+}
+
+struct Backward {
+  const void *dy, *x, *gamma, *dsum;
+  const float *mean, *rstd;
+  void* dx;
+  float *dgamma, *dbeta;  // [blocks, C] each: sums over a block's rows; may be null
+  int64_t N, rows;        // rows of a block
+  int C;
+};
+
+/// Sums over a block's rows, in rising order within a warp and then of its warps.
+template <int V, int threads, bool fits>
+__device__ void leave_column_sums(float (&sums)[fits ? kept * V : 1],
+                                  const Columns<V, threads>& columns, float* out) {
+  if constexpr (fits) {
+    constexpr int groups = lanes * warps_of_block / threads;
+    __shared__ float meeting[groups > 1 ? lanes * warps_of_block : 1];
+    const int group = static_cast<int>(threadIdx.x) / threads;
+#pragma unroll
+    for (int i = 0; i < kept; ++i) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        float total = sums[i * V + k];
+        if constexpr (groups > 1) {
+          __syncthreads();
+          meeting[threadIdx.x] = total;
+          __syncthreads();
+          total = 0.0f;
+          if (group == 0)
+            for (int g = 0; g < groups; ++g) total += meeting[g * threads + columns.first];
+        }
+        if (group == 0 && columns.at(i) < columns.C) out[columns.at(i) + k] = total;
+      }
+    }
+  }
+}
+
+template <class T, int V, int warps, bool fits, bool centred>
+__global__ void __launch_bounds__(lanes* warps_of_block) norm_backward(Backward a) {
+  constexpr int threads = lanes * warps, groups = warps_of_block / warps;
+  const Columns<V, threads> columns{static_cast<int>(threadIdx.x) % threads, a.C};
+  const T* gamma = static_cast<const T*>(a.gamma);
+  const float share = 1.0f / static_cast<float>(a.C);
+  float gamma_sums[fits ? kept * V : 1] = {}, beta_sums[fits ? kept * V : 1] = {};
+  const int64_t begin = int64_t{blockIdx.x} * a.rows;
+  const int64_t end = begin + a.rows < a.N ? begin + a.rows : a.N;
+  for (int64_t n = begin + threadIdx.x / threads; n < end; n += groups) {
+    const RowPart<T, V, threads, fits> x(static_cast<const T*>(a.x) + n * a.C, columns);
+    const RowPart<T, V, threads, fits> dy(static_cast<const T*>(a.dy) + n * a.C, columns);
+    const float mean = centred ? a.mean[n] : 0.0f, rstd = a.rstd[n];
+    float sum_g = 0.0f, sum_gs = 0.0f;
+    dy.each([&](int i, int column, const Vec<T, V>& d) {
+      const auto g = load<V>(gamma + column);
+      const auto v = fits ? x.values[fits ? i : 0] : load<V>(x.row + column);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const float slope = to_float(d.v[k]);
+        const float scaled = (to_float(v.v[k]) - mean) * rstd;
+        const float weighted = slope * to_float(g.v[k]);
+        sum_g += weighted;
+        sum_gs = fmaf(weighted, scaled, sum_gs);
+        if constexpr (fits) {
+          gamma_sums[i * V + k] = fmaf(slope, scaled, gamma_sums[i * V + k]);
+          beta_sums[i * V + k] += slope;
+        }
+      }
+    });
+    const float mean_g = centred ? block_sum<warps>(sum_g) * share : 0.0f;
+    const float mean_gs = block_sum<warps>(sum_gs) * share;
+    const T* dsum = a.dsum ? static_cast<const T*>(a.dsum) + n * a.C : nullptr;
+    T* dx = static_cast<T*>(a.dx) + n * a.C;
+    dy.each([&](int i, int column, const Vec<T, V>& d) {
+      const auto g = load<V>(gamma + column);
+      const auto v = fits ? x.values[fits ? i : 0] : load<V>(x.row + column);
+      const auto direct = dsum ? load<V>(dsum + column) : Vec<T, V>{};
+      Vec<T, V> result;
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const float scaled = (to_float(v.v[k]) - mean) * rstd;
+        const float weighted = to_float(d.v[k]) * to_float(g.v[k]);
+        result.v[k] =
+            from_float<T>(fmaf(weighted - mean_g - scaled * mean_gs, rstd, to_float(direct.v[k])));
+      }
+      store(dx + column, result);
+    });
+  }
+  float* const own = a.dgamma ? a.dgamma + int64_t{blockIdx.x} * a.C : nullptr;
+  if (own) leave_column_sums<V, threads, fits>(gamma_sums, columns, own);
+  float* const other = a.dbeta ? a.dbeta + int64_t{blockIdx.x} * a.C : nullptr;
+  if (other) leave_column_sums<V, threads, fits>(beta_sums, columns, other);
+}
+
+/// For rows that do not fit registers: a thread a column, over the rows of its part.
+template <class T, bool centred>
+__global__ void __launch_bounds__(256) norm_columns(Backward a) {
+  const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (c >= a.C) return;
+  const int64_t begin = int64_t{blockIdx.x} * a.rows;
+  const int64_t end = begin + a.rows < a.N ? begin + a.rows : a.N;
+  float gamma_sum = 0.0f, beta_sum = 0.0f;
+  for (int64_t n = begin; n < end; ++n) {
+    const float slope = to_float(static_cast<const T*>(a.dy)[n * a.C + c]);
+    const float mean = centred ? a.mean[n] : 0.0f;
+    const float scaled = (to_float(static_cast<const T*>(a.x)[n * a.C + c]) - mean) * a.rstd[n];
+    gamma_sum = fmaf(slope, scaled, gamma_sum);
+    beta_sum += slope;
+  }
+  if (a.dgamma) a.dgamma[int64_t{blockIdx.x} * a.C + c] = gamma_sum;
+  if (a.dbeta) a.dbeta[int64_t{blockIdx.x} * a.C + c] = beta_sum;
+}
+
+/// out[c] = the blocks' sums in rising order.
+__global__ void __launch_bounds__(256)
+    add_blocks(const float* parts, float* out, int64_t blocks, int C) {
+  const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (c >= C) return;
+  float sum = 0.0f;
+  for (int64_t b = 0; b < blocks; ++b) sum += parts[b * C + c];
+  out[c] = sum;
+}
+
+/// Calls f(V, warps, fits) as integral constants: what suits rows of C columns.
+template <class T, class F>
+void choose(bool vectors, int C, const F& f) {
+  const auto with_width = [&](auto width) {
+    constexpr int V = decltype(width)::value;
+    using Yes = std::true_type;
+    if (C <= V * lanes * kept)
+      f(width, std::integral_constant<int, 1>(), Yes());
+    else if (C <= V * lanes * wide_warps * kept)
+      f(width, std::integral_constant<int, wide_warps>(), Yes());
+    else
+      f(width, std::integral_constant<int, wide_warps>(), std::false_type());
+  };
+  if (vectors)
+    with_width(std::integral_constant<int, vector_width<T>>());
+  else
+    with_width(std::integral_constant<int, 1>());
+}
+
+template <class T>
+bool aligned(const Tensor& tensor, int64_t C) {
+  return !tensor || takes_vectors(reinterpret_cast<const T*>(tensor.raw()), C);
+}
+
+template <bool centred>
+void forward(const char* name, const Forward& a, DType dtype,
+             std::initializer_list<const Tensor*> tensors, Stream& stream) {
+  visit_floating(dtype, [&]<class T>(T) {
+    bool vectors = true;
+    for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
+    choose<T>(vectors, a.C, [&](auto V, auto warps, auto fits) {
+      launch(
+          name,
+          norm_forward<T, decltype(V)::value, decltype(warps)::value, decltype(fits)::value,
+                       centred>,
+          {blocks_for(a.N, warps_of_block / decltype(warps)::value), dim3(lanes * warps_of_block)},
+          stream, a);
+    });
+  });
+}
+
+template <bool centred>
+void backward(const char* name, Backward a, const Tensor& dgamma, const Tensor& dbeta, DType dtype,
+              std::initializer_list<const Tensor*> tensors, Workspace workspace, Stream& stream) {
+  const NormBlocks parts(a.N);
+  a.rows = parts.rows;
+  float* scratch = reinterpret_cast<float*>(workspace.data);
+  a.dgamma = dgamma ? scratch : nullptr;
+  a.dbeta = dbeta ? scratch + (dgamma ? parts.blocks * a.C : 0) : nullptr;
+  visit_floating(dtype, [&]<class T>(T) {
+    bool vectors = true;
+    for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
+    choose<T>(vectors, a.C, [&](auto V, auto warps, auto fits) {
+      constexpr bool whole = decltype(fits)::value;
+      const dim3 blocks(static_cast<unsigned>(parts.blocks));
+      launch(name, norm_backward<T, decltype(V)::value, decltype(warps)::value, whole, centred>,
+             {blocks, dim3(lanes * warps_of_block)}, stream, a);
+      if (!whole && (dgamma || dbeta))
+        launch(name, norm_columns<T, centred>, {dim3(blocks.x, blocks_for(a.C, 256).x), dim3(256)},
+               stream, a);
+    });
+  });
+  const auto finish = [&](const float* sums, const Tensor& out) {
+    if (out)
+      launch(name, add_blocks, {blocks_for(a.C, 256), dim3(256)}, stream, sums, out.data<float>(),
+             parts.blocks, a.C);
+  };
+  finish(a.dgamma, dgamma);
+  finish(a.dbeta, dbeta);
+}
+
+float* floats(const Tensor& tensor) { return tensor ? tensor.data<float>() : nullptr; }
+
+}  // namespace
+
+void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
+  forward<true>("layer_norm_forward",
+                {.x = a.x.raw(),
+                 .residual = a.residual.raw(),
+                 .gamma = a.gamma.raw(),
+                 .beta = a.beta.raw(),
+                 .y = a.y.raw(),
+                 .sum = a.sum.raw(),
+                 .mean = floats(a.mean),
+                 .rstd = floats(a.rstd),
+                 .N = a.x.extent(0),
+                 .C = static_cast<int>(a.x.extent(1)),
+                 .epsilon = a.epsilon},
+                a.x.dtype(), {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum}, stream);
+}
+
+void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
+  forward<false>("rms_norm_forward",
+                 {.x = a.x.raw(),
+                  .gamma = a.gamma.raw(),
+                  .y = a.y.raw(),
+                  .rstd = floats(a.rstd),
+                  .N = a.x.extent(0),
+                  .C = static_cast<int>(a.x.extent(1)),
+                  .epsilon = a.epsilon},
+                 a.x.dtype(), {&a.x, &a.gamma, &a.y}, stream);
+}
+
+void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
+  backward<true>("layer_norm_backward",
+                 {.dy = a.dy.raw(),
+                  .x = a.x.raw(),
+                  .gamma = a.gamma.raw(),
+                  .dsum = a.dsum.raw(),
+                  .mean = floats(a.mean),
+                  .rstd = floats(a.rstd),
+                  .dx = a.dx.raw(),
+                  .N = a.x.extent(0),
+                  .C = static_cast<int>(a.x.extent(1))},
+                 a.dgamma, a.dbeta, a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dsum, &a.dx}, workspace,
+                 stream);
+}
+
+void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
+  backward<false>("rms_norm_backward",
+                  {.dy = a.dy.raw(),
+                   .x = a.x.raw(),
+                   .gamma = a.gamma.raw(),
+                   .rstd = floats(a.rstd),
+                   .dx = a.dx.raw(),
+                   .N = a.x.extent(0),
+                   .C = static_cast<int>(a.x.extent(1))},
+                  a.dgamma, Tensor(), a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dx}, workspace,
+                  stream);
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,231 @@
+#include "zerograd/kernels/norm/layer_norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/workspace.h"
+#include "zerograd/kernels/norm/layer_norm_cpu.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+
+ZG_DECLARE_LEVELS(NormTable, norm_table)
+
+namespace {
+
+template <class T>
+using Sum = accumulator_t<T>;
+
+template <class T, bool centred>
+void forward(const NormForward& a, int64_t begin, int64_t end) {
+  using A = Sum<T>;
+  const T* gamma = static_cast<const T*>(a.gamma);
+  const T* beta = static_cast<const T*>(a.beta);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t first = row * a.C;
+    const T* x = static_cast<const T*>(a.x) + first;
+    if (a.residual) {
+      const T* residual = static_cast<const T*>(a.residual) + first;
+      T* sum = static_cast<T*>(a.sum) + first;
+      for (int64_t i = 0; i < a.C; ++i)
+        sum[i] = T(static_cast<A>(x[i]) + static_cast<A>(residual[i]));
+      x = sum;  // as rounded: backward sees these values too
+    }
+    A mean = 0, variance = 0;
+    if (centred) {
+      for (int64_t i = 0; i < a.C; ++i) mean += static_cast<A>(x[i]);
+      mean /= static_cast<A>(a.C);
+      static_cast<A*>(a.mean)[row] = mean;
+    }
+    for (int64_t i = 0; i < a.C; ++i) {
+      const A d = static_cast<A>(x[i]) - mean;
+      variance += d * d;
+    }
+    const A rstd = A(1) / std::sqrt(variance / static_cast<A>(a.C) + static_cast<A>(a.epsilon));
+    static_cast<A*>(a.rstd)[row] = rstd;
+    T* y = static_cast<T*>(a.y) + first;
+    for (int64_t i = 0; i < a.C; ++i) {
+      const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
+      y[i] = T(scaled * static_cast<A>(gamma[i]) + (beta ? static_cast<A>(beta[i]) : A(0)));
+    }
+  }
+}
+
+template <class T, bool centred>
+void backward(const NormBackward& a, int64_t begin, int64_t end, void* dgamma, void* dbeta) {
+  using A = Sum<T>;
+  const T* gamma = static_cast<const T*>(a.gamma);
+  A* gamma_sum = static_cast<A*>(dgamma);
+  A* beta_sum = static_cast<A*>(dbeta);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t first = row * a.C;
+    const T* x = static_cast<const T*>(a.x) + first;
+    const T* dy = static_cast<const T*>(a.dy) + first;
+    const A mean = centred ? static_cast<const A*>(a.mean)[row] : A(0);
+    const A rstd = static_cast<const A*>(a.rstd)[row];
+    // With g = dy * gamma, the gradient of scaled = (x - mean) * rstd:
+    // dx = rstd * (g - mean(g) - scaled * mean(g * scaled)), where RMSNorm has no mean(g).
+    A mean_g = 0, mean_gs = 0;
+    for (int64_t i = 0; i < a.C; ++i) {
+      const A d = static_cast<A>(dy[i]);
+      const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
+      const A g = d * static_cast<A>(gamma[i]);
+      if (centred) mean_g += g;
+      mean_gs += g * scaled;
+      if (gamma_sum) gamma_sum[i] += d * scaled;
+      if (beta_sum) beta_sum[i] += d;
+    }
+    mean_g /= static_cast<A>(a.C);
+    mean_gs /= static_cast<A>(a.C);
+    const T* dsum = a.dsum ? static_cast<const T*>(a.dsum) + first : nullptr;
+    T* dx = static_cast<T*>(a.dx) + first;
+    for (int64_t i = 0; i < a.C; ++i) {
+      const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
+      const A g = static_cast<A>(dy[i]) * static_cast<A>(gamma[i]);
+      dx[i] = T((g - mean_g - scaled * mean_gs) * rstd + (dsum ? static_cast<A>(dsum[i]) : A(0)));
+    }
+  }
+}
+
+template <class T, bool centred>
+constexpr NormFunctions functions = {forward<T, centred>, backward<T, centred>};
+
+constexpr NormTable portable = {
+    {functions<double, true>, functions<float, true>, functions<bf16, true>, functions<f16, true>},
+    {functions<double, false>, functions<float, false>, functions<bf16, false>,
+     functions<f16, false>}};
+
+static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
+
+NormFunctions functions_for(NormFunctions const (NormTable::*norm)[4], DType dtype, Isa isa) {
+  const NormTable* table = ZG_AT_LEVEL(isa, norm_table);
+  const auto index = static_cast<size_t>(dtype);
+  if (table && (table->*norm)[index].forward) return (table->*norm)[index];
+  return (portable.*norm)[index];
+}
+
+// Rows handed out at once: about 16 Ki elements, enough to hide the cost of doing so.
+int64_t rows_per_chunk(int64_t C) {
+  return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
+}
+
+void run_forward(NormForwardRows rows, const NormForward& a, int64_t N, const Stream& stream) {
+  parallel_for(stream.traits().threads, N, rows_per_chunk(a.C),
+               [&](int64_t begin, int64_t end) { rows(a, begin, end); });
+}
+
+// Gradients of gamma and beta: each block of rows sums its own into scratch [block, gamma | beta,
+// C], then the blocks are added in order. The blocks follow from N alone, so the bits do not depend
+// on the threads; at most 64 of them keep the scratch small.
+struct RowBlocks {
+  int64_t rows, count;
+  explicit RowBlocks(int64_t N)
+      : rows(std::max<int64_t>(16, (N + 63) / 64)), count((N + rows - 1) / rows) {}
+};
+
+int64_t scratch_bytes(const Tensor& x, const Tensor& dgamma, const Tensor& dbeta) {
+  const int64_t sums = (dgamma ? 1 : 0) + (dbeta ? 1 : 0);
+  return RowBlocks(x.extent(0)).count * sums * x.extent(1) * size_of(accumulator(x.dtype()));
+}
+
+template <class A>
+void add_blocks(const std::byte* scratch, int64_t block_bytes, int64_t blocks, const Tensor& out,
+                int threads) {
+  A* sum = out.data<A>();
+  parallel_for(threads, out.numel(), 256, [&](int64_t begin, int64_t end) {
+    std::fill(sum + begin, sum + end, A(0));
+    for (int64_t block = 0; block < blocks; ++block) {
+      const A* part = reinterpret_cast<const A*>(scratch + block * block_bytes);
+      for (int64_t i = begin; i < end; ++i) sum[i] += part[i];
+    }
+  });
+}
+
+void run_backward(NormBackwardRows rows, const NormBackward& a, int64_t N, const Tensor& dgamma,
+                  const Tensor& dbeta, Workspace workspace, const Stream& stream) {
+  const int threads = stream.traits().threads;
+  const RowBlocks blocks(N);
+  const int64_t dgamma_bytes = dgamma ? dgamma.bytes() : 0, dbeta_bytes = dbeta ? dbeta.bytes() : 0;
+  const int64_t block_bytes = dgamma_bytes + dbeta_bytes;
+  team(threads, blocks.count, [&](int64_t block, int) {
+    std::byte* sums = workspace.data + block * block_bytes;
+    if (block_bytes > 0) std::memset(sums, 0, static_cast<size_t>(block_bytes));
+    rows(a, block * blocks.rows, std::min(N, (block + 1) * blocks.rows), dgamma ? sums : nullptr,
+         dbeta ? sums + dgamma_bytes : nullptr);
+  });
+  const std::byte* sums = workspace.data;
+  for (const Tensor* out : {&dgamma, &dbeta}) {
+    if (!*out) continue;
+    const auto add = out->dtype() == DType::f64 ? add_blocks<double> : add_blocks<float>;
+    add(sums, block_bytes, blocks.count, *out, threads);
+    sums += dgamma_bytes;
+  }
+}
+
+}  // namespace
+
+void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
+  const NormFunctions f = functions_for(&NormTable::layer_norm, a.x.dtype(), stream.traits().isa);
+  run_forward(f.forward,
+              {.x = a.x.raw(),
+               .residual = a.residual.raw(),
+               .gamma = a.gamma.raw(),
+               .beta = a.beta.raw(),
+               .y = a.y.raw(),
+               .sum = a.sum.raw(),
+               .mean = a.mean.raw(),
+               .rstd = a.rstd.raw(),
+               .C = a.x.extent(1),
+               .epsilon = a.epsilon},
+              a.x.extent(0), stream);
+}
+
+void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
+  const NormFunctions f = functions_for(&NormTable::rms_norm, a.x.dtype(), stream.traits().isa);
+  run_forward(f.forward,
+              {.x = a.x.raw(),
+               .gamma = a.gamma.raw(),
+               .y = a.y.raw(),
+               .rstd = a.rstd.raw(),
+               .C = a.x.extent(1),
+               .epsilon = a.epsilon},
+              a.x.extent(0), stream);
+}
+
+int64_t workspace_bytes(const LayerNormBackward& a, const Device::Traits&) {
+  return scratch_bytes(a.x, a.dgamma, a.dbeta);
+}
+
+void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
+  const NormFunctions f = functions_for(&NormTable::layer_norm, a.x.dtype(), stream.traits().isa);
+  run_backward(f.backward,
+               {.dy = a.dy.raw(),
+                .x = a.x.raw(),
+                .gamma = a.gamma.raw(),
+                .mean = a.mean.raw(),
+                .rstd = a.rstd.raw(),
+                .dsum = a.dsum.raw(),
+                .dx = a.dx.raw(),
+                .C = a.x.extent(1)},
+               a.x.extent(0), a.dgamma, a.dbeta, workspace, stream);
+}
+
+int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
+  return scratch_bytes(a.x, a.dgamma, {});
+}
+
+void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
+  const NormFunctions f = functions_for(&NormTable::rms_norm, a.x.dtype(), stream.traits().isa);
+  run_backward(f.backward,
+               {.dy = a.dy.raw(),
+                .x = a.x.raw(),
+                .gamma = a.gamma.raw(),
+                .rstd = a.rstd.raw(),
+                .dx = a.dx.raw(),
+                .C = a.x.extent(1)},
+               a.x.extent(0), a.dgamma, {}, workspace, stream);
+}
+
+}  // namespace zg::cpu

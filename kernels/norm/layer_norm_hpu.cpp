@@ -1,0 +1,76 @@
+#include "zerograd/kernels/norm/layer_norm.h"
+
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/workspace.h"
+
+namespace zg::hpu {
+namespace {
+
+constexpr int64_t team_group = 128;  // work-items, as in layer_norm.cl
+
+/// The module and the groups for N rows: of a sub-group each where there are some.
+struct Rows {
+  Code code;
+  Groups groups;
+  Rows(const Tensor& x, const Stream& stream) : code(module("layer_norm", x.dtype())) {
+    const int64_t N = x.extent(0);
+    groups.x = N;
+    if (!uses_sub_groups(stream)) return;
+    code = module("layer_norm", x.dtype(), "sg16");
+    groups.x = groups_for(N, team_group / 16);
+  }
+};
+
+int32_t columns_of(const Tensor& x) { return static_cast<int32_t>(x.extent(1)); }
+
+/// dgamma and dbeta, either of which may be absent.
+void add_columns(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                 const Tensor& dgamma, const Tensor& dbeta, Workspace workspace, Stream& stream) {
+  if (!dgamma && !dbeta) return;
+  const int64_t N = x.extent(0);
+  const int32_t C = columns_of(x);
+  const NormParts cut(N);
+  float* const gamma_sums = dgamma ? reinterpret_cast<float*>(workspace.data) : nullptr;
+  float* const beta_sums =
+      dbeta ? reinterpret_cast<float*>(workspace.data) + (dgamma ? cut.parts * C : 0) : nullptr;
+  const Code code = module("layer_norm", x.dtype());
+  launch(stream, code, "norm_columns", {groups_for(C), cut.parts}, dy.raw(), x.raw(), mean.raw(),
+         rstd.raw(), gamma_sums, beta_sums, N, C, cut.rows);
+  if (dgamma)
+    launch(stream, code, "add_parts", {groups_for(C)}, gamma_sums, dgamma.raw(), cut.parts, C);
+  if (dbeta)
+    launch(stream, code, "add_parts", {groups_for(C)}, beta_sums, dbeta.raw(), cut.parts, C);
+}
+
+}  // namespace
+
+void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
+  const Rows rows(a.x, stream);
+  launch(stream, rows.code, "layer_norm_forward", rows.groups, a.x.raw(), a.residual.raw(),
+         a.gamma.raw(), a.beta.raw(), a.y.raw(), a.sum.raw(), a.mean.raw(), a.rstd.raw(),
+         a.x.extent(0), columns_of(a.x), a.epsilon);
+}
+
+void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
+  const Rows rows(a.x, stream);
+  launch(stream, rows.code, "rms_norm_forward", rows.groups, a.x.raw(), a.gamma.raw(), a.y.raw(),
+         a.rstd.raw(), a.x.extent(0), columns_of(a.x), a.epsilon);
+}
+
+void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
+  const Rows rows(a.x, stream);
+  launch(stream, rows.code, "layer_norm_backward", rows.groups, a.dy.raw(), a.x.raw(),
+         a.gamma.raw(), a.dsum.raw(), a.mean.raw(), a.rstd.raw(), a.dx.raw(), a.x.extent(0),
+         columns_of(a.x));
+  add_columns(a.dy, a.x, a.mean, a.rstd, a.dgamma, a.dbeta, workspace, stream);
+}
+
+void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
+  const Rows rows(a.x, stream);
+  launch(stream, rows.code, "rms_norm_backward", rows.groups, a.dy.raw(), a.x.raw(), a.gamma.raw(),
+         a.rstd.raw(), a.dx.raw(), a.x.extent(0), columns_of(a.x));
+  add_columns(a.dy, a.x, Tensor(), a.rstd, a.dgamma, Tensor(), workspace, stream);
+}
+
+}  // namespace zg::hpu

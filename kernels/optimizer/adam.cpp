@@ -1,0 +1,116 @@
+#include "zerograd/kernels/optimizer/adam.h"
+
+#include <cmath>
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+namespace {
+
+double power(double base, int64_t exponent) {
+  double result = 1.0;
+  for (; exponent > 0; exponent /= 2, base *= base)
+    if (exponent % 2 == 1) result *= base;
+  return result;
+}
+
+void check_number(bool within, const char* name, double value, const char* range) {
+  if (!within)
+    throw ConfigError(std::string("adam: ") + name + " is " + std::to_string(value) +
+                      "; expected " + range);
+}
+
+void check_tensor(const char* op, const AdamTensor& t) {
+  check_dtype(op, "parameter", t.parameter, {DType::f32, DType::bf16});
+  check_dtype(op, "gradient", t.gradient, {DType::f32, DType::bf16});
+  check_shape(op, "gradient", t.gradient, t.parameter.shape());
+  for (const auto& [name, moment] : {std::pair{"moment1", &t.moment1}, {"moment2", &t.moment2}}) {
+    check_dtype(op, name, *moment, t.parameter.dtype());
+    check_shape(op, name, *moment, t.parameter.shape());
+  }
+  if (t.low_precision) {
+    check_dtype(op, "low_precision", t.low_precision, {DType::bf16, DType::f16});
+    check_shape(op, "low_precision", t.low_precision, t.parameter.shape());
+    if (t.parameter.dtype() == DType::bf16)
+      throw DTypeError(std::string(op) +
+                       ": low_precision is given beside a bf16 parameter; expected it absent");
+  }
+  check_number(std::isfinite(t.weight_decay), "weight_decay", t.weight_decay, "a finite number");
+}
+
+/// One kernel updates all: their dtypes are those of the first.
+void check_alike(const char* op, const AdamTensor& t, const AdamTensor& first) {
+  check_dtype(op, "parameter", t.parameter, first.parameter.dtype());
+  check_dtype(op, "gradient", t.gradient, first.gradient.dtype());
+  if (first.low_precision)
+    check_dtype(op, "low_precision", t.low_precision, first.low_precision.dtype());
+  else if (t.low_precision)
+    throw DTypeError(std::string(op) + ": low_precision is given, tensor 0 has none; " +
+                     "expected it in all or in none");
+  check_device(
+      op, {&first.parameter, &t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision});
+}
+
+void check_rounding(const char* op, const Adam& a, const AdamTensor& t) {
+  const Tensor& rounded = t.low_precision ? t.low_precision : t.parameter;
+  if (rounded.dtype() != DType::bf16)
+    throw DTypeError(std::string(op) + ": rounding_seed is given, " +
+                     (t.low_precision ? "low_precision" : "parameter") + " holds " +
+                     name_of(rounded.dtype()) + "; expected bf16, the one dtype that is rounded " +
+                     "stochastically");
+  if (t.first < 0 || t.first + t.parameter.numel() > max_rounded_elements)
+    throw ShapeError(std::string(op) + ": elements " + std::to_string(t.first) + " to " +
+                     std::to_string(t.first + t.parameter.numel()) +
+                     " of a parameter are rounded stochastically; expected them in 0 to 2^34, " +
+                     "a counter of 32 bits for every four");
+  check_number(a.step < int64_t{1} << 32, "step", static_cast<double>(a.step), "below 2^32");
+}
+
+}  // namespace
+
+std::vector<Operand> operands(const Adam& a) {
+  std::vector<Operand> all;
+  for (const AdamTensor& t : a.tensors)
+    for (const Operand& operand : {Operand{"parameter", t.parameter, Operand::out},
+                                   {"gradient", t.gradient},
+                                   {"moment1", t.moment1, Operand::out},
+                                   {"moment2", t.moment2, Operand::out},
+                                   {"low_precision", t.low_precision, Operand::out}})
+      all.push_back(operand);
+  return all;
+}
+
+void validate(const Adam& a) {
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    const std::string op = a.tensors.size() > 1 ? "adam, tensor " + std::to_string(i) : "adam";
+    check_tensor(op.c_str(), a.tensors[i]);
+    check_alike(op.c_str(), a.tensors[i], a.tensors[0]);
+    if (a.rounding_seed) check_rounding(op.c_str(), a, a.tensors[i]);
+  }
+  check_number(a.step >= 1, "step", static_cast<double>(a.step), "a count from 1");
+  check_number(a.beta1 >= 0.0f && a.beta1 < 1.0f, "beta1", a.beta1, "a number in [0, 1)");
+  check_number(a.beta2 >= 0.0f && a.beta2 < 1.0f, "beta2", a.beta2, "a number in [0, 1)");
+  check_number(a.epsilon >= 0.0f, "epsilon", a.epsilon, "a number from 0");
+  check_number(std::isfinite(a.rate), "rate", a.rate, "a finite number");
+}
+
+AdamConstants constants(const Adam& a, float weight_decay) {
+  const double rate = a.rate, decay = weight_decay, beta1 = a.beta1, beta2 = a.beta2;
+  return {
+      .gradient_scale = a.gradient_scale,
+      .l2 = a.decoupled ? 0.0f : weight_decay,
+      .beta1 = a.beta1,
+      .new1 = static_cast<float>(1.0 - beta1),
+      .beta2 = a.beta2,
+      .new2 = static_cast<float>(1.0 - beta2),
+      .unbias2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(beta2, a.step))),
+      .epsilon = a.epsilon,
+      .keep = a.decoupled ? static_cast<float>(1.0 - rate * decay) : 1.0f,
+      .move = static_cast<float>(rate / (1.0 - power(beta1, a.step))),
+  };
+}
+
+ZG_KERNEL(Adam, adam)
+
+}  // namespace zg

@@ -1,0 +1,190 @@
+#include "zerograd/kernels/optimizer/adam.h"
+
+#include <type_traits>
+
+#include "zerograd/kernels/cuda/tile.cuh"
+
+namespace zg::cuda {
+namespace {
+
+constexpr int threads = 256, width = 4;
+constexpr int block_elements = threads * width;  // a block updates elements of one tensor
+
+/// A tensor of a launch.
+struct Entry {
+  const void* gradient;
+  void *parameter, *moment1, *moment2, *low_precision;
+  int64_t n;
+  uint64_t name;
+  int64_t first;
+  float l2, keep;        // weight decay, as in AdamConstants
+  uint32_t first_block;  // first block of the launch that updates this tensor
+  bool by_width;         // its elements may be taken `width` at once
+};
+
+/// The arguments of a launch, passed by value. They fit the 4 KiB that every device allows for
+/// kernel parameters, so no memory has to be allocated, filled and kept for them. PyTorch's
+/// multi_tensor_apply does the same.
+struct Launch {
+  static constexpr int most = 50;
+  Entry entries[most];
+  int count;
+  uint32_t step;
+  uint64_t seed;
+  AdamConstants numbers;
+};
+static_assert(sizeof(Launch) <= 4096);
+
+/// kernels/README.md lists these operations; every backend has their bits.
+__device__ inline void update(float g, float& p, float& m, float& v, const AdamConstants& c,
+                              float l2, float keep) {
+  g = __fmul_rn(g, c.gradient_scale);
+  if (l2 != 0.0f) g = __fmaf_rn(l2, p, g);
+  m = __fmaf_rn(c.beta1, m, __fmul_rn(c.new1, g));
+  v = __fmaf_rn(c.beta2, v, __fmul_rn(c.new2, __fmul_rn(g, g)));
+  const float denominator = __fmaf_rn(__fsqrt_rn(v), c.unbias2, c.epsilon);
+  p = __fmaf_rn(-c.move, __fdiv_rn(m, denominator), __fmul_rn(keep, p));
+}
+
+/// An array that is indexed by what is not known at compile time would need a stack.
+__device__ inline uint32_t word_of(const Philox::Block& words, int64_t element) {
+  uint32_t word = words[0];
+#pragma unroll
+  for (int k = 1; k < width; ++k)
+    if (element % width == k) word = words[static_cast<size_t>(k)];
+  return word;
+}
+
+/// V elements from i on; more than one start on a counter's first word.
+template <class State, class Gradient, class Low, bool rounds, int V>
+__device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
+  State* const parameter = static_cast<State*>(t.parameter) + i;
+  State* const moment1 = static_cast<State*>(t.moment1) + i;
+  State* const moment2 = static_cast<State*>(t.moment2) + i;
+  const auto g = load<V>(static_cast<const Gradient*>(t.gradient) + i);
+  auto p = load<V>(parameter), m = load<V>(moment1), v = load<V>(moment2);
+  Vec<Low, V> low;
+  Philox::Block words = {};
+  const int64_t element = t.first + i;
+  if constexpr (rounds)
+    words = RoundingKey{.seed = a.seed, .name = t.name, .step = a.step}.block(element);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    float next = to_float(p.v[k]), first = to_float(m.v[k]), second = to_float(v.v[k]);
+    update(to_float(g.v[k]), next, first, second, a.numbers, t.l2, t.keep);
+    p.v[k] = from_float<State>(next);
+    m.v[k] = from_float<State>(first);
+    v.v[k] = from_float<State>(second);
+    low.v[k] = from_float<Low>(next);
+    if constexpr (rounds) {
+      const uint32_t word = V > 1 ? words[static_cast<size_t>(k)] : word_of(words, element);
+      low.v[k].bits = stochastic_bf16(__float_as_uint(next), word);
+      if constexpr (std::is_same_v<State, bf16>) p.v[k] = low.v[k];
+    }
+  }
+  store(parameter, p);
+  store(moment1, m);
+  store(moment2, v);
+  if (t.low_precision) store(static_cast<Low*>(t.low_precision) + i, low);
+}
+
+/// Each block takes elements of one tensor.
+template <class State, class Gradient, class Low, bool rounds>
+__device__ inline void update_block(const Launch& a) {
+  int tensor = 0;
+  for (int end = a.count; end - tensor > 1;) {
+    const int middle = (tensor + end) / 2;
+    if (a.entries[middle].first_block <= blockIdx.x)
+      tensor = middle;
+    else
+      end = middle;
+  }
+  const Entry& t = a.entries[tensor];
+  const int64_t begin = int64_t{blockIdx.x - t.first_block} * block_elements;
+  const int64_t i = begin + threadIdx.x * (t.by_width ? width : 1);
+  if (t.by_width && i + width <= t.n)
+    return update_at<State, Gradient, Low, rounds, width>(i, a, t);
+  const int stride = t.by_width ? 1 : threads;
+#pragma unroll 1
+  for (int k = 0; k < width; ++k)
+    if (i + k * stride < t.n) update_at<State, Gradient, Low, rounds, 1>(i + k * stride, a, t);
+}
+
+// Memory bound: 28 bytes an element with f32 gradients.
+template <class State, class Gradient, class Low>
+__global__ void __launch_bounds__(threads) adam_step(const __grid_constant__ Launch a) {
+  update_block<State, Gradient, Low, false>(a);
+}
+template <class State, class Gradient>
+__global__ void __launch_bounds__(threads) rounded_adam_step(const __grid_constant__ Launch a) {
+  update_block<State, Gradient, bf16, true>(a);
+}
+
+/// True when every array is aligned for loads of `width` elements, and the random words of such a
+/// group come from one counter.
+bool takes_width(const AdamTensor& t) {
+  for (const Tensor* tensor : {&t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision})
+    if (*tensor &&
+        reinterpret_cast<uintptr_t>(tensor->raw()) % (width * size_of(tensor->dtype())) != 0)
+      return false;
+  return t.first % width == 0;
+}
+
+using Step = void (*)(Launch);
+
+template <class State, class Gradient, class Low>
+Step step_of(const Adam& a) {
+  if constexpr (std::is_same_v<Low, bf16>)
+    if (a.rounding_seed) return rounded_adam_step<State, Gradient>;
+  return adam_step<State, Gradient, Low>;
+}
+
+Step step_of(const Adam& a) {
+  const AdamTensor& first = a.tensors[0];
+  const auto with_gradient = [&]<class Gradient>(Gradient) {
+    if (first.parameter.dtype() == DType::bf16) return step_of<bf16, Gradient, bf16>(a);
+    if (first.low_precision && first.low_precision.dtype() == DType::f16)
+      return step_of<float, Gradient, f16>(a);
+    return step_of<float, Gradient, bf16>(a);
+  };
+  return first.gradient.dtype() == DType::bf16 ? with_gradient(bf16()) : with_gradient(float());
+}
+
+}  // namespace
+
+void adam(const Adam& a, Workspace, Stream& stream) {
+  if (a.tensors.empty()) return;
+  const Step step = step_of(a);
+  Launch next{.count = 0,
+              .step = static_cast<uint32_t>(a.step),
+              .seed = a.rounding_seed.value_or(0),
+              .numbers = constants(a, 0.0f)};
+  uint32_t blocks = 0;
+  const auto leave = [&] {
+    launch("adam", step, {dim3(blocks), dim3(threads)}, stream, next);
+    next.count = 0;
+    blocks = 0;
+  };
+  for (const AdamTensor& t : a.tensors) {
+    const int64_t n = t.parameter.numel();
+    if (n == 0) continue;
+    const AdamConstants numbers = constants(a, t.weight_decay);
+    next.entries[next.count++] = {.gradient = t.gradient.raw(),
+                                  .parameter = t.parameter.raw(),
+                                  .moment1 = t.moment1.raw(),
+                                  .moment2 = t.moment2.raw(),
+                                  .low_precision = t.low_precision.raw(),
+                                  .n = n,
+                                  .name = t.name,
+                                  .first = t.first,
+                                  .l2 = numbers.l2,
+                                  .keep = numbers.keep,
+                                  .first_block = blocks,
+                                  .by_width = takes_width(t)};
+    blocks += blocks_for(n, block_elements).x;
+    if (next.count == Launch::most) leave();
+  }
+  leave();
+}
+
+}  // namespace zg::cuda

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "zerograd/kernels/kernel.h"
+#include "zerograd/kernels/optimizer/adam_constants.h"
+#include "zerograd/runtime/random.h"
+
+namespace zg {
+
+/// The AdamW state of a parameter, or of a range of its elements, with its gradient.
+struct AdamTensor {
+  Tensor parameter;         ///< [n] f32 master weights | bf16, in and out
+  Tensor gradient;          ///< [n] f32 | bf16
+  Tensor moment1, moment2;  ///< [n] like parameter, in and out
+  Tensor low_precision;     ///< [n] bf16 | f16 out: the rounded parameter; or absent,
+                            ///< as it must be beside a bf16 parameter
+  float weight_decay = 0.0f;
+  // For stochastic rounding only. With both set, a range is rounded like the same elements of the
+  // whole parameter.
+  uint64_t name = 0;  ///< tells parameters apart: hash_name
+  int64_t first = 0;  ///< index of element 0 in its parameter, which has at most 2^34
+};
+
+/// One AdamW step. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled weight decay:
+/// Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. The same list of
+/// IEEE f32 operations on every backend and instruction set (kernels/README.md), so an update has
+/// the same bits wherever it runs, however a tensor is cut and whatever else is updated with it.
+/// With parameter and moments in bf16 the list is the same, and its three results are rounded to
+/// nearest even: an update of less than 2^-9 of the parameter is lost.
+///
+/// Stochastic rounding loses such an update on one step and doubles it on another, and keeps the
+/// mean: a parameter is rounded to one of the two nearest bf16 values, with a higher probability to
+/// the nearer one. Gupta et al. 2015, arXiv:1502.02551; without master weights: Zamirai et al.
+/// 2020, arXiv:2010.06192. It applies to low_precision, or to a bf16 parameter; moments are rounded
+/// to nearest even. The random bits depend on seed, step, name and the index of an element alone.
+struct Adam {
+  std::vector<AdamTensor> tensors;  ///< any number, of any lengths; dtypes are alike
+  float gradient_scale = 1.0f;      ///< multiplies gradients first: 1/M, loss scale and clipping
+  float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  int64_t step = 1;       ///< counts from 1; for the bias corrections
+  bool decoupled = true;  ///< false: weight decay is added to the gradient (Adam with L2)
+  std::optional<uint64_t> rounding_seed;  ///< stochastic rounding to bf16; absent: nearest even
+};
+ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
+ZG_API std::vector<Operand> operands(const Adam&);  ///< those of each tensor
+ZG_API AdamConstants constants(const Adam&, float weight_decay);
+/// For a step with a rounding_seed.
+inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
+  return {.seed = *a.rounding_seed, .name = tensor.name, .step = static_cast<uint32_t>(a.step)};
+}
+
+/// Elements of a parameter that stochastic rounding tells apart: 2^32 counters of four words.
+inline constexpr int64_t max_rounded_elements = int64_t{1} << 34;
+
+/// Exact sum of squares: f64 over granules of 16 elements counted from the first, each added to a
+/// fixed-point integer of int64 limbs, so order, sharding and transport cannot change the result.
+/// Limbs of shards add up element by element.
+///
+/// Within a granule the squares s are added as t[i] = s[i] + s[i + 8], then by distances 4, 2, 1:
+/// the same double at every level. Limb i counts units of 2^(26 i - 520) and grows by less than
+/// 2^26 with a granule, so 2^37 granules (2 * 10^12 elements) fit before a limb can overflow. What
+/// lies below 2^-520 in a granule's sum is dropped, and a sum from 2^520 on counts as the largest
+/// double below; both need f64 elements. A granule with an infinity or a NaN adds to non_finite
+/// alone.
+struct SumOfSquares {
+  Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
+  Tensor limbs;       ///< [limb_count] i64, added to
+  Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN
+  static constexpr int limb_count = 40, limb_bits = 26, lowest_exponent = -520, granule = 16;
+};
+ZG_API void validate(const SumOfSquares&);
+inline std::vector<Operand> operands(const SumOfSquares& a) {
+  return {{"x", a.x}, {"limbs", a.limbs, Operand::out}, {"non_finite", a.non_finite, Operand::out}};
+}
+/// The value of the fixed-point number as the nearest double; limbs must not be negative.
+ZG_API double value_of_limbs(const int64_t* limbs);
+
+namespace kernels {
+extern ZG_API Kernel<Adam> adam;
+extern ZG_API Kernel<SumOfSquares> sum_of_squares;
+}  // namespace kernels
+
+}  // namespace zg

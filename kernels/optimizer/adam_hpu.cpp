@@ -1,0 +1,35 @@
+#include "zerograd/kernels/optimizer/adam.h"
+
+#include "zerograd/kernels/hpu/launch.h"
+
+namespace zg::hpu {
+namespace {
+
+/// As adam.cl reads them: a float16.
+struct alignas(64) Constants {
+  float v[16] = {};
+  explicit Constants(const AdamConstants& c)
+      : v{c.gradient_scale, c.l2,      c.beta1,   c.new1, c.beta2,
+          c.new2,           c.unbias2, c.epsilon, c.keep, c.move} {}
+};
+
+}  // namespace
+
+void adam(const Adam& a, Workspace, Stream& stream) {
+  for (const AdamTensor& t : a.tensors) {
+    if (t.low_precision && t.low_precision.dtype() != DType::bf16)
+      throw Unsupported(std::string("adam: no hpu kernel for a low_precision of ") +
+                        name_of(t.low_precision.dtype()) + "; expected bf16");
+    const int64_t n = t.parameter.numel();
+    if (n == 0) continue;
+    const std::string kernel =
+        std::string("adam_") + name_of(t.parameter.dtype()) + "_" + name_of(t.gradient.dtype());
+    const RoundingKey key = a.rounding_seed ? rounding_key(a, t) : RoundingKey();
+    launch(stream, module("adam"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
+           t.parameter.raw(), t.moment1.raw(), t.moment2.raw(), t.low_precision.raw(), n,
+           Constants(constants(a, t.weight_decay)), uint32_t{a.rounding_seed.has_value()}, key.seed,
+           key.name, t.first, key.step);
+  }
+}
+
+}  // namespace zg::hpu

@@ -1,0 +1,93 @@
+#include "zerograd/kernels/reduce/reduce.h"
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/reduce/reduce_cpu.h"
+#include "zerograd/kernels/slots.h"
+
+namespace zg {
+namespace {
+
+constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+/// The shape of the result: reduced axes of extent 1, or gone.
+Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
+  std::array<int64_t, Shape::max_rank> extents{};
+  size_t rank = 0;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const bool reduced = axes >> i & 1u;
+    if (!reduced || keep) extents[rank++] = reduced ? 1 : shape[i];
+  }
+  return Shape(std::span<const int64_t>(extents.data(), rank));
+}
+
+void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t axes) {
+  check_present(op, "y", y);
+  if (axes >> x.shape().rank())
+    throw ShapeError(std::string(op) + ": axes name one beyond the last of x " + x.shape().str() +
+                     "; expected bits 0 to " + std::to_string(x.shape().rank() - 1));
+  if (y.shape() != reduced_shape(x.shape(), axes, /*keep=*/true))
+    check_shape(op, "y", y, reduced_shape(x.shape(), axes, /*keep=*/false));
+  check_device(op, {&x, &y});
+}
+
+void check_not_empty(const char* op, const Shape& shape, uint32_t axes) {
+  for (int i = 0; i < shape.rank(); ++i)
+    if ((axes >> i & 1u) && shape[i] == 0)
+      throw ShapeError(std::string(op) + ": axis " + std::to_string(i) + " of x " + shape.str() +
+                       " is empty, so it has no largest element; expected 1 or more");
+}
+
+void check_rows(const char* op, const Tensor& x) {
+  check_dtype(op, "x", x, floating);
+  if (x.shape().rank() == 0)
+    throw ShapeError(std::string(op) + ": x has shape []; expected a last axis");
+}
+
+}  // namespace
+
+void validate(const Reduce& args) {
+  const char* op = "reduce";
+  const DType dtype = args.x ? args.x.dtype() : DType::f32;
+  if (args.op == ReduceOp::sum && (dtype == DType::i32 || dtype == DType::i64)) {
+    check_dtype(op, "y", args.y, {dtype, DType::i64});
+  } else {
+    check_dtype(op, "x", args.x, floating);
+    check_dtype(op, "y", args.y, {dtype, accumulator(dtype)});
+  }
+  check_reduced(op, args.x, args.y, args.axes);
+  if (args.op == ReduceOp::max) check_not_empty(op, args.x.shape(), args.axes);
+}
+
+void validate(const ArgMax& args) {
+  const char* op = "argmax";
+  check_dtype(op, "x", args.x, floating);
+  check_dtype(op, "y", args.y, DType::i64);
+  const uint32_t axes = 1u << args.x.shape().axis(args.axis);
+  check_reduced(op, args.x, args.y, axes);
+  check_not_empty(op, args.x.shape(), axes);
+}
+
+void validate(const SoftmaxForward& args) {
+  const char* op = "softmax_forward";
+  check_rows(op, args.x);
+  check_shape(op, "y", args.y, args.x.shape());
+  check_dtype(op, "y", args.y, args.x.dtype());
+  check_device(op, {&args.x, &args.y});
+}
+
+void validate(const SoftmaxBackward& args) {
+  const char* op = "softmax_backward";
+  check_rows(op, args.y);
+  for (const auto& [name, tensor] : {std::pair{"dy", &args.dy}, {"dx", &args.dx}}) {
+    check_shape(op, name, *tensor, args.y.shape());
+    check_dtype(op, name, *tensor, args.y.dtype());
+  }
+  check_device(op, {&args.y, &args.dy, &args.dx});
+}
+
+ZG_KERNEL(Reduce, reduce)
+ZG_KERNEL(ArgMax, argmax)
+ZG_KERNEL(SoftmaxForward, softmax_forward)
+ZG_KERNEL(SoftmaxBackward, softmax_backward)
+
+}  // namespace zg

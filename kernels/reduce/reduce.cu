@@ -1,0 +1,192 @@
+#include "zerograd/kernels/reduce/reduce.h"
+
+#include "zerograd/kernels/cuda/nest.cuh"
+#include "zerograd/kernels/cuda/workspace.h"
+
+namespace zg::cuda {
+namespace {
+
+constexpr int threads = 256;
+
+/// Sums of floating types are kept in f64, of integers in i64, which wraps around.
+template <class X>
+using SumOf = std::conditional_t<std::is_integral_v<X>, unsigned long long, double>;
+
+template <class X>
+struct Sum {
+  using State = SumOf<X>;
+  __device__ static State start() { return 0; }
+  __device__ static State of(X x) {
+    if constexpr (std::is_integral_v<X>)
+      return static_cast<State>(static_cast<long long>(x));
+    else
+      return static_cast<State>(to_float(x));
+  }
+  __device__ static State join(State a, State b) { return a + b; }
+};
+template <class X>
+struct Max {
+  using State = double;
+  __device__ static State start() { return -INFINITY; }
+  __device__ static State of(X x) { return static_cast<State>(to_float(x)); }
+  __device__ static State join(State a, State b) { return b > a || b != b ? b : a; }
+};
+
+/// Where results and the elements of one begin and go on in x.
+struct Places {
+  Nest<1> kept, reduced;
+};
+
+template <class Y, class State>
+__device__ inline Y result(State state, double scale) {
+  if constexpr (std::is_integral_v<Y>)
+    return static_cast<Y>(static_cast<long long>(state));
+  else
+    return from_float<Y>(static_cast<float>(static_cast<double>(state) * scale));
+}
+
+/// A block a result. Its threads take every 256th element; their sums join in order.
+template <class X, class Y, class Op>
+__global__ void __launch_bounds__(threads)
+    reduce_blocks(const X* x, Y* y, Places places, double scale) {
+  using State = typename Op::State;
+  __shared__ State parts[threads];
+  int64_t begin[1], at[1];
+  places.kept.locate(blockIdx.x, begin);
+  State state = Op::start();
+  for (int64_t i = threadIdx.x; i < places.reduced.numel; i += threads) {
+    places.reduced.locate(i, at);
+    state = Op::join(state, Op::of(x[begin[0] + at[0]]));
+  }
+  parts[threadIdx.x] = state;
+  for (int half = threads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half)
+      parts[threadIdx.x] = Op::join(parts[threadIdx.x], parts[threadIdx.x + half]);
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = result<Y>(parts[0], scale);
+}
+
+/// A thread a result and chunk: neighbours have neighbouring results.
+template <class X, class Y, class Op>
+__global__ void __launch_bounds__(threads)
+    reduce_chunks(const X* x, Y* y, typename Op::State* parts, Places places, int64_t chunk,
+                  double scale) {
+  const int64_t r = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (r >= places.kept.numel) return;
+  int64_t begin[1], at[1];
+  places.kept.locate(r, begin);
+  const int64_t first = int64_t{blockIdx.y} * chunk;
+  const int64_t last = min(first + chunk, places.reduced.numel);
+  typename Op::State state = Op::start();
+  for (int64_t i = first; i < last; ++i) {
+    places.reduced.locate(i, at);
+    state = Op::join(state, Op::of(x[begin[0] + at[0]]));
+  }
+  if (parts)
+    parts[int64_t{blockIdx.y} * places.kept.numel + r] = state;
+  else
+    y[r] = result<Y>(state, scale);
+}
+
+template <class Y, class Op>
+__global__ void __launch_bounds__(threads)
+    join_chunks(const typename Op::State* parts, Y* y, int64_t results, int64_t chunks,
+                double scale) {
+  const int64_t r = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (r >= results) return;
+  typename Op::State state = Op::start();
+  for (int64_t c = 0; c < chunks; ++c) state = Op::join(state, parts[c * results + r]);
+  y[r] = result<Y>(state, scale);
+}
+
+/// The axes that are kept, or those that are not, with their strides in x.
+Nest<1> part_of(const Shape& shape, uint32_t axes) {
+  int64_t extents[Shape::max_rank];
+  Strides strides = {};
+  int rank = 0;
+  int64_t stride = shape.numel();
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    stride = shape[axis] == 0 ? 0 : stride / shape[axis];
+    if (!(axes >> axis & 1u)) continue;
+    extents[rank] = shape[axis];
+    strides[static_cast<size_t>(rank++)] = stride;
+  }
+  return {Shape(std::span<const int64_t>(extents, static_cast<size_t>(rank))), {strides}};
+}
+
+template <class X, class Y, class Op>
+void run(const Reduce& a, Workspace workspace, Stream& stream) {
+  const ReduceChunks cut(a);
+  const Places places{part_of(a.x.shape(), ~a.axes), part_of(a.x.shape(), a.axes)};
+  const double scale = a.op == ReduceOp::mean ? 1.0 / static_cast<double>(cut.elements) : 1.0;
+  const X* x = a.x.data<X>();
+  Y* y = a.y.data<Y>();
+  if (cut.results == 0) return;
+  if (cut.group_each) {
+    launch("reduce", reduce_blocks<X, Y, Op>,
+           {dim3(static_cast<unsigned>(cut.results)), dim3(threads)}, stream, x, y, places, scale);
+    return;
+  }
+  auto* parts = reinterpret_cast<typename Op::State*>(cut.chunks > 1 ? workspace.data : nullptr);
+  const dim3 blocks = blocks_for(cut.results, threads);
+  launch("reduce", reduce_chunks<X, Y, Op>,
+         {dim3(blocks.x, static_cast<unsigned>(cut.chunks)), dim3(threads)}, stream, x, y, parts,
+         places, cut.chunk, scale);
+  if (parts)
+    launch("reduce", join_chunks<Y, Op>, {blocks, dim3(threads)}, stream,
+           static_cast<const typename Op::State*>(parts), y, cut.results, cut.chunks, scale);
+}
+
+/// A thread a result: along the axis of `extent` elements, `inner` apart.
+template <class X>
+__global__ void __launch_bounds__(threads)
+    find_largest(const X* x, int64_t* y, int64_t results, int64_t extent, int64_t inner) {
+  const int64_t r = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (r >= results) return;
+  const X* const from = x + r / inner * extent * inner + r % inner;
+  float best = to_float(from[0]);
+  int64_t place = 0;
+  for (int64_t i = 1; i < extent && best == best; ++i) {
+    const float value = to_float(from[i * inner]);
+    if (value > best || value != value) {
+      best = value;
+      place = i;
+    }
+  }
+  y[r] = place;
+}
+
+}  // namespace
+
+void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
+  const auto integers = [&]<class X>(X) {
+    if (a.y.dtype() == DType::i32)
+      run<X, int32_t, Sum<X>>(a, workspace, stream);
+    else
+      run<X, int64_t, Sum<X>>(a, workspace, stream);
+  };
+  if (a.x.dtype() == DType::i32) return integers(int32_t());
+  if (a.x.dtype() == DType::i64) return integers(int64_t());
+  visit_floating(a.x.dtype(), [&]<class X>(X) {
+    visit_floating(a.y.dtype(), [&]<class Y>(Y) {
+      if (a.op == ReduceOp::max)
+        run<X, Y, Max<X>>(a, workspace, stream);
+      else
+        run<X, Y, Sum<X>>(a, workspace, stream);
+    });
+  });
+}
+
+void argmax(const ArgMax& a, Workspace, Stream& stream) {
+  const int axis = a.x.shape().axis(a.axis);
+  int64_t inner = 1;
+  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
+  visit_floating(a.x.dtype(), [&]<class X>(X) {
+    launch("argmax", find_largest<X>, {blocks_for(a.y.numel(), threads), dim3(threads)}, stream,
+           static_cast<const X*>(a.x.data<X>()), a.y.data<int64_t>(), a.y.numel(), a.x.extent(axis),
+           inner);
+  });
+}
+
+}  // namespace zg::cuda

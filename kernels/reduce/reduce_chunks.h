@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+
+#include "zerograd/kernels/reduce/reduce.h"
+
+namespace zg {
+
+/// How a reduction is cut on a device, by shape alone: a group of threads for each result where the
+/// elements of one lie together and are many; else a thread for each result and chunk of its
+/// elements.
+struct ReduceChunks {
+  int64_t results = 1, elements = 1;  ///< elements of one result
+  bool group_each;
+  int64_t chunks = 1, chunk;  ///< per result; 1 chunk needs no scratch
+
+  explicit ReduceChunks(const Reduce& a) {
+    const Shape& shape = a.x.shape();
+    for (int axis = 0; axis < shape.rank(); ++axis)
+      (a.axes >> axis & 1u ? elements : results) *= shape[axis];
+    constexpr int64_t enough_for_a_group = 256, enough_threads = 1 << 16, fewest_elements = 64;
+    constexpr int64_t most_chunks = 4096;
+    const int last = shape.rank() - 1;
+    group_each = last >= 0 && (a.axes >> last & 1u) && elements >= enough_for_a_group;
+    if (!group_each && results > 0)
+      chunks = std::clamp<int64_t>(enough_threads / results, 1,
+                                   std::clamp<int64_t>(elements / fewest_elements, 1, most_chunks));
+    chunk = (elements + chunks - 1) / chunks;
+  }
+
+  /// Each chunk leaves a state of 8 bytes for every result.
+  int64_t scratch_bytes() const { return chunks > 1 ? chunks * results * 8 : 0; }
+};
+
+}  // namespace zg

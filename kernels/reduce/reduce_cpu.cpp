@@ -1,0 +1,304 @@
+#include "zerograd/kernels/reduce/reduce_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/workspace.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+namespace {
+
+// The elements that one task reads at least, and the length of the chunks that a long reduction is
+// cut into. The cut follows from the shape alone, so partial results are the same for any number of
+// threads.
+constexpr int64_t task_elements = 1 << 14, chunk_elements = 1 << 16;
+// Columns of one task: their f32 and f64 sums stay in the L1 cache.
+constexpr int64_t column_block = 256;
+
+/// Some axes of x, outermost first, as one index.
+struct Axes {
+  int64_t extents[Shape::max_rank], strides[Shape::max_rank];
+  int rank = 0;
+
+  void push(int64_t extent, int64_t stride) {
+    extents[rank] = extent;
+    strides[rank++] = stride;
+  }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int i = 0; i < rank; ++i) count *= extents[i];
+    return count;
+  }
+  int64_t offset(int64_t index) const {
+    int64_t offset = 0;
+    for (int i = rank - 1; i > 0; --i) {
+      offset += index % extents[i] * strides[i];
+      index /= extents[i];
+    }
+    return rank > 0 ? offset + index * strides[0] : 0;
+  }
+};
+
+/// x as runs of `inner` neighbours, which are either reduced (rows) or kept (columns). Axes of
+/// extent 1 are dropped and neighbours of one kind merged first.
+struct Plan {
+  Axes kept, reduced;  ///< without the inner axis
+  int64_t inner = 1;
+  bool columns = false;
+  int64_t outputs = 0, runs = 0;  ///< extents of kept and reduced
+  int64_t chunk_runs = 1;         ///< columns: runs in a chunk
+  int64_t chunks = 1;             ///< chunks per output
+
+  Plan(const Shape& shape, uint32_t axes) {
+    int64_t extents[Shape::max_rank], strides[Shape::max_rank], stride = shape.numel();
+    bool reduces[Shape::max_rank];
+    int rank = 0;
+    for (int i = 0; i < shape.rank(); ++i) {
+      if (shape[i] == 1) continue;
+      if (shape[i] > 0) stride /= shape[i];
+      const bool reduce = axes >> i & 1u;
+      const bool merges = rank > 0 && reduces[rank - 1] == reduce;
+      const int64_t before = merges ? extents[--rank] : 1;
+      extents[rank] = before * shape[i];
+      strides[rank] = stride;
+      reduces[rank++] = reduce;
+    }
+    for (int i = 0; i + 1 < rank; ++i) (reduces[i] ? reduced : kept).push(extents[i], strides[i]);
+    if (rank > 0) inner = extents[rank - 1];
+    columns = rank > 0 && !reduces[rank - 1];
+    outputs = kept.numel();
+    runs = reduced.numel();
+    if (columns) {
+      chunk_runs = std::max<int64_t>(chunk_elements / std::max<int64_t>(inner, 1), 32);
+      chunks = std::max<int64_t>((runs + chunk_runs - 1) / chunk_runs, 1);
+    } else {
+      chunks = std::max<int64_t>((runs * inner + chunk_elements - 1) / chunk_elements, 1);
+    }
+  }
+
+  int64_t reduced_elements() const { return columns ? runs : runs * inner; }
+  int64_t width() const { return columns ? inner : 1; }  ///< results of one outer output
+  int64_t partials() const { return chunks > 1 ? outputs * chunks * width() : 0; }
+};
+
+/// Sums in f64 of sums in the accumulator over blocks so short that these lose nothing to speak of.
+template <class T>
+struct Sum {
+  using Total = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+  using Block = std::conditional_t<std::is_integral_v<T>, uint64_t, accumulator_t<T>>;
+  static constexpr Total start = 0;
+  static constexpr int block_rows = 32;
+  static constexpr Block block_start = 0;
+  static Total merged(Total a, Total b) { return a + b; }
+  static void add(Block& sum, T x) { sum += static_cast<Block>(x); }
+
+  static Total of_run(const T* x, int64_t n) {
+    constexpr int lanes = 16, block = 128;
+    Total total = 0;
+    for (; n > 0; x += block, n -= block) {
+      Block sums[lanes] = {};
+      if (n >= block)
+        for (int i = 0; i < block; i += lanes)
+          for (int lane = 0; lane < lanes; ++lane) sums[lane] += static_cast<Block>(x[i + lane]);
+      else
+        for (int64_t i = 0; i < n; ++i) sums[i % lanes] += static_cast<Block>(x[i]);
+      for (int width = lanes / 2; width > 0; width /= 2)
+        for (int lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+      total += static_cast<Total>(sums[0]);
+    }
+    return total;
+  }
+};
+
+template <class T>
+struct Max {
+  using Total = accumulator_t<T>;
+  using Block = Total;
+  static constexpr Total start = -std::numeric_limits<Total>::infinity(), block_start = start;
+  static constexpr int block_rows = 32;
+  /// NaN counts as largest and stays.
+  static Total merged(Total a, Total b) { return b > a || std::isnan(b) ? b : a; }
+  static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
+  static Total of_run(const T* x, int64_t n) {
+    // Apart from NaN, which is looked for on the side, this is one instruction for each vector.
+    constexpr int lanes = 16;
+    Total best[lanes];
+    std::fill(best, best + lanes, start);
+    std::conditional_t<sizeof(Total) == 8, int64_t, int32_t> unordered[lanes] = {};
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+      for (int lane = 0; lane < lanes; ++lane) {
+        const Total value = static_cast<Total>(x[i + lane]);
+        best[lane] = value > best[lane] ? value : best[lane];
+        unordered[lane] |= value != value;
+      }
+    Total result = start;
+    for (int lane = 0; lane < lanes; ++lane)
+      result =
+          merged(result, unordered[lane] ? std::numeric_limits<Total>::quiet_NaN() : best[lane]);
+    for (; i < n; ++i) add(result, x[i]);
+    return result;
+  }
+};
+
+template <class Op, class T>
+typename Op::Total of_row_chunk(const Plan& plan, const T* x, int64_t begin, int64_t end) {
+  typename Op::Total total = Op::start;
+  while (begin < end) {
+    const int64_t run = begin / plan.inner, from = begin % plan.inner;
+    const int64_t count = std::min(plan.inner - from, end - begin);
+    total = Op::merged(total, Op::of_run(x + plan.reduced.offset(run) + from, count));
+    begin += count;
+  }
+  return total;
+}
+
+/// Runs [begin, end) of up to column_block columns.
+template <class Op, class T>
+void of_column_chunk(const Plan& plan, const T* x, int64_t begin, int64_t end, int64_t columns,
+                     typename Op::Total* totals) {
+  std::fill(totals, totals + columns, Op::start);
+  typename Op::Block block[column_block];
+  for (int64_t run = begin; run < end; run += Op::block_rows) {
+    std::fill(block, block + columns, Op::block_start);
+    for (int64_t r = run; r < std::min(run + Op::block_rows, end); ++r) {
+      const T* row = x + plan.reduced.offset(r);
+      for (int64_t k = 0; k < columns; ++k) Op::add(block[k], row[k]);
+    }
+    for (int64_t k = 0; k < columns; ++k)
+      totals[k] = Op::merged(totals[k], static_cast<typename Op::Total>(block[k]));
+  }
+}
+
+/// Calls put(output, chunk, first column, count, totals) once for every part of every result.
+template <class Op, class T, class Put>
+void for_each_part(const Plan& plan, const T* x, int threads, const Put& put) {
+  using Total = typename Op::Total;
+  if (!plan.columns) {
+    const int64_t elements = plan.reduced_elements();
+    const int64_t each = std::clamp<int64_t>(elements, 1, chunk_elements);
+    const int64_t grain = std::max<int64_t>(task_elements / each, 1);
+    parallel_for(threads, plan.outputs * plan.chunks, grain, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        const int64_t output = part / plan.chunks, chunk = part % plan.chunks;
+        const int64_t begin = chunk * chunk_elements;
+        const Total total = of_row_chunk<Op>(plan, x + plan.kept.offset(output), begin,
+                                             std::min(begin + chunk_elements, elements));
+        put(output, chunk, 0, 1, &total);
+      }
+    });
+    return;
+  }
+  const int64_t blocks = (plan.inner + column_block - 1) / column_block;
+  const int64_t each = std::clamp<int64_t>(plan.runs, 1, plan.chunk_runs) *
+                       std::clamp<int64_t>(plan.inner, 1, column_block);
+  const int64_t grain = std::max<int64_t>(task_elements / each, 1);
+  const int64_t parts = plan.outputs * plan.chunks * blocks;
+  parallel_for(threads, parts, grain, [&](int64_t first, int64_t last) {
+    Total totals[column_block];
+    for (int64_t part = first; part < last; ++part) {
+      const int64_t column = part % blocks * column_block;
+      const int64_t chunk = part / blocks % plan.chunks, output = part / blocks / plan.chunks;
+      const int64_t columns = std::min(column_block, plan.inner - column);
+      const int64_t begin = chunk * plan.chunk_runs;
+      of_column_chunk<Op>(plan, x + plan.kept.offset(output) + column, begin,
+                          std::min(begin + plan.chunk_runs, plan.runs), columns, totals);
+      put(output, chunk, column, columns, totals);
+    }
+  });
+}
+
+template <class Op, class T, class Y>
+void run(const Reduce& args, Workspace workspace, int threads) {
+  using Total = typename Op::Total;
+  const Plan plan(args.x.shape(), args.axes);
+  const T* x = args.x.data<T>();
+  Y* y = args.y.data<Y>();
+  const auto elements = static_cast<double>(plan.reduced_elements());
+  auto store = [&](int64_t at, Total total) {
+    if constexpr (std::is_integral_v<T>)
+      y[at] = static_cast<Y>(total);
+    else
+      y[at] = static_cast<Y>(
+          static_cast<accumulator_t<Y>>(args.op == ReduceOp::mean ? total / elements : total));
+  };
+  if (plan.chunks == 1)
+    return for_each_part<Op>(
+        plan, x, threads,
+        [&](int64_t output, int64_t, int64_t column, int64_t count, const Total* totals) {
+          for (int64_t k = 0; k < count; ++k) store(output * plan.width() + column + k, totals[k]);
+        });
+  Total* partials = reinterpret_cast<Total*>(workspace.data);
+  for_each_part<Op>(
+      plan, x, threads,
+      [&](int64_t output, int64_t chunk, int64_t column, int64_t count, const Total* totals) {
+        std::copy(totals, totals + count,
+                  partials + (output * plan.chunks + chunk) * plan.width() + column);
+      });
+  parallel_for(threads, plan.outputs * plan.width(), task_elements, [&](int64_t from, int64_t to) {
+    for (int64_t at = from; at < to; ++at) {
+      const int64_t output = at / plan.width(), column = at % plan.width();
+      Total total = Op::start;
+      for (int64_t chunk = 0; chunk < plan.chunks; ++chunk)
+        total = Op::merged(total, partials[(output * plan.chunks + chunk) * plan.width() + column]);
+      store(at, total);
+    }
+  });
+}
+
+/// The first largest of `extent` elements `stride` apart.
+template <class T>
+int64_t place_of_max(const T* x, int64_t extent, int64_t stride) {
+  using A = accumulator_t<T>;
+  A best = static_cast<A>(x[0]);
+  int64_t place = 0;
+  for (int64_t i = 1; i < extent && !std::isnan(best); ++i) {
+    const A value = static_cast<A>(x[i * stride]);
+    if (value <= best) continue;  // greater, or NaN
+    best = value;
+    place = i;
+  }
+  return place;
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const Reduce& args, const Device::Traits&) {
+  return Plan(args.x.shape(), args.axes).partials() * static_cast<int64_t>(sizeof(double));
+}
+
+void reduce(const Reduce& args, Workspace workspace, Stream& stream) {
+  const int threads = stream.traits().threads;
+  visit_number(args.x.dtype(), [&]<class T>() {
+    auto to = [&]<class Y>() {
+      if constexpr (!std::is_integral_v<T>) {
+        if (args.op == ReduceOp::max) return run<Max<T>, T, Y>(args, workspace, threads);
+      }
+      run<Sum<T>, T, Y>(args, workspace, threads);
+    };
+    if (args.y.dtype() == args.x.dtype()) return to.template operator()<T>();
+    to.template operator()<std::conditional_t<std::is_integral_v<T>, int64_t, accumulator_t<T>>>();
+  });
+}
+
+void argmax(const ArgMax& args, Workspace, Stream& stream) {
+  const Shape& shape = args.x.shape();
+  const int axis = shape.axis(args.axis);
+  const int64_t extent = shape[axis];
+  int64_t inner = 1;
+  for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
+  visit_floating(args.x.dtype(), [&]<class T>() {
+    const T* x = args.x.data<T>();
+    int64_t* y = args.y.data<int64_t>();
+    const int64_t grain = std::max<int64_t>(task_elements / extent, 1);
+    parallel_for(stream.traits().threads, args.y.numel(), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        y[i] = place_of_max(x + i / inner * extent * inner + i % inner, extent, inner);
+    });
+  });
+}
+
+}  // namespace zg::cpu

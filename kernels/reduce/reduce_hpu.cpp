@@ -1,0 +1,59 @@
+#include "zerograd/kernels/reduce/reduce.h"
+
+#include "zerograd/kernels/hpu/nest.h"
+#include "zerograd/kernels/reduce/reduce_chunks.h"
+
+namespace zg::hpu {
+namespace {
+
+/// The axes whose bit is set, with their strides in x.
+Nest<1> part_of(const Shape& shape, uint32_t axes) {
+  int64_t extents[Shape::max_rank];
+  Strides strides = {};
+  size_t rank = 0;
+  int64_t stride = shape.numel();
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    stride = shape[axis] == 0 ? 0 : stride / shape[axis];
+    if (!(axes >> axis & 1u)) continue;
+    extents[rank] = shape[axis];
+    strides[rank++] = stride;
+  }
+  return {Shape(std::span<const int64_t>(extents, rank)), {strides}};
+}
+
+}  // namespace
+
+void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
+  const ReduceChunks cut(a);
+  const Code code = module("reduce", a.x.dtype());
+  const std::string op = a.op == ReduceOp::max ? "max_" : "sum_";
+  const std::string to = std::string("_") + word("reduce", a.y.dtype(),
+                                                 {DType::f32, DType::bf16, DType::i32, DType::i64});
+  const float count = a.op == ReduceOp::mean ? static_cast<float>(cut.elements) : 1.0f;
+  const Nest<1> kept = part_of(a.x.shape(), ~a.axes), reduced = part_of(a.x.shape(), a.axes);
+  if (cut.group_each) {
+    launch(stream, code, (op + "group" + to).c_str(), {cut.results}, a.x.raw(), a.y.raw(),
+           cut.elements, count, kept.rank, kept.extents, kept.strides[0], reduced.rank,
+           reduced.extents, reduced.strides[0]);
+    return;
+  }
+  const std::byte* parts = cut.chunks > 1 ? workspace.data : nullptr;
+  const int64_t groups = groups_for(cut.results);
+  launch(stream, code, (op + "chunk" + to).c_str(), {.x = groups, .y = cut.chunks}, a.x.raw(),
+         a.y.raw(), parts, cut.results, cut.elements, cut.chunk, count, kept.rank, kept.extents,
+         kept.strides[0], reduced.rank, reduced.extents, reduced.strides[0]);
+  if (parts)
+    launch(stream, code, (op + "join" + to).c_str(), {groups}, parts, a.y.raw(), cut.results,
+           cut.chunks, count);
+}
+
+void argmax(const ArgMax& a, Workspace, Stream& stream) {
+  const int axis = a.x.shape().axis(a.axis);
+  int64_t inner = 1;
+  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
+  const int64_t results = a.y.numel();
+  launch(stream, module("argmax", a.x.dtype()), "argmax", {groups_for(results)}, a.x.raw(),
+         a.y.raw(), results, a.x.extent(axis), inner);
+}
+
+}  // namespace zg::hpu

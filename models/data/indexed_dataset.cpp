@@ -1,0 +1,210 @@
+#include "zerograd/models/data/indexed_dataset.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "zerograd/models/data/indexed_format.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::models {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "datasets are read as they lie");
+
+[[noreturn]] void refuse(const File& file, const std::string& field, const std::string& expected,
+                         const std::string& got) {
+  throw FileError(file.path() + ": " + field + ": expected " + expected + ", got " + got);
+}
+
+std::string in_hex(std::span<const char> bytes) {
+  std::string text;
+  for (char byte : bytes) {
+    text += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
+    text += "0123456789abcdef"[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
+
+/// Calls f(place, value) for each of an array's int64, a piece at a time.
+template <class F>
+void for_each_in(const File& file, int64_t offset, int64_t count, const F& f) {
+  constexpr int64_t most = 1 << 16;
+  std::vector<int64_t> piece;
+  for (int64_t begin = 0; begin < count; begin += most) {
+    piece.resize(static_cast<size_t>(std::min(most, count - begin)));
+    file.read_at(offset + begin * 8, std::as_writable_bytes(std::span(piece)));
+    for (size_t i = 0; i < piece.size(); ++i) f(begin + static_cast<int64_t>(i), piece[i]);
+  }
+}
+
+/// Widens until a token that is none: its place, or the number of tokens.
+template <class T>
+size_t widen(const std::vector<std::byte>& bytes, std::span<int32_t> tokens, int64_t& stray) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+    if (std::cmp_less(value, 0) || !std::in_range<int32_t>(value)) {
+      stray = static_cast<int64_t>(value);
+      return i;
+    }
+    tokens[i] = static_cast<int32_t>(value);
+  }
+  return tokens.size();
+}
+
+size_t widen(uint8_t dtype, const std::vector<std::byte>& bytes, std::span<int32_t> tokens,
+             int64_t& stray) {
+  switch (dtype) {
+    case 1:
+      return widen<uint8_t>(bytes, tokens, stray);
+    case 2:
+      return widen<int8_t>(bytes, tokens, stray);
+    case 3:
+      return widen<int16_t>(bytes, tokens, stray);
+    case 4:
+      return widen<int32_t>(bytes, tokens, stray);
+    case 5:
+      return widen<int64_t>(bytes, tokens, stray);
+    default:
+      return widen<uint16_t>(bytes, tokens, stray);
+  }
+}
+
+int64_t bytes_of(const File& file, uint8_t dtype) {
+  constexpr int64_t bytes[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
+  if (dtype == 6 || dtype == 7)
+    refuse(file, "dtype", "integer tokens", "floating ones (" + std::to_string(dtype) + ")");
+  if (dtype == 0 || dtype > 8) refuse(file, "dtype", "1 to 5 or 8", std::to_string(dtype));
+  return bytes[dtype];
+}
+
+/// Both of one moment, also while another process replaces them together: the data was opened
+/// between two moments at which the index was still in its place.
+std::pair<File, File> open_pair(const IndexedFiles& files) {
+  constexpr int most_attempts = 100;
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    File index = File::open(files.index);
+    File data = File::open(files.data);
+    if (index.has_its_path()) return {std::move(index), std::move(data)};
+  }
+  throw FileError(files.index + ": was replaced " + std::to_string(most_attempts) +
+                  " times while it was opened; try again when nothing writes there");
+}
+
+}  // namespace
+
+IndexedFiles indexed_files(const std::string& prefix) { return {prefix + ".idx", prefix + ".bin"}; }
+
+IndexedDataset::IndexedDataset(const IndexedFiles& files) : IndexedDataset(open_pair(files)) {}
+
+IndexedDataset::IndexedDataset(std::pair<File, File> pair)
+    : index_(std::move(pair.first)), data_(std::move(pair.second)), data_bytes_(data_.size()) {
+  const int64_t entries = read_header();
+  read_sizes();
+  check_pointers();
+  check_documents(entries);
+}
+
+int64_t IndexedDataset::read_header() {
+  const int64_t file_bytes = index_.size();
+  if (file_bytes < indexed_header_bytes)
+    refuse(index_, "bytes", "at least " + std::to_string(indexed_header_bytes),
+           std::to_string(file_bytes));
+  IndexedHeader header;
+  std::byte bytes[indexed_header_bytes];
+  index_.read_at(0, bytes);
+  const std::byte* at = bytes;
+  const auto take = [&at](auto& field) {
+    std::memcpy(&field, at, sizeof field);
+    at += sizeof field;
+  };
+  take(header.magic);
+  take(header.version);
+  take(header.dtype);
+  take(header.sequences);
+  take(header.documents);
+  if (std::memcmp(header.magic, indexed_magic, sizeof header.magic) != 0)
+    refuse(index_, "magic", in_hex(indexed_magic) + " (MMIDIDX, of Megatron's mmap datasets)",
+           in_hex(header.magic));
+  if (header.version != 1) refuse(index_, "version", "1", std::to_string(header.version));
+  token_bytes_ = bytes_of(index_, header.dtype);
+  dtype_ = header.dtype;
+  // Counts that could not be are refused before they are multiplied.
+  const auto left = static_cast<uint64_t>(file_bytes - indexed_header_bytes);
+  if (header.sequences > left / 12)
+    refuse(index_, "sequences", "at most " + std::to_string(left / 12) + " in its bytes",
+           std::to_string(header.sequences));
+  const uint64_t rest = left - 12 * header.sequences;
+  if (header.documents > rest / 8)
+    refuse(index_, "documents", "at most " + std::to_string(rest / 8) + " in its bytes",
+           std::to_string(header.documents));
+  if (8 * header.documents != rest)
+    refuse(index_, "bytes",
+           std::to_string(file_bytes - static_cast<int64_t>(rest) +
+                          static_cast<int64_t>(8 * header.documents)) +
+               " by its counts",
+           std::to_string(file_bytes));
+  sizes_.resize(header.sequences);
+  return static_cast<int64_t>(header.documents);
+}
+
+void IndexedDataset::read_sizes() {
+  index_.read_at(indexed_header_bytes, std::as_writable_bytes(std::span(sizes_)));
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < sequences(); ++i) {
+    if (size(i) < 0)
+      refuse(index_, "size of sequence " + std::to_string(i), "0 or more tokens",
+             std::to_string(size(i)));
+    if (__builtin_add_overflow(tokens, size(i), &tokens))
+      refuse(index_, "sizes", "less than 2^63 tokens in all", "more");
+  }
+}
+
+void IndexedDataset::check_pointer(int64_t sequence, int64_t pointer) const {
+  // A size is an int32 and a token 8 bytes at most: no product here overflows.
+  const int64_t last = data_bytes_ - size(sequence) * token_bytes_;
+  if (pointer < 0 || pointer > last)
+    refuse(index_, "pointer of sequence " + std::to_string(sequence),
+           last < 0 ? "at least " + std::to_string(size(sequence) * token_bytes_) + " bytes in " +
+                          data_.path()
+                    : "0 to " + std::to_string(last) + ", so that its " +
+                          std::to_string(size(sequence)) + " tokens lie in " + data_.path(),
+           last < 0 ? std::to_string(data_bytes_) : std::to_string(pointer));
+}
+
+void IndexedDataset::check_pointers() const {
+  for_each_in(index_, indexed_header_bytes + 4 * sequences(), sequences(),
+              [&](int64_t sequence, int64_t pointer) { check_pointer(sequence, pointer); });
+}
+
+void IndexedDataset::check_documents(int64_t entries) const {
+  int64_t least = 0;
+  for_each_in(index_, indexed_header_bytes + 12 * sequences(), entries,
+              [&](int64_t entry, int64_t first) {
+                if (first < least || first > sequences())
+                  refuse(index_, "entry " + std::to_string(entry) + " of the documents",
+                         std::to_string(least) + " to " + std::to_string(sequences()),
+                         std::to_string(first));
+                least = first;
+              });
+}
+
+void IndexedDataset::read(int64_t sequence, int64_t begin, std::span<int32_t> tokens) const {
+  int64_t pointer = 0;
+  index_.read_at(indexed_header_bytes + 4 * sequences() + 8 * sequence,
+                 std::as_writable_bytes(std::span(&pointer, 1)));
+  check_pointer(sequence, pointer);  // once more: the file may have changed
+  std::vector<std::byte> bytes(tokens.size() * static_cast<size_t>(token_bytes_));
+  data_.read_at(pointer + begin * token_bytes_, bytes);
+  int64_t stray = 0;
+  const size_t read = widen(dtype_, bytes, tokens, stray);
+  if (read < tokens.size())
+    refuse(data_,
+           "token " + std::to_string(begin + static_cast<int64_t>(read)) + " of sequence " +
+               std::to_string(sequence),
+           "an id from 0 to " + std::to_string(INT32_MAX), std::to_string(stray));
+}
+
+}  // namespace zg::models

@@ -1,0 +1,84 @@
+#include <algorithm>
+
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/data/question.h"
+#include "zerograd/models/data/random_stream.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::models {
+namespace {
+
+// Philox mixes every digit into every bit of its result; FNV's low bits would see low bits only.
+bool held_out(std::span<const int32_t> sequence, int64_t digits) {
+  uint64_t number = 0;
+  for (int32_t digit : sequence)
+    number = number * static_cast<uint64_t>(digits) + static_cast<uint64_t>(digit);
+  const Philox::Block counter{static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), 0,
+                              0};
+  return Philox::block(counter, hash_name("sort.split"))[0] % 4 == 0;
+}
+
+int64_t different(std::span<const int32_t> sequence) {
+  std::vector<int32_t> sorted(sequence.begin(), sequence.end());
+  std::sort(sorted.begin(), sorted.end());
+  return std::unique(sorted.begin(), sorted.end()) - sorted.begin();
+}
+
+class SortDataset final : public Dataset {
+ public:
+  SortDataset(uint64_t seed, int64_t length, int64_t digits)
+      : seed_(seed), length_(length), digits_(digits) {
+    if (length < 1 || length > 1024 || digits < 2 || digits > 65536 || !has_both_splits())
+      throw ConfigError(
+          "sort_dataset: expected a length of 1 to 1024 and 2 to 65536 digits with "
+          "sequences in both splits, got length " +
+          std::to_string(length) + " and " + std::to_string(digits) +
+          " digits; try length 6 and 3 digits");
+  }
+
+  int64_t vocabulary() const override { return digits_; }
+  int64_t block_size() const override { return 2 * length_ - 1; }
+  int64_t epoch_samples(Split) const override { return 10000; }
+  int64_t question_length() const override { return length_; }
+
+  void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const override {
+    RandomStream random(seed_, "sort.sample", static_cast<uint64_t>(index));
+    std::vector<int32_t> tokens(static_cast<size_t>(2 * length_));
+    const std::span<int32_t> question = std::span(tokens).first(static_cast<size_t>(length_));
+    bool accepted = false;
+    while (!accepted) {
+      for (int32_t& digit : question) digit = static_cast<int32_t>(random.below(digits_));
+      const bool wants_repeats = random.uniform() < 0.5;
+      accepted = (!wants_repeats || different(question) <= length_ / 2) &&
+                 held_out(question, digits_) == (split == Split::validation);
+    }
+    const auto answer = std::copy(question.begin(), question.end(), tokens.begin() + length_);
+    std::sort(tokens.begin() + length_, answer);
+    write_question(tokens, length_, ids, targets);
+  }
+
+ private:
+  // Few enough sequences may all hash to one split; the search for the other would never end.
+  bool has_both_splits() const {
+    bool found[2] = {false, false};
+    std::vector<int32_t> sequence(static_cast<size_t>(length_), 0);
+    for (int tried = 0; tried < 4096 && !(found[0] && found[1]); ++tried) {
+      found[held_out(sequence, digits_)] = true;
+      size_t place = 0;
+      while (place < sequence.size() && ++sequence[place] == digits_) sequence[place++] = 0;
+      if (place == sequence.size()) break;
+    }
+    return found[0] && found[1];
+  }
+
+  uint64_t seed_;
+  int64_t length_, digits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> sort_dataset(uint64_t seed, int64_t length, int64_t digits) {
+  return std::make_unique<SortDataset>(seed, length, digits);
+}
+
+}  // namespace zg::models

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "zerograd/models/gpt/gpt.h"
+
+namespace zg::models {
+
+/// Room for block_size positions of every layer, [B, capacity, C] keys and values each, of a tensor
+/// rank those of its heads, in the model's dtype. The memory is taken by the first next_logits().
+class ZG_API KeyValueCache {
+ public:
+  explicit KeyValueCache(const GPTConfig& config);
+  int64_t length() const { return length_; }  ///< positions held
+  int64_t capacity() const { return capacity_; }
+  void clear() { length_ = 0; }
+  void truncate(int64_t length);  ///< forgets later positions; ConfigError when fewer are held
+
+ private:
+  friend class GPT;
+  struct Layer {
+    Tensor keys, values;
+  };
+  /// Copies k and v out of qkv [B, T, 3C] to positions length() ... of a layer; of `shape`: B, H,
+  /// T, D.
+  void write(size_t layer, const Tensor& qkv, const AttentionShape& shape, QKVOrder order,
+             Stream& stream);
+  std::vector<Layer> layers_;
+  int64_t length_ = 0, capacity_ = 0;
+};
+
+struct SamplingOptions {
+  double temperature = 1.0;  ///< divides the logits; 0: greedy
+  int64_t top_k = 0;         ///< keep the k most likely; 0: all
+  double top_p = 1.0;        ///< then keep the smallest set with at least this total probability
+  uint64_t seed = 3407;
+};
+/// ConfigError naming the field: temperature finite and from 0, top_k from 0, top_p in (0, 1].
+ZG_API void validate(const SamplingOptions& options);
+
+/// One token from one row of logits, in double precision; equal logits rank by rising id. `draw`
+/// numbers the draws of a run: the same (seed, draw) gives the same token. ConfigError for options
+/// out of range or logits without a finite maximum.
+ZG_API int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                            uint64_t draw);
+
+/// The equally long `prompts`, each continued by `length` tokens. Beyond block_size the window
+/// slides as in minGPT: the last block_size tokens are the context. Tokens of a row depend on its
+/// prompt, the options and its number, not on the other rows. `make_tape` gives inference tapes;
+/// `on_token` (optional) sees each token of row 0 as it is drawn. ConfigError for prompts that are
+/// empty or of different lengths.
+ZG_API std::vector<std::vector<int32_t>> generate(
+    const GPT& model, const std::function<Tape()>& make_tape,
+    const std::vector<std::vector<int32_t>>& prompts, int64_t length,
+    const SamplingOptions& options, const std::function<void(int32_t)>& on_token = {});
+
+}  // namespace zg::models

@@ -1,0 +1,243 @@
+#include "zerograd/models/gpt/gpt.h"
+
+#include <cmath>
+
+#include "zerograd/models/gpt/gpt_layers.h"
+#include "zerograd/models/gpt/names.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::models {
+namespace {
+
+constexpr float weight_stddev = 0.02f;
+
+/// Adds the parameters of one unit, in the order of the family's state dict.
+struct Describe {
+  ParallelStore store;
+  const GPTConfig& config;
+  const GPTPart& part;
+  const DecoderNames& names;
+
+  const Unit& unit(const std::string& name) const { return store.store.unit(name); }
+  /// Rows of tokens, with which ranks share out the vocabulary.
+  const Parameter* vocabulary(const Unit& unit, const std::string& name,
+                              const ParallelStore::Options& options) const {
+    return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
+                       Init::normal(weight_stddev), options);
+  }
+  Norm norm(const Unit& unit, const std::string& name) const {
+    const Shape shape{config.width};
+    const Parameter& weight = store.whole(unit, name + ".weight", shape, Init::ones());
+    return {&weight, &store.whole(unit, name + ".bias", shape, Init::zeros())};
+  }
+  /// `blocks` as in ParallelStore::rows.
+  Projection column_parallel(const Unit& unit, const std::string& name, const Shape& shape,
+                             int64_t blocks = 1) const {
+    const Parameter& weight = store.rows(unit, name + ".weight", shape, Init::normal(weight_stddev),
+                                         {.decay = true}, blocks);
+    return {&weight, &store.rows(unit, name + ".bias", {shape[0]}, Init::zeros(), {}, blocks)};
+  }
+  Projection row_parallel(const Unit& unit, const std::string& name, const Shape& shape) const {
+    // Each block adds two branches to the residual stream; this keeps its variance near 1 layer's.
+    const float stddev = weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
+    const Parameter& weight =
+        store.columns(unit, name + ".weight", shape, Init::normal(stddev), {.decay = true});
+    return {&weight, &store.whole(unit, name + ".bias", {shape[0]}, Init::zeros())};
+  }
+
+  Block block(int64_t layer) const {
+    const int64_t C = config.width;
+    const std::string name = block_name(layer);
+    const Unit& unit = this->unit("block." + std::to_string(layer));
+    const auto site = [&](const char* place) {
+      return static_cast<uint32_t>(hash_name((name + place).c_str()));
+    };
+    Block block{.unit = &unit};
+    block.ln_1 = norm(unit, name + names.norm_1);
+    const int64_t parts = qkv_order(config) == QKVOrder::by_part ? 3 : 1;
+    block.qkv = column_parallel(unit, name + names.qkv, {3 * C, C}, parts);
+    block.attention_out = row_parallel(unit, name + names.attention_out, {C, C});
+    block.ln_2 = norm(unit, name + names.norm_2);
+    block.mlp_in = column_parallel(unit, name + names.mlp_in, {4 * C, C});
+    block.mlp_out = row_parallel(unit, name + names.mlp_out, {C, 4 * C});
+    block.attention_site = site(".attn.attn_dropout");
+    block.attention_out_site = site(".attn.resid_dropout");
+    block.mlp_out_site = site(".mlp.dropout");
+    return block;
+  }
+
+  void describe_embedding(GPTLayers& layers) const {
+    // The last stage of several has a tied head's weight too, and nothing else of the unit.
+    if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
+    const Unit& embedding = unit("embedding");
+    layers.embedding = &embedding;
+    layers.wte = vocabulary(embedding, names.tokens,
+                            {.copy = layers.is_first() ? Copy::own : Copy::mirror,
+                             .has_mirror = layers.is_first() && config.tied && !layers.is_last()});
+    if (!layers.is_first()) return;
+    if (config.position == Position::learned)
+      layers.wpe = &store.whole(embedding, std::string(names.positions) + ".weight",
+                                {config.block_size, config.width}, Init::normal(weight_stddev));
+    if (config.embedding_norm) layers.embedding_norm = norm(embedding, names.embedding_norm);
+    layers.embedding_site = static_cast<uint32_t>(hash_name("transformer.drop"));
+  }
+
+  void describe_head(GPTLayers& layers) const {
+    if (!layers.is_last()) return;
+    const Unit& head = unit("head");
+    layers.head = &head;
+    layers.ln_f = norm(head, names.norm_f);
+    layers.lm_head = config.tied ? layers.wte : vocabulary(head, "lm_head", {.decay = true});
+  }
+
+  GPTLayers layers() const {
+    GPTLayers layers{.config = config, .part = part, .parallel = store.parallel};
+    if (part.end_layer < 0) layers.part.end_layer = config.layers;
+    describe_embedding(layers);
+    for (int64_t layer = layers.part.first_layer; layer < layers.part.end_layer; ++layer)
+      layers.blocks.push_back(block(layer));
+    describe_head(layers);
+    return layers;
+  }
+};
+
+/// Those that can share the model out, "1, 2, 4".
+std::string divisors_of(int64_t n) {
+  std::string divisors;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(d);
+  return divisors;
+}
+
+TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
+  if (!part.mesh) return {};
+  const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel};
+  if (config.heads % parallel.size() != 0)
+    throw ConfigError("gpt: tensor ranks: expected a divisor of the " +
+                      std::to_string(config.heads) + " heads (" + divisors_of(config.heads) +
+                      "), got " + std::to_string(parallel.size()));
+  if (parallel.sequence && config.block_size % parallel.size() != 0)
+    throw ConfigError("gpt: sequence parallel: expected a block size that " +
+                      std::to_string(parallel.size()) + " tensor ranks divide, got " +
+                      std::to_string(config.block_size));
+  return parallel;
+}
+
+const GPTConfig& validated(const GPTConfig& config) {
+  validate(config);
+  return config;
+}
+
+void check_ids(const GPTConfig& config, const Tensor& ids) {
+  if (ids.shape().rank() != 2 || ids.extent(1) > config.block_size)
+    throw ShapeError("gpt: ids " + ids.shape().str() +
+                     " do not fit; expected [B, T] with T up to " + "the block size " +
+                     std::to_string(config.block_size));
+}
+
+/// [B, T, C] after this part's last block.
+Var trunk(Tape& tape, const GPTLayers& layers, Var x, const Pass& pass, bool checkpointing) {
+  // Made once for all blocks; checkpointed ones get it as an input.
+  const Var slopes = alibi_slopes(layers.config, pass.parallel, x);
+  const int heads = static_cast<int>(layers.config.heads) / pass.parallel.size();
+  const QKVOrder order = qkv_order(layers.config);
+  for (const Block& block : layers.blocks) {
+    const auto run = [&block, pass, heads, order](Tape& on, std::span<const Var> inputs) {
+      return run_block(on, block, inputs[0], pass, [&](const Var& qkv) {
+        return attention(qkv, heads,
+                         {.dropout = pass.dropout,
+                          .key = pass.key_of_rank(block.attention_site),
+                          .alibi_slopes = inputs[1] ? inputs[1].value() : Tensor(),
+                          .order = order});
+      });
+    };
+    const Var inputs[] = {x, slopes};
+    x = checkpointing ? checkpoint(tape, inputs, run) : run(tape, inputs);
+  }
+  return x;
+}
+
+Var head_loss(Tape& tape, const GPTLayers& layers, const Var& x, const Tensor& targets,
+              const Pass& pass) {
+  HeadUse use(tape, layers);
+  const Var normed = norm(tape, layers.ln_f, x, pass);
+  return parallel_projection_cross_entropy(normed, tape.parameter(*layers.lm_head), targets,
+                                           layers.config.vocabulary, pass.parallel);
+}
+
+}  // namespace
+
+GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part)
+    : layers_(std::make_unique<GPTLayers>(
+          Describe{{store, checked(validated(config), part)}, config, part, names_of(config.family)}
+              .layers())) {}
+GPT::~GPT() = default;
+
+const GPTConfig& GPT::config() const { return layers_->config; }
+const GPTPart& GPT::part() const { return layers_->part; }
+
+int64_t GPT::transformer_parameters() const {
+  if (!layers_->is_whole()) {
+    ParameterStore store;
+    return GPT(store, config()).transformer_parameters();
+  }
+  const auto numel = [](const Unit* unit) {
+    int64_t sum = 0;
+    for (const Parameter* parameter : unit->parameters) sum += parameter->whole.numel();
+    return sum;
+  };
+  int64_t sum = numel(layers_->embedding) + layers_->ln_f.weight->whole.numel() +
+                layers_->ln_f.bias->whole.numel();
+  for (const Block& block : layers_->blocks) sum += numel(block.unit);
+  return sum;
+}
+
+StageOutput GPT::between(int64_t samples) const {
+  const TensorParallel& parallel = layers_->parallel;
+  const int64_t tokens = config().block_size / (parallel.sequence ? parallel.size() : 1);
+  return {{samples, tokens, config().width}, layers_->part.activations};
+}
+
+Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
+               const ForwardPlace& place, bool checkpointing) const {
+  check_ids(config(), ids);
+  const float dropout = tape.mode() == TapeMode::record ? config().dropout : 0.0f;
+  const Pass pass{layers_->parallel, dropout, place};
+  const Var first = layers_->is_first() ? embed(tape, *layers_, ids, 0, pass) : input;
+  const Var x = trunk(tape, *layers_, first, pass, checkpointing);
+  return layers_->is_last() ? head_loss(tape, *layers_, x, targets, pass) : x;
+}
+
+Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
+              bool checkpointing) const {
+  if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing);
+  if (tape.mode() == TapeMode::record)
+    throw TapeError("loss: this rank has layers " + std::to_string(part().first_layer) + " to " +
+                    std::to_string(part().end_layer) + " of " + std::to_string(config().layers) +
+                    "; expected a tape in inference mode; try stage() in run_pipeline()");
+  check_ids(config(), ids);
+  const Pass pass = Pass::of_all_tokens(*layers_);
+  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);
+  const Var x = trunk(tape, *layers_, first, pass, /*checkpointing=*/false);
+  return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {
+    return head_loss(tape, *layers_, end, targets, pass).value();
+  }));
+}
+
+Var GPT::logits(Tape& tape, const Tensor& ids) const {
+  check_ids(config(), ids);
+  const Pass pass = Pass::of_all_tokens(*layers_);
+  const auto finish = [&](const Var& x) {
+    HeadUse use(tape, *layers_);
+    const Var normed = norm(tape, layers_->ln_f, x, pass);
+    return head(tape, *layers_, normed, pass);
+  };
+  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);
+  const Var x = trunk(tape, *layers_, first, pass, /*checkpointing=*/false);
+  if (layers_->is_whole()) return finish(x);
+  const Shape shape{ids.extent(0), ids.extent(1), config().vocabulary};
+  return Var(end_stage(tape, *layers_, x, shape, part().activations,
+                       [&](const Var& end) { return finish(end).value(); }));
+}
+
+}  // namespace zg::models

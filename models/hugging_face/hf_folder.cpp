@@ -1,0 +1,167 @@
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "zerograd/models/gpt/names.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/file_set.h"
+#include "zerograd/runtime/storage/safetensors_folder.h"
+
+// Hugging Face's folders, read and written.
+namespace zg::models {
+namespace {
+
+constexpr const char *config_name = "config.json", *generation_name = "generation_config.json";
+constexpr int64_t config_bytes = 1 << 20;
+
+File open_config(const std::string& directory) {
+  const std::string path = directory + "/" + config_name;
+  if (path_exists(path)) return File::open(path);
+  throw FileError(directory +
+                  (!path_exists(directory)    ? ": there is no such folder"
+                   : !is_directory(directory) ? " is no folder"
+                                              : " has no " + std::string(config_name)) +
+                  "; expected a folder as Hugging Face's libraries write one");
+}
+
+HFModel read_model(const File& config, const std::string& directory) {
+  HFModel model = hf_config(read_text(config, config_bytes), config.path());
+  const std::string generation = directory + "/" + generation_name;
+  if (path_exists(generation))
+    read_hf_generation(read_text(generation, config_bytes), generation, model);
+  return model;
+}
+
+/// Compares all but the longest sequence and the dropout, which a program can change.
+bool is_same_model(const GPTConfig& a, const GPTConfig& b) {
+  return a.layers == b.layers && a.heads == b.heads && a.width == b.width &&
+         a.vocabulary == b.vocabulary && a.tied == b.tied && a.family == b.family &&
+         a.position == b.position && a.embedding_norm == b.embedding_norm;
+}
+
+/// Names tensors that the model does not use; empty: there are none. FileError for blocks that it
+/// has not.
+std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
+                      const std::map<std::string, std::string>& used) {
+  std::string unused;
+  int64_t count = 0;
+  for (const std::string& name : folder.names()) {
+    const std::string own = hf_short_name(name);
+    if (used.contains(own) || hf_ignores(own, model)) continue;
+    if (own.starts_with("h."))
+      throw FileError(folder.path() + ": has '" + name + "', which a " + hf_title(model.family) +
+                      " of " + std::to_string(model.layers) +
+                      " blocks has not, as its config.json says");
+    if (count++ == 0) unused = name;
+  }
+  if (count == 0) return "";
+  return folder.path() + ": " + std::to_string(count) + " tensors are not used, '" + unused +
+         "' for one";
+}
+
+/// Maps short names to those of the file.
+std::map<std::string, std::string> names_of(const SafetensorsFolder& folder) {
+  std::map<std::string, std::string> names;
+  for (const std::string& name : folder.names()) names.emplace(hf_short_name(name), name);
+  return names;
+}
+
+}  // namespace
+
+struct HuggingFaceFolderState {
+  explicit HuggingFaceFolderState(std::string folder)
+      : path(std::move(folder)), config(open_config(path)), model(read_model(config, path)) {}
+
+  const std::string path;
+  const File config;
+  const HFModel model;
+};
+
+HuggingFaceFolder::HuggingFaceFolder(std::string path)
+    : state_(std::make_unique<HuggingFaceFolderState>(std::move(path))) {}
+HuggingFaceFolder::~HuggingFaceFolder() = default;
+HuggingFaceFolder::HuggingFaceFolder(HuggingFaceFolder&& other) noexcept = default;
+
+const std::string& HuggingFaceFolder::path() const { return state_->path; }
+const HFModel& HuggingFaceFolder::model() const { return state_->model; }
+
+WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* note) const {
+  const std::string& path = state_->path;
+  GPTConfig whole = model;
+  whole.block_size = state_->model.config.block_size;
+  const std::string positions = std::string(names_of(model.family).positions) + ".weight";
+  const auto folder = std::make_shared<SafetensorsFolder>(path);
+  // Else the weights may be those of a model that another process has just exported there.
+  if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
+    throw FileError(path + ": another model took this one's place while it was read; try again");
+  const std::map<std::string, std::string> theirs = names_of(*folder);
+  std::map<std::string, std::string> used;
+  std::map<std::string, HFTensor> tensors;
+  WeightSource weights = {.path = path};
+  for (const HFTensor& tensor : hf_tensors(whole)) {
+    const std::string own = hf_short_name(tensor.name);
+    const auto found = theirs.find(own);
+    if (found == theirs.end())
+      throw FileError(path + ": has no '" + tensor.name + "' " + tensor.their_shape().str());
+    if (const Shape& shape = folder->shape(found->second); shape != tensor.their_shape())
+      throw FileError(path + ": '" + found->second + "' has shape " + shape.str() + "; expected " +
+                      tensor.their_shape().str());
+    used.emplace(own, found->second);
+    tensors.emplace(tensor.name, tensor);
+    weights.shapes.emplace(tensor.name, tensor.name == positions
+                                            ? Shape{model.block_size, model.width}
+                                            : tensor.shape);
+  }
+  if (note) *note = unused_in(*folder, model, used);
+  weights.read = [folder, used, tensors, model, positions](const std::string& name) {
+    const HFTensor& tensor = tensors.at(name);
+    std::vector<float> values = folder->read_floats(used.at(hf_short_name(name)));
+    if (tensor.conv1d) return transposed(values, tensor.shape[1], tensor.shape[0]);
+    if (name == positions) values.resize(static_cast<size_t>(model.block_size * model.width));
+    return values;
+  };
+  weights.read_range = [folder, used, tensors](const std::string& name, int64_t begin,
+                                               int64_t count) -> std::optional<std::vector<float>> {
+    if (tensors.at(name).conv1d) return std::nullopt;  // it is transposed as a whole
+    return folder->read_floats(used.at(hf_short_name(name)), begin, count);
+  };
+  return weights;
+}
+
+std::string export_hugging_face(const WeightSource& weights, const HFModel& model,
+                                const std::string& directory,
+                                const std::function<void(FileSet& files)>& add) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  const std::vector<HFTensor> tensors = hf_tensors(model.config);
+  for (const HFTensor& tensor : tensors) {
+    const auto found = weights.shapes.find(tensor.name);
+    if (found == weights.shapes.end() || found->second != tensor.shape)
+      throw FileError("export: " + weights.path + ": expected '" + tensor.name + "' " +
+                      tensor.shape.str() + ", as its settings say");
+    entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
+  }
+  const std::string config =
+      hf_json(model.config, model.tokens);  // refuses what they have not, before a file
+  make_directories(directory);
+  FileSet files(directory);
+  if (add) add(files);
+  // transformers opens no file without this format.
+  SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
+  Checksum hash;
+  for (const HFTensor& tensor : tensors) {
+    const std::vector<float> values = weights.read(tensor.name);
+    hash.update(std::as_bytes(std::span(values)));
+    writer.write_floats(tensor.conv1d ? transposed(values, tensor.shape[0], tensor.shape[1])
+                                      : values);
+  }
+  writer.finish();
+  write_text(files.add(generation_name), hf_generation_json(model.tokens));
+  write_text(files.add(config_name), config);
+  files.finish();
+  return hash.hex();
+}
+
+}  // namespace zg::models

@@ -1,0 +1,93 @@
+#include "zerograd/models/tensor_parallel/tensor_parallel.h"
+
+#include <algorithm>
+
+#include "zerograd/autograd/collective.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::models {
+namespace {
+
+constexpr int token_axis = 1;
+
+Var with_bias(const Var& x, const Var& bias) { return bias ? add(x, bias) : x; }
+
+}  // namespace
+
+Var TensorParallel::enter(const Var& x) const {
+  if (size() == 1) return x;
+  return sequence ? all_gather(x, token_axis, *ranks) : copy_to_ranks(x, *ranks);
+}
+
+Var TensorParallel::leave(const Var& x) const {
+  if (size() == 1) return x;
+  return sequence ? reduce_scatter(x, token_axis, *ranks) : all_reduce(x, *ranks);
+}
+
+std::vector<Var> TensorParallel::shared(std::span<const Var> parameters) const {
+  if (size() == 1 || !sequence) return {parameters.begin(), parameters.end()};
+  return copy_to_ranks(parameters, *ranks);
+}
+
+RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel) {
+  const int64_t share = (extent + parallel.size() - 1) / parallel.size();
+  const int64_t begin = std::min(extent, parallel.rank() * share);
+  return {begin, std::min(share, extent - begin)};
+}
+
+const Parameter& ParallelStore::whole(const Unit& unit, const std::string& name, const Shape& shape,
+                                      Init init, Options options) const {
+  options.copy = parallel.rank() > 0 ? Copy::replica : Copy::own;
+  return store.add(unit, name, shape, init, options);
+}
+
+const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, const Shape& shape,
+                                     Init init, Options options, int64_t blocks) const {
+  if (shape.rank() == 0 || shape[0] % blocks != 0)
+    throw ShapeError("tensor parallel: '" + name + "' " + shape.str() + " has no " +
+                     std::to_string(blocks) + " equal blocks of rows");
+  const int64_t extent = shape[0] / blocks;
+  const auto [begin, count] = rows_of_rank(extent, parallel);
+  options.whole = shape;
+  options.slice = {.outer = blocks,
+                   .extent = extent,
+                   .begin = begin,
+                   .rows = count,
+                   .inner = shape.with(0, 1).numel()};
+  return store.add(unit, name, shape.with(0, blocks * count), init, options);
+}
+
+const Parameter& ParallelStore::columns(const Unit& unit, const std::string& name,
+                                        const Shape& shape, Init init, Options options) const {
+  if (shape.rank() != 2)
+    throw ShapeError("tensor parallel: '" + name + "' " + shape.str() +
+                     " has no columns; expected rank 2: [out, in]");
+  const auto [begin, count] = rows_of_rank(shape[1], parallel);
+  options.whole = shape;
+  options.slice = {.outer = shape[0], .extent = shape[1], .begin = begin, .rows = count};
+  return store.add(unit, name, {shape[0], count}, init, options);
+}
+
+Var column_parallel_linear(const Var& x, const Var& weight, const Var& bias,
+                           const TensorParallel& parallel) {
+  return linear(parallel.enter(x), weight, bias);
+}
+
+Var row_parallel_linear(const Var& x, const Var& weight, const Var& bias,
+                        const TensorParallel& parallel) {
+  if (parallel.size() == 1) return linear(x, weight, bias);
+  return with_bias(parallel.leave(linear(x, weight)), bias);
+}
+
+Var parallel_feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias,
+                          const Var& out_weight, const Var& out_bias,
+                          const TensorParallel& parallel, Activation activation) {
+  if (parallel.size() == 1)
+    return feed_forward(x, fc_weight, fc_bias, out_weight, out_bias, activation);
+  const Var whole = parallel.enter(x);
+  return with_bias(
+      parallel.leave(feed_forward(whole, fc_weight, fc_bias, out_weight, {}, activation)),
+      out_bias);
+}
+
+}  // namespace zg::models

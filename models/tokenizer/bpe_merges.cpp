@@ -1,0 +1,120 @@
+#include "zerograd/models/tokenizer/bpe_merges.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+
+namespace zg::models {
+namespace {
+
+// Up to here looking at every pair for each merge is faster than a heap.
+constexpr size_t short_word = 48;
+
+uint64_t key(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
+
+uint64_t hash(uint64_t pair) { return pair * 0x9e3779b97f4a7c15; }
+
+}  // namespace
+
+MergeTable::MergeTable(std::span<const Merge> by_rank) {
+  const size_t places = std::bit_ceil(2 * by_rank.size() + 2);
+  shift_ = 64 - std::countr_zero(places);
+  entries_.resize(places);
+  for (size_t i = 0; i < by_rank.size(); ++i) {
+    const Merge& merge = by_rank[i];
+    // Where a pair is given twice the last one counts, as in Hugging Face's map.
+    const uint64_t pair = key(merge.left, merge.right);
+    entries_[place_of(pair)] = {pair, static_cast<int32_t>(i)};
+    results_.push_back(merge.result);
+  }
+}
+
+size_t MergeTable::place_of(uint64_t pair) const {
+  size_t place = hash(pair) >> shift_;
+  while (entries_[place].pair != pair && entries_[place].rank != none)
+    place = (place + 1) & (entries_.size() - 1);
+  return place;
+}
+
+int32_t MergeTable::rank(int32_t left, int32_t right) const {
+  return entries_[place_of(key(left, right))].rank;
+}
+
+void MergeTable::apply(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
+  if (tokens.size() < 2) return;
+  if (tokens.size() <= short_word)
+    apply_to_short(tokens, scratch);
+  else
+    apply_to_long(tokens, scratch);
+}
+
+void MergeTable::apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
+  std::vector<int32_t>& ranks = scratch.ranks;  // rank of the pair that begins at each token
+  size_t size = tokens.size();
+  ranks.resize(size - 1);
+  for (size_t i = 0; i + 1 < size; ++i) ranks[i] = rank(tokens[i], tokens[i + 1]);
+  while (size > 1) {
+    const auto end = ranks.begin() + static_cast<ptrdiff_t>(size) - 1;
+    const auto least = std::min_element(ranks.begin(), end);
+    if (*least == none) break;
+    const auto i = static_cast<size_t>(least - ranks.begin());
+    tokens[i] = results_[static_cast<size_t>(*least)];
+    std::copy(tokens.begin() + static_cast<ptrdiff_t>(i) + 2,
+              tokens.begin() + static_cast<ptrdiff_t>(size),
+              tokens.begin() + static_cast<ptrdiff_t>(i) + 1);
+    std::copy(least + 1, end, least);
+    --size;
+    if (i > 0) ranks[i - 1] = rank(tokens[i - 1], tokens[i]);
+    if (i + 1 < size) ranks[i] = rank(tokens[i], tokens[i + 1]);
+  }
+  tokens.resize(size);
+}
+
+// A heap of (rank, place) over a linked list. An entry whose pair is gone has another rank than
+// the pair that stands there now.
+void MergeTable::apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
+  const auto size = static_cast<int32_t>(tokens.size());
+  std::vector<int32_t>&ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;
+  std::vector<uint64_t>& queue = scratch.queue;
+  ranks.assign(tokens.size(), none);
+  previous.resize(tokens.size());
+  next.resize(tokens.size());
+  queue.clear();
+  const auto at = [](int32_t place) { return static_cast<size_t>(place); };
+  const auto look_at = [&](int32_t place) {
+    const int32_t right = next[at(place)];
+    const int32_t found = right < size ? rank(tokens[at(place)], tokens[at(right)]) : none;
+    ranks[at(place)] = found;
+    if (found == none) return false;
+    queue.push_back(key(found, place));
+    return true;
+  };
+  for (int32_t i = 0; i < size; ++i) {
+    previous[at(i)] = i - 1;
+    next[at(i)] = i + 1;
+  }
+  for (int32_t i = 0; i < size; ++i) look_at(i);
+  std::make_heap(queue.begin(), queue.end(), std::greater<>());
+  while (!queue.empty()) {
+    std::pop_heap(queue.begin(), queue.end(), std::greater<>());
+    const auto place = static_cast<int32_t>(queue.back() & 0xffffffff);
+    const auto least = static_cast<int32_t>(queue.back() >> 32);
+    queue.pop_back();
+    if (ranks[at(place)] != least) continue;
+    const int32_t gone = next[at(place)];
+    tokens[at(place)] = results_[at(least)];
+    ranks[at(gone)] = none;
+    next[at(place)] = next[at(gone)];
+    if (next[at(place)] < size) previous[at(next[at(place)])] = place;
+    if (look_at(place)) std::push_heap(queue.begin(), queue.end(), std::greater<>());
+    if (place > 0 && look_at(previous[at(place)]))
+      std::push_heap(queue.begin(), queue.end(), std::greater<>());
+  }
+  size_t kept = 0;
+  for (int32_t i = 0; i < size; i = next[at(i)]) tokens[kept++] = tokens[at(i)];
+  tokens.resize(kept);
+}
+
+}  // namespace zg::models

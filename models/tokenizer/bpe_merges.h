@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "zerograd/models/tokenizer/tokenizer.h"
+
+namespace zg::models {
+
+/// Memory that apply() reuses from word to word.
+struct MergeScratch {
+  std::vector<int32_t> ranks, previous, next;
+  std::vector<uint64_t> queue;
+};
+
+/// Applies merges in the order of their ranks. Of all pairs in a word that have a merge, the one of
+/// the lowest rank is merged first, and of equal ranks the leftmost (Sennrich 2016,
+/// arXiv:1508.07909).
+class MergeTable {
+ public:
+  explicit MergeTable(std::span<const Merge> by_rank);
+
+  /// Merges `tokens` of one word until no pair has a merge.
+  void apply(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
+
+ private:
+  static constexpr int32_t none = std::numeric_limits<int32_t>::max();
+  struct Entry {
+    uint64_t pair = ~uint64_t{0};
+    int32_t rank = none;
+  };
+
+  size_t place_of(uint64_t pair) const;
+  int32_t rank(int32_t left, int32_t right) const;
+  void apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
+  void apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const;
+
+  std::vector<Entry> entries_;    // hash table with linear probing
+  std::vector<int32_t> results_;  // by rank
+  int shift_ = 0;
+};
+
+}  // namespace zg::models

@@ -1,0 +1,78 @@
+#include "zerograd/models/tokenizer/byte_alphabet.h"
+
+#include <algorithm>
+
+#include "zerograd/runtime/text/utf8.h"
+
+namespace zg::models {
+namespace {
+
+constexpr char32_t first_substitute = 0x100;
+
+bool stands_for_itself(int byte) {
+  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+std::array<char32_t, 256> code_points() {
+  std::array<char32_t, 256> codes;
+  char32_t substitute = first_substitute;
+  for (int byte = 0; byte < 256; ++byte)
+    codes[static_cast<size_t>(byte)] =
+        stands_for_itself(byte) ? static_cast<char32_t>(byte) : substitute++;
+  return codes;
+}
+
+// Byte for each code point below U+0144; -1: none.
+std::array<int, 0x144> byte_of_code_point() {
+  std::array<int, 0x144> bytes;
+  bytes.fill(-1);
+  const auto codes = code_points();
+  for (size_t byte = 0; byte < codes.size(); ++byte) bytes[codes[byte]] = static_cast<int>(byte);
+  return bytes;
+}
+
+}  // namespace
+
+const std::array<std::string, 256>& byte_alphabet() {
+  static const auto alphabet = [] {
+    std::array<std::string, 256> characters;
+    const auto codes = code_points();
+    std::transform(codes.begin(), codes.end(), characters.begin(), utf8);
+    return characters;
+  }();
+  return alphabet;
+}
+
+std::array<unsigned char, 256> bytes_by_character() {
+  std::array<unsigned char, 256> bytes;
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i);
+  const auto codes = code_points();
+  std::sort(bytes.begin(), bytes.end(), [&](auto a, auto b) { return codes[a] < codes[b]; });
+  return bytes;
+}
+
+std::string to_alphabet(std::string_view bytes) {
+  std::string characters;
+  for (const char byte : bytes) characters += byte_alphabet()[static_cast<unsigned char>(byte)];
+  return characters;
+}
+
+std::optional<std::string> from_alphabet(std::string_view characters) {
+  static const auto bytes_of = byte_of_code_point();
+  std::string bytes;
+  for (size_t i = 0; i < characters.size(); ++i) {
+    auto code = static_cast<unsigned char>(characters[i]);
+    size_t place = code;
+    if (code >= 0x80) {  // two bytes of UTF-8: the alphabet has no longer ones
+      if (code < 0xc2 || code > 0xdf || ++i == characters.size()) return std::nullopt;
+      const auto next = static_cast<unsigned char>(characters[i]);
+      if ((next & 0xc0) != 0x80) return std::nullopt;
+      place = static_cast<size_t>(code & 0x1f) << 6 | (next & 0x3f);
+    }
+    if (place >= bytes_of.size() || bytes_of[place] < 0) return std::nullopt;
+    bytes += static_cast<char>(bytes_of[place]);
+  }
+  return bytes;
+}
+
+}  // namespace zg::models

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zerograd/models/data/token_writer.h"
+#include "zerograd/models/tokenizer/tokenizer.h"
+
+namespace zg::models {
+
+/// The documents of text files, one after another. Each line of a .jsonl or .json file is an object
+/// with a document under `key`, as Megatron's preprocess_data.py reads them; any other file is one
+/// document. FileError with file, line and key.
+class ZG_API TextDocuments {
+ public:
+  TextDocuments(std::vector<std::string> paths, std::string key = "text")
+      : paths_(std::move(paths)), key_(std::move(key)) {}
+
+  bool next(std::string& document);  ///< false: there are no more
+
+ private:
+  bool next_line(std::string& document);
+
+  std::vector<std::string> paths_;
+  std::string key_;
+  size_t path_ = 0;  // index of the file that is being read
+  std::ifstream lines_;
+  int64_t line_ = 0;
+};
+
+struct CorpusCounts {
+  int64_t documents = 0;
+  int64_t empty = 0;  ///< documents without tokens, which are left out as in Megatron
+  int64_t bytes = 0;  ///< size of the text
+  int64_t tokens = 0;
+};
+
+struct CorpusOptions {
+  std::optional<int32_t> end_of_document = {};  ///< appended to each document that has tokens
+  int threads = 0;                              ///< 0: all cores
+  /// Called after every 32 MiB of text or so.
+  std::function<void(const CorpusCounts& so_far)> progress = {};
+};
+
+/// Writes the tokens of each document, in order. The result does not depend on `threads`. The
+/// caller finishes the writer.
+///
+///   auto writer = models::indexed_dataset_writer("corpus", tokenizer.vocabulary());
+///   models::TextDocuments documents({"a.txt", "b.jsonl"});
+///   models::tokenize_corpus(documents, tokenizer, *writer);
+///   writer->finish();
+ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenizer,
+                                    TokenWriter& writer, const CorpusOptions& options = {});
+
+}  // namespace zg::models

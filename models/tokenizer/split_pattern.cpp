@@ -1,0 +1,240 @@
+#include "zerograd/models/tokenizer/split_pattern.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string_view>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/utf8.h"
+
+namespace zg::models {
+
+const char* const gpt2_split_pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+constexpr int deepest = 16;           // nesting depth of groups
+constexpr size_t longest = 4096;      // bytes
+constexpr int largest_repeat = 1000;  // largest n or m in {n,m}
+// PCRE2's own \s has U+180E, which left White_Space in Unicode 6.3.
+constexpr const char* white_space =
+    R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::array<std::string_view, 37> categories = {
+    "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl",
+    "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk",
+    "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Cn", "Co", "Cs"};
+
+std::string literal(char32_t code) {
+  char text[16];
+  std::snprintf(text, sizeof text, "\\x{%x}", static_cast<unsigned>(code));
+  return text;
+}
+
+class Translation {
+ public:
+  Translation(const std::string& pattern, const std::string& where)
+      : pattern_(pattern), where_(where) {}
+
+  std::string whole() {
+    if (pattern_.size() > longest)
+      throw Unsupported(where_ + ": a pattern of " + std::to_string(pattern_.size()) +
+                        " bytes; expected at most " + std::to_string(longest));
+    alternatives(0);
+    if (at_ < pattern_.size()) refuse("')' without its '('");
+    return std::move(out_);
+  }
+
+ private:
+  bool has(std::string_view text) const {
+    return std::string_view(pattern_).substr(at_).starts_with(text);
+  }
+  bool take(std::string_view text) {
+    if (!has(text)) return false;
+    at_ += text.size();
+    return true;
+  }
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Unsupported(
+        where_ + ": " + what + " at byte " + std::to_string(at_) +
+        " of the pattern; models/tokenizer/split_pattern.h lists what this version takes");
+  }
+  char32_t character() {
+    if (at_ == pattern_.size()) refuse("an end too soon");
+    return next_code_point(pattern_, at_, where_);
+  }
+
+  void alternatives(int depth) {
+    while (at_ < pattern_.size() && !has(")")) {
+      if (take("|"))
+        out_ += '|';
+      else
+        quantified(depth);
+    }
+  }
+
+  void quantified(int depth) {
+    const bool one_character = !has("(");
+    if (one_character)
+      atom();
+    else
+      group(depth + 1);
+    quantifier(one_character);
+  }
+
+  void group(int depth) {
+    if (depth > deepest) refuse("groups nested deeper than " + std::to_string(deepest));
+    ++at_;
+    if (take("?:"))
+      out_ += "(?:";
+    else if (take("?i:"))
+      out_ += "(?i:";
+    else if (take("?!"))
+      out_ += "(?!";
+    else if (take("?="))
+      out_ += "(?=";
+    else if (has("?"))
+      refuse("a group of a kind that is not taken");
+    else
+      out_ += "(?:";
+    alternatives(depth);
+    if (!take(")")) refuse("'(' without its ')'");
+    out_ += ')';
+  }
+
+  void atom() {
+    if (take("[")) return character_class();
+    if (take("."))
+      out_ += "[^\\n]";
+    else if (take("\\"))
+      escape(false);
+    else if (has("*") || has("+") || has("?") || has("{") || has("^") || has("$"))
+      refuse("'" + pattern_.substr(at_, 1) + "'");
+    else
+      out_ += literal(character());
+  }
+
+  // Behind a backslash; outside of classes what stands for many becomes a class.
+  void escape(bool in_class) {
+    const auto set = [&](const char* begin, const std::string& members) {
+      out_ += in_class ? members : begin + members + "]";
+    };
+    if (take("s")) return set("[", white_space);
+    if (take("d")) return set("[", "\\p{Nd}");
+    if (take("D")) return set("[", "\\P{Nd}");
+    if (take("S")) {
+      if (in_class) refuse("\\S in a class");
+      return set("[^", white_space);
+    }
+    if (has("p{") || has("P{")) return set("[", category());
+    out_ += literal(escaped());
+  }
+
+  std::string category() {
+    const char kind = pattern_[at_];
+    at_ += 2;
+    const size_t end = pattern_.find('}', at_);
+    const std::string name = pattern_.substr(at_, end == std::string::npos ? end : end - at_);
+    if (end == std::string::npos || std::ranges::find(categories, name) == categories.end())
+      refuse("\\p of what is no general category");
+    at_ = end + 1;
+    return std::string("\\") + kind + "{" + name + "}";
+  }
+
+  char32_t escaped() {
+    if (take("n")) return '\n';
+    if (take("r")) return '\r';
+    if (take("t")) return '\t';
+    const char32_t code = character();
+    const bool alphanumeric = (code >= '0' && code <= '9') || (code >= 'A' && code <= 'Z') ||
+                              (code >= 'a' && code <= 'z');
+    if (alphanumeric || code >= 0x80) refuse("an escape that is not taken, ending");
+    return code;
+  }
+
+  void character_class() {
+    out_ += take("^") ? "[^" : "[";
+    members();
+    out_ += ']';
+  }
+
+  // Classes within are unions with what is around them.
+  void members(int depth = 0) {
+    if (has("]")) refuse("an empty class, or ']' as its first member");
+    while (!take("]")) {
+      if (has("&&") || has("[:") || has("[^"))
+        refuse("'" + pattern_.substr(at_, 2) + "' in a class");
+      if (take("[")) {
+        if (depth == deepest) refuse("classes nested too deep");
+        members(depth + 1);
+      } else {
+        member();
+      }
+    }
+  }
+
+  void member() {
+    char32_t first;
+    if (take("\\")) {
+      if (has("s") || has("S") || has("d") || has("D") || has("p{") || has("P{")) {
+        escape(true);
+        if (has("-") && !has("-]")) refuse("a range from many characters");
+        return;
+      }
+      first = escaped();
+    } else {
+      first = character();
+    }
+    out_ += literal(first);
+    if (!has("-") || has("-]")) return;
+    ++at_;
+    if (has("[")) refuse("a range to a class");
+    const char32_t last = take("\\") ? escaped() : character();
+    if (last < first) refuse("a range that ends before it begins, ending");
+    out_ += '-' + literal(last);
+  }
+
+  void quantifier(bool one_character) {
+    if (at_ == pattern_.size()) return;
+    const size_t begin = at_;
+    if (take("{")) {
+      const int least = count();
+      if (take(",") && !has("}") && count() < least) refuse("a range of counts downwards, ending");
+      if (!take("}")) refuse("a count without its '}'");
+    } else if (!take("?") && !take("*") && !take("+")) {
+      return;
+    }
+    // A group that repeats may take exponential time.
+    if (!one_character && pattern_[begin] != '?') {
+      at_ = begin;
+      refuse("a group that repeats");
+    }
+    if (has("?") || has("+") || has("*") || has("{")) refuse("a quantifier of a quantifier");
+    out_.append(pattern_, begin, at_ - begin);
+  }
+
+  int count() {
+    int number = 0;
+    const size_t begin = at_;
+    for (; at_ < pattern_.size() && pattern_[at_] >= '0' && pattern_[at_] <= '9'; ++at_) {
+      number = 10 * number + (pattern_[at_] - '0');
+      if (number > largest_repeat) refuse("a count beyond " + std::to_string(largest_repeat));
+    }
+    if (at_ == begin) refuse("a count without a number");
+    return number;
+  }
+
+  const std::string& pattern_;
+  const std::string& where_;
+  size_t at_ = 0;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string pcre2_pattern(const std::string& oniguruma, const std::string& where) {
+  return Translation(oniguruma, where).whole();
+}
+
+}  // namespace zg::models

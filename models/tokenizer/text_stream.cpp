@@ -1,0 +1,141 @@
+#include "zerograd/models/tokenizer/text_stream.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <sstream>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/utf8.h"
+
+namespace zg::models {
+namespace {
+
+std::vector<std::string> code_points(const std::string& utf8, const std::string& where) {
+  std::vector<std::string> points;
+  for (size_t position = 0; position < utf8.size();) {
+    const size_t begin = position;
+    next_code_point(utf8, position, where);
+    points.push_back(utf8.substr(begin, position - begin));
+  }
+  return points;
+}
+
+/// On one line: control characters are escaped.
+std::string shown(const std::string& character) {
+  if (character == "\n") return "\\n";
+  if (character == "\r") return "\\r";
+  if (character == "\t") return "\\t";
+  const auto code = static_cast<unsigned char>(character.front());
+  return code < 0x20 || code == 0x7f ? text("\\x%02x", code) : character;
+}
+
+std::string shown(const std::vector<std::string>& characters) {
+  constexpr size_t most = 100;
+  std::string line;
+  for (size_t i = 0; i < std::min(most, characters.size()); ++i) line += shown(characters[i]);
+  return line + (characters.size() > most ? " ..." : "");
+}
+
+class Characters final : public TextStream {
+ public:
+  Characters(const std::string& characters, const std::string& where)
+      : where_(where), characters_(code_points(characters, where)) {
+    for (size_t id = 0; id < characters_.size(); ++id)
+      ids_.emplace(characters_[id], static_cast<int32_t>(id));
+  }
+
+  std::vector<int32_t> encode(const std::string& prompt) const override {
+    std::vector<int32_t> ids;
+    for (const std::string& character : code_points(prompt, where_)) {
+      const auto found = ids_.find(character);
+      if (found == ids_.end())
+        throw ConfigError(where_ + ": the model does not know '" + shown(character) +
+                          "'; expected only its " + std::to_string(characters_.size()) +
+                          " characters: " + shown(characters_));
+      ids.push_back(found->second);
+    }
+    return ids;
+  }
+
+  std::string decode(int32_t token) override {
+    // A model may have more tokens than the data had characters.
+    const auto id = static_cast<size_t>(token);
+    return id < characters_.size() ? characters_[id] : "\uFFFD";
+  }
+
+ private:
+  std::string where_;
+  std::vector<std::string> characters_;
+  std::map<std::string, int32_t> ids_;
+};
+
+class Numbers final : public TextStream {
+ public:
+  explicit Numbers(std::string where) : where_(std::move(where)) {}
+
+  std::vector<int32_t> encode(const std::string& prompt) const override {
+    std::vector<int32_t> ids;
+    std::istringstream words(prompt);
+    for (std::string word; words >> word;) {
+      int32_t id = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+      if (error != std::errc() || end != word.data() + word.size() || id < 0)
+        throw ConfigError(where_ +
+                          ": the model has neither characters nor a tokenizer; expected tokens as "
+                          "in \"1 2 3\", got '" +
+                          printable(word) + "'");
+      ids.push_back(id);
+    }
+    return ids;
+  }
+
+  std::string decode(int32_t token) override { return std::to_string(token) + " "; }
+
+ private:
+  std::string where_;
+};
+
+class Tokenized final : public TextStream {
+ public:
+  explicit Tokenized(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
+
+  std::vector<int32_t> encode(const std::string& prompt) const override {
+    return tokenizer_.encode(prompt);
+  }
+
+  std::string decode(int32_t token) override {
+    // A model may have more tokens than its tokenizer.
+    pending_ +=
+        token < tokenizer_.vocabulary() ? tokenizer_.decode(std::span(&token, 1)) : utf8(0xfffd);
+    const size_t complete = pending_.size() - unfinished_utf8(pending_);
+    const std::string text = readable_utf8(std::string_view(pending_).substr(0, complete));
+    pending_.erase(0, complete);
+    return text;
+  }
+
+  std::string rest() override {
+    const std::string text = readable_utf8(pending_);
+    pending_.clear();
+    return text;
+  }
+
+ private:
+  Tokenizer tokenizer_;
+  std::string pending_;  // the first bytes of a character
+};
+
+}  // namespace
+
+std::unique_ptr<TextStream> text_stream(Tokenizer tokenizer) {
+  return std::make_unique<Tokenized>(std::move(tokenizer));
+}
+
+std::unique_ptr<TextStream> character_stream(const std::string& characters,
+                                             const std::string& where) {
+  if (characters.empty()) return std::make_unique<Numbers>(where);
+  return std::make_unique<Characters>(characters, where);
+}
+
+}  // namespace zg::models

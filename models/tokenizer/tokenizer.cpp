@@ -1,0 +1,178 @@
+#include "zerograd/models/tokenizer/tokenizer.h"
+
+#include <deque>
+#include <unordered_map>
+
+#include "zerograd/models/tokenizer/added_tokens.h"
+#include "zerograd/models/tokenizer/bpe_merges.h"
+#include "zerograd/models/tokenizer/byte_alphabet.h"
+#include "zerograd/models/tokenizer/split_pattern.h"
+#include "zerograd/models/tokenizer/splitter.h"
+#include "zerograd/models/tokenizer/word_cache.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::models {
+
+struct TokenizerState {
+  TokenizerParts parts;
+  std::vector<std::string> bytes;  // by id
+  std::array<int32_t, 256> id_of_byte;
+  std::unordered_map<std::string_view, int32_t> id_of;  // by bytes, for ignore_merges
+  MergeTable merges;
+  std::vector<Splitter> splitters;  // each cuts what the one before left
+  AddedTokens first, second;
+
+  TokenizerState(TokenizerParts given, const std::string& where);
+
+ private:
+  void check(const std::string& where) const;
+  void find_bytes(const std::string& where);
+};
+
+TokenizerState::TokenizerState(TokenizerParts given, const std::string& where)
+    : parts(std::move(given)), merges(parts.merges) {
+  check(where);
+  find_bytes(where);
+  if (!parts.split.empty()) splitters.emplace_back(parts.split, where + ": pre_tokenizer");
+  if (parts.gpt2_split) splitters.emplace_back(gpt2_split_pattern, where + ": pre_tokenizer");
+  first = AddedTokens(parts.added, false);
+  second = AddedTokens(parts.added, true);
+}
+
+void TokenizerState::check(const std::string& where) const {
+  const auto known = [&](int32_t id) {
+    return id >= 0 && static_cast<size_t>(id) < parts.tokens.size();
+  };
+  for (const Merge& merge : parts.merges)
+    if (!known(merge.left) || !known(merge.right) || !known(merge.result))
+      throw FileError(where + ": a merge of tokens " + std::to_string(merge.left) + " and " +
+                      std::to_string(merge.right) + " to " + std::to_string(merge.result) +
+                      "; expected ids below " + std::to_string(parts.tokens.size()));
+  for (const AddedToken& token : parts.added) {
+    if (token.content.empty()) throw FileError(where + ": added_tokens: one is empty");
+    if (!known(token.id) || parts.tokens[static_cast<size_t>(token.id)] != token.content)
+      throw FileError(where + ": added_tokens: '" + token.content + "' is not the token " +
+                      std::to_string(token.id) + " of the vocabulary");
+  }
+}
+
+void TokenizerState::find_bytes(const std::string& where) {
+  // An added token is written as it is read, unless words have it too: those are bytes.
+  std::vector<bool> literal(parts.tokens.size());
+  for (const AddedToken& token : parts.added) literal[static_cast<size_t>(token.id)] = true;
+  for (const Merge& merge : parts.merges) literal[static_cast<size_t>(merge.result)] = false;
+  id_of_byte.fill(-1);
+  bytes.reserve(parts.tokens.size());
+  for (size_t id = 0; id < parts.tokens.size(); ++id) {
+    const auto decoded = from_alphabet(parts.tokens[id]);
+    const bool is_byte = decoded && decoded->size() == 1;
+    bytes.push_back(decoded && (is_byte || !literal[id]) ? *decoded : parts.tokens[id]);
+    if (is_byte)
+      id_of_byte[static_cast<unsigned char>(decoded->front())] = static_cast<int32_t>(id);
+    if (decoded && parts.ignore_merges && !literal[id])
+      id_of.emplace(bytes.back(), static_cast<int32_t>(id));
+  }
+  for (size_t byte = 0; byte < id_of_byte.size(); ++byte)
+    if (id_of_byte[byte] < 0)
+      throw Unsupported(where + ": the vocabulary has no token '" + byte_alphabet()[byte] +
+                        "' for the byte " + std::to_string(byte) +
+                        "; this version reads byte-level BPE, which has all 256");
+}
+
+namespace {
+
+/// One encode().
+class Encoder {
+ public:
+  Encoder(const TokenizerState& state, std::vector<int32_t>& ids) : state_(state), ids_(ids) {}
+
+  void text(std::string_view text) {
+    between(state_.first, text, [&](std::string_view stretch) {
+      between(state_.second, stretch, [&](std::string_view plain) { pieces(plain, 0); });
+    });
+  }
+
+ private:
+  template <class Plain>
+  void between(const AddedTokens& tokens, std::string_view text, const Plain& plain) {
+    for (size_t begin = 0; begin < text.size();) {
+      size_t end = begin;
+      const AddedToken* token = tokens.find(text, end);
+      if (begin < end) plain(text.substr(begin, end - begin));
+      if (token) ids_.push_back(token->id);
+      begin = end + (token ? token->content.size() : 0);
+    }
+  }
+
+  void pieces(std::string_view text, size_t stage) {
+    if (state_.parts.add_prefix_space && is_byte_level(stage) && text.front() != ' ')
+      text = prefixed_.emplace_back(" " + std::string(text));
+    if (stage == state_.splitters.size()) return word(text);
+    const bool last = stage + 1 == state_.splitters.size() &&
+                      !(state_.parts.add_prefix_space && is_byte_level(stage + 1));
+    Splitter::Walk walk(state_.splitters[stage], text);
+    for (std::string_view piece; walk.next(piece);) last ? word(piece) : pieces(piece, stage + 1);
+  }
+
+  // Where ByteLevel begins: behind a Split of its own.
+  bool is_byte_level(size_t stage) const { return stage == (state_.parts.split.empty() ? 0u : 1u); }
+
+  void word(std::string_view bytes) {
+    if (bytes.size() == 1)
+      return ids_.push_back(state_.id_of_byte[static_cast<unsigned char>(bytes.front())]);
+    const WordCache::Key key = WordCache::key_of(bytes);
+    if (const auto known = cache_.find(key); !known.empty())
+      return void(ids_.insert(ids_.end(), known.begin(), known.end()));
+    tokens_.clear();
+    const auto whole = state_.id_of.find(bytes);
+    if (whole != state_.id_of.end()) {
+      tokens_.push_back(whole->second);
+    } else {
+      for (const char byte : bytes)
+        tokens_.push_back(state_.id_of_byte[static_cast<unsigned char>(byte)]);
+      state_.merges.apply(tokens_, scratch_);
+    }
+    cache_.add(key, tokens_);
+    ids_.insert(ids_.end(), tokens_.begin(), tokens_.end());
+  }
+
+  const TokenizerState& state_;
+  std::vector<int32_t>& ids_;
+  WordCache cache_;
+  MergeScratch scratch_;
+  std::vector<int32_t> tokens_;
+  std::deque<std::string> prefixed_;  // owns the strings that cache_ refers to
+};
+
+}  // namespace
+
+Tokenizer::Tokenizer(TokenizerParts parts, const std::string& where)
+    : state_(std::make_shared<const TokenizerState>(std::move(parts), where)) {}
+
+int64_t Tokenizer::vocabulary() const { return static_cast<int64_t>(state_->bytes.size()); }
+const TokenizerParts& Tokenizer::parts() const { return state_->parts; }
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  Encoder(*state_, ids).text(text);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocabulary())
+      throw ConfigError("decode: expected ids below " + std::to_string(vocabulary()) + ", got " +
+                        std::to_string(id));
+    text += state_->bytes[static_cast<size_t>(id)];
+  }
+  return text;
+}
+
+std::optional<int32_t> Tokenizer::id_of_added(std::string_view content) const {
+  for (const AddedToken& token : state_->parts.added)
+    if (token.content == content) return token.id;
+  return std::nullopt;
+}
+
+}  // namespace zg::models

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zerograd/runtime/api.h"
+
+namespace zg::models {
+
+/// A token that encode() searches in the text before it splits and merges: "<|endoftext|>".
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool special = true;      ///< is not text; Hugging Face's decode() may omit it
+  bool normalized = false;  ///< searched after those that are not normalized
+};
+
+/// Merges two adjacent tokens into one.
+struct Merge {
+  int32_t left = 0, right = 0, result = 0;
+};
+
+/// The contents of a byte-level BPE tokenizer in Hugging Face's files.
+struct TokenizerParts {
+  std::vector<std::string> tokens;  ///< by id, in the characters of byte_alphabet.h
+  std::vector<Merge> merges;        ///< by rank
+  std::vector<AddedToken> added;    ///< their contents are in `tokens` verbatim
+  std::string split;                ///< a regular expression for Oniguruma; empty: none
+  bool gpt2_split = true;           ///< GPT-2's pattern then splits the results
+  bool add_prefix_space = false;    ///< for each piece that does not begin with a space
+  bool ignore_merges = false;       ///< for words that are one token
+};
+
+/// Byte-level BPE of GPT-2 and BLOOM (Radford 2019): text to ids and back, with the ids of Hugging
+/// Face's tokenizers. Any byte sequence can be encoded and is restored by decode(). Copies share
+/// immutable data, so several threads may use one tokenizer.
+class ZG_API Tokenizer {
+ public:
+  /// FileError or Unsupported, beginning with `where`: ids out of range, a byte without a token, an
+  /// empty added token, a split that models/tokenizer/split_pattern.h does not support.
+  Tokenizer(TokenizerParts parts, const std::string& where);
+
+  int64_t vocabulary() const;
+  const TokenizerParts& parts() const;
+
+  std::vector<int32_t> encode(std::string_view text) const;
+  /// The bytes. They may be invalid UTF-8, because a token may hold only some bytes of a character.
+  /// ConfigError for ids out of range.
+  std::string decode(std::span<const int32_t> ids) const;
+  /// The id of an added token such as "<|endoftext|>"; absent: there is no such token.
+  std::optional<int32_t> id_of_added(std::string_view content) const;
+
+ private:
+  std::shared_ptr<const struct TokenizerState> state_;
+};
+
+struct TokenizerTraining {
+  int64_t vocabulary = 32000;  ///< at most: the text may have fewer adjacent pairs
+  std::vector<std::string> added = {"<|endoftext|>"};  ///< special; they have the first ids
+  std::string split;                                   ///< as in TokenizerParts
+  bool gpt2_split = true;
+  int64_t least_count = 2;  ///< a pair is merged only if it occurs this often
+};
+/// Merges the most frequent adjacent pair, of equals the one of lower ids, until the vocabulary is
+/// full. The result is the vocabulary of Hugging Face's BpeTrainer with all bytes as its alphabet.
+/// ConfigError when the vocabulary is too small for the added tokens and 256 bytes.
+ZG_API Tokenizer train_tokenizer(std::string_view text, const TokenizerTraining& training);
+
+/// Version of the Unicode tables used for \p{L}, \p{N}, ...: "14.0.0 (PCRE2 10.42 2022-12-11)".
+ZG_API std::string unicode_tables();
+
+}  // namespace zg::models

@@ -1,0 +1,144 @@
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+
+#include <nlohmann/json.hpp>
+
+#include "zerograd/models/json_text.h"
+#include "zerograd/models/tokenizer/byte_alphabet.h"
+#include "zerograd/models/tokenizer/vocabulary_map.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+
+namespace zg::models {
+namespace {
+
+constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
+constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
+                     *merges_name = "merges.txt", *added_name = "added_tokens.json";
+
+// The lines but "#version: 0.2" and empty ones.
+std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& vocabulary,
+                               const std::string& path) {
+  std::vector<Merge> merges;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line(text.data() + begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    begin = end + 1;
+    ++number;
+    if (line.empty() || line.starts_with("#version")) continue;
+    const std::string where = path + ": line " + std::to_string(number);
+    const size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
+      throw FileError(where + ": expected two tokens with a space between");
+    merges.push_back(vocabulary.merge(line.substr(0, space), line.substr(space + 1), where));
+  }
+  return merges;
+}
+
+std::vector<AddedToken> tokens_that_no_merge_makes(const TokenizerParts& parts) {
+  std::vector<bool> made(parts.tokens.size());
+  for (const Merge& merge : parts.merges) made[static_cast<size_t>(merge.result)] = true;
+  std::vector<AddedToken> added;
+  for (size_t id = 0; id < parts.tokens.size(); ++id) {
+    const auto bytes = from_alphabet(parts.tokens[id]);
+    if (!made[id] && !(bytes && bytes->size() == 1))
+      added.push_back({.content = parts.tokens[id], .id = static_cast<int32_t>(id)});
+  }
+  return added;
+}
+
+}  // namespace
+
+Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory) {
+  const std::string path = directory + "/" + vocabulary_name;
+  VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
+  if (!files.added.empty()) {
+    const std::string added = directory + "/" + added_name;
+    vocabulary.add(parse_json_object(files.added, added), added);
+  }
+  TokenizerParts parts;
+  parts.merges = read_merges(files.merges, vocabulary, directory + "/" + merges_name);
+  parts.tokens = vocabulary.tokens();
+  parts.added = tokens_that_no_merge_makes(parts);
+  return Tokenizer(std::move(parts), path);
+}
+
+GPT2Files gpt2_files(const Tokenizer& tokenizer) {
+  const TokenizerParts& parts = tokenizer.parts();
+  GPT2Files files{.vocabulary = "{", .merges = "#version: 0.2\n"};
+  for (size_t id = 0; id < parts.tokens.size(); ++id)
+    files.vocabulary +=
+        (id ? "," : "") + nlohmann::json(parts.tokens[id]).dump() + ":" + std::to_string(id);
+  files.vocabulary += "}";
+  for (const Merge& merge : parts.merges)
+    files.merges += parts.tokens[static_cast<size_t>(merge.left)] + " " +
+                    parts.tokens[static_cast<size_t>(merge.right)] + "\n";
+  return files;
+}
+
+bool has_tokenizer(const std::string& folder) {
+  return path_exists(folder + "/" + tokenizer_name) ||
+         (path_exists(folder + "/" + vocabulary_name) && path_exists(folder + "/" + merges_name));
+}
+
+Tokenizer load_tokenizer(const std::string& path) {
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, most_bytes), path);
+  const std::string whole = path + "/" + tokenizer_name;
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
+  if (!path_exists(path + "/" + vocabulary_name))
+    throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
+                    "a folder as Hugging Face's libraries write one");
+  const std::string added = path + "/" + added_name;
+  return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
+                              .merges = read_text(path + "/" + merges_name, most_bytes),
+                              .added = path_exists(added) ? read_text(added, most_bytes) : ""},
+                             path);
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
+  make_directories(directory);
+  FileSet files(directory);
+  add_tokenizer(tokenizer, files, "");
+  files.finish();
+}
+
+void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder) {
+  const std::string begin = folder.empty() ? "" : folder + "/";
+  const GPT2Files two = gpt2_files(tokenizer);
+  write_text(files.add(begin + vocabulary_name), two.vocabulary);
+  write_text(files.add(begin + merges_name), two.merges);
+  write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer));
+}
+
+std::vector<std::string> tokenizer_file_names() {
+  return {vocabulary_name, merges_name, tokenizer_name};
+}
+
+std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
+                                     int64_t positions) {
+  // Token types, which transformers 4 adds otherwise, are embeddings to its GPT-2.
+  nlohmann::json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                            {"model_input_names", {"input_ids", "attention_mask"}},
+                            {"model_max_length", positions},
+                            {"clean_up_tokenization_spaces", false}};
+  const auto name = [&](const char* key, std::optional<int32_t> id) {
+    if (id && *id < tokenizer.vocabulary())
+      written[key] = tokenizer.parts().tokens[static_cast<size_t>(*id)];
+  };
+  name("bos_token", tokens.bos);
+  name("eos_token", tokens.eos.empty() ? std::nullopt : std::optional(tokens.eos.front()));
+  name("pad_token", tokens.pad);
+  return written.dump(2) + "\n";
+}
+
+SpecialTokens special_tokens_of(const Tokenizer& tokenizer) {
+  const auto id = [&](const char* content) { return tokenizer.id_of_added(content); };
+  const std::optional<int32_t> end_of_text = id("<|endoftext|>"), end = id("</s>");
+  SpecialTokens tokens = {.bos = id("<s>"), .pad = id("<pad>"), .eos = {}};
+  if (!tokens.bos) tokens.bos = end_of_text;
+  if (end || end_of_text) tokens.eos = {end ? *end : *end_of_text};
+  return tokens;
+}
+
+}  // namespace zg::models

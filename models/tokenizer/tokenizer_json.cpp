@@ -1,0 +1,244 @@
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "zerograd/models/json_text.h"
+#include "zerograd/models/tokenizer/split_pattern.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/models/tokenizer/vocabulary_map.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::models {
+namespace {
+
+using nlohmann::json;
+
+/// A value of the file and how it is called there: "tokenizer.json: model.vocab".
+struct Place {
+  const json& value;
+  std::string name;
+
+  [[noreturn]] void fail(const char* expected) const {
+    throw FileError(name + ": expected " + expected + ", got " + brief(value));
+  }
+  [[noreturn]] void refuse(const std::string& expected) const {
+    throw Unsupported(name + " is " + brief(value) + "; expected " + expected +
+                      ", which is what this version computes");
+  }
+  /// Null where the key is absent.
+  Place at(const std::string& key) const {
+    static const json absent;
+    if (!value.is_object()) fail("an object");
+    const auto found = value.find(key);
+    const bool is_root = name.ends_with(": ");
+    return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key};
+  }
+  std::vector<Place> members() const {
+    if (!value.is_array()) fail("an array");
+    std::vector<Place> places;
+    for (size_t i = 0; i < value.size(); ++i)
+      places.push_back({value[i], name + "[" + std::to_string(i) + "]"});
+    return places;
+  }
+  const std::string& text() const {
+    if (!value.is_string()) fail("a string");
+    return value.get_ref<const std::string&>();
+  }
+  bool flag() const {
+    if (!value.is_boolean()) fail("true or false");
+    return value.get<bool>();
+  }
+  bool flag(bool absent) const { return value.is_null() ? absent : flag(); }
+  int32_t id() const {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<int32_t>::max())
+      fail("an id");
+    return value.get<int32_t>();
+  }
+  void require_null() const {
+    if (!value.is_null()) refuse("null");
+  }
+  void require_false() const {
+    if (flag(false)) refuse("false");
+  }
+  void require_empty() const {
+    if (!value.is_null() && !text().empty()) refuse("null");
+  }
+  bool has_type(const char* type) const { return at("type").text() == type; }
+  void require_type(const char* type) const {
+    if (!has_type(type)) at("type").refuse("\"" + std::string(type) + "\"");
+  }
+};
+
+void read_byte_level(const Place& place, TokenizerParts& parts) {
+  place.require_type("ByteLevel");
+  parts.add_prefix_space = place.at("add_prefix_space").flag();
+  parts.gpt2_split = place.at("use_regex").flag(true);
+}
+
+void read_split(const Place& place, TokenizerParts& parts) {
+  if (place.at("behavior").text() != "Isolated") place.at("behavior").refuse("\"Isolated\"");
+  place.at("invert").require_false();
+  const Place pattern = place.at("pattern");
+  if (!pattern.at("String").value.is_null()) pattern.refuse("a pattern with Regex");
+  parts.split = pattern.at("Regex").text();
+  if (parts.split.empty()) pattern.at("Regex").fail("a regular expression");
+}
+
+void read_pre_tokenizer(const Place& place, TokenizerParts& parts) {
+  if (place.value.is_null()) place.refuse("ByteLevel");
+  if (!place.has_type("Sequence")) return read_byte_level(place, parts);
+  const std::vector<Place> members = place.at("pretokenizers").members();
+  if (members.empty() || members.size() > 2) place.refuse("a Sequence of Split and ByteLevel");
+  if (members.size() == 2) {
+    members[0].require_type("Split");
+    read_split(members[0], parts);
+  }
+  read_byte_level(members.back(), parts);
+}
+
+// A processor that adds no ids to those of the text.
+void read_post_processor(const Place& place) {
+  if (place.value.is_null()) return;
+  if (place.has_type("Sequence")) {
+    for (const Place& member : place.at("processors").members()) read_post_processor(member);
+  } else if (place.has_type("TemplateProcessing")) {
+    for (const Place& piece : place.at("single").members())
+      if (!piece.at("SpecialToken").value.is_null()) piece.refuse("no special token");
+  } else {
+    place.require_type("ByteLevel");
+  }
+}
+
+// Null leaves it open how tokens become text; ours become their bytes.
+void read_decoder(const Place& place) {
+  if (place.value.is_null()) return;
+  if (!place.has_type("Sequence")) return place.require_type("ByteLevel");
+  for (const Place& member : place.at("decoders").members())
+    if (!member.has_type("Fuse")) member.require_type("ByteLevel");
+}
+
+// No normalizer, or a sequence of none.
+void read_normalizer(const Place& place) {
+  if (place.value.is_null()) return;
+  if (!place.value.is_object() || !place.has_type("Sequence")) place.require_null();
+  for (const Place& member : place.at("normalizers").members()) read_normalizer(member);
+}
+
+// "a b" in older files, ["a", "b"] in newer ones.
+Merge read_merge(const Place& place, const VocabularyMap& vocabulary) {
+  if (place.value.is_array()) {
+    const std::vector<Place> pair = place.members();
+    if (pair.size() != 2) place.fail("two tokens");
+    return vocabulary.merge(pair[0].text(), pair[1].text(), place.name);
+  }
+  const std::string& pair = place.text();
+  const size_t space = pair.find(' ');
+  if (space == std::string::npos || pair.find(' ', space + 1) != std::string::npos)
+    place.fail("two tokens with a space between");
+  const std::string_view both = pair;
+  return vocabulary.merge(both.substr(0, space), both.substr(space + 1), place.name);
+}
+
+void read_added_token(const Place& place, TokenizerParts& parts) {
+  for (const char* key : {"single_word", "lstrip", "rstrip"}) place.at(key).require_false();
+  const bool special = place.at("special").flag(false);
+  if (place.at("content").text().empty()) place.at("content").fail("a text");
+  parts.added.push_back({.content = place.at("content").text(),
+                         .id = place.at("id").id(),
+                         .special = special,
+                         .normalized = place.at("normalized").flag(!special)});
+}
+
+// Older files have no type; those of the other models have no merges.
+void require_bpe(const Place& place) {
+  if (!place.at("type").value.is_null()) return place.require_type("BPE");
+  if (place.at("merges").value.is_null()) place.refuse("BPE, with merges");
+}
+
+void read_model(const Place& place, TokenizerParts& parts) {
+  if (place.at("dropout").value != 0.0) place.at("dropout").require_null();
+  place.at("continuing_subword_prefix").require_empty();
+  place.at("end_of_word_suffix").require_empty();
+  // byte_fallback, unk_token and fuse_unk are for bytes without a token, and there is none.
+  parts.ignore_merges = place.at("ignore_merges").flag(false);
+  const Place tokens = place.at("vocab");
+  VocabularyMap vocabulary(tokens.value, tokens.name);
+  for (const Place& merge : place.at("merges").members())
+    parts.merges.push_back(read_merge(merge, vocabulary));
+  for (const AddedToken& token : parts.added) vocabulary.add(token.content, token.id);
+  parts.tokens = vocabulary.tokens();
+}
+
+json byte_level(bool add_prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+json pre_tokenizer(const TokenizerParts& parts) {
+  const json last = byte_level(parts.add_prefix_space, parts.gpt2_split);
+  if (parts.split.empty()) return last;
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", parts.split}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, last})}};
+}
+
+}  // namespace
+
+Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
+  const json root = parse_json_object(text, path);
+  const Place file{root, path + ": "};
+  require_bpe(file.at("model"));  // before what follows from it
+  // truncation and padding are those of the last batch that somebody encoded: transformers sets
+  // both anew with each call.
+  read_normalizer(file.at("normalizer"));
+  read_post_processor(file.at("post_processor"));
+  read_decoder(file.at("decoder"));
+  TokenizerParts parts;
+  read_pre_tokenizer(file.at("pre_tokenizer"), parts);
+  if (const Place added = file.at("added_tokens"); !added.value.is_null())
+    for (const Place& token : added.members()) read_added_token(token, parts);
+  read_model(file.at("model"), parts);
+  return Tokenizer(std::move(parts), path);
+}
+
+std::string tokenizer_json(const Tokenizer& tokenizer) {
+  using nlohmann::ordered_json;
+  const TokenizerParts& parts = tokenizer.parts();
+  ordered_json added = ordered_json::array();
+  for (const AddedToken& token : parts.added)
+    added.push_back({{"id", token.id},
+                     {"content", token.content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", token.normalized},
+                     {"special", token.special}});
+  // In the order of ids, which ordered_json would look through for each.
+  std::string vocabulary, merges;
+  for (size_t id = 0; id < parts.tokens.size(); ++id)
+    vocabulary += (id ? "," : "") + json(parts.tokens[id]).dump() + ":" + std::to_string(id);
+  for (const Merge& merge : parts.merges)
+    merges +=
+        (merges.empty() ? "" : ",") + json(parts.tokens[static_cast<size_t>(merge.left)] + " " +
+                                           parts.tokens[static_cast<size_t>(merge.right)])
+                                          .dump();
+  const ordered_json head = {{"version", "1.0"},
+                             {"truncation", nullptr},
+                             {"padding", nullptr},
+                             {"added_tokens", added},
+                             {"normalizer", nullptr},
+                             {"pre_tokenizer", pre_tokenizer(parts)},
+                             {"post_processor", byte_level(true, true)},
+                             {"decoder", byte_level(true, true)}};
+  std::string text = head.dump();
+  text.pop_back();
+  return text + R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,)" +
+         R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,)" +
+         R"("byte_fallback":false,"ignore_merges":)" + (parts.ignore_merges ? "true" : "false") +
+         R"(,"vocab":{)" + vocabulary + R"(},"merges":[)" + merges + "]}}\n";
+}
+
+}  // namespace zg::models

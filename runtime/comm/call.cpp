@@ -1,0 +1,146 @@
+#include "zerograd/runtime/comm/call.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <stdexcept>
+#include <typeinfo>
+
+#include "zerograd/runtime/error.h"
+
+namespace zg::cpu {
+
+Members all_ranks(int size) {
+  Members all{.ranks = std::vector<int>(static_cast<size_t>(size))};
+  std::iota(all.ranks.begin(), all.ranks.end(), 0);
+  return all;
+}
+
+std::string listed(const std::vector<int>& ranks) {
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + list;
+}
+
+std::string Call::text() const {
+  return std::string(name_of(op)) + " of '" + name + "' (" + name_of(dtype) + ", " +
+         std::to_string(count) + " elements" +
+         (op == Collective::broadcast ? ", from rank " + std::to_string(root) : "") + ")";
+}
+
+bool Call::agrees(const Call& other) const {
+  return op == other.op && dtype == other.dtype && count == other.count && name == other.name &&
+         root == other.root;
+}
+
+std::string named(const Call& call, int64_t sequence, const std::string& group) {
+  return "collective #" + std::to_string(sequence) + ", " + call.text() +
+         (group.empty() ? "" : " in group '" + group + "'");
+}
+
+std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step) {
+  return named(call, sequence, group) + ", in step " + std::to_string(step);
+}
+
+std::string disagreement(int64_t sequence, const Members& members, int64_t step,
+                         const std::vector<Call>& calls) {
+  const int size = static_cast<int>(calls.size());
+  const auto call = [&](int rank) -> const Call& { return calls[static_cast<size_t>(rank)]; };
+  const auto says = [&](int rank) {
+    return "rank " + std::to_string(members[rank]) + " calls " + call(rank).text();
+  };
+  const auto differs_from = [&](int rank) {
+    return static_cast<int>(std::count_if(
+        calls.begin(), calls.end(), [&](const Call& other) { return !other.agrees(call(rank)); }));
+  };
+  std::string who;
+  for (int rank = 0; rank < size && size > 2 && who.empty(); ++rank)
+    if (const int next = (rank + 1) % size;
+        differs_from(rank) == size - 1 && differs_from(next) == 1)
+      who = says(rank) + ", each of the others calls " + call(next).text();
+  for (int rank = 1; rank < size && who.empty(); ++rank)
+    if (!call(rank).agrees(call(0))) who = says(0) + ", " + says(rank);
+  return "ranks disagree at collective #" + std::to_string(sequence) +
+         (members.group.empty() ? "" : " of group '" + members.group + "'") + " in step " +
+         std::to_string(step) + ": " + who + "; every rank must make the same calls";
+}
+
+std::string early_return(int rank, int64_t step, const std::string& place) {
+  return "rank " + std::to_string(rank) + " returned early, in step " + std::to_string(step) +
+         "; the others are at " + place + "; every rank must make the same calls";
+}
+
+std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
+                    const std::string& place) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g", timeout_s);
+  return listed(ranks) + " did not " + verb + " within " + seconds + " s: " + place +
+         "; look at what that rank is doing, or raise --comm-timeout";
+}
+
+std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place) {
+  return listed(ranks) + " did not " + verb + " before the launcher ended the run: " + place +
+         "; nothing was saved since";
+}
+
+std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause) {
+  return "rank " + std::to_string(rank) + " failed in step " + std::to_string(step) +
+         (last.empty() ? ", before any collective" : ", after " + last) + ": " +
+         cause.substr(0, cause.find('\n'));
+}
+
+std::string describe(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& typed) {
+    return std::string(typed.type()) + ": " + typed.what();
+  } catch (const std::exception& other) {
+    return other.what();
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+namespace {
+
+/// An exception of the same type, if that is one of these, with another message; else null.
+template <class... Types>
+std::exception_ptr same_of(const std::exception& error, const std::string& message) {
+  std::exception_ptr same;
+  const auto is = [&]<class T>(T*) {
+    if (typeid(error) == typeid(T)) same = std::make_exception_ptr(T(message));
+  };
+  (is(static_cast<Types*>(nullptr)), ...);
+  return same;
+}
+
+}  // namespace
+
+std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks) {
+  if (ranks == 1 || is_comm_error(error)) return error;
+  const std::string who = "rank " + std::to_string(rank) + "/" + std::to_string(ranks) + ": ";
+  std::exception_ptr named;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& typed) {
+    named = typed.with_message(who + typed.what());
+  } catch (const std::exception& other) {
+    named = same_of<std::runtime_error, std::range_error, std::overflow_error, std::underflow_error,
+                    std::logic_error, std::invalid_argument, std::domain_error, std::length_error,
+                    std::out_of_range>(other, who + other.what());
+  } catch (...) {
+  }
+  return named ? named : error;
+}
+
+bool is_comm_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace zg::cpu

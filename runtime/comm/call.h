@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/trace.h"
+
+namespace zg::cpu {
+
+/// A rank's arrival at a collective. All fields but `input` must be equal on all ranks.
+struct Call {
+  Collective op{};
+  DType dtype{};
+  int64_t count = 0;
+  std::string name = {};
+  int root = -1;             // broadcast only: the root's rank among all ranks
+  Tensor input = {};         // the tensor that peers read
+  std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024 elements)"
+  bool agrees(const Call& other) const;
+};
+
+/// A collective as a rank queued it.
+struct Job {
+  Call call;
+  Tensor output;
+  Chunk chunk;
+  Communicator::Combine combine = nullptr;
+  bool fresh = false;
+  bool by_library = false;  ///< a reduce_scatter whose order is the library's
+  Tensor window;      ///< reduce_scatter on accelerators only: memory that receives peers' slices
+  int root = -1;      ///< broadcast only: the root's rank in the group
+  int64_t bytes = 0;  ///< bytes that peers send to this rank
+  int64_t queued_ns = 0;              ///< by the trace's clock
+  std::shared_ptr<Trace> trace = {};  ///< where its span goes; null: nowhere
+  bool finished = false;
+};
+
+/// The ranks that meet, as errors name them.
+struct Members {
+  std::vector<int> ranks;  ///< by their number in the group; their numbers among all ranks
+  std::string group = {};  ///< empty: all ranks
+  int size() const { return static_cast<int>(ranks.size()); }
+  int operator[](int member) const { return ranks[static_cast<size_t>(member)]; }
+};
+Members all_ranks(int size);
+
+// Error messages that every transport uses when ranks do not meet. The wording is the same for all,
+// so that one search finds it.
+
+/// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)", and " in group 'stages 0, 1'"
+/// where it is not all ranks that meet.
+std::string named(const Call& call, int64_t sequence, const std::string& group = {});
+/// The same with ", in step 5".
+std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step);
+/// `calls`: of every member; not all agree. A member that differs while all others agree is named.
+std::string disagreement(int64_t sequence, const Members& members, int64_t step,
+                         const std::vector<Call>& calls);
+/// `place`: where() of those who wait.
+std::string early_return(int rank, int64_t step, const std::string& place);
+std::string listed(const std::vector<int>& ranks);  ///< "rank 1", "ranks 1, 2"
+/// `verb`: "arrive" or "finish".
+std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
+                    const std::string& place);
+/// The same when the launcher is about to kill those who wait.
+std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place);
+/// `last`: named() of its last collective; empty: it had none. Only the first line of `cause` is
+/// used.
+std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
+
+std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."
+/// The same error, whose message begins with "rank 2/4: " where there are several ranks. Unchanged:
+/// a CommError, which says who failed and where, and a type of exception that is neither this
+/// library's nor one of the standard library's that consist of a message.
+std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks);
+bool is_comm_error(const std::exception_ptr& error);
+
+}  // namespace zg::cpu

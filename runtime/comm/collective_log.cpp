@@ -1,0 +1,120 @@
+#include "zerograd/runtime/comm/collective_log.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace zg::cpu {
+namespace {
+
+constexpr int64_t shown = 64;  // lines printed after a failure
+constexpr int64_t ahead = 16;  // at most this many lines wait behind the running one
+// entries; a rank may queue many, and must not overwrite the running one
+constexpr int64_t kept = 512;
+
+// mpirun reads 4096 bytes at a time and mixes those of several ranks. So text is written in chunks
+// that end with a line, each after the one before was read: this keeps lines whole.
+void write_whole_lines(std::string_view text) {
+  constexpr size_t piece_bytes = 4096;
+  const auto unread = [] {
+    int bytes = 0;
+    return ioctl(STDERR_FILENO, FIONREAD, &bytes) == 0 && bytes > 0;
+  };
+  while (!text.empty()) {
+    size_t length = std::min(piece_bytes, text.size());
+    if (const size_t end = text.substr(0, length).rfind('\n'); end != std::string_view::npos)
+      length = end + 1;
+    for (int i = 0; i < 50 && unread(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (write(STDERR_FILENO, text.data(), length) < 0) return;
+    text.remove_prefix(length);
+  }
+}
+
+}  // namespace
+
+CollectiveLog::CollectiveLog(int rank, int size, std::string group)
+    : rank_("rank " + std::to_string(rank) + "/" + std::to_string(size)),
+      group_(std::move(group)),
+      entries_(static_cast<size_t>(kept)) {}
+
+double CollectiveLog::now_ms() const {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began_)
+      .count();
+}
+
+void CollectiveLog::queued(int64_t sequence, const Call& call, int64_t step) {
+  std::lock_guard lock(mutex_);
+  Entry& entry = at(sequence);
+  entry.sequence = sequence;
+  entry.step = step;
+  entry.count = call.count;
+  entry.root = call.root;
+  entry.op = call.op;
+  entry.dtype = call.dtype;
+  entry.queued_ms = now_ms();
+  entry.started_ms = entry.done_ms = -1.0;
+  std::snprintf(entry.name, sizeof entry.name, "%s", call.name.c_str());
+  queued_ = sequence + 1;
+}
+
+void CollectiveLog::started(int64_t sequence) {
+  std::lock_guard lock(mutex_);
+  if (at(sequence).sequence == sequence) at(sequence).started_ms = now_ms();
+}
+
+void CollectiveLog::done(int64_t sequence) {
+  std::lock_guard lock(mutex_);
+  if (at(sequence).sequence == sequence) at(sequence).done_ms = now_ms();
+  done_ = sequence + 1;
+}
+
+std::string CollectiveLog::line(const Entry& entry) const {
+  const Call call = {.op = entry.op,
+                     .dtype = entry.dtype,
+                     .count = entry.count,
+                     .name = entry.name,
+                     .root = entry.root};
+  const auto time = [](const char* what, double ms) {
+    char text[48] = {};
+    if (ms >= 0.0) std::snprintf(text, sizeof text, " %s %.3f", what, ms);
+    return std::string(text);
+  };
+  const char* state = entry.done_ms >= 0.0      ? "done"
+                      : entry.started_ms >= 0.0 ? "started"
+                                                : "queued";
+  return rank_ + " " + where(call, entry.sequence, group_, entry.step) + ": " + state +
+         "; ms:" + time("queued", entry.queued_ms) + time("started", entry.started_ms) +
+         time("done", entry.done_ms) + "\n";
+}
+
+std::string CollectiveLog::text() const {
+  std::lock_guard lock(mutex_);
+  const int64_t end = std::min(queued_, done_ + ahead);
+  const int64_t begin = std::max<int64_t>(0, end - shown);
+  std::string text = rank_ + (group_.empty() ? "" : " in group '" + group_ + "'") + " made " +
+                     std::to_string(queued_) + " collectives and finished " + std::to_string(done_);
+  text += queued_ == 0 ? "\n" : "; the last of them, ms since it began:\n";
+  for (int64_t sequence = begin; sequence < end; ++sequence) {
+    const Entry& entry = entries_[static_cast<size_t>(sequence) % entries_.size()];
+    if (entry.sequence == sequence) text += line(entry);
+  }
+  return text;
+}
+
+void CollectiveLog::dump() noexcept {
+  try {
+    if (dumped_.exchange(true)) return;
+    std::fflush(stderr);
+    write_whole_lines(text());
+  } catch (...) {  // the caller has an error of its own to report
+    return;
+  }
+}
+
+}  // namespace zg::cpu

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "zerograd/runtime/comm/call.h"
+
+namespace zg::cpu {
+
+/// The last collectives of one rank in one group, to be read after a failure: what each was, in
+/// which step, and when it was queued, started and done. Notes are kept always, into memory that is
+/// taken once. Any thread may call.
+class CollectiveLog {
+ public:
+  CollectiveLog(int rank, int size, std::string group = {});  ///< numbers among all ranks
+
+  void queued(int64_t sequence, const Call& call, int64_t step);
+  void started(int64_t sequence);
+  void done(int64_t sequence);
+
+  /// At most 64 lines, oldest first, around the one that is under way; before them what they are.
+  std::string text() const;
+  /// That on stderr, once, however often it is called.
+  void dump() noexcept;
+
+ private:
+  struct Entry {
+    int64_t sequence = -1, step = 0, count = 0;
+    Collective op{};
+    DType dtype{};
+    int root = -1;
+    char name[80] = {};                     // longer ones are cut
+    double queued_ms, started_ms, done_ms;  // since the log began; negative: not yet
+  };
+  double now_ms() const;
+  Entry& at(int64_t sequence) { return entries_[static_cast<size_t>(sequence) % entries_.size()]; }
+  std::string line(const Entry& entry) const;
+
+  const std::string rank_;  // "rank 1/4"
+  const std::string group_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::atomic<bool> dumped_ = false;
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  // by sequence, in turns
+  int64_t queued_ = 0, done_ = 0;
+};
+
+}  // namespace zg::cpu

@@ -1,0 +1,329 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <set>
+#include <thread>
+
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/comm/local_world.h"
+#include "zerograd/runtime/comm/queued_comm.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg {
+namespace cpu {
+
+/// How data moves between the members of a group: by carriers such as NCCL, or by reading the
+/// memory of each other.
+struct Carriers {
+  std::string transport = "memory of this process";
+  std::vector<CarrierPlace> places = {};  // by member; empty: they read each other's memory
+  bool reaches = true;                    // or only copies get there
+
+  std::unique_ptr<Carrier> make(int member, const Device& device) const {
+    if (places.empty()) return nullptr;
+    return backend_of(device.type())->carriers.make(places, member, device.index());
+  }
+};
+
+namespace {
+
+Carriers carriers_of(Device::Type type, const Members& members);
+
+/// One member of a LocalGroup, with the worker thread that its collectives run on.
+class LocalCommunicator final : public QueuedCommunicator {
+ public:
+  LocalCommunicator(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank,
+                    const Device& device)
+      : QueuedCommunicator(rank, group->members(), world->step(group->members()[rank]),
+                           group->log(rank), device, {}),
+        world_(std::move(world)),
+        group_(std::move(group)) {
+    const Carriers& carriers = group_->carriers();
+    transport_ = carriers.transport;
+    carrier_ = carriers.make(rank, device);
+    reaches_ = carriers.reaches;
+    if (size_ > 1) worker_ = std::thread([this] { work(); });
+  }
+
+  ~LocalCommunicator() override {
+    // A rank that throws reports its cause only after all its groups have ended. It leaves this
+    // group first, so that peers wait for that report.
+    const bool fails = std::uncaught_exceptions() > exceptions_;
+    if (fails) world_->leave(*group_, rank_, fails);
+    stop();
+    owner_waits(true);
+    if (worker_.joinable()) worker_.join();
+    owner_waits(false);
+    if (!fails) world_->leave(*group_, rank_, fails);
+  }
+
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override {
+    const int own = check_group(members, name);
+    const auto make = [&](const Members& all) {
+      return std::make_shared<const Carriers>(carriers_of(device_.type(), all));
+    };
+    return std::make_unique<LocalCommunicator>(
+        world_, world_->join(members_[rank_], members_of(members, name), make), own, device_);
+  }
+  void abort(const std::string& cause) noexcept override { world_->abort(members_[rank_], cause); }
+
+ private:
+  void run(const Job& job, Ticket ticket) override {
+    group_->meet(rank_, ticket, job.call, [&] {
+      note_arrival(job);
+      if (is_carried(job)) return carry(job, ticket);
+      act(job);
+      stream_->synchronize();
+    });
+    if (is_carried(job)) return;
+    // A sum in place must not change data that peers still read, so it is written after the second
+    // meeting.
+    if (job.call.op == Collective::all_reduce)
+      stream_->copy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
+  }
+
+  void carry(const Job& job, Ticket ticket) {
+    const auto deadline = group_->deadline();
+    try {
+      carrier_->run(job, *stream_, [&](const std::function<bool()>& done) {
+        group_->await(rank_, ticket, deadline, done);
+      });
+    } catch (const DeviceError& error) {
+      abort(describe(std::current_exception()));
+      throw CommError(world_->failure());
+    }
+  }
+
+  void failed(const std::exception_ptr& error) override {
+    if (!is_comm_error(error)) abort(describe(error));
+  }
+  void owner_waits(bool waits) override {
+    world_->waits(members_[rank_], waits ? group_.get() : nullptr);
+  }
+
+  void act(const Job& job) {
+    switch (job.call.op) {
+      case Collective::all_gather:
+        return gather(job);
+      case Collective::reduce_scatter:
+        return combine(job);
+      case Collective::all_reduce:
+        return sum(job);
+      case Collective::broadcast: {
+        const Tensor& sent = group_->input_of(job.root);
+        if (rank_ != job.root)
+          stream_->copy(job.output.raw(), sent.raw(), static_cast<size_t>(sent.bytes()));
+        return;
+      }
+      case Collective::barrier:
+        return;
+    }
+  }
+
+  void gather(const Job& job) {
+    const int64_t shard_numel = job.output.numel() / size_;
+    for (int peer = 0; peer < size_; ++peer) {
+      const Tensor& input = group_->input_of(peer);
+      const Tensor place = job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count);
+      if (place.raw() != input.raw())
+        stream_->copy(place.raw(), input.raw(), static_cast<size_t>(input.bytes()));
+    }
+  }
+
+  void combine(const Job& job) {
+    const auto& [begin, numel] = job.chunk;
+    const Tensor place = job.output.flat(begin, numel);
+    const int64_t first = rank_ * job.output.numel() + begin;
+    const auto piece = [&](int peer) { return group_->input_of(peer).flat(first, numel); };
+    if (!reaches_) return combine_copies(job, piece, place);
+    for (int peer = 0; peer < size_; ++peer)
+      job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
+  }
+
+  /// Works in rounds: one round is as much as the window holds of one peer.
+  template <class Piece>
+  void combine_copies(const Job& job, const Piece& piece, const Tensor& place) {
+    const DType dtype = job.call.input.dtype();
+    const int64_t longest = job.window.bytes() / size_of(dtype);
+    for (int64_t begin = 0; begin < place.numel(); begin += longest) {
+      const int64_t count = std::min(longest, place.numel() - begin);
+      const Tensor copied = job.window.alias(0, {count}, dtype);
+      for (int peer = 0; peer < size_; ++peer) {
+        const Tensor part = piece(peer).flat(begin, count);
+        copy(part, copied, *stream_);
+        job.combine(copied, place.flat(begin, count), job.fresh && peer == 0, *stream_);
+      }
+    }
+  }
+
+  void sum(const Job& job) {
+    sums_.assign(static_cast<size_t>(job.output.numel()), 0);
+    std::vector<int64_t> values(sums_.size());
+    for (int peer = 0; peer < size_; ++peer) {
+      stream_->copy(values.data(), group_->input_of(peer).raw(), values.size() * sizeof(int64_t));
+      stream_->synchronize();
+      for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += values[i];
+    }
+  }
+
+  const int exceptions_ = std::uncaught_exceptions();
+  const std::shared_ptr<LocalWorld> world_;
+  const std::shared_ptr<LocalGroup> group_;
+  bool reaches_ = true;
+  std::vector<int64_t> sums_;
+  std::thread worker_;
+};
+
+int index_of_rank(Device::Type type, int rank) { return rank % std::max(1, Device::count(type)); }
+
+/// Whether the kernels of each member read the memory of all others.
+bool ranks_reach(Device::Type type, const Members& members) {
+  std::set<int> used;
+  for (const int rank : members.ranks) used.insert(index_of_rank(type, rank));
+  for (const int index : used)
+    for (const int other : used) {
+      if (backend_of(type)->reaches(index, other)) continue;
+      if (type == Device::Type::hpu) return false;
+      throw Unsupported("ranks: cuda:" + std::to_string(index) +
+                        " cannot reach the memory of cuda:" + std::to_string(other) +
+                        "; expected GPUs that are peers; try ranks as processes (mpirun), or "
+                        "CUDA_VISIBLE_DEVICES=" +
+                        std::to_string(index));
+    }
+  return true;
+}
+
+Carriers carriers_of(Device::Type type, const Members& members) {
+  const Backend* backend = backend_of(type);
+  if (!backend || members.size() == 1 || Device::count(type) == 0) return {};
+  const CarrierFactory& factory = backend->carriers;
+  Carriers carriers;
+  if (!factory.place) {
+    carriers.reaches = ranks_reach(type, members);
+    carriers.transport = carriers.reaches ? "the peers' memory" : "memory of the host";
+    return carriers;
+  }
+  for (int member = 0; member < members.size(); ++member)
+    carriers.places.push_back(factory.place(index_of_rank(type, members[member]), member == 0));
+  const std::string absence = factory.absence(carriers.places);
+  carriers.transport =
+      absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
+  if (!absence.empty()) {
+    carriers.places.clear();
+    carriers.reaches = ranks_reach(type, members);
+  }
+  return carriers;
+}
+
+}  // namespace
+}  // namespace cpu
+
+Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options) {
+  const int index = cpu::index_of_rank(type, rank);
+  return type == Device::Type::cuda  ? Device::cuda(index, options)
+         : type == Device::Type::hpu ? Device::hpu(index, options)
+                                     : Device::cpu(rank, options);
+}
+
+int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks); }
+
+void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
+               const LocalOptions& options) {
+  if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
+  const cpu::Members all = cpu::all_ranks(ranks);
+  const auto carriers = std::make_shared<const cpu::Carriers>(cpu::carriers_of(options.type, all));
+  DeviceOptions device_options = options.device;
+  if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
+
+  // Shared with the threads: a stalled one may outlive this call's frame until the process ends.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::exception_ptr> errors;
+    std::vector<bool> ended;
+    int running = 0;
+  };
+  const auto shared = std::make_shared<Shared>();
+  shared->errors.resize(static_cast<size_t>(ranks));
+  shared->ended.resize(static_cast<size_t>(ranks));
+  shared->running = ranks;
+  const auto world = std::make_shared<cpu::LocalWorld>(ranks, options.timeout_s);
+
+  const auto run_rank = [=, &f](int rank) {
+    std::exception_ptr error;
+    try {
+      const Device device = device_of_rank(options.type, rank, device_options);
+      DeviceState::of(device).rank = rank;
+      const auto group = world->join(rank, all, [&](const cpu::Members&) { return carriers; });
+      cpu::LocalCommunicator communicator(world, group, rank, device);
+      try {
+        f(communicator, device);
+      } catch (...) {
+        error = std::current_exception();
+        if (!cpu::is_comm_error(error)) communicator.abort(cpu::describe(error));
+      }
+    } catch (...) {
+      error = std::current_exception();
+      world->abort(rank, cpu::describe(error));
+    }
+    if (error) error = cpu::of_rank(error, rank, ranks);
+    std::lock_guard lock(shared->mutex);
+    shared->errors[static_cast<size_t>(rank)] = error;
+    shared->ended[static_cast<size_t>(rank)] = true;
+    --shared->running;
+    shared->changed.notify_all();
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
+  } catch (const std::exception& error) {
+    // The ranks that run must end before anything that they use does.
+    const int rank = static_cast<int>(threads.size());
+    const std::string cause = "ranks: the system has no thread for rank " + std::to_string(rank) +
+                              " of " + std::to_string(ranks) + ": " + error.what() +
+                              "; try fewer ranks";
+    world->abort(rank, cause);
+    std::lock_guard lock(shared->mutex);
+    shared->errors[static_cast<size_t>(rank)] = std::make_exception_ptr(OutOfMemory(cause));
+    std::fill(shared->ended.begin() + rank, shared->ended.end(), true);
+    shared->running -= ranks - rank;
+  }
+
+  {
+    std::unique_lock lock(shared->mutex);
+    const auto all_ended = [&] { return shared->running == 0; };
+    while (!shared->changed.wait_for(lock, std::chrono::milliseconds(100), all_ended)) {
+      if (!world->failed()) continue;
+      // The peers have given up. A rank that still computes sees the failure at its next
+      // collective.
+      if (shared->changed.wait_for(lock, std::chrono::milliseconds(1500), all_ended)) break;
+      if (options.dump_collectives) world->dump_logs();
+      std::string stalled;
+      for (int rank = 0; rank < ranks; ++rank)
+        if (!shared->ended[static_cast<size_t>(rank)])
+          stalled += (stalled.empty() ? "" : ", ") + std::to_string(rank);
+      std::fprintf(stderr,
+                   "error: CommError: %s\nrank %s is still in its own code and cannot be ended "
+                   "from outside; ending the process\n",
+                   world->failure().c_str(), stalled.c_str());
+      std::fflush(nullptr);
+      std::_Exit(4);
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  // The cause before its consequences.
+  std::exception_ptr first;
+  for (const std::exception_ptr& error : shared->errors) {
+    if (!error) continue;
+    if (!first || (cpu::is_comm_error(first) && !cpu::is_comm_error(error))) first = error;
+  }
+  if (!first) return;
+  if (options.dump_collectives) world->dump_logs();
+  std::rethrow_exception(first);
+}
+
+}  // namespace zg

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <thread>
+
+#include "zerograd/runtime/comm/host_windows.h"
+#include "zerograd/runtime/comm/mpi_world.h"
+#include "zerograd/runtime/comm/queued_comm.h"
+
+namespace zg::cpu {
+
+/// A group of ranks that are processes, on one of them.
+class MpiCommunicator : public QueuedCommunicator {
+ public:
+  /// Once all members have met. Takes what carries their data, if something does.
+  MpiCommunicator(std::shared_ptr<MpiWorld> world, std::shared_ptr<MpiGroup> group,
+                  const Device& device, std::chrono::milliseconds watch_every);
+
+  std::unique_ptr<Communicator> group(std::span<const int> members,
+                                      const std::string& name) override;
+  void abort(const std::string& cause) noexcept override;
+
+ protected:
+  void choose_carrier(const std::vector<CarrierPlace>& places);
+
+  const std::shared_ptr<MpiWorld> world_;
+  const std::shared_ptr<MpiGroup> group_;
+
+ private:
+  void run(const Job& job, Ticket ticket) override;
+  void carry(const Job& job, Meeting& meeting);
+  void failed(const std::exception_ptr& error) override { world_->failed(error); }
+  void owner_waits(bool waits) override { world_->owner_waits(waits ? group_.get() : nullptr); }
+  void owner_told() override { world_->told(); }
+
+  HostWindows windows_;
+};
+
+/// All ranks, with the thread that starts and ends MPI.
+class MpiRanks final : public MpiCommunicator {
+ public:
+  MpiRanks(const ProcessPlace& place, const ProcessOptions& options, const Device& device);
+  ~MpiRanks() override;
+
+  /// All collectives are done; returns when every rank is here. Throws CommError.
+  void finish();
+  /// After a failure, if that was asked for.
+  void dump();
+  void abort(const std::string& cause) noexcept override;
+
+ private:
+  MpiRanks(std::shared_ptr<MpiWorld> world, const ProcessOptions& options, const Device& device);
+  void serve();
+  void connect();
+  bool failed_here();
+  void watch() override { world_->watch(); }
+  void await_owner();
+  [[noreturn]] void end_process(const std::string& text);
+  template <class Done>
+  void await_end_or(const Done& done, double timeouts, const char* what);
+
+  const bool dumps_;
+  const std::function<bool()> told_to_end_;
+  const double timeout_s_;
+  const std::vector<std::pair<std::string, std::string>> same_;
+  bool connected_ = false, ended_ = false;  // by mutex_
+  std::thread worker_;
+};
+
+}  // namespace zg::cpu

@@ -1,0 +1,134 @@
+// MpiRanks: how the run of all ranks as processes begins and ends.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/comm/mpi_comm.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::cpu {
+
+MpiRanks::MpiRanks(const ProcessPlace& place, const ProcessOptions& options, const Device& device)
+    : MpiRanks(std::make_shared<MpiWorld>(place, options), options, device) {}
+
+MpiRanks::MpiRanks(std::shared_ptr<MpiWorld> world, const ProcessOptions& options,
+                   const Device& device)
+    : MpiCommunicator(world, world->all(), device, watch_every),
+      dumps_(options.dump_collectives),
+      told_to_end_(options.told_to_end),
+      timeout_s_(options.timeout_s),
+      same_(options.same) {
+  worker_ = std::thread([this] { serve(); });
+  await_end_or([this] { return connected_; }, 2, "MPI did not start");
+  if (connected_) return;
+  worker_.join();
+  std::rethrow_exception(failure_);
+}
+
+MpiRanks::~MpiRanks() {
+  if (!worker_.joinable()) return;
+  stop();
+  worker_.join();
+}
+
+void MpiRanks::finish() {
+  world_->owner_waits(group_.get());
+  stop();
+  await_end_or([] { return false; }, 3, "MPI did not end");
+  worker_.join();
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void MpiRanks::abort(const std::string& cause) noexcept {
+  MpiCommunicator::abort(cause);
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, 1s, [&] { return failure_ || ended_; });
+}
+
+void MpiRanks::dump() {
+  if (dumps_) world_->dump_logs();
+}
+
+void MpiRanks::serve() {
+  try {
+    connect();
+    {
+      std::lock_guard lock(mutex_);
+      connected_ = true;
+    }
+    changed_.notify_all();
+    work();
+    if (!failed_here()) world_->leave();
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+  }
+  if (connected_ && failed_here()) await_owner();
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool MpiRanks::failed_here() {
+  std::lock_guard lock(mutex_);
+  return failure_ != nullptr;
+}
+
+void MpiRanks::connect() {
+  Hello own{.process = ProcessId::own()};
+  for (size_t i = 0; i < std::min(same_.size(), std::size(own.same)); ++i)
+    std::snprintf(own.same[i], sizeof own.same[i], "%s", same_[i].second.c_str());
+  const Backend* backend = backend_of(device_.type());
+  if (backend && backend->carriers.place)
+    own.place = backend->carriers.place(device_.index(), rank_ == 0);
+  const std::vector<Hello> hellos = world_->connect(own);
+  for (size_t rank = 0; rank < hellos.size(); ++rank)
+    for (size_t i = 0; i < same_.size(); ++i)
+      if (std::strcmp(hellos[rank].same[i], hellos[0].same[i]) != 0)
+        throw ConfigError(
+            difference(same_[i].first, static_cast<int>(rank), hellos[rank], hellos[0]));
+  std::vector<CarrierPlace> places;
+  for (const Hello& hello : hellos) places.push_back(hello.place);
+  choose_carrier(places);
+}
+
+// An owner that computes on would see the failure at its next collective, one that stalls never.
+void MpiRanks::await_owner() {
+  std::unique_lock lock(mutex_);
+  const auto end = std::chrono::steady_clock::now() + grace;
+  while (!stop_ && !world_->is_told()) {
+    if (std::chrono::steady_clock::now() > end)
+      end_process(describe(failure_) + "\nrank " + std::to_string(rank_) +
+                  " is still in its own code and cannot be ended from outside; ending the process");
+    changed_.wait_for(lock, watch_every);
+  }
+}
+
+void MpiRanks::end_process(const std::string& text) {
+  dump();
+  std::fprintf(stderr, "error: %s\n", text.c_str());
+  std::fflush(nullptr);
+  std::_Exit(4);
+}
+
+// MPI_Init and MPI_Finalize have no deadlines of their own.
+template <class Done>
+void MpiRanks::await_end_or(const Done& done, double timeouts, const char* what) {
+  std::unique_lock lock(mutex_);
+  const auto start = std::chrono::steady_clock::now();
+  const auto longest = std::chrono::duration<double>(timeouts * timeout_s_ + 1);
+  const auto over = [&] { return ended_ || done(); };
+  while (!changed_.wait_for(lock, watch_every, over)) {
+    const bool told = !world_->is_up() && told_to_end_ && told_to_end_();
+    if (!told && std::chrono::steady_clock::now() - start < longest) continue;
+    end_process("CommError: rank " + std::to_string(rank_) + "/" + std::to_string(size_) +
+                " ends: " + what +
+                (told ? " before a peer failed, and the launcher ends this process"
+                      : " within the timeout"));
+  }
+}
+
+}  // namespace zg::cpu

@@ -1,0 +1,401 @@
+#include "zerograd/runtime/comm/mpi_world.h"
+
+#include <algorithm>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
+
+namespace zg::cpu {
+namespace {
+
+const char* verb_of(const Meeting& meeting) { return meeting.arriving ? "arrive" : "finish"; }
+
+// Identifies a new group among its members until it has a number.
+int64_t hash_of(const Members& members) {
+  std::string text = members.group;
+  for (const int rank : members.ranks) text += "," + std::to_string(rank);
+  return static_cast<int64_t>(hash_name(text.c_str()));
+}
+
+}  // namespace
+
+MpiGroup::MpiGroup(int64_t group_number, Members all, int rank, int ranks)
+    : number(group_number),
+      members(std::move(all)),
+      each(members.ranks.size()),
+      log(std::make_shared<CollectiveLog>(rank, ranks, members.group)) {
+  for (int member = 0; member < members.size(); ++member)
+    if (members[member] == rank)
+      own = member;
+    else
+      others.push_back(member);
+}
+
+MpiWorld::MpiWorld(const ProcessPlace& place, const ProcessOptions& options)
+    : rank_(place.rank),
+      size_(place.size),
+      timeout_(options.timeout_s),
+      told_to_end_(options.told_to_end),
+      peers_(static_cast<size_t>(place.size)),
+      all_(std::make_shared<MpiGroup>(0, all_ranks(place.size), place.rank, place.size)) {
+  others_ = all_->others;
+  groups_.push_back(all_);
+}
+
+MpiWorld::Lock MpiWorld::enter() {
+  ++entering_;
+  Lock lock(mutex_);
+  --entering_;
+  return lock;
+}
+
+// --- begin and end
+
+std::vector<Hello> MpiWorld::connect(Hello own) {
+  {
+    const Lock lock = enter();
+    serialized_ = wire::start(size_);
+  }
+  is_up_ = true;
+  std::vector<Hello> hellos(peers_.size(), own);
+  const auto bytes_of = [](Hello& hello) { return reinterpret_cast<std::byte*>(&hello); };
+  Meeting meeting{.group = all_.get(), .last = deadline()};
+  exchange(
+      meeting, sizeof own, hello_tag, [&](int) { return bytes_of(own); },
+      [&](int peer) { return bytes_of(hellos[at(peer)]); });
+  const Lock lock = enter();
+  for (const int peer : others_) {
+    Peer& other = peers_[at(peer)];
+    other.process = hellos[at(peer)].process;
+    other.visible = own.process.same_host(other.process) && other.process.alive();
+    receive(other);
+  }
+  return hellos;
+}
+
+void MpiWorld::leave() {
+  {
+    Lock lock = enter();
+    tell(lock, {.kind = Notice::Kind::left, .step = *step_}, others_, patience());
+  }
+  Meeting meeting{.group = all_.get(), .last = deadline()};
+  meeting.awaited = [this](int peer) { return !peers_[at(peer)].left; };
+  until(meeting, 0);
+  const Lock lock = enter();
+  for (Peer& peer : peers_) wire::cancel(peer.receiving);
+  wire::stop();
+}
+
+std::shared_ptr<MpiGroup> MpiWorld::found(Members members) {
+  const int64_t hash = hash_of(members);
+  const auto group = std::make_shared<MpiGroup>(0, std::move(members), rank_, size_);
+  const std::string& name = group->members.group;
+  {
+    const Lock lock = enter();
+    if (!serialized_)
+      throw Unsupported("group '" + name + "': " + mpi_version() +
+                        " gives no MPI_THREAD_SERIALIZED, which groups of processes need; try "
+                        "ranks as threads, or another MPI");
+    for (const auto& other : groups_)
+      if (other->members.group == name && other->members.ranks == group->members.ranks)
+        throw ConfigError("group '" + name + "': rank " + std::to_string(rank_) +
+                          " is in it already; expected a new name");
+    group->number = next_number_;
+    Notice notice{
+        .kind = Notice::Kind::founds, .group = hash, .step = *step_, .count = group->number};
+    notice.set_text(name);
+    post(notice, ranks_of(*group, group->others));
+  }
+  Meeting meeting{.group = group.get(),
+                  .place = "the making of group '" + name + "'",
+                  .arriving = true,
+                  .last = deadline()};
+  meeting.awaited = [&](int member) { return founding_[{hash, group->members[member]}].empty(); };
+  {
+    struct Owner {
+      MpiWorld& world;
+      ~Owner() { world.owner_waits(nullptr); }
+    };
+    const Owner goes_on_at_the_end{*this};
+    owner_waits(group.get());
+    until(meeting, 50);
+  }
+  const Lock lock = enter();
+  for (const int member : group->others) {
+    const std::pair key(hash, group->members[member]);
+    group->number = std::max(group->number, founding_[key].front());
+    founding_[key].pop_front();
+    if (founding_[key].empty()) founding_.erase(key);
+  }
+  next_number_ = group->number + 1;
+  groups_.push_back(group);
+  std::erase_if(early_, [&](const auto& early) {
+    return early.second.group == group->number && take_in_group(early.first, early.second);
+  });
+  return group;
+}
+
+void MpiWorld::leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcept {
+  try {
+    const Lock lock = enter();
+    group->fails = fails;
+    for (Meeting* meeting : waiting_) meeting->woken.notify_one();
+    if (fails || !cause_of_end_.empty()) return;
+    post({.kind = Notice::Kind::left, .group = group->number, .step = *step_},
+         ranks_of(*group, group->others));
+    std::erase(groups_, group);
+    ended_groups_.insert(group->number);
+  } catch (...) {  // MPI cannot send any more; peers will miss this rank
+    return;
+  }
+}
+
+// --- meetings
+
+void MpiWorld::arrive(Meeting& meeting) {
+  MpiGroup& group = *meeting.group;
+  const Call& call = *meeting.call;
+  Notice notice{.kind = Notice::Kind::arrived,
+                .group = group.number,
+                .sequence = meeting.sequence,
+                .step = *step_,
+                .count = call.count,
+                .root = call.root,
+                .op = call.op,
+                .dtype = call.dtype};
+  notice.set_text(call.name);
+  {
+    const Lock lock = enter();
+    last_ = named(call, meeting.sequence, group.members.group);
+    post(notice, ranks_of(group, group.others));
+  }
+  meeting.arriving = true;
+  meeting.last = deadline();
+  meeting.awaited = [&](int member) { return group.at(member).arrivals.empty(); };
+  until(meeting, 50);
+  Lock lock = enter();
+  std::vector<Call> calls(group.each.size());
+  calls[at(group.own)] = notice.call();  // a name that was cut is cut alike
+  for (const int member : group.others) {
+    calls[at(member)] = group.at(member).arrivals.front().call();
+    group.at(member).arrivals.pop_front();
+  }
+  for (const Call& other : calls)
+    if (!other.agrees(calls[at(group.own)]))
+      fail(lock, meeting, disagreement(meeting.sequence, group.members, *step_, calls));
+  meeting.arriving = false;
+}
+
+void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in) {
+  const MpiGroup& group = *meeting.group;
+  std::vector<wire::Message> sends(group.each.size()), receives(sends);
+  {
+    const Lock lock = enter();
+    for (const int member : group.others) {
+      const int rank = group.members[member];
+      if (std::byte* const place = in(member))
+        receives[at(member)] = wire::receive(rank, tag, place, bytes);
+      if (const std::byte* const data = out(member))
+        sends[at(member)] = wire::send(rank, tag, data, bytes);
+    }
+  }
+  meeting.awaited = [&](int member) {
+    const bool received = wire::complete(receives[at(member)]);
+    return !wire::complete(sends[at(member)]) || !received;
+  };
+  // All members have arrived. The transfer makes progress only while MPI is called, so check many
+  // times before sleeping.
+  until(meeting, 1000 + bytes / 1024);
+}
+
+void MpiWorld::until(Meeting& meeting, int64_t yields) {
+  Lock lock = enter();
+  struct Waits {
+    MpiWorld& world;
+    Meeting& meeting;
+    ~Waits() {
+      world.waiting_.remove(&meeting);
+      meeting.group->alive = Clock::now();
+      if (!world.waiting_.empty()) world.waiting_.back()->woken.notify_one();
+    }
+  };
+  waiting_.push_back(&meeting);
+  const Waits waits{*this, meeting};
+  Pace pace(yields);
+  for (Clock::time_point looked = Clock::now();;) {
+    take_notices();
+    const Clock::time_point now = Clock::now();
+    // This process itself was stopped for a while and has not read the messages of its peers. It
+    // reads them first, before it reports a peer as late.
+    if (now > looked + pause) {
+      meeting.last = std::max(meeting.last, now + pause);
+      meeting.first = meeting.second = {};
+    }
+    looked = now;
+    if (is_over(meeting)) return;
+    raise_failure(meeting);
+    if (meeting.group->fails) throw CommError(place_of(meeting) + ": this rank has failed");
+    if (aborts_) raise_own(lock, own_cause_);
+    look_for_left(lock, meeting);
+    look_for_dead(lock, meeting, ranks_of(*meeting.group, meeting.missing));
+    late(lock, meeting, now);
+    if (!meeting.carried && waiting_.back() != &meeting) {
+      meeting.woken.wait_for(lock, look_every);
+      continue;
+    }
+    for (Meeting* other : waiting_)
+      if (other != &meeting && !other->carried && is_over(*other)) other->woken.notify_one();
+    lock.unlock();
+    if (entering_ > 0)
+      std::this_thread::sleep_for(20us);
+    else
+      pace.rest();
+    lock.lock();
+  }
+}
+
+bool MpiWorld::is_over(Meeting& meeting) {
+  meeting.missing.clear();
+  for (const int member : meeting.group->others)
+    if (meeting.awaited(member)) meeting.missing.push_back(member);
+  return meeting.missing.empty();
+}
+
+void MpiWorld::finished(MpiGroup& group, int64_t sequence) {
+  const Lock lock = enter();
+  group.finished = sequence;
+}
+
+void MpiWorld::watch() {
+  Lock lock = enter();
+  const Meeting computing{.group = all_.get()};
+  take_notices();
+  raise_failure(computing);
+  if (aborts_) raise_own(lock, own_cause_);
+  look_for_dead(lock, computing, others_);
+}
+
+// --- who is missed
+
+void MpiWorld::look_for_left(Lock& lock, const Meeting& meeting) {
+  for (const int member : meeting.missing) {
+    const int rank = meeting.group->members[member];
+    const Peer& peer = peers_[at(rank)];
+    if (meeting.arriving && (meeting.group->at(member).left || peer.left))
+      fail(lock, meeting, early_return(rank, peer.step, place_of(meeting)));
+  }
+}
+
+/// A peer that two checks did not find is gone. The messages that it sent before have arrived by
+/// then.
+void MpiWorld::look_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
+  if (Clock::now() < looked_ + look_every) return;
+  looked_ = Clock::now();
+  for (const int rank : ranks) {
+    Peer& other = peers_[at(rank)];
+    if (!other.visible || other.left || other.process.alive()) continue;
+    if (++other.misses < 2) continue;
+    fail(lock, meeting, gone(rank, other) + doing_now(meeting));
+  }
+}
+
+void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
+  if (soon_killed(now))
+    fail(
+        lock, meeting,
+        unfinished(ranks_of(*meeting.group, meeting.missing), verb_of(meeting), place_of(meeting)));
+  if (meeting.carried) return late_carried(lock, meeting, now);
+  // A question ahead of the deadline shows which ranks are stopped. A question at the deadline
+  // shows what the others do.
+  if (now < meeting.last - std::min<Clock::duration>(answered_within, patience() / 2)) return;
+  const auto ask = [&](Meeting::Question& question) {
+    question = {.number = ++questions_, .asked = now};
+    post({.kind = Notice::Kind::asks, .sequence = question.number, .step = *step_}, others_);
+  };
+  if (meeting.first.number == 0) return ask(meeting.first);
+  if (now <= meeting.last) return;
+  if (meeting.second.number == 0) return ask(meeting.second);
+  const auto has_answered = [&](int rank) {
+    return peers_[at(rank)].answered >= meeting.second.number;
+  };
+  const auto is_heard = [&](int rank) {
+    return has_answered(rank) || (peers_[at(rank)].answered < meeting.first.number &&
+                                  now >= meeting.first.asked + answered_within);
+  };
+  if (now < meeting.second.asked + answered_within &&
+      !std::all_of(others_.begin(), others_.end(), is_heard))
+    return;
+  // A rank that has not answered counts as stopped: its Doing stays empty.
+  std::vector<Doing> ranks(peers_.size());
+  for (const int rank : others_)
+    if (has_answered(rank)) ranks[at(rank)] = peers_[at(rank)].doing;
+  ranks[at(rank_)] = doing();
+  // A rank may be late only because it waited for another late rank. It gets more time, but all
+  // waiting together is limited to one timeout per rank.
+  const bool endless = now > meeting.began + patience() * size_;
+  const Blame found = blame({.awaits = ranks_of(*meeting.group, meeting.missing),
+                             .verb = verb_of(meeting),
+                             .place = place_of(meeting)},
+                            ranks, endless ? now : now - patience());
+  if (!found.ranks.empty())
+    fail(lock, meeting, absence(found.ranks, found.verb, timeout_.count(), found.place));
+  if (!found.alive) fail(lock, meeting, ring(ranks));
+  meeting.last = *found.alive + patience();
+  meeting.first = meeting.second = {};
+}
+
+/// When one member has waited too long, every member that waits tells the others, once. The members
+/// that do not are missing. If no awaited member is among them, all awaited members and this rank
+/// are.
+void MpiWorld::late_carried(Lock& lock, Meeting& meeting, Clock::time_point now) {
+  MpiGroup& group = *meeting.group;
+  const auto waits = [&](int member) { return group.at(member).waits_in >= meeting.sequence; };
+  const bool asked = std::any_of(group.others.begin(), group.others.end(), waits);
+  if (group.said_to_wait < meeting.sequence && (now > meeting.last || asked)) {
+    group.said_to_wait = meeting.sequence;
+    post({.kind = Notice::Kind::waits,
+          .group = group.number,
+          .sequence = meeting.sequence,
+          .step = *step_},
+         ranks_of(group, group.others));
+    meeting.last = std::max(meeting.last, now + pause);
+  }
+  if (now <= (meeting.missing.size() > 1 ? meeting.last + pause : meeting.last)) return;
+  std::vector<int> missing = meeting.missing;
+  if (std::all_of(missing.begin(), missing.end(), waits))
+    missing.insert(std::lower_bound(missing.begin(), missing.end(), group.own), group.own);
+  else
+    std::erase_if(missing, waits);
+  fail(lock, meeting,
+       absence(ranks_of(group, missing), verb_of(meeting), timeout_.count(), place_of(meeting)));
+}
+
+// True when the launcher told this process to end and may kill it soon. The failure must be
+// reported before that.
+bool MpiWorld::soon_killed(Clock::time_point now) {
+  if (!told_to_end_ || !told_to_end_()) return false;
+  if (told_at_ == Clock::time_point{}) told_at_ = now;
+  return now > told_at_ + grace;
+}
+
+void MpiWorld::owner_waits(MpiGroup* group) {
+  const std::lock_guard lock(owner_mutex_);
+  owner_waits_in_ = group;
+  if (!group) owner_alive_ = Clock::now();
+}
+
+Doing MpiWorld::doing() {
+  const std::lock_guard lock(owner_mutex_);
+  if (!owner_waits_in_) return {.alive = owner_alive_};
+  for (const Meeting* meeting : waiting_)
+    if (meeting->carried && meeting->group == owner_waits_in_)
+      return {.alive = Clock::now()};  // its group finds out by itself who is missing
+    else if (meeting->group == owner_waits_in_)
+      return {.awaits = ranks_of(*meeting->group, meeting->missing),
+              .verb = verb_of(*meeting),
+              .place = place_of(*meeting),
+              .alive = Clock::now()};
+  return {.alive = std::max(owner_alive_, owner_waits_in_->alive)};
+}
+
+}  // namespace zg::cpu

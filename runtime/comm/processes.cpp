@@ -1,0 +1,67 @@
+#include "zerograd/runtime/comm/processes.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "zerograd/runtime/error.h"
+
+namespace zg {
+namespace {
+
+std::optional<int> number_in(const char* variable, const char* end_of_number = "") {
+  const char* value = std::getenv(variable);
+  if (!value) return std::nullopt;
+  int number = 0;
+  const auto [end, error] = std::from_chars(value, value + std::strlen(value), number);
+  if (error != std::errc() || number < 0 || (*end != '\0' && !std::strchr(end_of_number, *end)))
+    throw ConfigError(std::string(variable) + ": expected a number of 0 or more, got '" + value +
+                      "'; it comes from what started this process");
+  return number;
+}
+
+std::optional<int> first_of(std::initializer_list<const char*> variables) {
+  for (const char* variable : variables)
+    if (const auto number = number_in(variable)) return number;
+  return std::nullopt;
+}
+
+int cores_of(pid_t process) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(process, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+}  // namespace
+
+// Open MPI's mpirun, MPICH's (and srun --mpi=pmi2), srun --mpi=pmix.
+std::optional<ProcessPlace> process_place() {
+  const auto rank = first_of({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"});
+  const auto size =
+      first_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  if (!rank || !size) return std::nullopt;
+  if (*rank >= *size)
+    throw ConfigError("ranks: expected a rank below the " + std::to_string(*size) +
+                      " that the launcher names, got " + std::to_string(*rank));
+  ProcessPlace place = {.rank = *rank, .size = *size};
+  place.local_rank = first_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+                         .value_or(place.rank);
+  place.local_size = first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(0);
+  // "4(x2),3": where hosts differ, the first one's.
+  if (!place.local_size)
+    place.local_size = number_in("SLURM_STEP_TASKS_PER_NODE", "(,").value_or(place.size);
+  return place;
+}
+
+// The launcher itself is not bound, so its cores are those of all its processes.
+int threads_per_process(int local_size) {
+  const int own = available_cores();
+  const int together = std::max(own, cores_of(getppid()));
+  return std::clamp(together / std::max(1, local_size), 1, own);
+}
+
+}  // namespace zg

@@ -1,0 +1,242 @@
+#include "zerograd/runtime/comm/queued_comm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "zerograd/runtime/error.h"
+
+namespace zg::cpu {
+
+Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
+                                                    const std::string& name, Chunk chunk) {
+  chunk = check_all_gather(shard, full, chunk);
+  // It may throw, which GCC 12 does not survive among the members of a job.
+  Tensor window = window_for(Collective::all_gather, full, chunk.count);
+  return enqueue({.call = {.op = Collective::all_gather,
+                           .dtype = shard.dtype(),
+                           .count = chunk.count,
+                           .name = name,
+                           .input = shard.flat(chunk.begin, chunk.count)},
+                  .output = full,
+                  .chunk = chunk,
+                  .window = std::move(window),
+                  .bytes = chunk.count * size_of(shard.dtype()) * (size_ - 1)});
+}
+
+Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, const Tensor& shard,
+                                                        bool fresh, Combine combine,
+                                                        const std::string& name, Chunk chunk) {
+  chunk = check_reduce_scatter(full, shard, chunk);
+  Tensor window = window_for(Collective::reduce_scatter, full, chunk.count);
+  return enqueue({.call = {.op = Collective::reduce_scatter,
+                           .dtype = full.dtype(),
+                           .count = chunk.count,
+                           .name = name,
+                           .input = full},
+                  .output = shard,
+                  .chunk = chunk,
+                  .combine = combine,
+                  .fresh = fresh,
+                  .by_library = by_library_,
+                  .window = std::move(window),
+                  .bytes = chunk.count * size_of(full.dtype()) * (size_ - 1)});
+}
+
+Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t count) {
+  const int64_t bytes = CommWindow::bytes_for(op, full, count, size_);
+  if (bytes == 0) return {};
+  if (!window_.covers(bytes)) {
+    if (next_ > 0) wait(next_ - 1);  // it is in use until then
+    window_.grow(device_, bytes);
+  }
+  return window_.tensor();
+}
+
+void QueuedCommunicator::sum_by_library() {
+  if (!carrier_) Communicator::sum_by_library();
+  by_library_ = true;
+}
+
+Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::string& name) {
+  if (x.dtype() != DType::i64)
+    throw DTypeError(std::string("all_reduce: expected i64, got ") + name_of(x.dtype()));
+  return enqueue({.call = {.op = Collective::all_reduce,
+                           .dtype = x.dtype(),
+                           .count = x.numel(),
+                           .name = name,
+                           .input = x},
+                  .output = x,
+                  .bytes = x.bytes() * (size_ - 1)});
+}
+
+Communicator::Ticket QueuedCommunicator::broadcast(const Tensor& x, int root,
+                                                   const std::string& name) {
+  check_root(root);
+  Tensor window = window_for(Collective::broadcast, x, x.numel());
+  return enqueue({.call = {.op = Collective::broadcast,
+                           .dtype = x.dtype(),
+                           .count = x.numel(),
+                           .name = name,
+                           .root = members_[root],
+                           .input = x},
+                  .output = x,
+                  .window = std::move(window),
+                  .root = root,
+                  .bytes = rank_ == root ? 0 : x.bytes()});
+}
+
+Communicator::Ticket QueuedCommunicator::barrier(const std::string& name) {
+  return enqueue({.call = {.op = Collective::barrier, .dtype = DType::u8, .name = name}});
+}
+
+void QueuedCommunicator::wait(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  const auto ready = [&] { return done_ > ticket || failure_; };
+  if (!ready()) {
+    // The awaited ticket is still in the queue, whose end has the ticket next_ - 1.
+    const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
+    const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
+                         Trace::Kind::wait);
+    lock.unlock();
+    owner_waits(true);
+    lock.lock();
+    changed_.wait(lock, ready);
+    lock.unlock();
+    owner_waits(false);
+    lock.lock();
+  }
+  if (done_ <= ticket) tell();
+  while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
+}
+
+Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
+  WireCount& count = counts_[static_cast<size_t>(job.call.op)];
+  ++count.calls;
+  count.bytes += job.bytes;
+  if (Trace* trace = device_.trace()) {
+    job.trace = trace->shared_from_this();
+    job.queued_ns = trace->now_ns();
+  }
+  device_.compute().synchronize();
+  std::unique_lock lock(mutex_);
+  if (failure_) tell();
+  jobs_.push_back(std::move(job));
+  const Ticket ticket = next_++;
+  log_->queued(ticket, jobs_.back().call, *step_);
+  if (size_ > 1) {
+    lock.unlock();
+    changed_.notify_all();
+    owner_waits(false);
+  } else {
+    run_logged(jobs_.back(), ticket);
+    jobs_.back().finished = true;
+    ++done_;
+  }
+  return ticket;
+}
+
+void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
+  log_->started(ticket);
+  const int64_t begin_ns = job.trace ? job.trace->now_ns() : 0;
+  arrived_ns_ = -1;
+  run(job, ticket);
+  stream_->synchronize();
+  if (job.trace) record(job, ticket, begin_ns);
+  log_->done(ticket);
+}
+
+void QueuedCommunicator::note_arrival(const Job& job) {
+  if (job.trace) arrived_ns_ = job.trace->now_ns();
+}
+
+void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns) const {
+  const Call& call = job.call;
+  Trace::Span span{
+      .rank = device_.trace_rank(),
+      .track = members_.group.empty() ? "communication" : "communication, " + members_.group,
+      .kind = Trace::Kind::collective,
+      .name = std::string(name_of(call.op)) + " " + call.name,
+      .begin_ns = begin_ns,
+      .end_ns = job.trace->now_ns(),
+      .arguments = {{"bytes", job.bytes},
+                    {"elements", call.count},
+                    {"dtype", name_of(call.dtype)},
+                    {"sequence", ticket},
+                    {"queued_us", (begin_ns - job.queued_ns) / 1000}}};
+  if (arrived_ns_ >= 0)
+    job.trace->span({.rank = span.rank,
+                     .track = span.track,
+                     .kind = Trace::Kind::wait,
+                     .name = "wait for peers",
+                     .begin_ns = begin_ns,
+                     .end_ns = arrived_ns_});
+  job.trace->span(std::move(span));
+}
+
+void QueuedCommunicator::tell() {
+  owner_told();
+  changed_.notify_all();
+  std::rethrow_exception(failure_);
+}
+
+// From a catch block, unlocked.
+void QueuedCommunicator::fail(std::unique_lock<std::mutex>& lock) {
+  const std::exception_ptr error = std::current_exception();
+  failed(error);
+  lock.lock();
+  failure_ = error;
+  changed_.notify_all();
+}
+
+// False when the thread shall end.
+bool QueuedCommunicator::await_job(std::unique_lock<std::mutex>& lock) {
+  const auto ready = [&] { return stop_ || done_ < next_; };
+  if (watch_every_.count() == 0) changed_.wait(lock, ready);
+  while (!ready() && !changed_.wait_for(lock, watch_every_, ready)) {
+    lock.unlock();
+    try {
+      watch();
+      lock.lock();
+    } catch (...) {
+      fail(lock);
+      return false;
+    }
+  }
+  return done_ < next_;
+}
+
+void QueuedCommunicator::work() {
+  std::unique_lock lock(mutex_);
+  while (await_job(lock)) {
+    // deque: growing it at the back leaves references valid; the front goes in wait() only.
+    Job& job = *std::find_if(jobs_.begin(), jobs_.end(), [](const Job& j) { return !j.finished; });
+    const Ticket ticket = done_;
+    lock.unlock();
+    try {
+      run_logged(job, ticket);
+      lock.lock();
+    } catch (...) {
+      return fail(lock);
+    }
+    job.finished = true;
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+Members QueuedCommunicator::members_of(std::span<const int> members,
+                                       const std::string& name) const {
+  Members all{.group = name};
+  for (const int member : members) all.ranks.push_back(members_[member]);
+  return all;
+}
+
+void QueuedCommunicator::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace zg::cpu

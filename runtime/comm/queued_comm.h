@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "zerograd/runtime/comm/call.h"
+#include "zerograd/runtime/comm/carrier.h"
+#include "zerograd/runtime/comm/collective_log.h"
+#include "zerograd/runtime/comm/comm_window.h"
+
+namespace zg::cpu {
+
+/// Base of every transport. It checks, counts and queues collectives. work(), which a thread of the
+/// transport calls, runs them in order. On an accelerator a collective is queued once the device
+/// has finished all earlier work, and is done once its results are there.
+class QueuedCommunicator : public Communicator {
+ public:
+  using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< shared by a rank's groups
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
+                    Chunk chunk) override;
+  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh, Combine combine,
+                        const std::string& name, Chunk chunk) override;
+  Ticket all_reduce(const Tensor& x, const std::string& name) override;
+  Ticket broadcast(const Tensor& x, int root, const std::string& name) override;
+  Ticket barrier(const std::string& name) override;
+  void wait(Ticket ticket) override;
+  void set_step(int64_t step) override { *step_ = step; }
+  WireCounts wire() const override { return counts_; }
+  std::string transport() const override { return transport_; }
+  void sum_by_library() override;
+
+ protected:
+  /// `watch_every` 0: watch() is never called.
+  QueuedCommunicator(int rank, const Members& members, StepNumber step,
+                     std::shared_ptr<CollectiveLog> log, const Device& device,
+                     std::chrono::milliseconds watch_every)
+      : rank_(rank),
+        size_(members.size()),
+        members_(members),
+        step_(std::move(step)),
+        log_(std::move(log)),
+        device_(device),
+        stream_(device.make_stream("communication")),
+        watch_every_(watch_every) {}
+
+  /// Called on the thread of work(), or on the caller's thread when the group has one rank.
+  virtual void run(const Job& job, Ticket ticket) = 0;
+  /// run() calls this once all peers have arrived; a trace shows the time before it as a wait.
+  void note_arrival(const Job& job);
+  virtual void watch() {}  ///< on that thread too, while there is nothing to run
+  /// Called with the exception of run() or watch() before any thread that waits receives it.
+  virtual void failed(const std::exception_ptr&) {}
+  /// The rank's own thread starts to wait for this group, or stops waiting. Called without a lock.
+  virtual void owner_waits(bool waits) = 0;
+  virtual void owner_told() {}  ///< the rank's own thread receives the failure
+
+  /// True when the carrier moves the data. run() itself moves data that lies on another type of
+  /// device than the ranks', such as texts.
+  bool is_carried(const Job& job) const {
+    return carrier_ && job.output && job.output.device().type() == device_.type();
+  }
+  void work();  ///< until stop(), or until run() or watch() throws
+  void stop();  ///< runs all queued jobs first
+  /// Those members as numbers among all ranks.
+  Members members_of(std::span<const int> members, const std::string& name) const;
+
+  const int rank_, size_;  // in the group
+  const Members members_;
+  const StepNumber step_;
+  const std::shared_ptr<CollectiveLog> log_;
+  const Device device_;
+  const std::unique_ptr<Stream> stream_;  ///< copies and additions of run() are launched here
+  std::unique_ptr<Carrier> carrier_;      ///< null: run() moves all data itself
+  std::string transport_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::exception_ptr failure_;
+
+ private:
+  Ticket enqueue(Job job);
+  Tensor window_for(Collective op, const Tensor& full, int64_t count);
+  void fail(std::unique_lock<std::mutex>& lock);
+  void run_logged(const Job& job, Ticket ticket);
+  void record(const Job& job, Ticket ticket, int64_t begin_ns) const;
+  [[noreturn]] void tell();
+  bool await_job(std::unique_lock<std::mutex>& lock);
+
+  const std::chrono::milliseconds watch_every_;
+  WireCounts counts_{};
+  std::deque<Job> jobs_;
+  CommWindow window_;
+  bool by_library_ = false;
+  Ticket next_ = 0, done_ = 0;  // queued, finished
+  int64_t arrived_ns_ = -1;     // when all peers had arrived at the traced job; -1: not yet
+};
+
+}  // namespace zg::cpu

@@ -1,0 +1,276 @@
+#include "zerograd/runtime/storage/file_io.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/error.h"
+
+namespace zg {
+namespace {
+
+[[noreturn]] void fail(const char* operation, const std::string& path) {
+  const int reason = errno;
+  throw FileError(std::string(operation) + ": " + path + ": " + std::strerror(reason));
+}
+
+/// Whether this process may now have more files open than before: as many as the system's hard
+/// limit allows. The soft one, often 1024, is for programs that call select().
+bool raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+/// A call that follows the path's links. A FileSet puts files in the place of links: one that was
+/// read just before leads nowhere, and the path is followed again.
+template <class F>
+int followed(const std::string& path, const F& call) {
+  constexpr int most_attempts = 100;
+  int result = retried(call);
+  for (int attempt = 1; result < 0 && errno == ENOENT && attempt < most_attempts; ++attempt) {
+    struct stat own;
+    if (::lstat(path.c_str(), &own) != 0) break;  // there is nothing of that name
+    result = retried(call);
+  }
+  return result;
+}
+
+int open_descriptor(const std::string& path, int flags) {
+  const auto open = [&] {
+    return followed(path, [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  };
+  int descriptor = open();
+  // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
+  if (descriptor < 0 && errno == EMFILE && raise_open_files()) descriptor = open();
+  if (descriptor < 0) fail("open", path);
+  return descriptor;
+}
+
+struct stat status_of(int descriptor, const std::string& path) {
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0) fail("stat", path);
+  return status;
+}
+
+bool leads_to(const std::string& path, int descriptor) {
+  struct stat there {};
+  if (followed(path, [&] { return ::stat(path.c_str(), &there); }) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail("stat", path);
+  }
+  const struct stat own = status_of(descriptor, path);
+  return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+std::filesystem::file_type type_of(const std::string& path) {
+  using std::filesystem::file_type;
+  struct stat status;
+  if (followed(path, [&] { return ::stat(path.c_str(), &status); }) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return file_type::not_found;
+    fail("open", path);
+  }
+  return S_ISREG(status.st_mode)   ? file_type::regular
+         : S_ISDIR(status.st_mode) ? file_type::directory
+                                   : file_type::unknown;
+}
+
+// One call moves at most 0x7ffff000 bytes on Linux.
+constexpr size_t call_bytes = size_t{1} << 30;
+
+}  // namespace
+
+File File::open(const std::string& path) {
+  // Without O_NONBLOCK, opening a pipe that has no writer would block for ever.
+  File file(path, open_descriptor(path, O_RDONLY | O_NONBLOCK));
+  if (!S_ISREG(status_of(file.descriptor_, path).st_mode))
+    throw FileError("open: " + path + ": expected a regular file");
+  return file;
+}
+
+File File::create(const std::string& path) {
+  return File(path, open_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC));
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+bool File::has_its_path() const { return leads_to(path_, descriptor_); }
+
+int64_t File::size() const { return status_of(descriptor_, path_).st_size; }
+
+void File::read_at(int64_t offset, std::span<std::byte> bytes) const {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count =
+        ::pread(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes),
+                static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("read", path_);
+    if (count == 0)
+      throw FileError("read: " + path_ + ": the file ends at byte " +
+                      std::to_string(offset + static_cast<int64_t>(done)) + "; expected " +
+                      std::to_string(bytes.size()) + " bytes from byte " + std::to_string(offset));
+    done += static_cast<size_t>(count);
+  }
+}
+
+void File::reserve(int64_t bytes) {
+  if (bytes <= 0) return;
+  int result = 0;
+  do result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes));
+  while (result != 0 && errno == EINTR);
+  constexpr int unable[] = {EOPNOTSUPP, ENOSYS, ENODEV, ESPIPE, EINVAL};
+  if (result != 0 && std::find(std::begin(unable), std::end(unable), errno) == std::end(unable))
+    fail("reserve", path_);
+}
+
+void File::write(std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count =
+        ::write(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path_);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count =
+        ::pwrite(descriptor_, bytes.data() + done, std::min(bytes.size() - done, call_bytes),
+                 static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path_);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void File::sync() {
+  // EINVAL: a device or a pipe, which keeps nothing.
+  if (retried([&] { return ::fsync(descriptor_); }) != 0 && errno != EINVAL) fail("fsync", path_);
+}
+
+void File::close() {
+  // Linux has closed it when a signal interrupts close.
+  if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("close", path_);
+}
+
+std::optional<Folder> Folder::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) return Folder(descriptor);
+  if (errno == ENOENT) return std::nullopt;
+  fail("open", path);
+}
+
+Folder::~Folder() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Folder::Folder(Folder&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+Folder& Folder::operator=(Folder&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+bool Folder::is_at(const std::string& path) const { return leads_to(path, descriptor_); }
+
+bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+std::string read_text(const std::string& path, int64_t most_bytes) {
+  return read_text(File::open(path), most_bytes);
+}
+
+std::string read_text(const File& file, int64_t most_bytes) {
+  if (file.size() > most_bytes)
+    throw FileError("read: " + file.path() + ": has " + std::to_string(file.size()) +
+                    " bytes; expected at most " + std::to_string(most_bytes));
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  File file = File::create(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.sync();
+  file.close();
+}
+
+std::optional<int64_t> free_bytes(const std::string& path) {
+  struct statvfs drive {};
+  std::error_code error;
+  std::filesystem::path place = std::filesystem::absolute(path, error);
+  if (error) return std::nullopt;
+  while (::statvfs(place.c_str(), &drive) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) return std::nullopt;
+    if (place == place.parent_path()) return std::nullopt;
+    place = place.parent_path();
+  }
+  if (drive.f_blocks == 0) return std::nullopt;  // some network file systems report this
+  const auto blocks = ::geteuid() == 0 ? drive.f_bfree : drive.f_bavail;
+  return static_cast<int64_t>(blocks) * static_cast<int64_t>(drive.f_frsize);
+}
+
+void make_directories(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<fs::path> missing;
+  for (fs::path place = fs::absolute(path, error).lexically_normal();
+       !error && !fs::exists(place, error); place = place.parent_path())
+    if (place.has_filename()) missing.push_back(place);
+  for (auto place = missing.rbegin(); !error && place != missing.rend(); ++place) {
+    fs::create_directory(*place, error);
+    if (!error) sync_directory(place->parent_path().string());
+  }
+  if (!error && !fs::is_directory(path, error) && !error)
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (error) throw FileError("create: " + path + ": " + error.message());
+}
+
+void sync_directory(const std::string& path) {
+  const int descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY);
+  const int result = retried([&] { return ::fsync(descriptor); });
+  const int reason = errno;
+  ::close(descriptor);
+  errno = reason;
+  if (result != 0) fail("fsync", path);
+}
+
+void rename_over(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", from + " to " + to);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+    fail("rename", from + " to " + to + ", which exists");
+}
+
+bool is_regular_file(const std::string& path) {
+  return type_of(path) == std::filesystem::file_type::regular;
+}
+
+bool is_directory(const std::string& path) {
+  return type_of(path) == std::filesystem::file_type::directory;
+}
+
+bool path_exists(const std::string& path) {
+  return type_of(path) != std::filesystem::file_type::not_found;
+}
+
+}  // namespace zg

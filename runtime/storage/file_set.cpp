@@ -1,0 +1,283 @@
+#include "zerograd/runtime/storage/file_set.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+
+namespace zg {
+namespace {
+
+namespace fs = std::filesystem;
+
+// In the hidden folder: what the links lead through, and what comes in its place.
+constexpr const char *current = "current", *fresh = "new", *spare = "spare";
+
+[[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
+  throw FileError(std::string(operation) + ": " + path.string() + ": " + std::strerror(reason));
+}
+
+void make_link(const fs::path& target, const fs::path& path) {
+  if (::symlink(target.c_str(), path.c_str()) != 0) fail("link", path);
+}
+
+/// Whether it was done; false: the file system cannot do it at all.
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  fail("exchange", a.string() + " and " + b.string());
+}
+
+enum class Kind { none, file, link, other };
+Kind kind_of(const fs::path& path) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return Kind::none;
+    fail("stat", path);
+  }
+  return S_ISREG(status.st_mode) ? Kind::file : S_ISLNK(status.st_mode) ? Kind::link : Kind::other;
+}
+
+void remove_file(const fs::path& path) {
+  if (::unlink(path.c_str()) != 0) fail("remove", path);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) throw FileError("remove: " + path.string() + ": " + error.message());
+}
+
+/// Adds the paths of all that is no folder, from `folder` on, which need not be there.
+void add_files(const fs::path& folder, std::set<fs::path>& files) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error))
+    if (!it->is_directory(error) || it->is_symlink(error))
+      files.insert(it->path().lexically_relative(folder));
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw FileError("list: " + folder.string() + ": " + error.message());
+}
+
+/// Makes the names in a folder and in those inside it durable.
+void sync_tree(const fs::path& folder) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error))
+    if (it->is_directory(error) && !it->is_symlink(error)) sync_directory(it->path().string());
+  if (error) throw FileError("list: " + folder.string() + ": " + error.message());
+  sync_directory(folder.string());
+}
+
+}  // namespace
+
+struct FileSetState {
+  FileSetState(const std::string& folder, const std::string& name)
+      : folder(folder),
+        hidden(fs::path(folder) / (".replacing" + (name.empty() ? "" : "_" + name))) {
+    for (;;) {
+      const bool made = ::mkdir(hidden.c_str(), 0777) == 0;
+      if (!made && errno != EEXIST) fail("create", hidden);
+      if (std::error_code gone; fs::is_symlink(hidden, gone))  // following links might not end
+        throw FileError("write: " + hidden.string() +
+                        " is a link; expected a folder or nothing; try again without it");
+      lock = Folder::open(hidden.string());
+      if (lock && !lock->lock())
+        throw FileError("write: " + hidden.string() +
+                        " is in use: another process writes the same files; expected one at a "
+                        "time; try again when it has ended, or another place");
+      if (!lock || !lock->is_at(hidden.string()))
+        continue;  // a process that has just ended removed it
+      if (made) break;
+      settle();  // removes what a killed process left
+    }
+    if (::mkdir((hidden / fresh).c_str(), 0777) != 0) {
+      const int reason = errno;
+      ::rmdir(hidden.c_str());
+      errno = reason;
+      fail("create", hidden / fresh);
+    }
+  }
+
+  /// The target of the link of a name.
+  fs::path link_of(const fs::path& file) const {
+    fs::path target;
+    for (auto part = file.begin(); std::next(part) != file.end(); ++part) target /= "..";
+    return target / hidden.filename() / current / file;
+  }
+  bool is_our_link(const fs::path& file) const {
+    std::error_code error;
+    return fs::read_symlink(folder / file, error) == link_of(file) && !error;
+  }
+
+  /// Every folder that has a name of the set.
+  template <class Files>
+  void sync_names(const Files& files) const {
+    std::set<fs::path> folders;
+    for (const fs::path& file : files) folders.insert((folder / file).parent_path());
+    for (const fs::path& each : folders)
+      if (std::error_code missing; fs::is_directory(each, missing)) sync_directory(each.string());
+  }
+
+  /// Puts what each link leads to in the place of the link and removes the hidden folder. Before
+  /// the switch these are the old files, after it the new ones.
+  void settle() const {
+    std::set<fs::path> names;
+    for (const char* side : {current, fresh}) add_files(hidden / side, names);
+    for (const fs::path& file : names) {
+      const fs::path path = folder / file, behind = hidden / current / file;
+      if (!is_our_link(file)) continue;
+      if (kind_of(behind) == Kind::none)
+        remove_file(path);
+      else
+        rename_over(behind.string(), path.string());
+    }
+    // A folder that was made for what has not come.
+    for (const fs::path& file : names)
+      if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
+        ::rmdir((folder / file).parent_path().c_str());
+    sync_names(names);
+    // Else it may be gone on the disk before what was moved out of it has arrived.
+    sync_tree(hidden);
+    remove_tree(hidden);
+    sync_directory(folder.string());
+  }
+
+  /// Whether names can be replaced together here.
+  bool can_exchange() const {
+    const fs::path a = hidden / current, b = hidden / spare;
+    for (const fs::path& path : {a, b})
+      if (::mkdir(path.c_str(), 0777) != 0) fail("create", path);
+    bool can = exchange(a, b);
+    if (::rmdir(b.c_str()) != 0) fail("remove", b);
+    if (::symlink(current, b.c_str()) == 0)
+      remove_file(b);
+    else if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)
+      can = false;
+    else
+      fail("link", b);
+    return can;
+  }
+
+  void rename_each() const {
+    for (const fs::path& file : files) {
+      make_directories((folder / file).parent_path().string());
+      rename_over((hidden / fresh / file).string(), (folder / file).string());
+    }
+    sync_names(files);
+  }
+
+  /// Makes a name a link that leads to what it had. The folders are there.
+  void install_link(const fs::path& file) const {
+    const fs::path path = folder / file, behind = hidden / current / file;
+    switch (kind_of(path)) {
+      case Kind::none:
+        return make_link(link_of(file), path);
+      case Kind::link: {  // its old target is behind ours already
+        make_link(link_of(file), hidden / spare);
+        return rename_over((hidden / spare).string(), path.string());
+      }
+      case Kind::file:
+        make_link(link_of(file), behind);
+        if (!exchange(behind, path)) fail("exchange", path, EINVAL);
+        return;
+      case Kind::other:
+        break;
+    }
+    throw FileError("replace: " + path.string() + ": expected a file");
+  }
+
+  void replace_all() const {
+    for (const fs::path& file : files) {
+      make_directories((folder / file).parent_path().string());
+      make_directories((hidden / current / file).parent_path().string());
+      std::error_code dangling;
+      // A link of the user's says a path from where it is: behind ours it is somewhere else.
+      if (const fs::path target = fs::canonical(folder / file, dangling);
+          kind_of(folder / file) == Kind::link && !dangling)
+        make_link(target, hidden / current / file);
+    }
+    sync_tree(hidden);
+    sync_names(files);
+    sync_directory(folder.string());
+    for (const fs::path& file : files) install_link(file);
+    sync_names(files);
+    sync_tree(hidden);
+    if (!exchange(hidden / fresh, hidden / current)) fail("exchange", hidden, EINVAL);
+    sync_directory(hidden.string());
+  }
+
+  void finish() {
+    for (const fs::path& file : files) {
+      File written = File::open((hidden / fresh / file).string());
+      written.sync();
+    }
+    const auto there = std::find_if(files.begin(), files.end(), [&](const fs::path& file) {
+      return kind_of(folder / file) != Kind::none;
+    });
+    if (files.size() > 1 && can_exchange())
+      replace_all();
+    else if (files.size() <= 1 || there == files.end())
+      rename_each();
+    else
+      throw FileError("replace: " + (folder / *there).string() + ", one of " +
+                      std::to_string(files.size()) +
+                      " files that belong together: this file system cannot exchange two names, "
+                      "so they cannot be replaced at one moment; try to remove the old ones first, "
+                      "or another folder");
+    settle();
+  }
+
+  const fs::path folder, hidden;
+  std::vector<fs::path> files;
+  std::optional<Folder> lock;
+  bool settled = false;
+};
+
+FileSet::FileSet(const std::string& folder, const std::string& name)
+    : state_(std::make_unique<FileSetState>(folder, name)) {}
+
+FileSet::~FileSet() {
+  if (state_->settled) return;
+  try {
+    state_->settle();
+  } catch (const std::exception&) {  // the next set of this name does it
+  }
+}
+
+std::string FileSet::add(const std::string& file) {
+  const fs::path path = file;
+  const fs::path place = state_->hidden / fresh / path;
+  if (kind_of(state_->folder / path) == Kind::other)
+    throw FileError("replace: " + (state_->folder / path).string() + ": expected a file");
+  if (path.has_parent_path() && kind_of(state_->folder / path.parent_path()) == Kind::file)
+    throw FileError("replace: " + (state_->folder / path.parent_path()).string() +
+                    ": expected a folder");
+  make_directories(place.parent_path().string());
+  state_->files.push_back(path);
+  return place.string();
+}
+
+std::string FileSet::path_of(const std::string& file) const {
+  return (state_->folder / file).string();
+}
+
+void FileSet::finish() {
+  state_->finish();
+  state_->settled = true;
+}
+
+}  // namespace zg

@@ -1,0 +1,97 @@
+#include "zerograd/runtime/storage/swap.h"
+
+#include <optional>
+#include <utility>
+
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/trace.h"
+
+namespace zg {
+namespace {
+
+bool is_on_file(const Tensor& tensor) { return tensor.buffer()->space() == Space::file; }
+
+// Bytes of all file blocks that the tensor touches, wholly or partly.
+int64_t blocks_of(const Tensor& file) {
+  constexpr int64_t block = file_granule;
+  const int64_t begin = file.byte_offset() / block;
+  const int64_t end = (file.byte_offset() + file.bytes() + block - 1) / block;
+  return (end - begin) * block;
+}
+
+/// The transfer alone.
+SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) {
+  if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
+    throw ShapeError("swap: expected equal sizes and element types, got " + from.shape().str() +
+                     " and " + to.shape().str());
+  const bool writes = is_on_file(to);
+  if (writes == is_on_file(from))
+    throw ShapeError("swap: expected one tensor in memory and one in Space::file");
+  const Tensor& file = writes ? to : from;
+  const Tensor& memory = writes ? from : to;
+  const DeviceState& device = DeviceState::of(file.device());
+  if (!device.swap_file || file.numel() == 0) return 0;
+  const int64_t offset = file.buffer()->file_offset() + file.byte_offset();
+  const std::span<std::byte> bytes(memory.raw(), static_cast<size_t>(memory.bytes()));
+  return writes ? device.swap_file->write(offset, bytes, std::move(note))
+                : device.swap_file->read(offset, bytes, std::move(note));
+}
+
+/// The span of a transfer in the trace; nothing without a trace.
+cpu::SwapFile::Note note_of(const Device& device, std::initializer_list<std::string_view> name) {
+  cpu::SwapFile::Note note;
+  if (!device.trace()) return note;
+  note.trace = device.trace()->shared_from_this();
+  note.rank = device.trace_rank();
+  for (const std::string_view part : name) note.name += part;
+  if (note.name.empty()) note.name = device.memory().name();
+  return note;
+}
+
+}  // namespace
+
+SwapTicket start_swap(const Tensor& from, const Tensor& to,
+                      std::initializer_list<std::string_view> name) {
+  const Device& device = from.device();
+  device.compute().synchronize();  // queued kernels may still use the memory
+  const SwapTicket ticket = push(from, to, note_of(device, name));
+  if (is_on_file(from))
+    count_read(from);
+  else
+    DeviceState::of(to.device()).swapped.written += blocks_of(to);
+  return ticket;
+}
+
+void wait_for_swap(const Device& device, SwapTicket ticket) {
+  const DeviceState& state = DeviceState::of(device);
+  if (!state.swap_file) return;
+  std::optional<TraceSpan> span;
+  if (device.trace() && !state.swap_file->is_done(ticket))
+    span.emplace(device.compute(), "wait for disk", Trace::Kind::wait);
+  state.swap_file->wait(ticket);
+}
+
+void count_read(const Tensor& file) {
+  DeviceState::of(file.device()).swapped.read += blocks_of(file);
+}
+
+void read_counted(const Tensor& file, const Tensor& memory) {
+  const SwapTicket ticket = push(file, memory, {});
+  const DeviceState& state = DeviceState::of(file.device());
+  if (state.swap_file) state.swap_file->wait(ticket);
+}
+
+std::string swap_description(const Device& device) {
+  const DeviceState& state = DeviceState::of(device);
+  return state.swap_file ? state.swap_file->description() : "";
+}
+
+std::string swap_requests(const Device& device) {
+  const DeviceState& state = DeviceState::of(device);
+  return state.swap_file ? state.swap_file->requests() : "";
+}
+
+SwapCount swapped(const Device& device) { return DeviceState::of(device).swapped; }
+
+}  // namespace zg

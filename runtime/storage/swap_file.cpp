@@ -1,0 +1,299 @@
+#include "zerograd/runtime/storage/swap_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "zerograd/runtime/error.h"
+
+namespace zg::cpu {
+namespace {
+
+constexpr int64_t block = BlockIo::block;
+
+// 0 marks a block that was never written.
+uint64_t checksum_of(const std::byte* bytes) {
+  return std::max<uint64_t>(1, XXH3_64bits(bytes, static_cast<size_t>(block)));
+}
+
+}  // namespace
+
+SwapFile::SwapFile(const SwapOptions& options)
+    : directory_(options.directory),
+      io_(BlockIo::open(options)),
+      slots_(static_cast<size_t>(io_->depth())),
+      worker_([this] { serve(); }) {}
+
+SwapFile::~SwapFile() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+}
+
+std::string SwapFile::description() const {
+  return std::string(io_->engine()) +
+         (io_->direct() ? " past the page cache"
+                        : " through the page cache, as its file system refuses O_DIRECT");
+}
+
+std::string SwapFile::requests() const {
+  return std::to_string(io_->depth()) + " requests of " + std::to_string(io_->request_bytes()) +
+         " bytes";
+}
+
+void SwapFile::reserve(int64_t bytes) {
+  const int64_t whole = (bytes + block - 1) / block * block;
+  if (whole <= reserved_) return;
+  // With the mutex locked no job can be pushed. After the wait the worker, which reads checksums,
+  // is idle.
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ == pushed_; });
+  if (failure_) std::rethrow_exception(failure_);
+  io_->reserve(whole);
+  checksums_.resize(static_cast<size_t>(whole / block), 0);
+  reserved_ = whole;
+}
+
+SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, Note note) {
+  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(note)});
+}
+
+SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, Note note) {
+  return push({offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()), true,
+               std::move(note)});
+}
+
+SwapFile::Ticket SwapFile::push(Job job) {
+  Ticket ticket = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    ticket = ++pushed_;
+  }
+  changed_.notify_all();
+  return ticket;
+}
+
+void SwapFile::wait(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ >= ticket; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+bool SwapFile::is_done(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  return done_ >= ticket || failure_;
+}
+
+// After a failure nothing more is done: what is read would be wrong.
+void SwapFile::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !jobs_.empty() || busy_ > 0; });
+    if (stop_) return give_up();
+    if (!failure_) {
+      std::optional<Job> job;
+      const Ticket ticket = pushed_ - static_cast<Ticket>(jobs_.size()) + 1;
+      if (!jobs_.empty()) {
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        if (job)
+          cut(*job, ticket);
+        else
+          finish_one();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      failure_ = failure;
+    }
+    if (!failure_) continue;
+    give_up();
+    jobs_.clear();
+    done_ = pushed_;
+    changed_.notify_all();
+  }
+}
+
+void SwapFile::cut(const Job& job, Ticket ticket) {
+  missing_.push_back(1);  // this
+  if (job.note.trace)
+    traced_.push_back({.ticket = ticket,
+                       .note = job.note,
+                       .writes = job.writes,
+                       .bytes = job.bytes,
+                       .begin_ns = job.note.trace->now_ns()});
+  const int64_t step = io_->request_bytes() / block;
+  const int64_t end = job.offset + job.bytes, last = (end + block - 1) / block;
+  for (int64_t first = job.offset / block; first < last; first += step) {
+    const int64_t begin = std::max(job.offset, first * block);
+    start({.first = first,
+           .last = std::min(last, first + step),
+           .begin = begin,
+           .end = std::min(end, (first + step) * block),
+           .memory = job.memory + (begin - job.offset),
+           .writes = job.writes},
+          ticket);
+  }
+  leave(ticket);
+}
+
+void SwapFile::start(const Part& part, Ticket ticket) {
+  const int slot = free_slot_for(part);
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(part.memory) % static_cast<uintptr_t>(io_->memory_alignment()) ==
+      0;
+  const bool direct = aligned && part.is_whole();
+  if (part.writes && !direct) {
+    load_ends(slot, part, ticket);
+    std::memcpy(io_->buffer(slot) + (part.begin - part.first * block), part.memory,
+                static_cast<size_t>(part.bytes()));
+  }
+  submit(slot, part, direct, ticket);
+  if (part.writes) note(part.first, blocks_of(slot));  // while the disk writes
+}
+
+// A write keeps what it does not cover of the blocks at its ends.
+void SwapFile::load_ends(int slot, const Part& part, Ticket ticket) {
+  const auto load = [&](int64_t index) {
+    const int64_t begin = index * block;
+    submit(slot,
+           {.first = index,
+            .last = index + 1,
+            .begin = begin,
+            .end = begin + block,
+            .memory = io_->buffer(slot) + (begin - part.first * block),
+            .writes = false},
+           /*direct=*/true, ticket);
+    while (slots_[static_cast<size_t>(slot)].busy) finish_one();
+  };
+  const int64_t last = part.last - 1;
+  const bool first_is_cut = part.begin > part.first * block;
+  if (first_is_cut) load(part.first);
+  if (part.end < part.last * block && (last > part.first || !first_is_cut)) load(last);
+}
+
+void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
+  Slot& place = slots_[static_cast<size_t>(slot)];
+  place = {.direct = direct, .part = part, .ticket = ticket};
+  const std::span<std::byte> blocks = blocks_of(slot);
+  io_->submit(
+      slot, {part.first * block, blocks.data(), static_cast<int64_t>(blocks.size()), part.writes});
+  place.busy = true;
+  ++busy_;
+  ++missing_[static_cast<size_t>(ticket - done_ - 1)];
+}
+
+bool SwapFile::Part::meets(const Part& other) const {
+  const bool blocks = first < other.last && other.first < last;
+  const bool bytes = memory < other.memory + other.bytes() && other.memory < memory + this->bytes();
+  // Two that only read a place can go on beside each other.
+  return (blocks && (writes || other.writes)) || (bytes && !(writes && other.writes));
+}
+
+int SwapFile::free_slot_for(const Part& part) {
+  for (;;) {
+    int free = -1;
+    bool must_wait = false;
+    for (int i = 0; i < io_->depth(); ++i) {
+      const Slot& slot = slots_[static_cast<size_t>(i)];
+      if (!slot.busy) free = i;
+      must_wait = must_wait || (slot.busy && part.meets(slot.part));
+    }
+    if (free >= 0 && !must_wait) return free;
+    finish_one();
+  }
+}
+
+std::span<std::byte> SwapFile::blocks_of(int slot) const {
+  const auto& [busy, direct, part, ticket] = slots_[static_cast<size_t>(slot)];
+  return {direct ? part.memory : io_->buffer(slot),
+          static_cast<size_t>((part.last - part.first) * block)};
+}
+
+void SwapFile::finish_one() {
+  const auto [index, error] = io_->wait();
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  slot.busy = false;
+  --busy_;
+  const Part& part = slot.part;
+  if (error != 0) io_->fail(part.writes ? "written" : "read", error);
+  if (!part.writes) {
+    check(part.first, blocks_of(index));
+    if (!slot.direct)
+      std::memcpy(part.memory, io_->buffer(index) + (part.begin - part.first * block),
+                  static_cast<size_t>(part.bytes()));
+  }
+  leave(slot.ticket);
+}
+
+void SwapFile::leave(Ticket ticket) {
+  --missing_[static_cast<size_t>(ticket - done_ - 1)];
+  if (missing_.front() > 0) return;
+  Ticket done = done_;
+  for (; !missing_.empty() && missing_.front() == 0; missing_.pop_front()) ++done;
+  record(done);
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = done;
+  }
+  changed_.notify_all();
+}
+
+// Calls are under way beside each other and end in order: a span begins where the one before ended.
+void SwapFile::record(Ticket done) {
+  for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
+    const Traced& call = traced_.front();
+    Trace& trace = *call.note.trace;
+    const int64_t end_ns = trace.now_ns();
+    trace.span({.rank = call.note.rank,
+                .track = "disk",
+                .kind = Trace::Kind::copy,
+                .name = (call.writes ? "write " : "read ") + call.note.name,
+                .begin_ns = std::min(end_ns, std::max(call.begin_ns, last_end_ns_)),
+                .end_ns = end_ns,
+                .arguments = {{"bytes", call.bytes}}});
+    last_end_ns_ = end_ns;
+  }
+}
+
+// Waits for the requests under way: they use memory of their callers.
+void SwapFile::give_up() noexcept {
+  try {
+    for (; busy_ > 0; --busy_) io_->wait();
+  } catch (...) {
+    busy_ = 0;  // the I/O engine has none left
+  }
+  for (Slot& slot : slots_) slot.busy = false;
+  missing_.clear();
+  traced_.clear();
+}
+
+void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block)) {
+    const size_t index = static_cast<size_t>(first) + at / static_cast<size_t>(block);
+    if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
+      throw FileError("nvme: " + directory_ + ": the block at byte " +
+                      std::to_string(static_cast<int64_t>(index) * block) +
+                      " is not what was written there; expected a drive that keeps what it is "
+                      "given; try another --nvme-path, and resume from the last checkpoint");
+  }
+}
+
+void SwapFile::note(int64_t first, std::span<const std::byte> bytes) {
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block))
+    checksums_[static_cast<size_t>(first) + at / static_cast<size_t>(block)] =
+        checksum_of(bytes.data() + at);
+}
+
+}  // namespace zg::cpu

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/storage/block_io.h"
+#include "zerograd/runtime/trace.h"
+
+namespace zg::cpu {
+
+/// The bytes behind a device's Space::file: one file without a name, which no second job can open
+/// and which is gone with the process, whatever ends it. One worker cuts calls into requests and
+/// keeps queue_depth of them under way, while it takes the checksums of others: every block has
+/// one, kept in memory. Requests that touch the same blocks or the same memory are done in the
+/// order of the calls. A request uses the memory of the call where that is aligned for direct I/O.
+/// Other memory, and the ends of ranges that are no whole blocks, go through aligned buffers of
+/// queue_depth * block_size bytes.
+class SwapFile {
+ public:
+  using Ticket = int64_t;
+  /// The trace, rank and name of the span of a call. Without a trace there is no span.
+  struct Note {
+    std::shared_ptr<Trace> trace = {};
+    int rank = 0;
+    std::string name = {};
+  };
+
+  explicit SwapFile(const SwapOptions& options);  ///< FileError
+  ~SwapFile();
+  SwapFile(const SwapFile&) = delete;
+  SwapFile& operator=(const SwapFile&) = delete;
+
+  /// Allocates the space on the disk. FileError with path, needed and free bytes when there is too
+  /// little.
+  void reserve(int64_t bytes);
+
+  /// Memory must live until wait() of the ticket.
+  Ticket read(int64_t offset, std::span<std::byte> to, Note note);
+  Ticket write(int64_t offset, std::span<const std::byte> from, Note note);
+  /// Returns when this call and all before it are done. FileError: one of them failed, or a block
+  /// is not what was written there; every later call throws the same error.
+  void wait(Ticket ticket);
+  bool is_done(Ticket ticket);  ///< or will not be, as one has failed
+
+  /// "io_uring past the page cache"
+  std::string description() const;
+  std::string requests() const;  ///< "8 requests of 1048576 bytes"
+
+ private:
+  struct Job {
+    int64_t offset;
+    std::byte* memory;
+    int64_t bytes;
+    bool writes;
+    Note note;
+  };
+  /// A call that is under way and traced.
+  struct Traced {
+    Ticket ticket;
+    Note note;
+    bool writes;
+    int64_t bytes, begin_ns;
+  };
+  /// The blocks of a job that one request reads or writes.
+  struct Part {
+    int64_t first, last;  // blocks of the file
+    int64_t begin, end;   // byte range that the job asks for, within those blocks
+    std::byte* memory;    // address of byte `begin`
+    bool writes;
+
+    int64_t bytes() const { return end - begin; }
+    bool is_whole() const { return bytes() == (last - first) * BlockIo::block; }
+    /// One of the two requests must be done before the other starts.
+    bool meets(const Part& other) const;
+  };
+  struct Slot {
+    bool busy = false;
+    bool direct = false;  // the request uses the part's memory; else the slot's buffer
+    Part part{};
+    Ticket ticket = 0;
+  };
+  Ticket push(Job job);
+  void serve();
+  void cut(const Job& job, Ticket ticket);
+  void start(const Part& part, Ticket ticket);
+  void submit(int slot, const Part& part, bool direct, Ticket ticket);
+  void load_ends(int slot, const Part& part, Ticket ticket);
+  int free_slot_for(const Part& part);
+  void finish_one();
+  void leave(Ticket ticket);
+  void record(Ticket done);
+  void give_up() noexcept;
+  std::span<std::byte> blocks_of(int slot) const;
+  void check(int64_t first_block, std::span<const std::byte> bytes) const;
+  void note(int64_t first_block, std::span<const std::byte> bytes);
+
+  const std::string directory_;
+  std::unique_ptr<BlockIo> io_;
+  int64_t reserved_ = 0;
+  std::vector<uint64_t> checksums_;  // by block; 0: never written
+
+  // The worker alone uses these.
+  std::vector<Slot> slots_;
+  int busy_ = 0;
+  std::deque<int> missing_;  // unfinished requests of call done_ + 1 + index
+  std::deque<Traced> traced_;
+  int64_t last_end_ns_ = 0;  // end of the last traced span
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  Ticket pushed_ = 0, done_ = 0;
+  bool stop_ = false;
+  std::exception_ptr failure_;
+  std::thread worker_;
+};
+
+}  // namespace zg::cpu

@@ -1,0 +1,254 @@
+#include "cublasLt.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "tests/fakes/cuda/launch.h"
+#include "zerograd/runtime/dtype.h"
+
+// A test double of cuBLASLt: computes the product by its definition and checks the caller's
+// promises. An algorithm stores the problem it was chosen for and aborts for any other.
+struct EmulatedLt {};
+struct EmulatedLtLayout {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t distance;
+  int32_t batch = 1;
+  int64_t stride = 0;
+};
+struct EmulatedLtOperation {
+  cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+struct EmulatedLtPreference {
+  uint64_t workspace = 0;
+  uint32_t reductions = 7, alignments[4] = {256, 256, 256, 256};
+};
+
+namespace {
+
+using namespace zg;
+using zg::emulator::die;
+
+void expect(bool holds, const char* what) {
+  if (!holds) die(std::string("cublasLt: ") + what);
+}
+
+template <class Value>
+void take(Value& place, const void* value, size_t bytes, const char* what) {
+  expect(bytes == sizeof place, what);
+  std::memcpy(&place, value, bytes);
+}
+
+/// Encodes the problem that an algorithm is chosen for.
+cublasLtMatmulAlgo_t algorithm(const EmulatedLtOperation& operation, const EmulatedLtLayout& a,
+                               const EmulatedLtLayout& b, const EmulatedLtLayout& d) {
+  cublasLtMatmulAlgo_t algo = {};
+  const auto layout = [](const EmulatedLtLayout& l) {
+    return ((l.rows * 1000003 + l.columns) * 1000003 + static_cast<uint64_t>(l.distance)) * 64 +
+           static_cast<uint64_t>(l.batch) * 16 + static_cast<uint64_t>(l.type);
+  };
+  algo.data[0] = layout(a);
+  algo.data[1] = layout(b);
+  algo.data[2] = layout(d);
+  algo.data[3] = static_cast<uint64_t>(operation.a + 2 * operation.b) +
+                 (operation.epilogue == CUBLASLT_EPILOGUE_BIAS ? 4u : 0u);
+  algo.data[4] = static_cast<uint64_t>(a.stride);
+  algo.data[5] = static_cast<uint64_t>(b.stride);
+  algo.data[6] = static_cast<uint64_t>(d.stride);
+  return algo;
+}
+
+std::atomic<int64_t> products{0};
+
+struct Extents {
+  uint64_t m, n, k;
+};
+
+Extents extents(const EmulatedLtOperation& operation, const EmulatedLtLayout& a,
+                const EmulatedLtLayout& b, const EmulatedLtLayout& d) {
+  const bool across_a = operation.a == CUBLAS_OP_T, across_b = operation.b == CUBLAS_OP_T;
+  const Extents e{.m = d.rows, .n = d.columns, .k = across_a ? a.rows : a.columns};
+  expect((across_a ? a.columns : a.rows) == e.m && (across_b ? b.rows : b.columns) == e.n &&
+             (across_b ? b.columns : b.rows) == e.k,
+         "the extents of a, b and d do not meet");
+  expect(a.batch == b.batch && b.batch == d.batch, "the layouts differ in their batch");
+  for (const EmulatedLtLayout* layout : {&a, &b, &d})
+    expect(layout->distance >= static_cast<int64_t>(layout->rows), "a column overlaps the next");
+  return e;
+}
+
+float load(cudaDataType_t type, const void* data, int64_t at) {
+  if (type == CUDA_R_16BF) return static_cast<float>(static_cast<const bf16*>(data)[at]);
+  if (type == CUDA_R_16F) return static_cast<float>(static_cast<const f16*>(data)[at]);
+  return static_cast<const float*>(data)[at];
+}
+void store(cudaDataType_t type, void* data, int64_t at, float value) {
+  if (type == CUDA_R_16BF)
+    static_cast<bf16*>(data)[at] = bf16(value);
+  else if (type == CUDA_R_16F)
+    static_cast<f16*>(data)[at] = f16(value);
+  else
+    static_cast<float*>(data)[at] = value;
+}
+
+/// [rows, columns] of op(matrix), row-major.
+std::vector<float> rows_of(const EmulatedLtLayout& layout, const void* data, bool transposed,
+                           int64_t item, uint64_t rows, uint64_t columns) {
+  std::vector<float> dense(rows * columns);
+  for (uint64_t i = 0; i < rows; ++i)
+    for (uint64_t j = 0; j < columns; ++j) {
+      const auto down = static_cast<int64_t>(transposed ? j : i);
+      const auto right = static_cast<int64_t>(transposed ? i : j);
+      dense[i * columns + j] =
+          load(layout.type, data, item * layout.stride + right * layout.distance + down);
+    }
+  return dense;
+}
+
+struct Product {
+  EmulatedLtOperation operation;
+  EmulatedLtLayout a_layout, b_layout, d_layout;
+  const void *a, *b;
+  void* d;
+  float beta;
+};
+
+void multiply(const Product& p) {
+  const auto [m, n, k] = extents(p.operation, p.a_layout, p.b_layout, p.d_layout);
+  for (int64_t item = 0; item < p.d_layout.batch; ++item) {
+    // op(a)^T and op(b)^T by rows, so that the inner loop runs along m.
+    const std::vector<float> a = rows_of(p.a_layout, p.a, p.operation.a == CUBLAS_OP_N, item, k, m);
+    const std::vector<float> b = rows_of(p.b_layout, p.b, p.operation.b == CUBLAS_OP_N, item, n, k);
+    std::vector<float> sums(m);
+    for (uint64_t j = 0; j < n; ++j) {
+      std::fill(sums.begin(), sums.end(), 0.0f);
+      for (uint64_t l = 0; l < k; ++l)
+        for (uint64_t i = 0; i < m; ++i) sums[i] += a[l * m + i] * b[j * k + l];
+      for (uint64_t i = 0; i < m; ++i) {
+        const int64_t at = item * p.d_layout.stride +
+                           static_cast<int64_t>(j) * p.d_layout.distance + static_cast<int64_t>(i);
+        float sum = sums[i];
+        if (p.operation.epilogue == CUBLASLT_EPILOGUE_BIAS)
+          sum += load(p.d_layout.type, p.operation.bias, static_cast<int64_t>(i));
+        if (p.beta != 0.0f) sum += p.beta * load(p.d_layout.type, p.d, at);
+        store(p.d_layout.type, p.d, at, sum);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t zg::emulator::cublaslt_products() { return products; }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  static EmulatedLt only;  // never destroyed
+  *handle = &only;
+  return CUBLAS_STATUS_SUCCESS;
+}
+size_t cublasLtGetVersion() { return 130000; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation, cublasComputeType_t sums,
+                                        cudaDataType_t scale) {
+  expect(sums == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "sums that are not f32");
+  *operation = new EmulatedLtOperation;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
+  delete operation;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+  const char* what = "an attribute of an operation has another size";
+  if (attribute == CUBLASLT_MATMUL_DESC_TRANSA) take(operation->a, value, bytes, what);
+  if (attribute == CUBLASLT_MATMUL_DESC_TRANSB) take(operation->b, value, bytes, what);
+  if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) take(operation->epilogue, value, bytes, what);
+  if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) take(operation->bias, value, bytes, what);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type,
+                                          uint64_t rows, uint64_t columns, int64_t distance) {
+  *layout = new EmulatedLtLayout{type, rows, columns, distance};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete layout;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t bytes) {
+  const char* what = "an attribute of a layout has another size";
+  if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+    take(layout->batch, value, bytes, what);
+  else
+    take(layout->stride, value, bytes, what);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = new EmulatedLtPreference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  const char* what = "an attribute of a preference has another size";
+  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+    take(preference->workspace, value, bytes, what);
+  else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+    take(preference->reductions, value, bytes, what);
+  else
+    take(preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
+         bytes, what);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* count) {
+  expect(wanted == 1, "one algorithm is what is asked for here");
+  expect(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+         "a reduction whose order is open");
+  const Extents e = extents(*operation, *a, *b, *d);
+  *count = 0;
+  if (e.n < 4) return CUBLAS_STATUS_NOT_SUPPORTED;  // as cuBLASLt may for any problem
+  *count = 1;
+  *results = {.algo = algorithm(*operation, *a, *b, *d), .state = CUBLAS_STATUS_SUCCESS};
+  results->algo.data[7] = *std::max_element(preference->alignments, preference->alignments + 4);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algo, void*, size_t,
+                              cudaStream_t stream) {
+  expect(*static_cast<const float*>(alpha) == 1.0f && c == d,
+         "only d = ab or d += ab is asked for");
+  const cublasLtMatmulAlgo_t own = algorithm(*operation, *a_layout, *b_layout, *d_layout);
+  expect(std::equal(own.data, own.data + 7, algo->data), "an algorithm of another problem");
+  for (const void* place : {a, b, static_cast<const void*>(d)})
+    expect(reinterpret_cast<uintptr_t>(place) % algo->data[7] == 0,
+           "an address off the alignment that was promised");
+  const Product product{*operation, *a_layout, *b_layout, *d_layout,
+                        a,          b,         d,         *static_cast<const float*>(beta)};
+  ++products;
+  zg::emulator::enqueue(stream, [product] { multiply(product); });
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <level_zero/ze_api.h>
+
+#include "tests/fakes/level_zero/objects.h"
+
+namespace zg::test_driver {
+
+/// Fills in what a command waits for and signals. False, with a message, for a handle that is none.
+bool set_events(Command& command, ze_event_handle_t signal, uint32_t count,
+                ze_event_handle_t* waits);
+
+// zeCommandListAppend...
+ze_result_t append_barrier(ze_command_list_handle_t list, ze_event_handle_t signal, uint32_t count,
+                           ze_event_handle_t* waits);
+ze_result_t append_ranges_barrier(ze_command_list_handle_t list, uint32_t ranges,
+                                  const size_t* bytes, const void** begins,
+                                  ze_event_handle_t signal, uint32_t count,
+                                  ze_event_handle_t* waits);
+ze_result_t append_copy(ze_command_list_handle_t list, void* to, const void* from, size_t bytes,
+                        ze_event_handle_t signal, uint32_t count, ze_event_handle_t* waits);
+ze_result_t append_fill(ze_command_list_handle_t list, void* to, const void* pattern,
+                        size_t pattern_bytes, size_t bytes, ze_event_handle_t signal,
+                        uint32_t count, ze_event_handle_t* waits);
+ze_result_t append_signal(ze_command_list_handle_t list, ze_event_handle_t event);
+ze_result_t append_wait(ze_command_list_handle_t list, uint32_t count, ze_event_handle_t* waits);
+ze_result_t append_reset(ze_command_list_handle_t list, ze_event_handle_t event);
+ze_result_t append_kernel(ze_command_list_handle_t list, ze_kernel_handle_t kernel,
+                          const ze_group_count_t* groups, ze_event_handle_t signal, uint32_t count,
+                          ze_event_handle_t* waits);
+
+}  // namespace zg::test_driver

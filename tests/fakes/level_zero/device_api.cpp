@@ -1,0 +1,222 @@
+#include <level_zero/ze_ddi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/fakes/level_zero/scheduler.h"
+#include "tests/fakes/level_zero/settings.h"
+#include "tests/fakes/level_zero/ticks.h"
+
+// The driver, its devices and what they can do.
+namespace zg::test_driver {
+namespace {
+
+constexpr uint32_t most_items = 1024, local_memory = 64 << 10;
+const uint8_t uuid[ZE_MAX_UUID_SIZE] = {'z', 'g', ' ', 't', 'e', 's', 't',
+                                        ' ', 'd', 'r', 'i', 'v', 'e', 'r'};
+
+int driver;  // its address is the handle
+
+/// Empties what is asked for, but for the type and the chain.
+template <class T>
+void clear(T* properties) {
+  T empty = {};
+  empty.stype = properties->stype;
+  empty.pNext = properties->pNext;
+  *properties = empty;
+}
+
+ze_result_t init(ze_init_flags_t flags) {
+  // No device is a GPU or a VPU.
+  return flags & (ZE_INIT_FLAG_GPU_ONLY | ZE_INIT_FLAG_VPU_ONLY) ? ZE_RESULT_ERROR_UNINITIALIZED
+                                                                 : ZE_RESULT_SUCCESS;
+}
+
+ze_result_t driver_get(uint32_t* count, ze_driver_handle_t* handles) {
+  if (*count && handles) handles[0] = reinterpret_cast<ze_driver_handle_t>(&driver);
+  *count = 1;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t driver_api_version(ze_driver_handle_t, ze_api_version_t* version) {
+  *version = ZE_API_VERSION_1_4;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t driver_properties(ze_driver_handle_t, ze_driver_properties_t* properties) {
+  std::copy(std::begin(uuid), std::end(uuid), properties->uuid.id);
+  properties->driverVersion = 1;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t driver_extensions(ze_driver_handle_t, uint32_t* count,
+                              ze_driver_extension_properties_t*) {
+  *count = 0;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t driver_function(ze_driver_handle_t, const char* name, void** address) {
+  *address = settings().imports ? extension_function(name) : nullptr;
+  return *address ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
+}
+
+ze_result_t device_get(ze_driver_handle_t, uint32_t* count, ze_device_handle_t* handles) {
+  Lock lock(state().mutex);
+  const auto& devices = state().devices;
+  const uint32_t there = static_cast<uint32_t>(devices.size());
+  if (*count && handles) {
+    *count = std::min(*count, there);
+    for (uint32_t i = 0; i < *count; ++i) {
+      handles[i] = reinterpret_cast<ze_device_handle_t>(devices[i].get());
+    }
+  } else {
+    *count = there;
+  }
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_sub_devices(ze_device_handle_t, uint32_t* count, ze_device_handle_t*) {
+  *count = 0;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_properties(ze_device_handle_t handle, ze_device_properties_t* properties) {
+  Lock lock(state().mutex);
+  const Device* const device = device_of(handle, "zeDeviceGetProperties");
+  if (!device) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+  const bool in_cycles = properties->stype == ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2;
+  clear(properties);
+  properties->type = ZE_DEVICE_TYPE_CPU;
+  properties->deviceId = static_cast<uint32_t>(device->index);
+  std::copy(std::begin(uuid), std::end(uuid), properties->uuid.id);
+  properties->uuid.id[ZE_MAX_DEVICE_UUID_SIZE - 1] = static_cast<uint8_t>(device->index);
+  properties->coreClockRate = 1000;
+  properties->maxMemAllocSize = settings().memory;
+  properties->maxHardwareContexts = 1;
+  properties->numThreadsPerEU = properties->numEUsPerSubslice = 1;
+  properties->numSubslicesPerSlice = properties->numSlices = 1;
+  properties->physicalEUSimdWidth =
+      settings().sub_groups.empty() ? 1 : settings().sub_groups.front();
+  properties->timerResolution =
+      in_cycles ? 1'000'000'000 / nanoseconds_of_a_tick : nanoseconds_of_a_tick;
+  properties->timestampValidBits = timestamp_bits;
+  properties->kernelTimestampValidBits = kernel_timestamp_bits;
+  std::snprintf(properties->name, sizeof properties->name,
+                "zerograd test driver (CPU), not an accelerator");
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_compute(ze_device_handle_t, ze_device_compute_properties_t* properties) {
+  clear(properties);
+  properties->maxTotalGroupSize = most_items;
+  properties->maxGroupSizeX = properties->maxGroupSizeY = properties->maxGroupSizeZ = most_items;
+  properties->maxGroupCountX = properties->maxGroupCountY = properties->maxGroupCountZ = UINT32_MAX;
+  properties->maxSharedLocalMemory = local_memory;
+  properties->numSubGroupSizes = static_cast<uint32_t>(settings().sub_groups.size());
+  std::ranges::copy(settings().sub_groups, properties->subGroupSizes);
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_module(ze_device_handle_t, ze_device_module_properties_t* properties) {
+  clear(properties);
+  properties->spirvVersionSupported = ZE_MAKE_VERSION(1, 2);
+  properties->fp32flags = ZE_DEVICE_FP_FLAG_DENORM | ZE_DEVICE_FP_FLAG_INF_NAN |
+                          ZE_DEVICE_FP_FLAG_ROUND_TO_NEAREST | ZE_DEVICE_FP_FLAG_FMA;
+  if (settings().rounded_divide) properties->fp32flags |= ZE_DEVICE_FP_FLAG_ROUNDED_DIVIDE_SQRT;
+  properties->maxArgumentsSize = 2048;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_queue_groups(ze_device_handle_t, uint32_t* count,
+                                ze_command_queue_group_properties_t* properties) {
+  if (*count && properties) {
+    clear(properties);
+    properties->flags =
+        ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY;
+    properties->maxMemoryFillPatternSize = 16;
+    properties->numQueues = 1;
+  }
+  *count = 1;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_memory(ze_device_handle_t, uint32_t* count,
+                          ze_device_memory_properties_t* properties) {
+  if (*count && properties) {
+    clear(properties);
+    properties->maxClockRate = 1000;
+    properties->maxBusWidth = 64;
+    properties->totalSize = settings().memory;
+    std::snprintf(properties->name, sizeof properties->name, "memory of the host");
+  }
+  *count = 1;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_memory_access(ze_device_handle_t,
+                                 ze_device_memory_access_properties_t* properties) {
+  clear(properties);
+  properties->hostAllocCapabilities = ZE_MEMORY_ACCESS_CAP_FLAG_RW;
+  properties->deviceAllocCapabilities =
+      ZE_MEMORY_ACCESS_CAP_FLAG_RW | ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_can_access_peer(ze_device_handle_t a, ze_device_handle_t b, ze_bool_t* can) {
+  *can = a == b;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_status(ze_device_handle_t) {
+  Lock lock(state().mutex);
+  return state().lost ? ZE_RESULT_ERROR_DEVICE_LOST : ZE_RESULT_SUCCESS;
+}
+
+ze_result_t device_timestamps(ze_device_handle_t, uint64_t* host, uint64_t* device) {
+  *host = now_ns();
+  *device = ticks(*host, timestamp_bits);
+  return ZE_RESULT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace zg::test_driver
+
+using namespace zg::test_driver;
+
+ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetGlobalProcAddrTable(ze_api_version_t version,
+                                                             ze_global_dditable_t* table) {
+  if (ZE_MAJOR_VERSION(version) != ZE_MAJOR_VERSION(ZE_API_VERSION_1_4)) {
+    return ZE_RESULT_ERROR_UNSUPPORTED_VERSION;
+  }
+  table->pfnInit = init;
+  return ZE_RESULT_SUCCESS;
+}
+
+ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetDriverProcAddrTable(ze_api_version_t,
+                                                             ze_driver_dditable_t* table) {
+  *table = {};
+  table->pfnGet = driver_get;
+  table->pfnGetApiVersion = driver_api_version;
+  table->pfnGetProperties = driver_properties;
+  table->pfnGetExtensionProperties = driver_extensions;
+  table->pfnGetExtensionFunctionAddress = driver_function;
+  return ZE_RESULT_SUCCESS;
+}
+
+ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetDeviceProcAddrTable(ze_api_version_t,
+                                                             ze_device_dditable_t* table) {
+  *table = {};
+  table->pfnGet = device_get;
+  table->pfnGetSubDevices = device_sub_devices;
+  table->pfnGetProperties = device_properties;
+  table->pfnGetComputeProperties = device_compute;
+  table->pfnGetModuleProperties = device_module;
+  table->pfnGetCommandQueueGroupProperties = device_queue_groups;
+  table->pfnGetMemoryProperties = device_memory;
+  table->pfnGetMemoryAccessProperties = device_memory_access;
+  table->pfnCanAccessPeer = device_can_access_peer;
+  table->pfnGetStatus = device_status;
+  table->pfnGetGlobalTimestamps = device_timestamps;
+  return ZE_RESULT_SUCCESS;
+}

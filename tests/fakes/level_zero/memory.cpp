@@ -1,0 +1,228 @@
+#include "tests/fakes/level_zero/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "tests/fakes/level_zero/objects.h"
+#include "tests/fakes/level_zero/settings.h"
+
+namespace zg::test_driver {
+namespace {
+
+constexpr size_t page = 4096, poisoned_bytes = size_t{16} << 20;
+
+size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + page - 1) / page * page; }
+
+/// A file full of 0xFF: memory that maps it privately holds NaN, and takes no room until written.
+int poisoned_file() {
+  static const int file = [] {
+    const int made = memfd_create("poison", MFD_CLOEXEC);
+    const std::vector<unsigned char> block(1 << 20, 0xff);
+    for (size_t at = 0; at < poisoned_bytes; at += block.size()) {
+      if (pwrite(made, block.data(), block.size(), static_cast<off_t>(at)) < 0) return -1;
+    }
+    return made;
+  }();
+  return file;
+}
+
+/// Puts poisoned memory behind [first, first + bytes).
+bool fill_addresses(std::byte* first, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += poisoned_bytes) {
+    const size_t part = std::min(poisoned_bytes, bytes - at);
+    if (mmap(first + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+             poisoned_file(), 0) == MAP_FAILED)
+      return false;
+  }
+  return true;
+}
+
+bool empty_addresses(std::byte* first, size_t bytes) {
+  return mmap(first, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+              0) != MAP_FAILED;
+}
+
+#ifndef __SANITIZE_ADDRESS__  // which explains faults itself
+const Memory* explained = nullptr;
+struct sigaction before;
+
+void explain(int number, siginfo_t* info, void* context) {
+  const char* const address = static_cast<const char*>(info->si_addr);
+  const Allocation* const near = explained->find_near(address);
+  char words[512];
+  int length = std::snprintf(words, sizeof words, "zerograd test driver: %s reached %p",
+                             device_does ? device_does : "the host", info->si_addr);
+  if (near) {
+    const long at = address - reinterpret_cast<const char*>(near->begin);
+    const long behind = at - static_cast<long>(near->bytes);
+    length += std::snprintf(words + length, sizeof words - length, ", %ld bytes %s %zu bytes of %s",
+                            at < 0        ? -at
+                            : behind >= 0 ? behind
+                                          : at,
+                            at < 0        ? "before"
+                            : behind >= 0 ? "behind"
+                                          : "into",
+                            near->bytes, near->device ? near->device->name : "the host's");
+  }
+  if (length > 0 && write(2, words, static_cast<size_t>(length)) > 0 && write(2, "\n", 1) > 0) {
+  }
+  sigaction(number, &before, nullptr);  // the access is tried again, and ends the process
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
+  }
+}
+#endif
+
+}  // namespace
+
+std::byte* Memory::allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device) {
+  alignment = std::max<size_t>(alignment, 64);
+  const size_t body = pages(bytes), mapped = body + 2 * page;
+  void* const mapping =
+      mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  std::byte* const first = static_cast<std::byte*>(mapping) + page;
+  if (!fill_addresses(first, body)) {
+    munmap(mapping, mapped);
+    return nullptr;
+  }
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(first) + body - bytes) & ~(alignment - 1);
+  all_[begin] = {reinterpret_cast<std::byte*>(begin), bytes, type, device,
+                 static_cast<std::byte*>(mapping),    mapped};
+  if (device && settings().strict && !is_open_) mprotect(first, body, PROT_NONE);
+  return reinterpret_cast<std::byte*>(begin);
+}
+
+void Memory::free(const Allocation& allocation) {
+  munmap(allocation.mapping, allocation.mapped);
+  all_.erase(reinterpret_cast<uintptr_t>(allocation.begin));
+}
+
+std::byte* Memory::reserve(size_t bytes) {
+  const size_t all = bytes + 2 * virtual_page;
+  void* const mapping =
+      mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  std::byte* const first = static_cast<std::byte*>(mapping);
+  std::byte* const begin = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(first) + virtual_page) & ~(virtual_page - 1));
+  // Guard pages stay; what alignment left over goes back.
+  if (begin - page > first) munmap(first, static_cast<size_t>(begin - page - first));
+  munmap(begin + bytes + page, static_cast<size_t>(first + all - (begin + bytes + page)));
+  return begin;
+}
+
+void Memory::free_reserved(std::byte* begin, size_t bytes) {
+  munmap(begin - page, bytes + 2 * page);
+}
+
+bool Memory::map(std::byte* begin, size_t bytes, Device* device) {
+  if (!fill_addresses(begin, bytes)) return false;
+  if (settings().strict && !is_open_) mprotect(begin, bytes, PROT_NONE);
+  join(begin, bytes, ZE_MEMORY_TYPE_DEVICE, device);
+  return true;
+}
+
+bool Memory::unmap(std::byte* begin, size_t bytes) {
+  return cut(begin, bytes) && empty_addresses(begin, bytes);
+}
+
+void Memory::bring_in(std::byte* begin, size_t bytes) {
+  join(begin, bytes, ZE_MEMORY_TYPE_HOST, nullptr);
+}
+
+bool Memory::release(std::byte* begin, size_t bytes) { return cut(begin, bytes); }
+
+/// Adds a range, to the one that ends where it begins if they are of a kind.
+void Memory::join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device) {
+  Allocation made{begin, bytes, type, device, begin - page, bytes + 2 * page};
+  const Allocation* const before = find(begin - 1);
+  if (before && before->type == type && before->device == device &&
+      before->begin + before->bytes == begin) {
+    made.begin = before->begin;
+    made.mapping = before->mapping;
+    made.bytes += before->bytes;
+    made.mapped += before->bytes;
+  }
+  add(made);
+}
+
+/// Takes a range out, of which both ends may stay.
+bool Memory::cut(std::byte* begin, size_t bytes) {
+  const Allocation* const found = find(begin);
+  if (!found || found->begin + found->bytes < begin + bytes) return false;
+  const Allocation whole = *found;
+  all_.erase(reinterpret_cast<uintptr_t>(whole.begin));
+  const auto keep = [&](std::byte* first, std::byte* last) {
+    if (first == last) return;
+    const auto left = static_cast<size_t>(last - first);
+    add({first, left, whole.type, whole.device, first - page, left + 2 * page});
+  };
+  keep(whole.begin, begin);
+  keep(begin + bytes, whole.begin + whole.bytes);
+  return true;
+}
+
+const Allocation* Memory::find(const void* p) const {
+  auto found = all_.upper_bound(reinterpret_cast<uintptr_t>(p));
+  if (found == all_.begin()) return nullptr;
+  --found;
+  return found->second.holds(p) ? &found->second : nullptr;
+}
+
+const Allocation* Memory::find_near(const void* p) const {
+  for (const auto& [begin, a] : all_) {
+    if (p >= a.mapping && p < a.mapping + a.mapped) return &a;
+  }
+  return nullptr;
+}
+
+const Allocation* Memory::find_touched() const {
+  static const std::vector<unsigned char> untouched(page, 0xff);
+  const auto touched = [](const std::byte* begin, const std::byte* end) {
+    return std::memcmp(begin, untouched.data(), static_cast<size_t>(end - begin)) != 0;
+  };
+  for (const auto& [begin, a] : all_) {
+    if (touched(a.mapping + page, a.begin)) return &a;
+    if (touched(a.begin + a.bytes, a.mapping + a.mapped - page)) return &a;
+  }
+  return nullptr;
+}
+
+void Memory::open() {
+  if (is_open_ || !settings().strict) return;
+  is_open_ = true;
+  for (const auto& [begin, a] : all_) {
+    if (a.device) mprotect(a.mapping + page, a.mapped - 2 * page, PROT_READ | PROT_WRITE);
+  }
+}
+
+void Memory::close() {
+  if (!is_open_) return;
+  is_open_ = false;
+  for (const auto& [begin, a] : all_) {
+    if (a.device) mprotect(a.mapping + page, a.mapped - 2 * page, PROT_NONE);
+  }
+}
+
+void explain_faults(const Memory& memory) {
+#ifndef __SANITIZE_ADDRESS__
+  explained = &memory;
+  struct sigaction action = {};
+  action.sa_sigaction = &explain;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, &before);
+#else
+  (void)memory;
+#endif
+}
+
+}  // namespace zg::test_driver

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/level_zero/group.h"
+#include "tests/fakes/level_zero/spirv.h"
+
+namespace zg::test_driver {
+
+/// A module of SPIR-V as code of the host, in as many copies as threads may run it: each has its
+/// own work-item and its own local memory.
+class Program {
+ public:
+  static constexpr unsigned copies = 2;
+
+  struct Kernel {
+    bool meets = false;
+    void (*item)(void**) = nullptr;
+    void (*row)(void**) = nullptr;
+    void (*poison)() = nullptr;
+  };
+
+  /// Compiles, or takes what an earlier process compiled from the same bytes. Throws
+  /// std::runtime_error with what the tools said.
+  Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const Kernel& kernel(unsigned copy, const std::string& name) const;
+  zg_item** running(unsigned copy) const { return copies_[copy].running; }
+
+ private:
+  struct Copy {
+    void* library = nullptr;
+    zg_item** running = nullptr;
+    std::map<std::string, Kernel> kernels;
+  };
+  std::array<Copy, copies> copies_;
+};
+
+}  // namespace zg::test_driver

@@ -1,0 +1,205 @@
+#include <level_zero/ze_ddi.h>
+
+#include <map>
+#include <string_view>
+
+#include "tests/fakes/level_zero/scheduler.h"
+#include "tests/fakes/level_zero/settings.h"
+
+// Virtual memory: reserved addresses, and device memory mapped at them.
+namespace zg::test_driver {
+namespace {
+
+/// Reserved, mapped and imported ranges. Guarded by the driver's mutex.
+struct Addresses {
+  std::map<std::byte*, size_t> reserved;
+  std::map<std::byte*, PhysicalMemory*> mapped;
+  std::map<std::byte*, size_t> imported;
+
+  static Addresses& all() {
+    static Addresses& addresses = *new Addresses;
+    return addresses;
+  }
+  bool holds(std::byte* begin, size_t bytes) const {
+    auto found = reserved.upper_bound(begin);
+    if (found == reserved.begin()) return false;
+    --found;
+    return begin + bytes <= found->first + found->second;
+  }
+};
+
+/// A pending command that accesses memory of the range.
+const Command* user_of(const std::byte* begin, size_t bytes) {
+  for (const Queue* queue : state().queues)
+    for (const Command& command : queue->commands)
+      for (const Range& range : command.memory)
+        if (range.begin >= begin && range.begin < begin + bytes) return &command;
+  return nullptr;
+}
+
+bool is_aligned(const void* begin, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(begin) % Memory::virtual_page == 0 &&
+         bytes % Memory::virtual_page == 0;
+}
+
+ze_result_t reserve(ze_context_handle_t, const void*, size_t bytes, void** begin) {
+  Lock lock(state().mutex);
+  if (!bytes || !is_aligned(nullptr, bytes))
+    return refuse(ZE_RESULT_ERROR_UNSUPPORTED_SIZE, "zeVirtualMemReserve: %zu bytes", bytes);
+  std::byte* const made = Memory::reserve(bytes);
+  if (!made) return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
+  Addresses::all().reserved[made] = bytes;
+  *begin = made;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t free_range(ze_context_handle_t, const void* pointer, size_t bytes) {
+  Lock lock(state().mutex);
+  auto& reserved = Addresses::all().reserved;
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(pointer));
+  const auto found = reserved.find(begin);
+  if (found == reserved.end() || found->second != bytes)
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zeVirtualMemFree: %p, %zu bytes: not what was reserved", pointer, bytes);
+  for (const auto& [at, memory] : Addresses::all().mapped)
+    if (at >= begin && at < begin + bytes)
+      return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
+                    "zeVirtualMemFree: memory is mapped behind %p", static_cast<void*>(at));
+  Memory::free_reserved(begin, bytes);
+  reserved.erase(found);
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t page_size(ze_context_handle_t, ze_device_handle_t, size_t, size_t* bytes) {
+  *bytes = Memory::virtual_page;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t create(ze_context_handle_t, ze_device_handle_t handle, ze_physical_mem_desc_t* wanted,
+                   ze_physical_mem_handle_t* made) {
+  Lock lock(state().mutex);
+  Device* const device = device_of(handle, "zePhysicalMemCreate");
+  if (!device) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+  if (!wanted->size || !is_aligned(nullptr, wanted->size))
+    return refuse(ZE_RESULT_ERROR_UNSUPPORTED_SIZE, "zePhysicalMemCreate: %zu bytes", wanted->size);
+  if (device->allocated + wanted->size > settings().memory)
+    return ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
+  device->allocated += wanted->size;
+  *make_handle<PhysicalMemory>(made) = {device, wanted->size};
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t destroy(ze_context_handle_t, ze_physical_mem_handle_t handle) {
+  Lock lock(state().mutex);
+  PhysicalMemory* const memory = from_handle<PhysicalMemory>(handle, "zePhysicalMemDestroy");
+  if (!memory) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+  if (memory->mapped)
+    return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
+                  "zePhysicalMemDestroy: %zu bytes that are mapped", memory->bytes);
+  memory->device->allocated -= memory->bytes;
+  end_handle(memory);
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t map(ze_context_handle_t, const void* pointer, size_t bytes,
+                ze_physical_mem_handle_t handle, size_t offset,
+                ze_memory_access_attribute_t access) {
+  Lock lock(state().mutex);
+  PhysicalMemory* const memory = from_handle<PhysicalMemory>(handle, "zeVirtualMemMap");
+  if (!memory) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(pointer));
+  Addresses& addresses = Addresses::all();
+  if (!is_aligned(begin, bytes) || offset != 0 || bytes != memory->bytes || memory->mapped ||
+      !addresses.holds(begin, bytes) || state().memory.find(begin) ||
+      access != ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE)
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zeVirtualMemMap: %p, %zu bytes: not reserved, in use, or not the whole memory",
+                  pointer, bytes);
+  if (!state().memory.map(begin, bytes, memory->device)) return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
+  addresses.mapped[begin] = memory;
+  ++memory->mapped;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t unmap(ze_context_handle_t, const void* pointer, size_t bytes) {
+  Lock lock(state().mutex);
+  State& s = state();
+  auto& mapped = Addresses::all().mapped;
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(pointer));
+  const auto found = mapped.find(begin);
+  if (found == mapped.end() || found->second->bytes != bytes)
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zeVirtualMemUnmap: %p, %zu bytes: not what was mapped", pointer, bytes);
+  if (const Command* const user = s.lost ? nullptr : user_of(begin, bytes))
+    return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
+                  "zeVirtualMemUnmap: memory of which a command has not run: %s",
+                  user->what.c_str());
+  s.changed.wait(lock, [&] { return !s.running; });
+  s.memory.unmap(begin, bytes);
+  --found->second->mapped;
+  mapped.erase(found);
+  return ZE_RESULT_SUCCESS;
+}
+
+// Extensions of Intel's driver that are not in the standard.
+ze_result_t ZE_APICALL import_pointer(ze_driver_handle_t, void* pointer, size_t bytes) {
+  Lock lock(state().mutex);
+  auto* const begin = static_cast<std::byte*>(pointer);
+  if (!begin || !bytes || state().memory.find(begin))
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zexDriverImportExternalPointer: %p, %zu bytes: nothing, or known already",
+                  pointer, bytes);
+  state().memory.bring_in(begin, bytes);
+  Addresses::all().imported[begin] = bytes;
+  return ZE_RESULT_SUCCESS;
+}
+
+ze_result_t ZE_APICALL release_pointer(ze_driver_handle_t, void* pointer) {
+  Lock lock(state().mutex);
+  State& s = state();
+  auto& imported = Addresses::all().imported;
+  const auto found = imported.find(static_cast<std::byte*>(pointer));
+  if (found == imported.end())
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                  "zexDriverReleaseImportedPointer: %p was not imported", pointer);
+  if (const Command* const user = s.lost ? nullptr : user_of(found->first, found->second))
+    return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
+                  "zexDriverReleaseImportedPointer: memory of which a command has not run: %s",
+                  user->what.c_str());
+  s.changed.wait(lock, [&] { return !s.running; });
+  s.memory.release(found->first, found->second);
+  imported.erase(found);
+  return ZE_RESULT_SUCCESS;
+}
+
+}  // namespace
+
+void* extension_function(const char* name) {
+  const std::string_view wanted(name);
+  if (wanted == "zexDriverImportExternalPointer") return reinterpret_cast<void*>(import_pointer);
+  if (wanted == "zexDriverReleaseImportedPointer") return reinterpret_cast<void*>(release_pointer);
+  return nullptr;
+}
+
+}  // namespace zg::test_driver
+
+using namespace zg::test_driver;
+
+ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetVirtualMemProcAddrTable(ze_api_version_t,
+                                                                 ze_virtual_mem_dditable_t* table) {
+  *table = {};
+  table->pfnReserve = reserve;
+  table->pfnFree = free_range;
+  table->pfnQueryPageSize = page_size;
+  table->pfnMap = map;
+  table->pfnUnmap = unmap;
+  return ZE_RESULT_SUCCESS;
+}
+
+ZE_DLLEXPORT ze_result_t ZE_APICALL
+zeGetPhysicalMemProcAddrTable(ze_api_version_t, ze_physical_mem_dditable_t* table) {
+  *table = {};
+  table->pfnCreate = create;
+  table->pfnDestroy = destroy;
+  return ZE_RESULT_SUCCESS;
+}

@@ -1,0 +1,456 @@
+#include "zerograd/kernels/elementwise/elementwise.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/op_case.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// The element of a contiguous tensor of `shape` that element `flat` of `onto` reads.
+int64_t broadcast_index(const Shape& shape, const Shape& onto, int64_t flat) {
+  int64_t index = 0, stride = 1;
+  for (int axis = onto.rank() - 1; axis >= 0; --axis) {
+    const int64_t place = flat % onto[axis];
+    flat /= onto[axis];
+    const int own = axis - (onto.rank() - shape.rank());
+    if (own < 0) continue;
+    if (shape[own] > 1) index += place * stride;
+    stride *= shape[own];
+  }
+  return index;
+}
+
+struct ShapePair {
+  Shape a, b;
+};
+const ShapePair pairs[] = {
+    {{1023}, {1023}},
+    {{33, 31}, {31}},
+    {{33, 31}, {33, 1}},
+    {{1}, {7, 5}},
+    {{}, {}},
+    {{5, 1, 3}, {1, 4, 3}},
+    {{2, 1, 3, 1, 2, 2}, {1, 5, 1, 4, 1, 2}},
+    {{0, 3}, {1, 3}},
+    {{3, 20000}, {20000}},
+};
+
+double expected_binary(BinaryOp op, double a, double b) {
+  switch (op) {
+    case BinaryOp::add:
+      return a + b;
+    case BinaryOp::subtract:
+      return a - b;
+    case BinaryOp::multiply:
+      return a * b;
+    case BinaryOp::divide:
+      return a / b;
+    case BinaryOp::power:
+      return std::pow(a, b);
+    case BinaryOp::maximum:
+      return std::isnan(a) || std::isnan(b) ? not_a_number : std::fmax(a, b);
+    case BinaryOp::minimum:
+      return std::isnan(a) || std::isnan(b) ? not_a_number : std::fmin(a, b);
+    case BinaryOp::equal:
+      return a == b;
+    case BinaryOp::not_equal:
+      return a != b;
+    case BinaryOp::less:
+      return a < b;
+    case BinaryOp::less_equal:
+      return a <= b;
+    case BinaryOp::greater:
+      return a > b;
+    case BinaryOp::greater_equal:
+      return a >= b;
+  }
+  return not_a_number;
+}
+
+Tensor run_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
+  const DType dtype = is_comparison(op) ? DType::boolean : a.dtype();
+  const Tensor y = Tensor::empty(broadcast(a.shape(), b.shape(), "test"), dtype, a.device());
+  kernels::binary({.op = op, .a = a, .b = b, .y = y}, a.device().compute());
+  return y;
+}
+
+double expected_unary(UnaryOp op, double x) {
+  switch (op) {
+    case UnaryOp::negate:
+      return -x;
+    case UnaryOp::exp:
+      return std::exp(x);
+    case UnaryOp::log:
+      return std::log(x);
+    case UnaryOp::sqrt:
+      return std::sqrt(x);
+    case UnaryOp::tanh:
+      return std::tanh(x);
+    case UnaryOp::sigmoid:
+      return 1 / (1 + std::exp(-x));
+    case UnaryOp::relu:
+      return x > 0 ? x : 0;
+    case UnaryOp::silu:
+      return x / (1 + std::exp(-x));
+    case UnaryOp::abs:
+      return std::fabs(x);
+    case UnaryOp::reciprocal:
+      return 1 / x;
+  }
+  return not_a_number;
+}
+
+Tensor run_unary(UnaryOp op, const Tensor& x) {
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  kernels::unary({.op = op, .x = x, .y = y}, x.device().compute());
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("axpby and cast give the rounded result for every pair of floating types" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType x_dtype : on_device(floating, device))
+      for (DType y_dtype : on_device(floating, device))
+        for (int64_t n : {1, 31, 33, 1023, 70001}) {
+          CAPTURE(level_of(device));
+          CAPTURE(name_of(x_dtype));
+          CAPTURE(name_of(y_dtype));
+          CAPTURE(n);
+          const Tensor x = random_tensor({n}, x_dtype, device, 1);
+          const Tensor y = random_tensor({n}, y_dtype, device, 2);
+          const std::vector<double> xs = x.to_doubles(), ys = y.to_doubles();
+          std::vector<double> sums(xs.size());
+          for (size_t i = 0; i < xs.size(); ++i) sums[i] = 0.75 * xs[i] - 1.5 * ys[i];
+          kernels::axpby({.x = x, .y = y, .a = 0.75, .b = -1.5}, device.compute());
+          // Three operations in the accumulator on magnitudes up to 1.5, one rounding to y.
+          const double accumulate =
+              x_dtype == DType::f64 || y_dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+          const double narrowing = x_dtype == DType::f64 ? 0x1p-24 : 0.0;
+          CHECK(excess(y, sums, 5 * accumulate + (y_dtype == DType::f64 ? 0 : 2.25 * narrowing),
+                       1.01 * unit_roundoff(y_dtype)) <= 1);
+          kernels::cast({.x = x, .y = y}, device.compute());
+          // f16 below 2^-14 is spaced 2^-24.
+          CHECK(excess(y, xs, y_dtype == DType::f16 ? 0x1p-25 : 0.0,
+                       1.001 * unit_roundoff(y_dtype)) <= 1);
+        }
+}
+
+TEST_CASE("axpby with b = 0 overwrites whatever y held" * doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating, device)) {
+      const Tensor x = random_tensor({37}, dtype, device, 1);
+      const Tensor y = Tensor::full({37}, not_a_number, dtype, device);
+      kernels::axpby({.x = x, .y = y, .a = 1.0, .b = 0.0}, device.compute());
+      CHECK(same_bits(x, y));
+    }
+}
+
+TEST_CASE("axpby, cast and add have the same bits at every level and for any thread count" *
+          doctest::test_suite("every device")) {
+  const Device reference = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
+  auto results = [](const Device& device) {
+    std::vector<Tensor> all;
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor x = random_tensor({70001}, dtype, device, 1, -1e3, 1e3);
+      const Tensor y = random_tensor({70001}, dtype, device, 2);
+      const Tensor other =
+          Tensor::empty({70001}, dtype == DType::f32 ? DType::bf16 : DType::f32, device);
+      for (BinaryOp op : {BinaryOp::add, BinaryOp::subtract, BinaryOp::multiply, BinaryOp::divide})
+        all.push_back(run_binary(op, x, y));
+      kernels::cast({.x = x, .y = other}, device.compute());
+      kernels::axpby({.x = x, .y = y, .a = 0.3, .b = 0.7}, device.compute());
+      all.insert(all.end(), {other, y});
+    }
+    return all;
+  };
+  const std::vector<Tensor> expected = results(reference);
+  for (int threads : {1, 2})
+    for (const Device& device : devices_at_every_level(threads)) {
+      const std::vector<Tensor> actual = results(device);
+      for (size_t i = 0; i < expected.size(); ++i) CHECK(same_bits(actual[i], expected[i]));
+    }
+}
+
+TEST_CASE("binary ops broadcast like numpy for every type and level" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating, device))
+      for (const ShapePair& pair : pairs) {
+        const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
+        const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);
+        const Shape shape = broadcast(pair.a, pair.b, "test");
+        const std::vector<double> as = a.to_doubles(), bs = b.to_doubles();
+        for (int op = 0; op <= static_cast<int>(BinaryOp::greater_equal); ++op) {
+          CAPTURE(level_of(device));
+          CAPTURE(name_of(dtype));
+          CAPTURE(pair.a.str());
+          CAPTURE(pair.b.str());
+          CAPTURE(op);
+          std::vector<double> expected(static_cast<size_t>(shape.numel()));
+          for (size_t i = 0; i < expected.size(); ++i) {
+            const auto at = static_cast<int64_t>(i);
+            expected[i] = expected_binary(
+                BinaryOp(op), as[static_cast<size_t>(broadcast_index(pair.a, shape, at))],
+                bs[static_cast<size_t>(broadcast_index(pair.b, shape, at))]);
+          }
+          // One operation and one rounding; pow of libm is good to an ulp.
+          const double roundings = unit_roundoff(dtype) + 2 * unit_roundoff(accumulator(dtype));
+          CHECK(excess(run_binary(BinaryOp(op), a, b), expected, 1e-300, roundings) <= 1);
+        }
+      }
+}
+
+TEST_CASE("maximum and minimum pass NaN on and comparisons with it are false" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), most = float(infinity);
+  const Tensor a = Tensor::from<float>({nan, 1, nan, 2, -most}, {5}, device);
+  const Tensor b = Tensor::from<float>({1, nan, nan, 2, most}, {5}, device);
+  for (BinaryOp op : {BinaryOp::maximum, BinaryOp::minimum}) {
+    const std::vector<double> y = run_binary(op, a, b).to_doubles();
+    CHECK(std::isnan(y[0]));
+    CHECK(std::isnan(y[1]));
+    CHECK(std::isnan(y[2]));
+    CHECK(y[3] == 2);
+    CHECK(y[4] == (op == BinaryOp::maximum ? infinity : -infinity));
+  }
+  CHECK(run_binary(BinaryOp::less_equal, a, b).to_doubles() == std::vector<double>{0, 0, 0, 1, 1});
+  CHECK(run_binary(BinaryOp::not_equal, a, b).to_doubles() == std::vector<double>{1, 1, 1, 0, 1});
+}
+
+TEST_CASE("integer arithmetic wraps and division truncates" * doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  const int32_t least = std::numeric_limits<int32_t>::min();
+  const Tensor a = Tensor::from<int32_t>({7, -7, least, 5}, {4}, device);
+  const Tensor b = Tensor::from<int32_t>({2, 2, -1, -1}, {4}, device);
+  CHECK(run_binary(BinaryOp::divide, a, b).to_host<int32_t>() ==
+        std::vector<int32_t>{3, -3, least, -5});
+  CHECK(run_binary(BinaryOp::add, a, b).to_host<int32_t>() ==
+        std::vector<int32_t>{9, -5, std::numeric_limits<int32_t>::max(), 4});
+  const Tensor c = Tensor::from<int64_t>({7, -7}, {2}, device);
+  CHECK(run_binary(BinaryOp::maximum, c, Tensor::from<int64_t>({0}, {1}, device))
+            .to_host<int64_t>() == std::vector<int64_t>{7, 0});
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  const Tensor d = Tensor::from<int64_t>({most, most}, {2}, device);
+  CHECK(run_binary(BinaryOp::multiply, d, c).to_host<int64_t>() ==
+        std::vector<int64_t>{most - 6, 6 - most});
+  CHECK(run_binary(BinaryOp::less, c, d).to_doubles() == std::vector<double>{1, 1});
+}
+
+TEST_CASE("a divisor of 0 is named") {
+  const Device device = Device::cpu();
+  const Tensor a = Tensor::from<int32_t>({7, -7, 3, 5}, {4}, device);
+  CHECK_THROWS_WITH_AS(
+      run_binary(BinaryOp::divide, a, Tensor::from<int32_t>({1, 0, 1, 1}, {4}, device)),
+      "binary: an integer division; expected no divisor of 0, got one at 1; cast to a floating "
+      "type first",
+      ConfigError);
+}
+
+TEST_CASE("binary_backward is dy times the difference quotient" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating, device))
+      for (const ShapePair& pair : pairs)
+        for (int code = 0; code <= static_cast<int>(BinaryOp::minimum); ++code) {
+          const BinaryOp op = BinaryOp(code);
+          CAPTURE(name_of(dtype));
+          CAPTURE(code);
+          CAPTURE(pair.a.str());
+          CAPTURE(pair.b.str());
+          const Shape shape = broadcast(pair.a, pair.b, "test");
+          const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
+          const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);
+          const Tensor dy = random_tensor(shape, dtype, device, 5);
+          const Tensor da = Tensor::empty(shape, dtype, device);
+          const Tensor db = Tensor::empty(shape, dtype, device);
+          kernels::binary_backward({.op = op, .a = a, .b = b, .dy = dy, .da = da, .db = db},
+                                   device.compute());
+          const std::vector<double> as = a.to_doubles(), bs = b.to_doubles(), dys = dy.to_doubles();
+          std::vector<double> expected_a(dys.size()), expected_b(dys.size());
+          constexpr double h = 1e-6;
+          for (size_t i = 0; i < dys.size(); ++i) {
+            const auto at = static_cast<int64_t>(i);
+            const double x = as[static_cast<size_t>(broadcast_index(pair.a, shape, at))];
+            const double y = bs[static_cast<size_t>(broadcast_index(pair.b, shape, at))];
+            // At a tie the central difference is a half, too.
+            expected_a[i] =
+                dys[i] / (2 * h) * (expected_binary(op, x + h, y) - expected_binary(op, x - h, y));
+            expected_b[i] =
+                dys[i] / (2 * h) * (expected_binary(op, x, y + h) - expected_binary(op, x, y - h));
+          }
+          // Differences: h^2 / 6 of third derivatives below 100 and 4 eps / h; then a rounding of
+          // f16 subnormals and five of the accumulator on partial results up to 4 |dy|.
+          const double absolute =
+              2e-9 + (dtype == DType::f16 ? 0x1p-25 : 0.0) + 20 * unit_roundoff(accumulator(dtype));
+          CHECK(excess(da, expected_a, absolute, unit_roundoff(dtype)) <= 1);
+          CHECK(excess(db, expected_b, absolute, unit_roundoff(dtype)) <= 1);
+        }
+}
+
+TEST_CASE("at a tie maximum and minimum give each side half, and power has slope 0 at 0" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  auto gradients = [&](BinaryOp op, std::vector<float> a, std::vector<float> b) {
+    const Shape shape{static_cast<int64_t>(a.size())};
+    const Tensor dy = Tensor::full(shape, 1, DType::f32, device);
+    const Tensor da = Tensor::empty(shape, DType::f32, device);
+    const Tensor db = Tensor::empty(shape, DType::f32, device);
+    kernels::binary_backward({.op = op,
+                              .a = Tensor::from(a, shape, device),
+                              .b = Tensor::from(b, shape, device),
+                              .dy = dy,
+                              .da = da,
+                              .db = db},
+                             device.compute());
+    std::vector<double> both = da.to_doubles();
+    for (double value : db.to_doubles()) both.push_back(value);
+    return both;
+  };
+  CHECK(gradients(BinaryOp::maximum, {1, 2, 3}, {2, 2, 2}) ==
+        std::vector<double>{0, 0.5, 1, 1, 0.5, 0});
+  CHECK(gradients(BinaryOp::minimum, {1, 2, 3}, {2, 2, 2}) ==
+        std::vector<double>{1, 0.5, 0, 0, 0.5, 1});
+  CHECK(gradients(BinaryOp::power, {0, 0}, {0, 2}) == std::vector<double>{0, 0, 0, 0});
+}
+
+TEST_CASE("where picks by condition with broadcasting, for any type" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  const auto types = {DType::f64, DType::f32, DType::bf16, DType::i64, DType::u8};
+  for (DType dtype : on_device(types, device)) {
+    const Tensor flags = Tensor::from<uint8_t>({1, 0, 1, 0, 0}, {5, 1}, device);
+    const Tensor a = random_tensor({5, 3}, dtype, device, 1, 0, 100);
+    const Tensor b = random_tensor({3}, dtype, device, 2, 0, 100);
+    const Tensor y = Tensor::empty({5, 3}, dtype, device);
+    kernels::where({.condition = flags.alias(0, {5, 1}, DType::boolean), .a = a, .b = b, .y = y},
+                   device.compute());
+    std::vector<double> expected = a.to_doubles();
+    for (size_t i : {1, 3, 4})
+      for (size_t j = 0; j < 3; ++j) expected[i * 3 + j] = b.to_doubles()[j];
+    CHECK(y.to_doubles() == expected);
+  }
+}
+
+TEST_CASE("unary ops and their gradients hold for every type and level" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating, device))
+      for (int64_t n : {1, 31, 33, 1023, 9001})
+        for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
+          const UnaryOp op = UnaryOp(code);
+          CAPTURE(level_of(device));
+          CAPTURE(name_of(dtype));
+          CAPTURE(n);
+          CAPTURE(code);
+          const bool positive =
+              op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
+          const Tensor x = random_tensor({n}, dtype, device, 6, positive ? 0.25 : -3.0, 3.0);
+          const Tensor dy = random_tensor({n}, dtype, device, 7);
+          const std::vector<double> xs = x.to_doubles(), dys = dy.to_doubles();
+          std::vector<double> values(xs.size());
+          for (size_t i = 0; i < xs.size(); ++i) values[i] = expected_unary(op, xs[i]);
+          const double unit = unit_roundoff(dtype), wide = unit_roundoff(accumulator(dtype));
+          const double subnormal = dtype == DType::f16 ? 0x1p-25 : 0.0;
+          const Tensor y = run_unary(op, x);
+          // A rounding to the type after up to four operations, each good to an ulp.
+          CHECK(excess(y, values, subnormal + 8 * wide, unit + 8 * wide) <= 1);
+
+          const Tensor dx = Tensor::empty({n}, dtype, device);
+          kernels::unary_backward({.op = op,
+                                   .x = reads_result(op) ? Tensor() : x,
+                                   .y = reads_result(op) ? y : Tensor(),
+                                   .dy = dy,
+                                   .dx = dx},
+                                  device.compute());
+          std::vector<double> slopes(xs.size());
+          constexpr double h = 1e-6;
+          for (size_t i = 0; i < xs.size(); ++i)
+            slopes[i] =
+                dys[i] * (expected_unary(op, xs[i] + h) - expected_unary(op, xs[i] - h)) / (2 * h);
+          // The slope is made from a y that was rounded: up to e^3 times the relative error of y,
+          // and the difference quotient is good to 4 eps |y| / h and 1e2 h^2.
+          CHECK(excess(dx, slopes, 2e-8 + subnormal + 4 * unit, 4 * unit + 16 * wide) <= 1);
+        }
+}
+
+TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating, device))
+      for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
+        const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
+        kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());
+        for (double value : x.to_doubles()) CHECK(std::isnan(value));
+      }
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor x =
+        Tensor::from<float>({-float(infinity), -200, -1e-20f, 1e-20f, 200}, {5}, device);
+    auto of = [&](UnaryOp op) { return run_unary(op, x).to_doubles(); };
+    const std::vector<double> xs = x.to_doubles();
+    CHECK(of(UnaryOp::exp) == std::vector<double>{0, 0, 1, 1, infinity});
+    CHECK(of(UnaryOp::tanh) == std::vector<double>{-1, -1, xs[2], xs[3], 1});
+    CHECK(of(UnaryOp::sigmoid) == std::vector<double>{0, 0, 0.5, 0.5, 1});
+    CHECK(of(UnaryOp::relu) == std::vector<double>{0, 0, 0, xs[3], 200});
+    CHECK(of(UnaryOp::silu)[4] == 200);
+  }
+}
+
+TEST_CASE("elementwise ops refuse what does not fit before any work, on meta devices too") {
+  for (const Device& device : {Device::cpu(), Device::meta()}) {
+    Stream& stream = device.compute();
+    auto f32 = [&](const Shape& shape) { return Tensor::empty(shape, DType::f32, device); };
+    auto bf = [&](const Shape& shape) { return Tensor::empty(shape, DType::bf16, device); };
+    auto i64 = [&](const Shape& shape) { return Tensor::empty(shape, DType::i64, device); };
+    CHECK_THROWS_WITH_AS(
+        kernels::binary({.op = BinaryOp::add, .a = f32({2, 3}), .b = f32({2}), .y = f32({2, 3})},
+                        stream),
+        "binary: cannot broadcast [2, 3] with [2]; axis -1 has 3 against 2, expected equal extents "
+        "or 1",
+        ShapeError);
+    CHECK_THROWS_WITH_AS(
+        kernels::binary({.op = BinaryOp::add, .a = f32({3}), .b = bf({3}), .y = f32({3})}, stream),
+        "binary: b holds bf16; expected f32", DTypeError);
+    CHECK_THROWS_AS(
+        kernels::binary({.op = BinaryOp::less, .a = f32({3}), .b = f32({3}), .y = f32({3})},
+                        stream),
+        DTypeError);
+    CHECK_THROWS_AS(
+        kernels::binary({.op = BinaryOp::power, .a = i64({3}), .b = i64({3}), .y = i64({3})},
+                        stream),
+        DTypeError);
+    CHECK_THROWS_AS(
+        kernels::binary_backward(
+            {.op = BinaryOp::less, .a = f32({3}), .b = f32({3}), .dy = f32({3})}, stream),
+        Unsupported);
+    CHECK_THROWS_WITH_AS(kernels::unary({.op = UnaryOp::exp, .x = f32({3}), .y = f32({4})}, stream),
+                         "unary: y has shape [4]; expected [3]", ShapeError);
+    CHECK_THROWS_AS(kernels::unary({.op = UnaryOp::exp, .x = i64({3}), .y = i64({3})}, stream),
+                    DTypeError);
+    CHECK_THROWS_WITH_AS(kernels::axpby({.x = f32({3}), .y = f32({4})}, stream),
+                         "axpby: y [4] does not have as many elements as x; expected 3, got 4",
+                         ShapeError);
+    CHECK_THROWS_AS(kernels::cast({.x = f32({3}), .y = Tensor()}, stream), ShapeError);
+    CHECK_THROWS_AS(
+        kernels::where({.condition = f32({3}), .a = f32({3}), .b = f32({3}), .y = f32({3})},
+                       stream),
+        DTypeError);
+  }
+  CHECK_THROWS_AS(kernels::cast({.x = Tensor::empty({3}, DType::f32, Device::cpu()),
+                                 .y = Tensor::empty({3}, DType::f32, Device::cpu())},
+                                Device::cpu().compute()),
+                  DeviceError);
+}

@@ -1,0 +1,130 @@
+#include "zerograd/kernels/elementwise/gelu.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numbers>
+
+#include "tests/support/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr DType dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+constexpr Activation forms[] = {Activation::gelu_tanh, Activation::gelu_erf};
+
+double reference(double x, Activation form) {
+  if (form == Activation::gelu_erf) return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+  const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return x / (1.0 + std::exp(-2.0 * u));  // (1 + tanh u) / 2 without its cancellation
+}
+
+// By a central difference of fourth order: its own error is some 1e-12, h^4 and 2^-53 / h.
+double reference_slope(double x, Activation form) {
+  constexpr double h = 1e-3;
+  const auto difference = [&](double step) {
+    return reference(x + step, form) - reference(x - step, form);
+  };
+  return (8.0 * difference(h) - difference(2.0 * h)) / (12.0 * h);
+}
+
+}  // namespace
+
+TEST_CASE("gelu equals the formula in double, in both forms" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(dtypes, device))
+      for (Activation form : forms)
+        for (int64_t n : {1, 31, 33, 1023, 9001}) {
+          CAPTURE(level_of(device));
+          CAPTURE(std::string(name_of(dtype)));
+          CAPTURE(static_cast<int>(form));
+          CAPTURE(n);
+          const GeluForward forward{.x = random_tensor({n}, dtype, device, 1, -5.0, 5.0),
+                                    .y = Tensor::empty({n}, dtype, device),
+                                    .activation = form};
+          kernels::gelu_forward(forward, device.compute());
+          const std::vector<double> x = forward.x.to_doubles();
+          std::vector<double> y, slope;
+          for (double v : x) y.push_back(reference(v, form));
+          // For x < 0 the value is an exponential whose argument reaches 2u = 17 at -5, rounded
+          // thrice: a relative error of 51u, and a dozen more operations. The second term is half
+          // of the smallest f16.
+          const double u = unit_roundoff(accumulator(dtype)), rounding = unit_roundoff(dtype);
+          CHECK(excess(forward.y, y, dtype == DType::f16 ? 0x1p-25 : 0.0, 64 * u + rounding) < 1.0);
+
+          const GeluBackward backward{.dy = random_tensor({n}, dtype, device, 2),
+                                      .x = forward.x,
+                                      .dx = Tensor::empty({n}, dtype, device),
+                                      .activation = form};
+          kernels::gelu_backward(backward, device.compute());
+          const std::vector<double> dy = backward.dy.to_doubles();
+          for (size_t i = 0; i < x.size(); ++i)
+            slope.push_back(dy[i] * reference_slope(x[i], form));
+          // Two terms below 1.2 that cancel near -0.75, each known to 64u; the difference quotient.
+          CHECK(excess(backward.dx, slope, 2 * 1.2 * 64 * u + 1e-11, rounding) < 1.0);
+
+          const GeluBackward in_place{
+              .dy = backward.dy, .x = backward.x, .dx = backward.dy, .activation = form};
+          kernels::gelu_backward(in_place, device.compute());
+          CHECK(same_bits(in_place.dx, backward.dx));
+        }
+}
+
+TEST_CASE("gelu is the identity far to the right, zero far to the left, and keeps NaN" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (Activation form : forms) {
+      CAPTURE(level_of(device));
+      const Tensor x =
+          Tensor::from(std::vector<float>{0.0f, 30.0f, -30.0f, 3e9f, -3e9f, NAN}, {6}, device);
+      const GeluForward forward{
+          .x = x, .y = Tensor::empty({6}, DType::f32, device), .activation = form};
+      kernels::gelu_forward(forward, device.compute());
+      const std::vector<float> y = forward.y.to_host<float>();
+      CHECK(std::vector<float>(y.begin(), y.end() - 1) ==
+            std::vector<float>{0.0f, 30.0f, 0.0f, 3e9f, 0.0f});
+      CHECK(std::isnan(y[5]));
+      const GeluBackward backward{.dy = Tensor::full({6}, 2.0, DType::f32, device),
+                                  .x = x,
+                                  .dx = Tensor::empty({6}, DType::f32, device),
+                                  .activation = form};
+      kernels::gelu_backward(backward, device.compute());
+      const std::vector<float> dx = backward.dx.to_host<float>();
+      CHECK(std::vector<float>(dx.begin(), dx.end() - 1) ==
+            std::vector<float>{1.0f, 2.0f, 0.0f, 2.0f, 0.0f});
+      CHECK(std::isnan(dx[5]));
+    }
+}
+
+TEST_CASE("gelu gives the same bits for any thread count") {
+  for (Isa isa : available_levels()) {
+    std::vector<Tensor> y;
+    for (int threads : {1, 2}) {
+      const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
+      const GeluForward a{.x = random_tensor({40001}, DType::bf16, device, 1),
+                          .y = Tensor::empty({40001}, DType::bf16, device)};
+      kernels::gelu_forward(a, device.compute());
+      y.push_back(a.y);
+    }
+    CHECK(same_bits(y[0], y[1]));
+  }
+}
+
+TEST_CASE("gelu refuses what does not fit") {
+  const Device device = Device::meta();
+  const Tensor x = Tensor::empty({4, 8}, DType::bf16, device);
+  CHECK_THROWS_WITH_AS(kernels::gelu_forward({.x = x, .y = x.slice(0, 3)}, device.compute()),
+                       "gelu_forward: y has shape [3, 8]; expected [4, 8]", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      kernels::gelu_forward({.x = x, .y = x, .activation = Activation::none}, device.compute()),
+      "gelu_forward: activation is none; expected Activation::gelu_tanh or gelu_erf", ConfigError);
+  const Tensor ids = Tensor::empty({4}, DType::i32, device);
+  CHECK_THROWS_WITH_AS(kernels::gelu_forward({.x = ids, .y = ids}, device.compute()),
+                       "gelu_forward: x holds i32; expected f64 or f32 or bf16 or f16", DTypeError);
+  const Tensor dy = Tensor::empty({4, 8}, DType::f32, device);
+  CHECK_THROWS_WITH_AS(kernels::gelu_backward({.dy = dy, .x = x, .dx = x}, device.compute()),
+                       "gelu_backward: dy holds f32; expected bf16", DTypeError);
+}

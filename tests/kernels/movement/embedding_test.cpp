@@ -1,0 +1,197 @@
+#include "zerograd/kernels/movement/embedding.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/support/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr DType dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+/// N ids below V, some repeated, many absent.
+std::vector<int64_t> random_ids(int64_t N, int64_t V, uint64_t seed) {
+  std::vector<int64_t> ids;
+  for (int64_t n = 0; n < N; ++n) {
+    const uint32_t word = Philox::block({static_cast<uint32_t>(n), 0, 0, 0}, seed)[0];
+    ids.push_back(static_cast<int64_t>(word) % V);
+  }
+  return ids;
+}
+
+Tensor as_tensor(const std::vector<int64_t>& ids, DType dtype, const Device& device) {
+  const Shape shape{static_cast<int64_t>(ids.size())};
+  if (dtype == DType::i64) return Tensor::from(ids, shape, device);
+  return Tensor::from(std::vector<int32_t>(ids.begin(), ids.end()), shape, device);
+}
+
+/// The elements of a row-major matrix.
+double at(const std::vector<double>& matrix, int64_t row, int64_t column, int64_t C) {
+  return matrix[static_cast<size_t>(row * C + column)];
+}
+
+}  // namespace
+
+TEST_CASE("embedding_forward gathers rows and adds positions" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t V = 37, P = 20, T = 13, first = 5, N = 4 * T;
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(dtypes, device))
+      for (DType id_type : {DType::i32, DType::i64})
+        for (int64_t C : {1, 33, 1023}) {
+          CAPTURE(level_of(device));
+          CAPTURE(std::string(name_of(dtype)));
+          const std::vector<int64_t> ids = random_ids(N, V, 9);
+          EmbeddingForward a{.ids = as_tensor(ids, id_type, device),
+                             .weight = random_tensor({V, C}, dtype, device, 1),
+                             .y = Tensor::empty({N, C}, dtype, device)};
+          const std::vector<double> weight = a.weight.to_doubles();
+          std::vector<double> expected;
+          for (int64_t n = 0; n < N; ++n)
+            for (int64_t c = 0; c < C; ++c)
+              expected.push_back(at(weight, ids[static_cast<size_t>(n)], c, C));
+          kernels::embedding_forward(a, device.compute());
+          CHECK(a.y.to_doubles() == expected);
+
+          a.position = random_tensor({P, C}, dtype, device, 2);
+          a.T = T;
+          a.first_position = first;
+          const std::vector<double> position = a.position.to_doubles();
+          for (int64_t n = 0; n < N; ++n)
+            for (int64_t c = 0; c < C; ++c)
+              expected[static_cast<size_t>(n * C + c)] += at(position, first + n % T, c, C);
+          kernels::embedding_forward(a, device.compute());
+          // The sum is rounded to the accumulator and then to the dtype.
+          CHECK(excess(a.y, expected, 0.0, 1.01 * unit_roundoff(dtype)) <= 1.0);
+        }
+}
+
+TEST_CASE("embedding_backward sums the tokens of each row in rising n and zeroes the others" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t V = 37, P = 20, T = 13, first = 5, N = 4 * T;
+  for (DType dtype : on_device(dtypes, devices_at_every_level()[0]))
+    for (DType id_type : {DType::i32, DType::i64})
+      for (int64_t C : {1, 33, 1023}) {
+        CAPTURE(std::string(name_of(dtype)));
+        const std::vector<int64_t> ids = random_ids(N, V, 9);
+        std::vector<EmbeddingBackward> results;
+        for (int threads : {1, 2, 3})
+          for (const Device& device : devices_at_every_level(threads)) {
+            const DType sums = accumulator(dtype);
+            EmbeddingBackward a{.ids = as_tensor(ids, id_type, device),
+                                .dy = random_tensor({N, C}, dtype, device, 1),
+                                .dweight = Tensor::full({V, C}, NAN, sums, device),
+                                .dposition = Tensor::full({P, C}, NAN, sums, device),
+                                .T = T,
+                                .first_position = first};
+            kernels::embedding_backward(a, device.compute());
+            results.push_back(a);
+            CHECK(same_bits(a.dweight, results[0].dweight));
+            CHECK(same_bits(a.dposition, results[0].dposition));
+          }
+        // The same order in the same precision: the very same sums.
+        const std::vector<double> dy = results[0].dy.to_doubles();
+        std::vector<double> dweight(static_cast<size_t>(V * C)),
+            dposition(static_cast<size_t>(P * C));
+        const auto add = [&](double& sum, double term) {
+          sum =
+              dtype == DType::f64 ? sum + term : static_cast<float>(sum) + static_cast<float>(term);
+        };
+        for (int64_t n = 0; n < N; ++n)
+          for (int64_t c = 0; c < C; ++c) {
+            const double term = at(dy, n, c, C);
+            add(dweight[static_cast<size_t>(ids[static_cast<size_t>(n)] * C + c)], term);
+            add(dposition[static_cast<size_t>((first + n % T) * C + c)], term);
+          }
+        CHECK(results[0].dweight.to_doubles() == dweight);
+        CHECK(results[0].dposition.to_doubles() == dposition);
+      }
+}
+
+TEST_CASE("embedding_backward computes only what is asked for") {
+  const Device device = Device::cpu();
+  const std::vector<int64_t> ids = {2, 0, 2};
+  EmbeddingBackward a{.ids = as_tensor(ids, DType::i64, device),
+                      .dy = Tensor::from(std::vector<float>{1, 2, 4}, {3, 1}, device),
+                      .dweight = Tensor::full({4, 1}, NAN, DType::f32, device)};
+  kernels::embedding_backward(a, device.compute());
+  CHECK(a.dweight.to_host<float>() == std::vector<float>{2, 0, 5, 0});
+  CHECK(kernels::embedding_backward[Device::Type::cpu].workspace_bytes(a, device.traits()) ==
+        (3 + 4) * 8);
+  a.dweight = Tensor();
+  a.dposition = Tensor::full({3, 1}, NAN, DType::f32, device);
+  a.T = 1;
+  a.first_position = 1;
+  kernels::embedding_backward(a, device.compute());
+  CHECK(a.dposition.to_host<float>() == std::vector<float>{0, 7, 0});
+  CHECK(kernels::embedding_backward[Device::Type::cpu].workspace_bytes(a, device.traits()) == 0);
+}
+
+TEST_CASE("embedding of no tokens gives zero gradients") {
+  const Device device = Device::cpu();
+  const EmbeddingBackward a{.ids = Tensor::empty({0}, DType::i64, device),
+                            .dy = Tensor::empty({0, 3}, DType::f16, device),
+                            .dweight = Tensor::full({4, 3}, NAN, DType::f32, device),
+                            .dposition = Tensor::full({2, 3}, NAN, DType::f32, device),
+                            .T = 2};
+  kernels::embedding_backward(a, device.compute());
+  CHECK(a.dweight.to_doubles() == std::vector<double>(12));
+  CHECK(a.dposition.to_doubles() == std::vector<double>(6));
+}
+
+TEST_CASE("embedding refuses ids outside the vocabulary, before it writes") {
+  const Device device = Device::cpu();
+  for (DType id_type : {DType::i32, DType::i64}) {
+    const EmbeddingForward a{.ids = as_tensor({1, 5, 0}, id_type, device),
+                             .weight = Tensor::zeros({5, 2}, DType::f32, device),
+                             .y = Tensor::full({3, 2}, 7.0, DType::f32, device)};
+    CHECK_THROWS_WITH_AS(kernels::embedding_forward(a, device.compute()),
+                         "embedding_forward: ids[1] is 5; expected an id in [0, 5)", ShapeError);
+    CHECK(a.y.to_doubles() == std::vector<double>(6, 7.0));
+    const EmbeddingBackward b{.ids = as_tensor({1, 0, -1}, id_type, device),
+                              .dy = Tensor::zeros({3, 2}, DType::f32, device),
+                              .dweight = Tensor::full({5, 2}, 7.0, DType::f32, device)};
+    CHECK_THROWS_WITH_AS(kernels::embedding_backward(b, device.compute()),
+                         "embedding_backward: ids[2] is -1; expected an id in [0, 5)", ShapeError);
+    CHECK(b.dweight.to_doubles() == std::vector<double>(10, 7.0));
+  }
+}
+
+TEST_CASE("embedding refuses what does not fit") {
+  const Device device = Device::meta();
+  const auto empty = [&](const Shape& shape, DType dtype) {
+    return Tensor::empty(shape, dtype, device);
+  };
+  const EmbeddingForward a{.ids = empty({6}, DType::i32),
+                           .weight = empty({5, 2}, DType::bf16),
+                           .position = empty({4, 2}, DType::bf16),
+                           .y = empty({6, 2}, DType::bf16),
+                           .T = 3};
+  CHECK_NOTHROW(kernels::embedding_forward(a, device.compute()));
+  auto refused = [&](auto change) {
+    EmbeddingForward changed = a;
+    change(changed);
+    kernels::embedding_forward(changed, device.compute());
+  };
+  CHECK_THROWS_WITH_AS(refused([&](auto& b) { b.ids = empty({5}, DType::i32); }),
+                       "embedding_forward: ids has shape [5]; expected [6]", ShapeError);
+  CHECK_THROWS_WITH_AS(refused([&](auto& b) { b.ids = empty({6}, DType::f32); }),
+                       "embedding_forward: ids holds f32; expected i32 or i64", DTypeError);
+  CHECK_THROWS_WITH_AS(
+      refused([&](auto& b) {
+        b.weight = empty({5, 3}, DType::bf16);
+      }),
+      "embedding_forward: weight has shape [5, 3]; expected two axes, the last of 2", ShapeError);
+  CHECK_THROWS_WITH_AS(refused([&](auto& b) { b.T = 4; }),
+                       "embedding_forward: T is 4; expected a divisor of the 6 tokens", ShapeError);
+  CHECK_THROWS_AS(refused([&](auto& b) { b.T = 0; }), ShapeError);
+  CHECK_THROWS_WITH_AS(refused([&](auto& b) { b.first_position = 2; }),
+                       "embedding_forward: positions [2, 5) are needed; expected them within the 4 "
+                       "rows of position",
+                       ShapeError);
+  const EmbeddingBackward b{.ids = a.ids, .dy = a.y, .dweight = a.weight};
+  CHECK_THROWS_WITH_AS(kernels::embedding_backward(b, device.compute()),
+                       "embedding_backward: dweight holds bf16; expected f32", DTypeError);
+}

@@ -1,0 +1,87 @@
+#include "zerograd/kernels/optimizer/fold_gradient.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/support/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+
+}  // namespace
+
+TEST_CASE("fold_gradient adds the leaf rounded once, with equal bits at every level" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType leaf : on_device(dtypes, device))
+      for (DType rounding : on_device(dtypes, device))
+        for (DType kept : {DType::f32, DType::bf16})
+          for (bool first : {false, true})
+            for (int64_t n : {1, 31, 1023, 70001}) {
+              CAPTURE(level_of(device));
+              CAPTURE(n);
+              const Tensor x = random_tensor({n}, leaf, device, 1);
+              const Tensor sum = random_tensor({n}, kept, device, 2, -100.0, 100.0);
+              const std::vector<double> sums = sum.to_doubles(), leaves = x.to_doubles();
+              std::vector<double> expected(sums.size());
+              for (size_t i = 0; i < expected.size(); ++i) {
+                float term = static_cast<float>(leaves[i]);
+                if (rounding == DType::bf16) term = static_cast<float>(bf16(term));
+                if (rounding == DType::f16) term = static_cast<float>(f16(term));
+                const float total = (first ? 0.0f : static_cast<float>(sums[i])) + term;
+                expected[i] = kept == DType::bf16 ? static_cast<double>(bf16(total)) : total;
+              }
+              kernels::fold_gradient({.leaf = x, .sum = sum, .rounding = rounding, .first = first},
+                                     device.compute());
+              CHECK(sum.to_doubles() == expected);
+            }
+}
+
+TEST_CASE("the first fold gives the bits of 0 + leaf, whatever the sum held" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor leaf = Tensor::from(std::vector<float>(20, -0.0f), {20}, device);
+    const Tensor sum = Tensor::full({20}, NAN, DType::f32, device);
+    kernels::fold_gradient({.leaf = leaf, .sum = sum, .first = true}, device.compute());
+    CHECK(same_bits(sum, Tensor::zeros({20}, DType::f32, device)));
+  }
+}
+
+TEST_CASE("the first fold rounds a leaf in its place, to the bits that it has elsewhere" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType rounding : on_device(dtypes, device))
+      for (int64_t n : {1, 31, 1023, 200001}) {
+        CAPTURE(level_of(device));
+        CAPTURE(n);
+        std::vector<float> values = random_tensor({n}, DType::f32, device, 1).to_host<float>();
+        values[static_cast<size_t>(n / 2)] = -0.0f;
+        const Tensor leaf = Tensor::from(values, {n}, device);
+        const Tensor sum = Tensor::empty({n}, DType::f32, device);
+        for (const Tensor& to : {sum, leaf})
+          kernels::fold_gradient({.leaf = leaf, .sum = to, .rounding = rounding, .first = true},
+                                 device.compute());
+        CHECK(same_bits(leaf, sum));
+        CHECK_FALSE(std::signbit(leaf.to_host<float>()[static_cast<size_t>(n / 2)]));
+      }
+}
+
+TEST_CASE("fold_gradient refuses other shapes and dtypes") {
+  const Device device = Device::cpu();
+  const Tensor four = Tensor::zeros({4}, DType::f32, device);
+  const Tensor five = Tensor::zeros({5}, DType::f32, device);
+  const Tensor wide = Tensor::zeros({4}, DType::f64, device);
+  Stream& stream = device.compute();
+  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.leaf = four, .sum = five}, stream),
+                       "fold_gradient: sum has shape [5]; expected [4]", ShapeError);
+  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.leaf = four, .sum = wide}, stream),
+                       "fold_gradient: sum holds f64; expected f32 or bf16", DTypeError);
+  CHECK_THROWS_WITH_AS(
+      kernels::fold_gradient({.leaf = four, .sum = four, .rounding = DType::i32}, stream),
+      "fold_gradient: rounding is i32; expected f32, bf16 or f16", DTypeError);
+}

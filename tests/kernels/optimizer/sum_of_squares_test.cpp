@@ -1,0 +1,240 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/optimizer/adam.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr int64_t granule = SumOfSquares::granule;
+
+struct Sum {
+  std::vector<int64_t> limbs;
+  int64_t non_finite;
+  double value() const { return value_of_limbs(limbs.data()); }
+};
+
+Sum sum_of(const Tensor& x) {
+  const Device& device = x.device();
+  const SumOfSquares a{.x = x,
+                       .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
+                       .non_finite = Tensor::zeros({1}, DType::i64, device)};
+  kernels::sum_of_squares(a, device.compute());
+  return {a.limbs.to_host<int64_t>(), a.non_finite.to_host<int64_t>()[0]};
+}
+
+template <class T>
+Sum sum_of(const std::vector<T>& values, const Device& device) {
+  return sum_of(Tensor::from(values, {static_cast<int64_t>(values.size())}, device));
+}
+
+/// One granule per value, zeros around it.
+template <class T>
+Sum sum_of_granules(const std::vector<T>& values, const Device& device) {
+  std::vector<T> x(values.size() * granule);
+  for (size_t i = 0; i < values.size(); ++i) x[i * granule + i % granule] = values[i];
+  return sum_of(x, device);
+}
+
+/// From 1e-30 to 1e8, so that squares reach over more than a double's digits.
+std::vector<float> wide_values(int64_t n, uint64_t seed) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < n; ++i) {
+    const Philox::Block word = Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, seed);
+    const float size = std::ldexp(1.0f + uniform(word[0]), static_cast<int>(word[1] % 126) - 99);
+    values.push_back(word[2] % 2 == 0 ? size : -size);
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and level" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device({DType::f64, DType::f32, DType::bf16, DType::f16}, device))
+      for (int64_t granules : {1, 3, 257, 10001}) {
+        CAPTURE(level_of(device));
+        CAPTURE(std::string(name_of(dtype)));
+        CAPTURE(granules);
+        const Tensor x = random_tensor({granules * granule}, dtype, device, 5);
+        long double expected = 0.0L;
+        for (double v : x.to_doubles()) expected += static_cast<long double>(v) * v;
+        const Sum sum = sum_of(x);
+        // Five roundings of the positive sums in a granule and the last one; long double's own are
+        // 2048 times smaller.
+        CHECK(std::fabs(sum.value() - static_cast<double>(expected)) <=
+              (6 + 0x1p-11 * static_cast<double>(granules)) * 0x1p-53 * sum.value());
+        CHECK(sum.non_finite == 0);
+      }
+}
+
+TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thread count" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t granules = 9001;
+  const std::vector<float> values = wide_values(granules * granule, 11);
+  const Sum expected = sum_of(values, Device::cpu(0, {.threads = 1, .isa = Isa::portable}));
+  for (const Device& device : devices_at_every_level(2)) {
+    CAPTURE(level_of(device));
+    CHECK(sum_of(values, device).limbs == expected.limbs);
+
+    std::vector<int64_t> order(granules);
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t i = order.size() - 1; i > 0; --i)
+      std::swap(order[i],
+                order[Philox::block({static_cast<uint32_t>(i), 1, 0, 0}, 3)[0] % (i + 1)]);
+    std::vector<float> permuted;
+    for (int64_t g : order)
+      permuted.insert(permuted.end(), values.begin() + g * granule,
+                      values.begin() + (g + 1) * granule);
+    CHECK(sum_of(permuted, device).limbs == expected.limbs);
+
+    for (uint32_t shards : {2u, 3u, 17u}) {
+      std::vector<int64_t> cuts = {0, granules};
+      for (uint32_t i = 1; i < shards; ++i)
+        cuts.push_back(Philox::block({i, shards, 0, 0}, 4)[0] % granules);
+      std::sort(cuts.begin(), cuts.end());
+      std::vector<int64_t> merged(SumOfSquares::limb_count);
+      const Tensor x = Tensor::from(values, {granules * granule}, device);
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const Sum shard = sum_of(x.flat(cuts[i] * granule, (cuts[i + 1] - cuts[i]) * granule));
+        for (size_t limb = 0; limb < merged.size(); ++limb) merged[limb] += shard.limbs[limb];
+      }
+      CHECK(merged == expected.limbs);
+      CHECK(value_of_limbs(merged.data()) == expected.value());
+    }
+  }
+}
+
+TEST_CASE("sum_of_squares adds a granule in the stated order" *
+          doctest::test_suite("every device")) {
+  // 2^54 + 1 rounds back to 2^54, so each level of the tree can be seen to lose its ones or not.
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    const auto value = [&](std::initializer_list<int> ones) {
+      std::vector<float> x(granule);
+      x[0] = 0x1p27f;
+      for (int i : ones) x[static_cast<size_t>(i)] = 1.0f;
+      return sum_of(x, device).value() - 0x1p54;
+    };
+    CHECK(value({8, 4, 2, 1}) == 0.0);                // each is added alone
+    CHECK(value({8, 1, 3, 5, 7, 9, 11, 13}) == 8.0);  // seven join first: 7 rounds to 8
+    CHECK(value({4, 12}) == 0.0);                     // 2 is half of the last digit: to even
+    CHECK(value({2, 6, 10, 14}) == 4.0);
+  }
+}
+
+TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the largest" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    CHECK(sum_of_granules(std::vector<float>{0x1p-149f}, device).value() == 0x1p-298);
+    const float largest = std::numeric_limits<float>::max();
+    CHECK(sum_of_granules(std::vector<float>(1000, largest), device).value() ==
+          1000.0 * (double{largest} * double{largest}));
+    // 2^54 + 2 lies between two doubles, 4 apart, and the even one wins; anything more tips it.
+    const std::vector<float> tie = {0x1p27f, 1.0f, 1.0f};
+    CHECK(sum_of_granules(tie, device).value() == 0x1p54);
+    for (float more : {1.0f, 0x1p-20f, 0x1p-149f}) {
+      std::vector<float> tipped = tie;
+      tipped.push_back(more);
+      CHECK(sum_of_granules(tipped, device).value() == 0x1p54 + 4.0);
+    }
+    // Between 2^54 + 4 and 2^54 + 8 the even one is above.
+    CHECK(sum_of_granules(std::vector<float>{0x1p27f, 2.0f, 1.0f, 1.0f}, device).value() ==
+          0x1p54 + 8.0);
+    CHECK(sum_of_granules(std::vector<float>(64), device).value() == 0.0);
+  }
+}
+
+TEST_CASE("value_of_limbs carries out of full limbs") {
+  std::vector<int64_t> limbs(SumOfSquares::limb_count);
+  limbs[20] = int64_t{1} << 62;  // in units of 2^(26 * 20 - 520) = 1
+  limbs[19] = (int64_t{1} << 62) + 1;
+  CHECK(value_of_limbs(limbs.data()) == 0x1p62 + 0x1p36);
+  std::fill(limbs.begin(), limbs.end(), 0);
+  limbs[39] = std::numeric_limits<int64_t>::max();
+  CHECK(value_of_limbs(limbs.data()) == 0x1p557);  // 2^63 units of 2^494
+  limbs[39] = 0;
+  limbs[0] = 3;
+  CHECK(value_of_limbs(limbs.data()) == 3 * 0x1p-520);
+}
+
+TEST_CASE("sum_of_squares counts what is not finite and sums the other granules" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    std::vector<float> x(3 * granule, 1.0f);
+    x[17] = INFINITY;
+    x[20] = -INFINITY;
+    x[31] = NAN;
+    const Sum sum = sum_of(x, device);
+    CHECK(sum.non_finite == 3);
+    CHECK(sum.value() == 32.0);
+  }
+}
+
+TEST_CASE("sum_of_squares of f64 clamps above 2^520 and drops below 2^-520") {
+  const Device device = Device::cpu();
+  const double largest = 0x1.fffffffffffffp519;
+  CHECK(sum_of_granules(std::vector<double>{0x1p260}, device).value() == largest);
+  CHECK(sum_of_granules(std::vector<double>{0x1p259, 0x1p-260}, device).value() == 0x1p518);
+  const Sum overflow = sum_of_granules(std::vector<double>{1e300}, device);
+  CHECK(overflow.value() == largest);
+  CHECK(overflow.non_finite == 0);
+  CHECK(sum_of_granules(std::vector<double>{0x1p-260}, device).value() == 0x1p-520);
+  CHECK(sum_of_granules(std::vector<double>{0x1.8p-260}, device).value() == 0x1p-519);
+  CHECK(sum_of_granules(std::vector<double>{0x1p-261, 1e-300}, device).value() == 0.0);
+  CHECK(sum_of_granules(std::vector<double>{INFINITY, 1.0}, device).non_finite == 1);
+}
+
+TEST_CASE("sum_of_squares adds to what is there") {
+  const Device device = Device::cpu();
+  const SumOfSquares a{.x = Tensor::full({16}, 2.0, DType::f32, device),
+                       .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
+                       .non_finite = Tensor::full({1}, 5, DType::i64, device)};
+  kernels::sum_of_squares(a, device.compute());
+  kernels::sum_of_squares(a, device.compute());
+  CHECK(value_of_limbs(a.limbs.data<int64_t>()) == 128.0);
+  CHECK(a.non_finite.item() == 5.0);
+}
+
+TEST_CASE("sum_of_squares refuses what does not fit") {
+  const Device device = Device::meta();
+  const SumOfSquares a{.x = Tensor::empty({32}, DType::f32, device),
+                       .limbs = Tensor::empty({SumOfSquares::limb_count}, DType::i64, device),
+                       .non_finite = Tensor::empty({1}, DType::i64, device)};
+  CHECK_NOTHROW(kernels::sum_of_squares(a, device.compute()));
+  auto refused = [&](auto change) {
+    SumOfSquares changed = a;
+    change(changed);
+    kernels::sum_of_squares(changed, device.compute());
+  };
+  CHECK_THROWS_WITH_AS(
+      refused([](auto& b) { b.x = b.x.flat(0, 31); }),
+      "sum_of_squares: x has 31 elements; expected a multiple of 16, pad with zeros", ShapeError);
+  CHECK_THROWS_WITH_AS(refused([](auto& b) { b.limbs = b.limbs.flat(0, 39); }),
+                       "sum_of_squares: limbs has shape [39]; expected [40]", ShapeError);
+  CHECK_THROWS_WITH_AS(refused([](auto& b) { b.x = b.limbs; }),
+                       "sum_of_squares: x holds i64; expected f64 or f32 or bf16 or f16",
+                       DTypeError);
+  CHECK_THROWS_WITH_AS(
+      refused([&](auto& b) { b.non_finite = Tensor::empty({1}, DType::i32, device); }),
+      "sum_of_squares: non_finite holds i32; expected i64", DTypeError);
+}
+
+TEST_CASE("a work-group of hpu has no more granules than its counters hold") {
+  // 13 bits of a digit in 32: 2^19 of them.
+  for (int64_t numel = granule; numel <= int64_t{1} << 50; numel *= 4) {
+    CAPTURE(numel);
+    const hpu::SquareGroups cut(numel);
+    CHECK(cut.granules * granule == numel);
+    CHECK((cut.granules + cut.groups - 1) / cut.groups <= int64_t{1} << 19);
+  }
+}

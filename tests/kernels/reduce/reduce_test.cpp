@@ -1,0 +1,314 @@
+#include "zerograd/kernels/reduce/reduce.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/op_case.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+struct Case {
+  Shape shape;
+  uint32_t axes;
+};
+const Case cases[] = {{{1}, 1},
+                      {{1023}, 1},
+                      {{31, 33}, 1},
+                      {{31, 33}, 2},
+                      {{31, 33}, 3},
+                      {{31, 33}, 0},
+                      {{5, 1, 7, 9}, 5},
+                      {{5, 6, 7}, 2},
+                      {{5, 6, 7}, 5},
+                      {{3, 4, 2, 3, 4, 2}, 0b010101},
+                      {{3, 4, 2, 3, 4, 2}, 0b101010},
+                      {{3, 100001}, 2},
+                      {{70001, 3}, 1},
+                      {{40, 700, 5}, 0b011},
+                      {{2, 3000, 300}, 0b010},
+                      {{7, 2, 20000}, 0b101}};
+
+Shape kept_shape(const Case& c) {
+  Shape shape = c.shape;
+  for (int i = 0; i < shape.rank(); ++i)
+    if (c.axes >> i & 1u) shape = shape.with(i, 1);
+  return shape;
+}
+
+/// For every element of x in order, f(element, place of its result).
+template <class F>
+void for_each_element(const Case& c, const F& f) {
+  for (int64_t flat = 0; flat < c.shape.numel(); ++flat) {
+    int64_t rest = flat, place = 0, stride = 1;
+    for (int axis = c.shape.rank() - 1; axis >= 0; --axis) {
+      const int64_t i = rest % c.shape[axis];
+      rest /= c.shape[axis];
+      if (c.axes >> axis & 1u) continue;
+      place += i * stride;
+      stride *= c.shape[axis];
+    }
+    f(static_cast<size_t>(flat), static_cast<size_t>(place));
+  }
+}
+
+std::vector<double> expected_reduction(ReduceOp op, const Case& c, const std::vector<double>& x) {
+  const auto results = static_cast<size_t>(kept_shape(c).numel());
+  std::vector<double> y(results, op == ReduceOp::max ? -infinity : 0.0);
+  for_each_element(c, [&](size_t from, size_t to) {
+    y[to] = op == ReduceOp::max ? std::fmax(y[to], x[from]) : y[to] + x[from];
+  });
+  if (op == ReduceOp::mean)
+    for (double& value : y) value *= static_cast<double>(results) / static_cast<double>(x.size());
+  return y;
+}
+
+Tensor run_reduce(ReduceOp op, const Case& c, const Tensor& x, DType to) {
+  const Tensor y = Tensor::empty(kept_shape(c), to, x.device());
+  kernels::reduce({.op = op, .x = x, .y = y, .axes = c.axes}, x.device().compute());
+  return y;
+}
+
+Tensor rows(const std::vector<float>& values, int64_t columns) {
+  return Tensor::from(values, {static_cast<int64_t>(values.size()) / columns, columns},
+                      devices_at_every_level().back());
+}
+
+}  // namespace
+
+TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  for (const Case& c : cases)
+    for (DType dtype : on_device(floating, device))
+      for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
+        CAPTURE(c.shape.str());
+        CAPTURE(c.axes);
+        CAPTURE(name_of(dtype));
+        CAPTURE(static_cast<int>(op));
+        const Tensor x = random_tensor(c.shape, dtype, device, 1);
+        const std::vector<double> xs = x.to_doubles();
+        const std::vector<double> expected = expected_reduction(op, c, xs);
+        const double terms = static_cast<double>(c.shape.numel()) /
+                             static_cast<double>(std::max<int64_t>(kept_shape(c).numel(), 1));
+        // A block of 128 terms below 1 is a chain of up to 31 additions and a tree; the roundings
+        // of sqrt(terms) partial sums add up. f64 sums blocks in f64: terms / 128 more.
+        const double unit = unit_roundoff(accumulator(dtype));
+        double absolute = op == ReduceOp::max ? 0 : 32 * std::sqrt(terms + 1) * unit;
+        if (dtype == DType::f64) absolute *= 1 + terms / 128;
+        if (op == ReduceOp::mean) absolute /= terms;
+        if (dtype == DType::f16) absolute += 0x1p-25;
+        CHECK(excess(run_reduce(op, c, x, accumulator(dtype)), expected, absolute, 2 * unit) <= 1);
+        CHECK(excess(run_reduce(op, c, x, dtype), expected, absolute,
+                     2 * unit + unit_roundoff(dtype)) <= 1);
+      }
+}
+
+TEST_CASE("a sum of a million f32 elements is good to 1e-6" * doctest::test_suite("every device")) {
+  for (const Case& c : {Case{{1 << 20}, 1}, Case{{1 << 20, 1, 3}, 1}, Case{{3, 1 << 20}, 2}}) {
+    const Device device = devices_at_every_level().back();
+    const Tensor x = random_tensor(c.shape, DType::f32, device, 2, 0.0, 1.0);
+    const std::vector<double> expected = expected_reduction(ReduceOp::sum, c, x.to_doubles());
+    CHECK(excess(run_reduce(ReduceOp::sum, c, x, DType::f32), expected, 0, 1e-6) <= 1);
+  }
+}
+
+TEST_CASE("a sum keeps what is small beside its largest element" *
+          doctest::test_suite("every device")) {
+  for (const Case& c : {Case{{1 << 20}, 1}, Case{{1 << 20, 1, 3}, 1}, Case{{3, 1 << 20}, 2}}) {
+    const Device device = devices_at_every_level().back();
+    std::vector<float> values(static_cast<size_t>(c.shape.numel()), 1.0f);
+    values[0] = 0x1p24f;
+    const Tensor x = Tensor::from(values, c.shape, device);
+    const std::vector<double> expected = expected_reduction(ReduceOp::sum, c, x.to_doubles());
+    // The largest may hide the 31 others of a block of 32; then one rounding.
+    CHECK(excess(run_reduce(ReduceOp::sum, c, x, DType::f32), expected, 0, 33 * 0x1p-24) <= 1);
+  }
+}
+
+TEST_CASE("reduce has the same bits for any thread count") {
+  for (const Case& c : cases)
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      std::vector<Tensor> results;
+      for (int threads : {1, 2}) {
+        const Device device = Device::cpu(0, {.threads = threads});
+        results.push_back(
+            run_reduce(ReduceOp::sum, c, random_tensor(c.shape, dtype, device, 3), DType::f32));
+      }
+      CAPTURE(c.shape.str());
+      CHECK(same_bits(results[0], results[1]));
+    }
+}
+
+TEST_CASE("integer sums are exact and wrap around" * doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  const Tensor x = Tensor::from<int32_t>({2147483647, 1, -5, 2147483647, 7, 9}, {2, 3}, device);
+  CHECK(run_reduce(ReduceOp::sum, {{2, 3}, 2}, x, DType::i64).to_host<int64_t>() ==
+        std::vector<int64_t>{2147483643, 2147483663});
+  CHECK(run_reduce(ReduceOp::sum, {{2, 3}, 1}, x, DType::i32).to_host<int32_t>() ==
+        std::vector<int32_t>{-2, 8, 4});
+}
+
+TEST_CASE("a sum with an infinity is infinite, and with both signs NaN" *
+          doctest::test_suite("every device")) {
+  for (int64_t C : {3, 1000}) {  // a result for a thread, and for many
+    std::vector<float> values(static_cast<size_t>(3 * C), 1.0f);
+    values[1] = infinity;
+    values[static_cast<size_t>(C)] = -infinity;
+    values[static_cast<size_t>(2 * C)] = infinity;
+    values[static_cast<size_t>(2 * C + 2)] = -infinity;
+    const std::vector<double> y =
+        run_reduce(ReduceOp::sum, {{3, C}, 2}, rows(values, C), DType::f32).to_doubles();
+    CHECK(y[0] == infinity);
+    CHECK(y[1] == -infinity);
+    CHECK(std::isnan(y[2]));
+  }
+}
+
+TEST_CASE("max passes NaN on, and sums of nothing are 0" * doctest::test_suite("every device")) {
+  const Tensor x = rows({1, not_a_number, 3, -infinity, -infinity, -infinity}, 3);
+  const std::vector<double> largest =
+      run_reduce(ReduceOp::max, {{2, 3}, 2}, x, DType::f32).to_doubles();
+  CHECK(std::isnan(largest[0]));
+  CHECK(largest[1] == -infinity);
+  CHECK(std::isnan(run_reduce(ReduceOp::max, {{2, 3}, 1}, x, DType::f32).to_doubles()[1]));
+  const Device device = devices_at_every_level().back();
+  for (const Case& c : {Case{{0, 3}, 1}, Case{{3, 0}, 2}, Case{{3, 0, 2}, 6}, Case{{0}, 1}}) {
+    const Tensor empty = Tensor::empty(c.shape, DType::f32, device);
+    for (double value : run_reduce(ReduceOp::sum, c, empty, DType::f32).to_doubles())
+      CHECK(value == 0);
+    for (double value : run_reduce(ReduceOp::mean, c, empty, DType::f32).to_doubles())
+      CHECK(std::isnan(value));
+    CHECK_THROWS_AS(run_reduce(ReduceOp::max, c, empty, DType::f32), ShapeError);
+  }
+  const Case none{{0, 3}, 2};
+  CHECK(run_reduce(ReduceOp::max, none, Tensor::empty({0, 3}, DType::f32, device), DType::f32)
+            .numel() == 0);
+}
+
+TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  for (DType dtype : on_device(floating, device))
+    for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{31, 33}, Shape{4, 5, 6}})
+      for (int axis = 0; axis < shape.rank(); ++axis) {
+        const Tensor x = random_tensor(shape, dtype, device, 4);
+        const Tensor y = Tensor::empty(shape.with(axis, 1), DType::i64, device);
+        kernels::argmax({.x = x, .y = y, .axis = axis - shape.rank()}, device.compute());
+        const Case c{shape, 1u << axis};
+        const std::vector<double> xs = x.to_doubles();
+        std::vector<double> best(static_cast<size_t>(y.numel()), -infinity);
+        std::vector<int64_t> place(best.size()), seen(best.size());
+        for_each_element(c, [&](size_t from, size_t to) {
+          if (xs[from] > best[to]) {
+            best[to] = xs[from];
+            place[to] = seen[to];
+          }
+          ++seen[to];
+        });
+        CHECK(y.to_host<int64_t>() == place);
+      }
+  const Tensor special = rows(
+      {1, 3, 3, 2, -infinity, -infinity, -infinity, -infinity, 5, not_a_number, 9, not_a_number},
+      4);
+  const Tensor places = Tensor::empty({3}, DType::i64, special.device());
+  kernels::argmax({.x = special, .y = places, .axis = 1}, special.device().compute());
+  CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 0, 1});
+}
+
+TEST_CASE("softmax and log_softmax match doubles, forward and backward, for every type and level" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating, device))
+      for (int64_t C : {1, 3, 31, 33, 1023, 5000})
+        for (bool log : {false, true}) {
+          CAPTURE(level_of(device));
+          CAPTURE(name_of(dtype));
+          CAPTURE(C);
+          CAPTURE(log);
+          const Shape shape{3, C};
+          const Tensor x = random_tensor(shape, dtype, device, 5, -20, 20);
+          const Tensor dy = random_tensor(shape, dtype, device, 6);
+          const Tensor y = Tensor::empty(shape, dtype, device);
+          const Tensor dx = Tensor::empty(shape, dtype, device);
+          kernels::softmax_forward({.x = x, .y = y, .log = log}, device.compute());
+          kernels::softmax_backward({.y = y, .dy = dy, .dx = dx, .log = log}, device.compute());
+
+          const std::vector<double> xs = x.to_doubles(), ys = y.to_doubles(), dys = dy.to_doubles();
+          std::vector<double> expected(xs.size()), slopes(xs.size());
+          for (size_t row = 0; row < xs.size(); row += static_cast<size_t>(C)) {
+            double sum = 0, dot = 0;
+            for (size_t i = row; i < row + static_cast<size_t>(C); ++i) {
+              sum += std::exp(xs[i]);
+              dot += log ? dys[i] : dys[i] * ys[i];
+            }
+            for (size_t i = row; i < row + static_cast<size_t>(C); ++i) {
+              expected[i] = log ? xs[i] - std::log(sum) : std::exp(xs[i]) / sum;
+              slopes[i] = log ? dys[i] - std::exp(ys[i]) * dot : ys[i] * (dys[i] - dot);
+            }
+          }
+          // In the accumulator: a subtraction of magnitudes up to 40, which exp turns into a
+          // relative error, an exp good to 2 ulp, a sum; then one rounding.
+          const double wide = unit_roundoff(accumulator(dtype));
+          const double subnormal = dtype == DType::f16 ? 0x1p-25 : 1e-38;
+          CHECK(excess(y, expected, (log ? 64 * wide : 0.0) + subnormal,
+                       unit_roundoff(dtype) + 64 * wide) <= 1);
+          // From the rounded y: sums of C terms below 1, which multiply values below 1.
+          const double sums = 8 * wide * std::sqrt(static_cast<double>(C));
+          CHECK(excess(dx, slopes, sums + subnormal, unit_roundoff(dtype) + 8 * wide) <= 1);
+        }
+}
+
+TEST_CASE("softmax is steady far from 0, of masked elements and in place" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level()) {
+    const Tensor x = Tensor::from<float>(
+        {1e30f, 1e30f, -1e30f, 5, -float(infinity), 5, float(not_a_number), 1, 2}, {3, 3}, device);
+    kernels::softmax_forward({.x = x, .y = x}, device.compute());
+    const std::vector<double> y = x.to_doubles();
+    CHECK(std::vector<double>(y.begin(), y.begin() + 6) ==
+          std::vector<double>{0.5, 0.5, 0, 0.5, 0, 0.5});
+    for (size_t i = 6; i < 9; ++i) CHECK(std::isnan(y[i]));
+  }
+}
+
+TEST_CASE("reductions refuse what does not fit, on meta devices too") {
+  for (const Device& device : {Device::cpu(), Device::meta()}) {
+    Stream& stream = device.compute();
+    auto f32 = [&](const Shape& shape) { return Tensor::empty(shape, DType::f32, device); };
+    CHECK_THROWS_WITH_AS(
+        kernels::reduce({.op = ReduceOp::sum, .x = f32({2, 3}), .y = f32({3}), .axes = 2}, stream),
+        "reduce: y has shape [3]; expected [2]", ShapeError);
+    kernels::reduce({.op = ReduceOp::sum, .x = f32({2, 3}), .y = f32({2}), .axes = 2}, stream);
+    CHECK_THROWS_AS(
+        kernels::reduce({.op = ReduceOp::sum, .x = f32({2, 3}), .y = f32({2}), .axes = 4}, stream),
+        ShapeError);
+    CHECK_THROWS_WITH_AS(kernels::reduce({.op = ReduceOp::mean,
+                                          .x = Tensor::empty({3}, DType::i32, device),
+                                          .y = f32({}),
+                                          .axes = 1},
+                                         stream),
+                         "reduce: x holds i32; expected f64 or f32 or bf16 or f16", DTypeError);
+    CHECK_THROWS_AS(kernels::argmax({.x = f32({2, 3}), .y = f32({2}), .axis = 1}, stream),
+                    DTypeError);
+    CHECK_THROWS_AS(
+        kernels::argmax({.x = f32({2, 0}), .y = Tensor::empty({2}, DType::i64, device), .axis = 1},
+                        stream),
+        ShapeError);
+    CHECK_THROWS_WITH_AS(kernels::softmax_forward({.x = f32({2, 3}), .y = f32({3, 2})}, stream),
+                         "softmax_forward: y has shape [3, 2]; expected [2, 3]", ShapeError);
+    CHECK_THROWS_AS(
+        kernels::softmax_backward(
+            {.y = f32({3}), .dy = Tensor::empty({3}, DType::bf16, device), .dx = f32({3})}, stream),
+        DTypeError);
+  }
+}

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/autograd/fake_source.h"
+#include "tests/support/op_case.h"
+#include "zerograd/models/gpt/gpt.h"
+
+// Shared by tests of models: a small GPT with its parameters.
+namespace zg::testing {
+
+inline models::GPTConfig tiny_config() {
+  return {.layers = 2, .heads = 2, .width = 8, .vocabulary = 7, .block_size = 6};
+}
+
+/// A BLOOM whose number of heads is not a power of two.
+inline models::GPTConfig tiny_bloom() {
+  return {.layers = 2,
+          .heads = 3,
+          .width = 12,
+          .vocabulary = 7,
+          .block_size = 6,
+          .tied = true,
+          .family = models::Family::bloom,
+          .position = models::Position::alibi,
+          .embedding_norm = true};
+}
+
+/// Each family with its defaults, and with features of the other family.
+inline std::vector<models::GPTConfig> tiny_decoders() {
+  models::GPTConfig tied = tiny_config(), alibi = tiny_config(), learned = tiny_bloom();
+  tied.tied = true;
+  alibi.position = models::Position::alibi;
+  learned.position = models::Position::learned;
+  learned.embedding_norm = learned.tied = false;
+  return {tiny_config(), tied, alibi, tiny_bloom(), learned};
+}
+
+/// The description of a config that a failed check prints.
+inline std::string text_of(const models::GPTConfig& config) {
+  return std::string(name_of(config.family)) + " " + name_of(config.position) +
+         (config.tied ? " tied" : "");
+}
+
+/// A new model with small weights gives nearly equal outputs for all inputs. `spread` multiplies
+/// the weights of linear layers and embeddings, so that the outputs differ.
+struct GPTCase {
+  explicit GPTCase(const models::GPTConfig& config, const Device& device = Device::cpu(),
+                   DType dtype = DType::f32, double spread = 1.0)
+      : gpt(store, config), source(store, device, dtype), device(device) {
+    for (const auto& parameter : store.parameters())
+      if (parameter->init.kind == Init::Kind::normal)
+        for (double& value : source.at_rest(*parameter)) value *= spread;
+  }
+
+  Tape tape(TapeMode mode = TapeMode::record) { return Tape(device, &source, mode); }
+
+  double loss(const Tensor& ids, const Tensor& targets, const models::ForwardPlace& place = {}) {
+    Tape recording = tape();
+    return gpt.loss(recording, ids, targets, place).value().item();
+  }
+
+  ParameterStore store;
+  models::GPT gpt;
+  FakeSource source;
+  Device device;
+};
+
+/// Parameters in bf16 that are always in memory; zeros on the CPU.
+class EmptySource final : public ParameterSource {
+ public:
+  EmptySource(const ParameterStore& store, const Device& device) {
+    for (const auto& parameter : store.parameters())
+      values_[parameter.get()] = Tensor::zeros(parameter->shape, DType::bf16, device);
+  }
+  void acquire(const Unit&, Stream&) override {}
+  void release(const Unit&, Stream&) noexcept override {}
+  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
+  void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
+
+ private:
+  std::map<const Parameter*, Tensor> values_;
+};
+
+/// Ids [B, T] below `vocabulary`, from a seed.
+inline Tensor random_ids(int64_t B, int64_t T, int64_t vocabulary, const Device& device,
+                         uint64_t seed) {
+  return random_tensor({B, T}, DType::i32, device, seed, 0.0, static_cast<double>(vocabulary));
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,300 @@
+#include "zerograd/models/gpt/gpt.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+using Gradients = std::vector<std::vector<double>>;
+
+struct Step {
+  double loss = 0.0;
+  Gradients gradients;  // in the order of the store
+};
+
+Step step_of(GPTCase& model, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
+             bool checkpointing) {
+  model.source.gradients.clear();
+  Tape tape = model.tape();
+  const Var loss = model.gpt.loss(tape, ids, targets, place, checkpointing);
+  Step step{.loss = loss.value().item()};
+  tape.backward(loss);
+  for (const auto& parameter : model.store.parameters())
+    step.gradients.push_back(model.source.gradients[parameter.get()]);
+  return step;
+}
+
+bool same_bits(const Step& a, const Step& b) {
+  return std::memcmp(&a.loss, &b.loss, sizeof(double)) == 0 && a.gradients == b.gradients;
+}
+
+int count(const std::vector<std::string>& log, const std::string& line) {
+  return static_cast<int>(std::count(log.begin(), log.end(), line));
+}
+
+}  // namespace
+
+TEST_CASE("an untrained model knows nothing: its loss is near ln V") {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      CAPTURE(level_of(device));
+      CAPTURE(name_of(dtype));
+      GPTConfig config = GPTConfig::preset("gpt-nano");
+      config.vocabulary = 65;
+      config.block_size = 32;
+      GPTCase model(config, device, dtype);
+      const Tensor ids = random_ids(8, 32, 65, device, 1),
+                   targets = random_ids(8, 32, 65, device, 2);
+      // Logits are near normal with variance v = 48 * 0.02^2 = 0.02, so the mean over 256 targets
+      // is ln V + v / 2 give or take sqrt(v / 256) = 0.009; four of those.
+      CHECK(std::fabs(model.loss(ids, targets) - (std::log(65.0) + 0.01)) < 0.036);
+    }
+}
+
+TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
+  const Device device = Device::cpu();
+  const Tensor ids = random_ids(2, 5, 7, device, 1);
+  const Tensor targets =
+      Tensor::from(std::vector<int32_t>{-1, 3, 6, 0, 2, 5, -1, 1, 4, 6}, {2, 5}, device);
+  const ForwardPlace place{.seed = 9, .step = 4, .first_sample = 12};
+  for (GPTConfig config : tiny_decoders())
+    for (float dropout : {0.0f, 0.2f}) {
+      CAPTURE(text_of(config));
+      CAPTURE(dropout);
+      config.dropout = dropout;
+      GPTCase model(config, device, DType::f64, /*spread=*/15.0);
+      const Step step = step_of(model, ids, targets, place, false);
+      for (const auto& parameter : model.store.parameters()) {
+        CAPTURE(parameter->name);
+        std::vector<double>& values = model.source.at_rest(*parameter);
+        const auto& gradient = step.gradients[static_cast<size_t>(parameter->index)];
+        REQUIRE(gradient.size() == values.size());
+        double worst = 0.0;
+        // Every 11th element: 11 divides no row length, so all columns are visited.
+        for (size_t i = 0; i < values.size(); i += 11) {
+          constexpr double h = 1e-5;
+          const double value = values[i];
+          values[i] = value + h;
+          const double above = model.loss(ids, targets, place);
+          values[i] = value - h;
+          const double below = model.loss(ids, targets, place);
+          values[i] = value;
+          worst = std::max(worst, std::fabs((above - below) / (2 * h) - gradient[i]));
+        }
+        // Truncation is h^2 times third derivatives (below 100 here), rounding 2^-53 / h.
+        CHECK(worst < 1e-8);
+      }
+    }
+}
+
+TEST_CASE("checkpointing gives the same bits and hands every gradient over once") {
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    for (const GPTConfig& config : tiny_decoders()) {
+      CAPTURE(text_of(config));
+      GPTCase model(config, device, config.tied ? DType::f32 : DType::bf16);
+      const Tensor ids = random_ids(3, 6, 7, device, 1), targets = random_ids(3, 6, 7, device, 2);
+      const ForwardPlace place{.seed = 5, .step = 2, .first_sample = 6};
+      const Step plain = step_of(model, ids, targets, place, false);
+      model.source.log.clear();
+      const Step checkpointed = step_of(model, ids, targets, place, true);
+      CHECK(same_bits(plain, checkpointed));
+      for (const std::vector<double>& gradient : plain.gradients)
+        CHECK(std::any_of(gradient.begin(), gradient.end(), [](double g) { return g != 0.0; }));
+      for (const char* unit : {"embedding", "block.0", "block.1", "head"})
+        CHECK(count(model.source.log, std::string("reduce ") + unit) == 1);
+    }
+  }
+}
+
+TEST_CASE("threads do not change the bits of a step") {
+  GPTConfig config = tiny_config();
+  config.width = 48;
+  config.heads = 3;
+  config.block_size = 33;
+  std::vector<Step> steps;
+  for (int threads : {1, 2}) {
+    const Device device = Device::cpu(0, {.threads = threads});
+    GPTCase model(config, device);
+    const Tensor ids = random_ids(5, 33, 7, device, 1), targets = random_ids(5, 33, 7, device, 2);
+    steps.push_back(step_of(model, ids, targets, {.seed = 1}, false));
+  }
+  CHECK(same_bits(steps[0], steps[1]));
+}
+
+TEST_CASE("a step on a meta device takes the bytes of a step on the CPU") {
+  const auto bytes_of_a_step = [](const GPTConfig& config, const Device& device,
+                                  bool checkpointing) {
+    ParameterStore store;
+    const GPT model(store, config);
+    EmptySource source(store, device);
+    const Tensor ids = Tensor::full({3, 6}, 1, DType::i32, device);
+    Tape tape(device, &source);
+    tape.backward(model.loss(tape, ids, ids, {}, checkpointing));
+    return device.memory().peak();
+  };
+  const DeviceOptions one{.threads = 1};
+  for (const GPTConfig& config : tiny_decoders()) {
+    CAPTURE(text_of(config));
+    int64_t planned[2];
+    for (bool checkpointing : {false, true}) {
+      planned[checkpointing] = bytes_of_a_step(config, Device::meta(0, one), checkpointing);
+      CHECK(planned[checkpointing] == bytes_of_a_step(config, Device::cpu(0, one), checkpointing));
+    }
+    CHECK(planned[true] < planned[false]);
+  }
+}
+
+TEST_CASE("dropout masks depend on seed, step and sample, not on how a batch is cut") {
+  for (const Device& device : devices_at_every_level(/*threads=*/1)) {
+    CAPTURE(level_of(device));
+    GPTConfig config = tiny_config();
+    config.dropout = 0.5f;
+    GPTCase model(config, device, DType::f32, 10.0);
+    const Tensor ids = random_ids(4, 6, 7, device, 1);
+    // One target counts, so the loss is one position's: a sum over rows would round differently.
+    const auto loss_at = [&](int64_t first, int64_t samples, int64_t sample, ForwardPlace place) {
+      std::vector<int32_t> targets(static_cast<size_t>(samples * 6), -1);
+      targets[static_cast<size_t>((sample - first) * 6 + 5)] = 3;
+      place.first_sample += first;
+      return model.loss(ids.slice(first, first + samples),
+                        Tensor::from(targets, {samples, 6}, device), place);
+    };
+    const ForwardPlace place{.seed = 5, .step = 2, .first_sample = 40};
+    // A matmul of fewer rows may add in another order, a few units in the last place; another mask
+    // at probability 0.5 moves the loss by far more.
+    constexpr double rounding = 1e-5, masked = 1e-3;
+    for (int64_t sample = 0; sample < 4; ++sample) {
+      const double whole = loss_at(0, 4, sample, place);
+      const auto distance = [&](double loss) { return std::fabs(loss - whole); };
+      CHECK(distance(loss_at(sample / 2 * 2, 2, sample, place)) < rounding);
+      CHECK(distance(loss_at(sample, 1, sample, place)) < rounding);
+      CHECK(distance(loss_at(0, 4, sample, {.seed = 6, .step = 2, .first_sample = 40})) > masked);
+      CHECK(distance(loss_at(0, 4, sample, {.seed = 5, .step = 3, .first_sample = 40})) > masked);
+      CHECK(distance(loss_at(0, 4, sample, {.seed = 5, .step = 2, .first_sample = 41})) > masked);
+    }
+  }
+}
+
+namespace {
+
+std::vector<uint32_t> dropout_sites;  // site of every dropout mask, in the order of the calls
+Kernel<Dropout>::Function plain_dropout;
+Kernel<AttentionForward>::Function plain_attention;
+
+void noting_dropout(const Dropout& args, Workspace workspace, Stream& stream) {
+  dropout_sites.push_back(args.key.site);
+  plain_dropout(args, workspace, stream);
+}
+void noting_attention(const AttentionForward& args, Workspace workspace, Stream& stream) {
+  dropout_sites.push_back(args.shape.dropout_key.site);
+  plain_attention(args, workspace, stream);
+}
+
+}  // namespace
+
+TEST_CASE("every dropout of a model has a mask of its own, the same when it is computed again") {
+  GPTConfig config = tiny_bloom();
+  config.dropout = 0.5f;
+  const Device device = Device::cpu(0, {.threads = 1});
+  GPTCase model(config, device, DType::f32, 1.0);
+  const Tensor ids = random_ids(2, 6, 7, device, 1), targets = random_ids(2, 6, 7, device, 2);
+  plain_dropout = std::exchange(kernels::dropout[Device::Type::cpu].function, noting_dropout);
+  plain_attention =
+      std::exchange(kernels::attention_forward[Device::Type::cpu].function, noting_attention);
+  dropout_sites.clear();
+  Tape tape = model.tape();
+  const Var loss = model.gpt.loss(tape, ids, targets, {}, /*checkpointing=*/true);
+  const std::vector<uint32_t> forward = dropout_sites;
+  tape.backward(loss);
+  kernels::dropout[Device::Type::cpu].function = plain_dropout;
+  kernels::attention_forward[Device::Type::cpu].function = plain_attention;
+  const std::set<uint32_t> apart(forward.begin(), forward.end());
+  CHECK(forward.size() == static_cast<size_t>(1 + 3 * config.layers));
+  CHECK(apart.size() == forward.size());
+  CHECK(std::set<uint32_t>(dropout_sites.begin(), dropout_sites.end()) == apart);
+}
+
+TEST_CASE("an inference tape drops nothing") {
+  const Device device = Device::cpu();
+  GPTConfig config = tiny_config(), certain = tiny_config();
+  config.dropout = 0.5f;
+  certain.dropout = 0.0f;
+  GPTCase model(config, device, DType::f32, 10.0), same(certain, device, DType::f32, 10.0);
+  const Tensor ids = random_ids(3, 6, 7, device, 1), targets = random_ids(3, 6, 7, device, 2);
+  Tape tape = model.tape(TapeMode::inference);
+  const double inferred = model.gpt.loss(tape, ids, targets, {}).value().item();
+  CHECK(inferred == same.loss(ids, targets));
+  CHECK(inferred != model.loss(ids, targets));
+}
+
+TEST_CASE("the loss is the mean cross-entropy of the logits over the targets that count") {
+  const Device device = Device::cpu();
+  GPTConfig config = tiny_config();
+  config.dropout = 0.0f;
+  GPTCase model(config, device, DType::f64, 15.0);
+  const Tensor ids = random_ids(2, 3, 7, device, 1);
+  const std::vector<int32_t> targets{-1, 4, 0, -1, -1, 6};
+  Tape tape = model.tape(TapeMode::inference);
+  const std::vector<double> logits = model.gpt.logits(tape, ids).value().to_doubles();
+  double expected = 0.0;
+  for (size_t n = 0; n < targets.size(); ++n) {
+    if (targets[n] < 0) continue;
+    double sum = 0.0;
+    for (size_t v = 0; v < 7; ++v) sum += std::exp(logits[7 * n + v]);
+    expected += (std::log(sum) - logits[7 * n + static_cast<size_t>(targets[n])]) / 3;
+  }
+  // A few hundred f64 operations on numbers near 1.
+  CHECK(std::fabs(model.loss(ids, Tensor::from(targets, {2, 3}, device)) - expected) < 1e-13);
+}
+
+TEST_CASE("logits see what came before and nothing else") {
+  const Device device = Device::cpu();
+  for (const GPTConfig& config : tiny_decoders()) {
+    CAPTURE(text_of(config));
+    GPTCase model(config, device, DType::f32, 10.0);
+    std::vector<int32_t> ids{1, 2, 3, 4, 5, 6};
+    const auto logits = [&] {
+      Tape tape = model.tape(TapeMode::inference);
+      return model.gpt.logits(tape, Tensor::from(ids, {1, 6}, device)).value().to_host<float>();
+    };
+    const std::vector<float> before = logits();
+    CHECK(before.size() == 6 * 7);
+    ids[3] = 0;
+    const std::vector<float> after = logits();
+    for (size_t t = 0; t < 6; ++t) {
+      CAPTURE(t);
+      const bool same = std::equal(before.begin() + 7 * static_cast<long>(t),
+                                   before.begin() + 7 * static_cast<long>(t + 1),
+                                   after.begin() + 7 * static_cast<long>(t));
+      CHECK(same == (t < 3));
+    }
+  }
+}
+
+TEST_CASE("a model refuses ids that do not fit") {
+  const Device device = Device::cpu();
+  GPTCase model(tiny_config(), device);
+  Tape tape = model.tape(TapeMode::inference);
+  CHECK_THROWS_WITH_AS(model.gpt.logits(tape, random_ids(2, 7, 7, device, 1)),
+                       "gpt: ids [2, 7] do not fit; expected [B, T] with T up to the block size 6",
+                       ShapeError);
+  CHECK_THROWS_AS(model.gpt.logits(tape, random_ids(2, 6, 7, device, 1).view({12})), ShapeError);
+  CHECK_THROWS_AS(model.gpt.logits(tape, Tensor::from(std::vector<int32_t>{7}, {1, 1}, device)),
+                  ShapeError);
+}

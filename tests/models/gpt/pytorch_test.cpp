@@ -1,0 +1,88 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "zerograd/models/data/data.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+const std::string fixtures = ZG_FIXTURES;
+
+/// The f32 tensors of a safetensors file that this project's own script wrote.
+std::map<std::string, std::vector<float>> read_tensors(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+  std::string header(header_bytes, ' ');
+  file.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  const nlohmann::json entries = nlohmann::json::parse(header);
+  std::map<std::string, std::vector<float>> tensors;
+  for (auto entry = entries.begin(); entry != entries.end(); ++entry) {
+    const auto [begin, end] = entry->at("data_offsets").get<std::array<int64_t, 2>>();
+    std::vector<float>& values = tensors[entry.key()];
+    values.resize(static_cast<size_t>(end - begin) / sizeof(float));
+    file.seekg(static_cast<std::streamoff>(sizeof header_bytes + header_bytes) + begin);
+    file.read(reinterpret_cast<char*>(values.data()), end - begin);
+  }
+  return tensors;
+}
+
+double norm(const std::vector<double>& a, const std::vector<float>& b, double scale_of_b) {
+  double squares = 0.0;
+  for (size_t i = 0; i < a.size(); ++i)
+    squares += (a[i] - scale_of_b * b[i]) * (a[i] - scale_of_b * b[i]);
+  return std::sqrt(squares);
+}
+
+}  // namespace
+
+TEST_CASE("loss and gradients of a step are PyTorch's") {
+  const nlohmann::json expected = nlohmann::json::parse(std::ifstream(fixtures + "losses.json"));
+  const auto weights = read_tensors(fixtures + "weights.safetensors");
+  const auto gradients = read_tensors(fixtures + "gradients.safetensors");
+  const auto data = token_dataset(
+      fixtures + "tokens.bin",
+      {.block_size = expected["block_size"], .validation_fraction = 0, .order = Order::sequential});
+  CHECK(data->vocabulary() == expected["vocabulary"].get<int64_t>());
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    GPTCase model({.layers = expected["layers"],
+                   .heads = expected["heads"],
+                   .width = expected["width"],
+                   .vocabulary = expected["vocabulary"],
+                   .block_size = expected["block_size"],
+                   .dropout = 0.0f},
+                  device);
+    REQUIRE(weights.size() == model.store.parameters().size());
+    for (const auto& parameter : model.store.parameters()) {
+      const std::vector<float>& values = weights.at(parameter->name);
+      REQUIRE(static_cast<int64_t>(values.size()) == parameter->shape.numel());
+      model.source.at_rest(*parameter).assign(values.begin(), values.end());
+    }
+    const Batch batch = data->batch(Split::train, 0, expected["batch_size"], device);
+    Tape tape = model.tape();
+    const Var loss = model.gpt.loss(tape, batch.ids, batch.targets, {});
+    // Both sides are f32, u = 2^-24. The loss is a mean of 512 numbers near 5.5, each known to a
+    // few u: 8 u * 5.5 covers both.
+    CHECK(std::fabs(loss.value().item() - expected["losses"][0].get<double>()) < 8 * 5.5 * 0x1p-24);
+    tape.backward(loss);
+    for (const auto& parameter : model.store.parameters()) {
+      CAPTURE(parameter->name);
+      const std::vector<double>& gradient = model.source.gradients[parameter.get()];
+      const std::vector<float>& reference = gradients.at(parameter->name);
+      REQUIRE(gradient.size() == reference.size());
+      // About 100 roundings lie between a weight and its gradient; each side's walk is near
+      // sqrt(100) u, and LayerNorm and softmax subtract numbers a few times larger: 64 u.
+      CHECK(norm(gradient, reference, 1.0) < 64 * 0x1p-24 * norm(gradient, reference, 0.0));
+    }
+  }
+}

@@ -1,0 +1,114 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::models;
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+std::vector<float> logits_of(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (double p : probabilities) logits.push_back(static_cast<float>(std::log(p) + 3.0));
+  return logits;
+}
+
+std::set<int32_t> drawn(const std::vector<float>& logits, const SamplingOptions& options) {
+  std::set<int32_t> tokens;
+  for (uint64_t draw = 0; draw < 1000; ++draw) tokens.insert(sample_token(logits, options, draw));
+  return tokens;
+}
+
+void check_frequencies(const std::vector<float>& logits, const SamplingOptions& options,
+                       const std::vector<double>& expected) {
+  constexpr int draws = 20000;
+  std::vector<int> counts(logits.size());
+  for (uint64_t draw = 0; draw < draws; ++draw)
+    ++counts[static_cast<size_t>(sample_token(logits, options, draw))];
+  for (size_t i = 0; i < counts.size(); ++i) {
+    CAPTURE(i);
+    // Four standard deviations of a binomial proportion.
+    const double bound = 4 * std::sqrt(expected[i] * (1 - expected[i]) / draws);
+    CHECK(std::fabs(counts[i] / double{draws} - expected[i]) <= bound);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("temperature 0 takes the first of the largest logits") {
+  const std::vector<float> logits{1.0f, 4.0f, -infinity, 4.0f, 2.0f};
+  for (uint64_t draw = 0; draw < 20; ++draw)
+    CHECK(sample_token(logits, {.temperature = 0.0}, draw) == 1);
+  CHECK(drawn(logits, {.top_k = 1}) == std::set<int32_t>{1});
+  CHECK(drawn(logits, {.temperature = 1e-300}) == std::set<int32_t>{1, 3});
+}
+
+TEST_CASE("tokens are drawn as often as softmax of logits over temperature says") {
+  const std::vector<double> p{0.1, 0.4, 0.2, 0.3};
+  check_frequencies(logits_of(p), {}, p);
+  check_frequencies(logits_of(p), {.temperature = 0.5},
+                    {0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3});
+  check_frequencies(logits_of(p), {.top_k = 2}, {0.0, 0.4 / 0.7, 0.0, 0.3 / 0.7});
+  check_frequencies(logits_of(p), {.top_p = 0.8}, {0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9});
+}
+
+TEST_CASE("top_k keeps exactly the k largest logits, ties by rising id") {
+  const std::vector<float> logits{0.5f, 1.0f, 0.5f, 0.9f, 0.5f};
+  CHECK(drawn(logits, {.top_k = 2}) == std::set<int32_t>{1, 3});
+  CHECK(drawn(logits, {.top_k = 3}) == std::set<int32_t>{0, 1, 3});
+  CHECK(drawn(logits, {.top_k = 4}) == std::set<int32_t>{0, 1, 2, 3});
+  CHECK(drawn(logits, {.top_k = 99}).size() == 5);
+}
+
+TEST_CASE("top_p keeps the smallest set of at least that probability") {
+  const std::vector<float> logits = logits_of({0.125, 0.5, 0.125, 0.25});
+  CHECK(drawn(logits, {.top_p = 1e-9}) == std::set<int32_t>{1});
+  CHECK(drawn(logits, {.top_p = 0.49}) == std::set<int32_t>{1});
+  CHECK(drawn(logits, {.top_p = 0.51}) == std::set<int32_t>{1, 3});
+  CHECK(drawn(logits, {.top_p = 0.74}) == std::set<int32_t>{1, 3});
+  CHECK(drawn(logits, {.top_p = 0.76}) == std::set<int32_t>{0, 1, 3});
+  CHECK(drawn(logits, {.top_p = 1.0}).size() == 4);
+  // top_k keeps two tokens; the more likely one then has probability 2/3.
+  CHECK(drawn(logits, {.top_k = 2, .top_p = 0.6}) == std::set<int32_t>{1});
+  CHECK(drawn(logits, {.top_k = 2, .top_p = 0.7}) == std::set<int32_t>{1, 3});
+}
+
+TEST_CASE("a draw is a function of its seed and number") {
+  const std::vector<float> logits(50, 0.0f);
+  int equal_seeds = 0, different_seeds = 0;
+  for (uint64_t draw = 0; draw < 500; ++draw) {
+    const int32_t token = sample_token(logits, {.seed = 1}, draw);
+    equal_seeds += token == sample_token(logits, {.seed = 1}, draw);
+    different_seeds += token == sample_token(logits, {.seed = 2}, draw);
+  }
+  CHECK(equal_seeds == 500);
+  CHECK(different_seeds < 40);  // one in 50 is expected by chance
+  CHECK(drawn(logits, {.seed = 1}).size() == 50);
+}
+
+TEST_CASE("impossible tokens are never drawn") {
+  const std::vector<float> logits{-infinity, 0.0f, -infinity, 0.1f, -2000.0f, -infinity};
+  CHECK(drawn(logits, {}) == std::set<int32_t>{1, 3});
+  CHECK(drawn(logits, {.top_k = 5}) == std::set<int32_t>{1, 3});
+}
+
+TEST_CASE("sampling refuses options out of range and unusable logits") {
+  const std::vector<float> logits{0.0f, 1.0f};
+  for (const SamplingOptions& options :
+       {SamplingOptions{.temperature = -0.1}, SamplingOptions{.temperature = NAN},
+        SamplingOptions{.temperature = INFINITY}, SamplingOptions{.top_k = -1},
+        SamplingOptions{.top_p = 0.0}, SamplingOptions{.top_p = 1.1},
+        SamplingOptions{.top_p = NAN}})
+    CHECK_THROWS_AS(sample_token(logits, options, 0), ConfigError);
+  for (const std::vector<float>& unusable :
+       {std::vector<float>{}, {0.0f, NAN}, {NAN, 0.0f}, {-infinity, -infinity}, {0.0f, infinity}})
+    for (double temperature : {0.0, 1.0})
+      CHECK_THROWS_AS(sample_token(unusable, {.temperature = temperature}, 0), ConfigError);
+}

@@ -1,0 +1,92 @@
+#include "zerograd/models/gpt/score.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+/// Questions of two tokens whose answers are a model's own; in every third sample the last token
+/// of the answer is another one.
+class OwnAnswers final : public Dataset {
+ public:
+  explicit OwnAnswers(GPTCase& model) : model_(model) {}
+  int64_t vocabulary() const override { return 7; }
+  int64_t block_size() const override { return 6; }
+  int64_t epoch_samples(Split split) const override { return split == Split::train ? 1100 : 8; }
+  int64_t question_length() const override { return 2; }
+  void sample(Split, int64_t index, int32_t* ids, int32_t* targets) const override {
+    const std::vector<int32_t> question{static_cast<int32_t>(index % 7),
+                                        static_cast<int32_t>(index / 7 % 7)};
+    const auto make_tape = [&] { return model_.tape(TapeMode::inference); };
+    std::vector<int32_t>& tokens = answered_[question];
+    if (tokens.empty())
+      tokens = generate(model_.gpt, make_tape, {question}, 5, {.temperature = 0.0})[0];
+    std::copy_n(tokens.begin(), 6, ids);
+    std::copy_n(tokens.begin() + 1, 6, targets);
+    if (index % 3 == 0) targets[5] = (targets[5] + 1) % 7;
+  }
+
+ private:
+  GPTCase& model_;
+  mutable std::map<std::vector<int32_t>, std::vector<int32_t>> answered_;
+};
+
+/// Zeros that ask nothing.
+class Zeros final : public Dataset {
+ public:
+  int64_t vocabulary() const override { return 7; }
+  int64_t block_size() const override { return 6; }
+  int64_t epoch_samples(Split) const override { return 10; }
+  void sample(Split, int64_t, int32_t* ids, int32_t* targets) const override {
+    std::fill_n(ids, 6, 0);
+    std::fill_n(targets, 6, 0);
+  }
+};
+
+Score score_of(GPTCase& model, const Dataset& data, Split split, int64_t samples) {
+  return score(
+      model.gpt, [&] { return model.tape(TapeMode::inference); }, data, split, samples);
+}
+
+}  // namespace
+
+TEST_CASE("a score counts the samples whose whole answer is the model's most likely one") {
+  GPTCase model(tiny_config(), Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  const OwnAnswers data(model);
+  const Score train = score_of(model, data, Split::train, 5000);
+  CHECK(train.total == 1100);  // an epoch, in three batches
+  CHECK(train.correct == 733);
+  const Score validation = score_of(model, data, Split::validation, 7);
+  CHECK(validation.total == 7);
+  CHECK(validation.correct == 4);
+}
+
+TEST_CASE("a score keeps its first three mistakes") {
+  GPTCase model(tiny_config(), Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  const OwnAnswers data(model);
+  const std::vector<Score::Mistake> mistakes = score_of(model, data, Split::train, 40).mistakes;
+  REQUIRE(mistakes.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    std::vector<int32_t> ids(6), targets(6);
+    data.sample(Split::train, static_cast<int64_t>(3 * i), ids.data(), targets.data());
+    CHECK(mistakes[i].question == std::vector<int32_t>(ids.begin(), ids.begin() + 2));
+    CHECK(mistakes[i].expected == std::vector<int32_t>(targets.begin() + 1, targets.end()));
+    CHECK(std::equal(ids.begin() + 2, ids.end(), mistakes[i].answer.begin()));
+    CHECK(mistakes[i].answer.back() == (targets[5] + 6) % 7);
+  }
+}
+
+TEST_CASE("data without questions has no score") {
+  GPTCase model(tiny_config());
+  CHECK_THROWS_WITH_AS(score_of(model, Zeros(), Split::train, 5),
+                       "score: this dataset asks no questions; expected the sort or adder data",
+                       ConfigError);
+}

@@ -1,0 +1,212 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "tests/support/error_message.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/safetensors_folder.h"
+
+// tests/reference/bloom.py makes the fixture with transformers.
+using namespace zg;
+using namespace zg::testing;
+using namespace zg::models;
+using nlohmann::json;
+
+namespace {
+
+const std::string fixture = std::string(ZG_FIXTURES) + "hf_bloom";
+
+GPTConfig fixture_config() {
+  return hf_config(read_text(fixture + "/config.json"), "config.json").config;
+}
+
+json fixture_json() { return json::parse(read_text(fixture + "/config.json")); }
+
+void load(GPTCase& model) {
+  const SafetensorsFolder folder(fixture);
+  const std::vector<HFTensor> tensors = hf_tensors(model.gpt.config());
+  CHECK(tensors.size() == model.store.parameters().size());
+  CHECK(tensors.size() == folder.names().size());
+  for (const HFTensor& tensor : tensors) {
+    REQUIRE(folder.shape(tensor.name) == tensor.shape);
+    const std::vector<float> values = folder.read_floats(tensor.name);
+    model.source.at_rest(*model.store.find(tensor.name)).assign(values.begin(), values.end());
+  }
+}
+
+double distance(const std::vector<double>& a, const std::vector<float>& b) {
+  double squares = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(squares);
+}
+
+}  // namespace
+
+TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
+  const SafetensorsReader answers(fixture + "/answers.safetensors");
+  const std::vector<float> expected = answers.read_floats("logits");
+  std::vector<int64_t> ids(24);
+  const File file = File::open(fixture + "/answers.safetensors");
+  file.read_at(answers.entries().at("ids").begin, std::as_writable_bytes(std::span(ids)));
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    GPTCase model(fixture_config(), device);
+    CHECK(model.gpt.config().heads == 12);  // not a power of two, so ALiBi uses its other formula
+    load(model);
+    Tape tape = model.tape(TapeMode::inference);
+    const std::vector<double> logits =
+        model.gpt.logits(tape, Tensor::from(ids, {2, 12}, device)).value().to_doubles();
+    REQUIRE(logits.size() == expected.size());
+    double worst = 0.0;
+    for (size_t i = 0; i < logits.size(); ++i)
+      worst = std::max(worst, std::fabs(logits[i] - double{expected[i]}));
+    // The reference is f64 except for its softmax. About 100 roundings of u = 2^-24 affect logits
+    // of up to 6.8, and LayerNorm divides by deviations near 0.5: 64 u of the largest.
+    CHECK(worst < 64 * 0x1p-24 * 6.8);
+  }
+}
+
+TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
+  const SafetensorsReader answers(fixture + "/answers.safetensors");
+  const double expected = json::parse(read_text(fixture + "/expected.json")).at("loss");
+  std::vector<int32_t> ids, targets;
+  for (int i = 0; i < 64; ++i) {
+    ids.push_back((i * i + 3 * i) % 97);
+    targets.push_back(((i + 1) * (i + 1) + 3 * (i + 1)) % 97);
+  }
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    GPTCase model(fixture_config(), device);
+    load(model);
+    Tape tape = model.tape();
+    const Var loss = model.gpt.loss(tape, Tensor::from(ids, {4, 16}, device),
+                                    Tensor::from(targets, {4, 16}, device), {});
+    // The mean of 64 numbers near 6, from logits with an error of a few u = 2^-24.
+    CHECK(std::fabs(loss.value().item() - expected) < 16 * 6.1 * 0x1p-24);
+    tape.backward(loss);
+    int compared = 0;
+    for (const auto& [name, entry] : answers.entries()) {
+      if (!name.starts_with("gradient.")) continue;
+      CAPTURE(name);
+      const Parameter* parameter =
+          model.store.find("transformer." + name.substr(std::string("gradient.").size()));
+      REQUIRE(parameter);
+      const std::vector<float> reference = answers.read_floats(name);
+      const std::vector<double>& gradient = model.source.gradients[parameter];
+      REQUIRE(gradient.size() == reference.size());
+      // As for minGPT's gradients: a random walk of about 100 roundings, a few times larger where
+      // LayerNorm and softmax subtract.
+      CHECK(distance(gradient, reference) <
+            64 * 0x1p-24 * distance(std::vector<double>(gradient.size()), reference));
+      ++compared;
+    }
+    CHECK(compared == 7);
+  }
+}
+
+TEST_CASE("BLOOM's config comes back from what is written of it") {
+  for (bool tied : {true, false}) {
+    GPTConfig config = fixture_config();
+    config.tied = tied;
+    config.vocabulary = tied ? 97 : 250880;
+    config.block_size = 512;
+    config.dropout = 0.1f;
+    const SpecialTokens tokens = {.bos = 1, .pad = 3, .eos = {2}};
+    const std::string text = hf_json(config, tokens);
+    const HFModel back = hf_config(text, "config.json");
+    CHECK(back.tokens == tokens);
+    CHECK(back.dropouts.empty());
+    CHECK(back.config.layers == config.layers);
+    CHECK(back.config.heads == config.heads);
+    CHECK(back.config.width == config.width);
+    CHECK(back.config.vocabulary == config.vocabulary);
+    CHECK(back.config.block_size == 512);
+    CHECK(back.config.tied == tied);
+    CHECK(back.config.dropout == 0.1f);
+    CHECK(back.config.family == Family::bloom);
+    CHECK(back.config.position == Position::alibi);
+    CHECK(back.config.embedding_norm);
+    CHECK(json::parse(text)["hidden_dropout"] == 0.1);
+    CHECK(json::parse(text)["pad_token_id"] == 3);
+    CHECK(json::parse(hf_json(config))["pad_token_id"] == nullptr);
+    // The keys that transformers wrote for the fixture are in our file with the same values.
+    const json theirs = fixture_json(), ours = json::parse(hf_json(fixture_config()));
+    for (const char* key : {"architectures", "model_type", "vocab_size", "hidden_size", "n_layer",
+                            "n_head", "layer_norm_epsilon", "hidden_dropout", "attention_dropout",
+                            "apply_residual_connection_post_layernorm", "tie_word_embeddings"})
+      CHECK(ours.at(key) == theirs.at(key));
+  }
+}
+
+TEST_CASE("published BLOOM configs have other keys for the same sizes") {
+  const auto read = [](const json& config) {
+    return hf_config(config.dump(), "config.json").config;
+  };
+  const GPTConfig published = read({{"model_type", "bloom"},
+                                    {"n_embed", 1024},
+                                    {"num_attention_heads", 16},
+                                    {"n_layer", 24},
+                                    {"n_inner", nullptr},
+                                    {"offset_alibi", 100},
+                                    {"slow_but_exact", true},
+                                    {"pretraining_tp", 4},
+                                    {"vocab_size", 250880}});
+  const GPTConfig named = GPTConfig::preset("bloom-560m");
+  CHECK(published.layers == named.layers);
+  CHECK(published.heads == named.heads);
+  CHECK(published.width == named.width);
+  CHECK(published.vocabulary == named.vocabulary);
+  CHECK(published.block_size == named.block_size);
+  CHECK(published.tied);
+  CHECK(published.dropout == 0.0f);
+  CHECK(hf_config(R"({"model_type": "bloom"})", "c").tokens ==
+        SpecialTokens{.bos = 1, .pad = {}, .eos = {2}});
+  const GPTConfig smallest = read({{"model_type", "bloom"}});  // transformers' defaults
+  CHECK(smallest.width == 64);
+  CHECK(smallest.layers == 2);
+  CHECK(smallest.heads == 8);
+  json twice = fixture_json();
+  twice["n_embed"] = 24;
+  CHECK(read(twice).width == 24);
+  twice["n_embed"] = 48;
+  CHECK(contains(message_of<FileError>([&] { read(twice); }),
+                 "config.json: n_embed: expected 24 as hidden_size says, got 48"));
+}
+
+TEST_CASE("what our BLOOM does not compute is refused by its key") {
+  const auto refused = [](const char* key, const json& value) {
+    json config = fixture_json();
+    config[key] = value;
+    const std::string text = config.dump();
+    const std::string error = message_of<Unsupported>([&] { hf_config(text, "d/config.json"); });
+    CHECK(contains(error, std::string("d/config.json: ") + key + " is " + value.dump()));
+  };
+  refused("apply_residual_connection_post_layernorm", true);
+  refused("layer_norm_epsilon", 1e-6);
+  refused("n_inner", 95);
+  refused("quantization_config", json::object());
+  refused("model_type", "mpt");
+  refused("pruned_heads", {{"1", {0}}});
+  json config = fixture_json();
+  config["attention_dropout"] = 0.1;
+  CHECK(hf_config(config.dump(), "c").dropouts == "hidden_dropout and attention_dropout");
+  config["n_head"] = 5;
+  CHECK(contains(message_of<FileError>([&] { hf_config(config.dump(), "c"); }), "c: gpt: heads"));
+}
+
+TEST_CASE("a model that transformers has not is not written as one") {
+  GPTConfig config = fixture_config();
+  config.position = Position::learned;
+  CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "position is learned"));
+  config = fixture_config();
+  config.embedding_norm = false;
+  CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "embedding_norm is false"));
+  config = tiny_config();
+  config.position = Position::alibi;
+  CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "position is alibi"));
+}

@@ -1,0 +1,127 @@
+// Hugging Face folders through the library: weights that are written come back, into an engine too.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/score.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/engine.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+models::GPTConfig small() {
+  models::GPTConfig config;
+  config.layers = 2;
+  config.heads = 2;
+  config.width = 8;
+  config.vocabulary = 11;
+  config.block_size = 6;
+  config.tied = true;
+  return config;
+}
+
+/// A model's parameters as an engine holds them.
+struct Trained {
+  ParameterStore store;
+  models::GPT model;
+  zero::Engine engine;
+
+  explicit Trained(const models::GPTConfig& config, uint64_t seed)
+      : model(store, config), engine(store, Device::cpu(), {.seed = seed}) {}
+
+  WeightSource weights() const {
+    WeightSource source{.path = "engine"};
+    for (const auto& parameter : store.parameters())
+      source.shapes.emplace(parameter->name, parameter->shape);
+    source.read = [this](const std::string& name) {
+      return engine.read(*store.find(name), zero::Engine::State::master);
+    };
+    return source;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("weights that are exported to a Hugging Face folder are imported as they were") {
+  const TemporaryFolder folder;
+  const Trained first(small(), 1);
+  const std::string hash =
+      models::export_hugging_face(first.weights(), {.config = small()}, folder / "hf");
+  CHECK(hash == first.engine.parameter_hash());
+
+  // GPT-2's Conv1D keeps [in, out], the transpose of ours.
+  const SafetensorsReader file(folder / "hf/model.safetensors");
+  const std::string matrix = "transformer.h.0.attn.c_attn.weight";
+  CHECK((file.entries().at(matrix).shape == Shape{8, 24}));
+  const auto ours = first.weights().read(matrix), theirs = file.read_floats(matrix);
+  for (size_t out : {0, 7, 23})
+    for (size_t in : {0, 5}) CHECK(theirs[in * 24 + out] == ours[out * 8 + in]);
+
+  const models::HuggingFaceFolder there(folder / "hf");
+  CHECK(there.model().config.layers == 2);
+  CHECK(there.model().config.tied);
+  Trained second(there.model().config, 2);
+  CHECK(second.engine.parameter_hash() != hash);
+  std::string note;
+  zero::load_weights(there.weights(second.model.config(), &note), second.engine);
+  CHECK(second.engine.parameter_hash() == hash);
+  CHECK(note == "");
+}
+
+TEST_CASE("the first positions of a folder suffice for shorter sequences") {
+  const TemporaryFolder folder;
+  const Trained first(small(), 1);
+  models::export_hugging_face(first.weights(), {.config = small()}, folder.path());
+  models::GPTConfig shorter = small();
+  shorter.block_size = 4;
+  const WeightSource weights = models::HuggingFaceFolder(folder.path()).weights(shorter);
+  const auto whole = first.weights().read("transformer.wpe.weight");
+  const auto cut = weights.read("transformer.wpe.weight");
+  REQUIRE(cut.size() == 32);
+  CHECK(std::equal(cut.begin(), cut.end(), whole.begin()));
+}
+
+TEST_CASE("a folder that is none, and weights of another model, are refused by name") {
+  const TemporaryFolder folder;
+  const auto opened = [](const std::string& path) {
+    return message_of<FileError>([&] { models::HuggingFaceFolder{path}; });
+  };
+  CHECK(contains(opened(folder / "nowhere"), "nowhere: there is no such folder"));
+  CHECK(contains(opened(folder.path()), " has no config.json"));
+  write_file(folder / "file", "text");
+  CHECK(contains(opened(folder / "file"), " is no folder"));
+
+  const Trained first(small(), 1);
+  models::GPTConfig wider = small();
+  wider.width = 16;
+  CHECK(contains(message_of<FileError>([&] {
+                   models::export_hugging_face(first.weights(), {.config = wider}, folder / "hf");
+                 }),
+                 "export: engine: expected '"));
+  CHECK_FALSE(std::filesystem::exists(folder / "hf"));
+}
+
+TEST_CASE("the mean loss of a split is the mean over its samples, however they are batched") {
+  const auto data = models::sort_dataset(3407);
+  models::GPTConfig config = small();
+  config.vocabulary = data->vocabulary();
+  config.block_size = data->block_size();
+  Trained trained(config, 1);
+  const auto loss = [&](int64_t batch, int64_t batches) {
+    return models::mean_loss(
+        trained.model, [&] { return trained.engine.inference_tape(); }, *data,
+        models::Split::validation, trained.engine.device(), batch, batches);
+  };
+  CHECK(loss(4, 6) == doctest::Approx(loss(24, 1)).epsilon(1e-6));
+  CHECK(loss(4, 1) != loss(4, 6));
+  CHECK(contains(message_of<ConfigError>([&] { loss(0, 1); }), "a batch of 1 sample or more, got"));
+}

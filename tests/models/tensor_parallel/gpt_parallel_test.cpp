@@ -1,0 +1,451 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/models/gpt/generate.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+using Values = std::map<std::string, std::vector<double>>;  // by the parameter's name
+
+/// Four heads, and a vocabulary that neither two nor four ranks divide.
+GPTConfig shared_gpt() {
+  GPTConfig config = tiny_config();
+  config.heads = 4;
+  config.width = 16;
+  config.vocabulary = 13;
+  config.block_size = 8;
+  config.dropout = 0.0f;
+  return config;
+}
+
+/// Twelve heads, not a power of two: ALiBi's other formula for slopes.
+GPTConfig shared_bloom() {
+  GPTConfig config = tiny_bloom();
+  config.heads = 12;
+  config.width = 24;
+  config.vocabulary = 13;
+  config.block_size = 8;
+  config.dropout = 0.0f;
+  return config;
+}
+
+std::vector<GPTConfig> shared_decoders() {
+  GPTConfig tied = shared_gpt();
+  tied.tied = true;
+  return {shared_gpt(), tied, shared_bloom()};
+}
+
+struct Setting {
+  int ranks = 1;
+  bool sequence = false;
+  DType dtype = DType::f32;
+  bool checkpointing = false;
+  int steps = 20;
+};
+
+/// The results of training, assembled from all ranks.
+struct Training {
+  std::vector<double> losses;
+  Values gradients;  // after the first step
+  Values weights;    // after the last one
+  bool replicas_agree = true;
+};
+
+bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+}
+
+/// Copies a rank's slice into the whole. False: a replica's bits differ from the owner's.
+bool place(Values& wholes, const Parameter& parameter, const std::vector<double>& part) {
+  std::vector<double>& whole = wholes[parameter.name];
+  if (parameter.copy == Copy::replica) return same_bits(whole, part);
+  whole.resize(static_cast<size_t>(parameter.whole.numel()));
+  for (size_t i = 0; i < part.size(); ++i)
+    whole[static_cast<size_t>(parameter.slice.whole_index(static_cast<int64_t>(i)))] = part[i];
+  return true;
+}
+
+/// Gradient descent on batches of three samples.
+Training trained(const GPTConfig& config, const Setting& setting) {
+  struct OfRank {
+    std::vector<double> losses;
+    std::map<std::string, std::vector<double>> gradients, weights;
+    std::unique_ptr<ParameterStore> store;
+  };
+  std::vector<OfRank> results(static_cast<size_t>(setting.ranks));
+  run_local(setting.ranks, [&](Communicator& world, const Device& device) {
+    const Mesh mesh(world, {.tensor = setting.ranks});
+    OfRank& result = results[static_cast<size_t>(world.rank())];
+    result.store = std::make_unique<ParameterStore>();
+    const GPT gpt(*result.store, config, {.mesh = &mesh, .sequence_parallel = setting.sequence});
+    FakeSource source(*result.store, device, setting.dtype);
+    for (const auto& parameter : result.store->parameters())
+      if (parameter->init.kind == Init::Kind::normal)
+        for (double& value : source.at_rest(*parameter)) value *= 5.0;
+    for (int step = 0; step < setting.steps; ++step) {
+      const auto seed = static_cast<uint64_t>(2 * step);
+      const Tensor ids = random_ids(3, config.block_size, config.vocabulary, device, seed);
+      Tensor targets = random_ids(3, config.block_size, config.vocabulary, device, seed + 1);
+      targets.data<int32_t>()[4] = -1;
+      source.gradients.clear();
+      Tape tape(device, &source);
+      const ForwardPlace place{.seed = 5, .step = step, .first_sample = 3 * step};
+      const Var loss = gpt.loss(tape, ids, targets, place, setting.checkpointing);
+      result.losses.push_back(loss.value().item());
+      tape.backward(loss);
+      for (const auto& parameter : result.store->parameters()) {
+        const std::vector<double>& gradient = source.gradients[parameter.get()];
+        std::vector<double>& value = source.at_rest(*parameter);
+        for (size_t i = 0; i < value.size(); ++i) value[i] -= 0.1 * gradient[i];
+        if (step == 0) result.gradients[parameter->name] = gradient;
+        if (step == setting.steps - 1) result.weights[parameter->name] = value;
+      }
+    }
+  });
+  Training training{.losses = results[0].losses};
+  for (const OfRank& result : results) {
+    training.replicas_agree = training.replicas_agree && same_bits(result.losses, training.losses);
+    for (const auto& parameter : result.store->parameters()) {
+      const bool gradients =
+          place(training.gradients, *parameter, result.gradients.at(parameter->name));
+      const bool weights = place(training.weights, *parameter, result.weights.at(parameter->name));
+      training.replicas_agree = training.replicas_agree && gradients && weights;
+    }
+  }
+  return training;
+}
+
+double norm_of(const Values& a, const Values& b) {
+  double squares = 0.0;
+  for (const auto& [name, values] : a) {
+    const std::vector<double>& others = b.at(name);
+    REQUIRE(values.size() == others.size());
+    for (size_t i = 0; i < values.size(); ++i)
+      squares += (values[i] - others[i]) * (values[i] - others[i]);
+  }
+  return std::sqrt(squares);
+}
+
+double norm_of(const Values& a) {
+  double squares = 0.0;
+  for (const auto& [name, values] : a)
+    for (double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+void check_near(const Training& training, const Training& whole, double loss, double gradient) {
+  CHECK(training.replicas_agree);
+  REQUIRE(training.losses.size() == whole.losses.size());
+  for (size_t step = 0; step < whole.losses.size(); ++step) {
+    CAPTURE(step);
+    CHECK(std::fabs(training.losses[step] - whole.losses[step]) <= loss * whole.losses[step]);
+  }
+  CHECK(norm_of(training.gradients, whole.gradients) <= gradient * norm_of(whole.gradients));
+}
+
+}  // namespace
+
+TEST_CASE("tensor ranks train as one does, with tokens split between the layers or not") {
+  for (const GPTConfig& config : shared_decoders())
+    for (const auto& [dtype, loss, gradient] :
+         {std::tuple{DType::f32, 1e-5, 1e-4}, std::tuple{DType::bf16, 2e-2, 5e-2}}) {
+      CAPTURE(text_of(config));
+      CAPTURE(name_of(dtype));
+      const Training whole = trained(config, {.dtype = dtype});
+      CHECK(whole.losses.back() != whole.losses.front());
+      for (int ranks : {2, 4})
+        for (bool sequence : {false, true}) {
+          CAPTURE(ranks);
+          CAPTURE(sequence);
+          check_near(trained(config, {ranks, sequence, dtype}), whole, loss, gradient);
+        }
+    }
+}
+
+TEST_CASE("one tensor rank gives the bits of none") {
+  for (const GPTConfig& config : shared_decoders()) {
+    CAPTURE(text_of(config));
+    GPTCase model(config);
+    const Tensor ids = random_ids(2, 8, 13, model.device, 1);
+    const double expected = model.loss(ids, ids);
+    run_local(1, [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, {});
+      ParameterStore store;
+      const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
+      FakeSource source(store, device, DType::f32);
+      Tape tape(device, &source);
+      CHECK(gpt.loss(tape, random_ids(2, 8, 13, device, 1), random_ids(2, 8, 13, device, 1), {})
+                .value()
+                .item() == expected);
+    });
+  }
+}
+
+TEST_CASE("checkpointing gives tensor ranks the same bits") {
+  for (bool sequence : {false, true}) {
+    CAPTURE(sequence);
+    GPTConfig config = shared_bloom();
+    config.dropout = 0.2f;
+    const Training plain = trained(config, {.ranks = 2, .sequence = sequence, .steps = 2});
+    const Training again =
+        trained(config, {.ranks = 2, .sequence = sequence, .checkpointing = true, .steps = 2});
+    CHECK(same_bits(plain.losses, again.losses));
+    CHECK(plain.gradients == again.gradients);
+  }
+}
+
+TEST_CASE("with dropout what tensor ranks have whole stays the same in every bit") {
+  for (GPTConfig config : shared_decoders())
+    for (int ranks : {2, 4})
+      for (bool sequence : {false, true}) {
+        CAPTURE(text_of(config));
+        CAPTURE(ranks);
+        CAPTURE(sequence);
+        config.dropout = 0.2f;
+        const Training training = trained(config, {.ranks = ranks, .sequence = sequence});
+        CHECK(training.replicas_agree);
+        const std::string norm = "transformer.ln_f.weight";
+        CHECK(training.weights.at(norm) !=
+              std::vector<double>(training.weights.at(norm).size(), 1.0));
+      }
+}
+
+namespace {
+
+/// Sites of the masks that each rank's device generated, in the order of the calls.
+struct Masks {
+  std::mutex mutex;
+  std::map<int, std::vector<uint32_t>> attention, others;
+};
+Masks masks;
+Kernel<Dropout>::Function plain_dropout;
+Kernel<AttentionForward>::Function plain_attention;
+
+void noting_dropout(const Dropout& args, Workspace workspace, Stream& stream) {
+  {
+    const std::lock_guard lock(masks.mutex);
+    masks.others[stream.device().index()].push_back(args.key.site);
+  }
+  plain_dropout(args, workspace, stream);
+}
+void noting_attention(const AttentionForward& args, Workspace workspace, Stream& stream) {
+  {
+    const std::lock_guard lock(masks.mutex);
+    masks.attention[stream.device().index()].push_back(args.shape.dropout_key.site);
+  }
+  plain_attention(args, workspace, stream);
+}
+
+std::set<uint32_t> apart(const std::map<int, std::vector<uint32_t>>& sites) {
+  std::set<uint32_t> all;
+  for (const auto& [rank, own] : sites) all.insert(own.begin(), own.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("masks of what tensor ranks split differ, masks of what they have whole do not") {
+  GPTConfig config = shared_gpt();
+  config.dropout = 0.5f;
+  for (bool sequence : {false, true}) {
+    CAPTURE(sequence);
+    plain_dropout = std::exchange(kernels::dropout[Device::Type::cpu].function, noting_dropout);
+    plain_attention =
+        std::exchange(kernels::attention_forward[Device::Type::cpu].function, noting_attention);
+    masks.attention.clear();
+    masks.others.clear();
+    run_local(2, [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, {.tensor = 2});
+      ParameterStore store;
+      const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = sequence});
+      FakeSource source(store, device, DType::f32);
+      Tape tape(device, &source);
+      const Tensor ids = random_ids(2, 8, 13, device, 1);
+      gpt.loss(tape, ids, ids, {});
+    });
+    kernels::dropout[Device::Type::cpu].function = plain_dropout;
+    kernels::attention_forward[Device::Type::cpu].function = plain_attention;
+    const auto layers = static_cast<size_t>(config.layers);
+    REQUIRE(masks.attention.size() == 2);
+    CHECK(apart(masks.attention).size() == 2 * layers);
+    CHECK(apart(masks.others).size() == (sequence ? 2 : 1) * (1 + 2 * layers));
+    CHECK((masks.others[0] == masks.others[1]) == !sequence);
+  }
+}
+
+TEST_CASE("tensor ranks give the whole model's logits, and generate its tokens from their cache") {
+  for (const GPTConfig& config : shared_decoders()) {
+    CAPTURE(text_of(config));
+    GPTCase model(config, Device::cpu(), DType::f32, /*spread=*/15.0);
+    const std::vector<std::vector<int32_t>> prompts{{3, 1, 12}, {0, 5, 7}};
+    Tape tape = model.tape(TapeMode::inference);
+    const std::vector<double> logits =
+        model.gpt.logits(tape, random_ids(2, 7, 13, model.device, 1)).value().to_doubles();
+    const auto expected = generate(model.gpt, [&] { return model.tape(TapeMode::inference); },
+                                   prompts, 8, {.temperature = 0.0});
+    for (int ranks : {2, 4}) {
+      CAPTURE(ranks);
+      std::vector<std::vector<double>> of_ranks(static_cast<size_t>(ranks));
+      std::vector<std::vector<std::vector<int32_t>>> tokens(static_cast<size_t>(ranks));
+      run_local(ranks, [&](Communicator& world, const Device& device) {
+        const Mesh mesh(world, {.tensor = ranks});
+        ParameterStore store;
+        // Seven tokens, which the ranks do not divide. Only a loss pass splits tokens.
+        const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
+        FakeSource source(store, device, DType::f32);
+        for (const auto& parameter : store.parameters())
+          if (parameter->init.kind == Init::Kind::normal)
+            for (double& value : source.at_rest(*parameter)) value *= 15.0;
+        const auto place = static_cast<size_t>(world.rank());
+        Tape on(device, &source, TapeMode::inference);
+        of_ranks[place] = gpt.logits(on, random_ids(2, 7, 13, device, 1)).value().to_doubles();
+        tokens[place] = generate(gpt, [&] { return Tape(device, &source, TapeMode::inference); },
+                                 prompts, 8, {.temperature = 0.0});
+      });
+      for (int rank = 0; rank < ranks; ++rank) {
+        CAPTURE(rank);
+        const std::vector<double>& own = of_ranks[static_cast<size_t>(rank)];
+        REQUIRE(own.size() == logits.size());
+        double worst = 0.0;
+        for (size_t i = 0; i < own.size(); ++i)
+          worst = std::fmax(worst, std::fabs(own[i] - logits[i]));
+        CHECK(worst < 1e-4);  // logits up to about 10 in f32
+        CHECK(tokens[static_cast<size_t>(rank)] == expected);
+      }
+    }
+  }
+}
+
+namespace {
+
+struct Account {
+  int64_t peak, live;
+  std::vector<std::pair<int64_t, int64_t>> wire;
+  bool operator==(const Account&) const = default;
+};
+
+Account account_of_a_step(Communicator& world, const Device& device, bool sequence,
+                          bool checkpointing) {
+  const Mesh mesh(world, {.tensor = world.size()});
+  ParameterStore store;
+  const GPT gpt(store, shared_bloom(), {.mesh = &mesh, .sequence_parallel = sequence});
+  EmptySource source(store, device);
+  const Tensor ids = Tensor::full({3, 8}, 12, DType::i32, device);
+  Tape tape(device, &source);
+  tape.backward(gpt.loss(tape, ids, ids, {}, checkpointing));
+  Account account{device.memory().peak(), device.memory().live(), {}};
+  for (const WireCount& count : mesh.tensor->wire())
+    account.wire.emplace_back(count.calls, count.bytes);
+  return account;
+}
+
+}  // namespace
+
+TEST_CASE("a step of tensor ranks on a meta device takes the memory and the wire of a real one") {
+  for (int count : {2, 4})
+    for (bool sequence : {false, true})
+      for (bool checkpointing : {false, true}) {
+        CAPTURE(count);
+        CAPTURE(sequence);
+        CAPTURE(checkpointing);
+        std::vector<Account> real(static_cast<size_t>(count));
+        run_local(count,
+                  [&](Communicator& world, const Device& device) {
+                    real[static_cast<size_t>(world.rank())] =
+                        account_of_a_step(world, device, sequence, checkpointing);
+                  },
+                  {.device = {.threads = 1}});
+        for (int rank = 0; rank < count; ++rank) {
+          CAPTURE(rank);
+          const auto world = counting_communicator(rank, count);
+          CHECK(account_of_a_step(*world, Device::meta(0, {.threads = 1}), sequence,
+                                  checkpointing) == real[static_cast<size_t>(rank)]);
+        }
+      }
+}
+
+namespace {
+
+/// Bytes that a loss keeps for backward on one of `count` ranks.
+int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
+  GPTConfig config = shared_bloom();
+  config.layers = layers;
+  config.heads = 4;
+  config.width = 64;
+  config.block_size = 256;
+  const Device device = Device::meta(0, {.threads = 1});
+  const auto world = counting_communicator(0, count);
+  const Mesh mesh(*world, {.tensor = count});
+  ParameterStore store;
+  const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = sequence});
+  EmptySource source(store, device);
+  const Tensor ids = Tensor::full({2, 256}, 1, DType::i32, device);
+  Tape tape(device, &source);
+  const int64_t before = device.memory().live();
+  const Var loss = gpt.loss(tape, ids, ids, {});
+  return device.memory().live() - before;
+}
+
+}  // namespace
+
+TEST_CASE("sequence parallel ranks divide all that a layer keeps for backward") {
+  const auto of_a_layer = [](int count, bool sequence) {
+    return kept_for_backward(3, count, sequence) - kept_for_backward(2, count, sequence);
+  };
+  const int64_t whole = of_a_layer(1, false);
+  for (int count : {2, 4}) {
+    CAPTURE(count);
+    CHECK(of_a_layer(count, true) * count == whole);
+    CHECK(of_a_layer(count, false) * count > whole);
+  }
+}
+
+TEST_CASE("tensor ranks that cannot share a model out are told which can") {
+  const auto world = counting_communicator(0, 8);
+  const Mesh mesh(*world, {.tensor = 8});
+  ParameterStore store;
+  CHECK_THROWS_WITH_AS(GPT(store, shared_gpt(), {.mesh = &mesh}),
+                       "gpt: tensor ranks: expected a divisor of the 4 heads (1, 2, 4), got 8",
+                       ConfigError);
+  GPTConfig config = shared_gpt();
+  config.heads = 16;
+  config.block_size = 12;
+  CHECK_THROWS_WITH_AS(GPT(store, config, {.mesh = &mesh, .sequence_parallel = true}),
+                       "gpt: sequence parallel: expected a block size that 8 tensor ranks divide, "
+                       "got 12",
+                       ConfigError);
+}
+
+TEST_CASE("the stage with the head has fewer blocks by what the head costs") {
+  const GPTConfig config{.layers = 9, .heads = 2, .width = 16, .vocabulary = 600, .block_size = 8};
+  CHECK(head_flops(config) == 3.0 * layer_flops(config));
+  const std::pair<int64_t, int64_t> layers[] = {{0, 4}, {4, 8}, {8, 9}};
+  for (int stage = 0; stage < 3; ++stage) {
+    const auto world = counting_communicator(stage, 3);
+    const Mesh mesh(*world, {.pipeline = 3});
+    const GPTPart part = part_of(mesh, config, DType::f32);
+    CHECK(std::pair(part.first_layer, part.end_layer) == layers[stage]);
+  }
+}
+
+TEST_CASE("a rank's model counts the whole model's parameters") {
+  const auto world = counting_communicator(1, 2);
+  const Mesh mesh(*world, {.tensor = 2});
+  ParameterStore store, whole;
+  CHECK(GPT(store, shared_bloom(), {.mesh = &mesh}).transformer_parameters() ==
+        GPT(whole, shared_bloom()).transformer_parameters());
+  CHECK(store.numel() < whole.numel());
+}

@@ -1,0 +1,250 @@
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+using namespace zg::models;
+using nlohmann::json;
+
+namespace {
+
+json small_file() {
+  return json::parse(
+      tokenizer_json(train_tokenizer("the then they the then they", {.vocabulary = 260})));
+}
+
+std::string refusal(const json& file) {
+  try {
+    tokenizer_from_json(file.dump(), "t.json");
+  } catch (const FileError& error) {
+    return std::string("FileError ") + error.what();
+  } catch (const Unsupported& error) {
+    return std::string("Unsupported ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string refusal(const char* pointer, const json& value) {
+  json file = small_file();
+  file[json::json_pointer(pointer)] = value;
+  return refusal(file);
+}
+
+std::string refused_split(const std::string& pattern) {
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  const json last = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return refusal("/pre_tokenizer",
+                 {{"type", "Sequence"}, {"pretokenizers", json::array({split, last})}});
+}
+
+}  // namespace
+
+TEST_CASE("a tokenizer comes back from the folder that it was saved to") {
+  const TemporaryFolder folder;
+  const Tokenizer tokenizer = train_tokenizer("the then they the then they", {.vocabulary = 260});
+  save_tokenizer(tokenizer, folder / "a/b");
+  CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
+  CHECK(tokenizer_json(load_tokenizer(folder / "a/b/tokenizer.json")) == tokenizer_json(tokenizer));
+  std::filesystem::remove(folder / "a/b/tokenizer.json");
+  CHECK(tokenizer_json(load_tokenizer(folder / "a/b")) == tokenizer_json(tokenizer));
+  // Older folders have later tokens in a file of their own.
+  write_file(folder / "a/b/added_tokens.json", R"({"<|pad|>": 260, "<|user|>": 261})");
+  const Tokenizer more = load_tokenizer(folder / "a/b");
+  CHECK(more.vocabulary() == 262);
+  CHECK(more.encode("the<|user|>") == std::vector<int32_t>{tokenizer.encode("the")[0], 261});
+  CHECK(more.id_of_added("<|pad|>") == 260);
+  CHECK(tokenizer_json(tokenizer_from_gpt2(gpt2_files(more), "again")) == tokenizer_json(more));
+  for (const auto& [added, expected] :
+       {std::pair{R"({"<|pad|>": 262})", "vocab.json: expected the ids 0 to 260, each once"},
+        {R"({"<|pad|>": 5})", "vocab.json: expected the ids 0 to 260, each once"},
+        {R"({"<|endoftext|>": 9})", "token \"<|endoftext|>\" is 0 there and 9 among the added"},
+        {R"({"<|pad|>": "x"})", "added_tokens.json.\"<|pad|>\": expected an id, got \"x\""},
+        {"[]", "added_tokens.json: expected a JSON object"}}) {
+    write_file(folder / "a/b/added_tokens.json", added);
+    CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), expected));
+  }
+  std::filesystem::remove(folder / "a/b/added_tokens.json");
+  std::filesystem::remove(folder / "a/b/merges.txt");
+  CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), "merges.txt"));
+  CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder.path()); }),
+                 "has neither tokenizer.json nor vocab.json"));
+}
+
+TEST_CASE(
+    "what a tokenizer.json asks for and this version does not compute is refused by its key") {
+  CHECK(refusal(small_file()) == "nothing was thrown");
+  const auto refused = [](const char* pointer, const json& value, const std::string& expected) {
+    CAPTURE(pointer);
+    CHECK(contains(refusal(pointer, value), "Unsupported t.json: " + expected));
+  };
+  refused("/normalizer", {{"type", "NFC"}}, "normalizer is {\"type\":\"NFC\"}; expected null");
+  refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor.type is");
+  const json with_start = {{"type", "TemplateProcessing"},
+                           {"single",
+                            {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                             {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}};
+  refused("/post_processor", with_start, "post_processor.single[0] is {\"SpecialToken\":");
+  refused("/post_processor", {{"type", "Sequence"}, {"processors", {with_start}}},
+          "post_processor.processors[0].single[0] is");
+  refused("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}},
+          "normalizer.normalizers[0] is {\"type\":\"Lowercase\"}; expected null");
+  refused("/decoder", {{"type", "Sequence"}, {"decoders", {{{"type", "Metaspace"}}}}},
+          "decoder.decoders[0].type is");
+  refused("/decoder", {{"type", "WordPiece"}}, "decoder.type is");
+  refused("/pre_tokenizer", nullptr, "pre_tokenizer is null; expected ByteLevel");
+  refused("/pre_tokenizer", {{"type", "Whitespace"}}, "pre_tokenizer.type is \"Whitespace\"");
+  refused(
+      "/pre_tokenizer",
+      {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}}, {{"type", "ByteLevel"}}}}},
+      "pre_tokenizer.pretokenizers[0].type is \"Digits\"; expected \"Split\"");
+  refused("/model/type", "Unigram", "model.type is \"Unigram\"; expected \"BPE\"");
+  refused("/model/dropout", 0.1, "model.dropout is 0.1; expected null");
+  refused("/model/continuing_subword_prefix", "##", "model.continuing_subword_prefix is");
+  refused("/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix is");
+  refused("/added_tokens/0/lstrip", true, "added_tokens[0].lstrip is true; expected false");
+  refused("/added_tokens/0/rstrip", true, "added_tokens[0].rstrip is true");
+  refused("/added_tokens/0/single_word", true, "added_tokens[0].single_word is true");
+}
+
+TEST_CASE("another model than BPE is told by its type, whatever else comes with it") {
+  json file = small_file();
+  file["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}};
+  file["normalizer"] = {{"type", "BertNormalizer"}};
+  file["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  file["post_processor"] = {{"type", "TemplateProcessing"}};
+  file["model"] = {{"type", "WordPiece"}, {"unk_token", "[UNK]"}, {"vocab", {{"[UNK]", 0}}}};
+  CHECK(
+      contains(refusal(file), "Unsupported t.json: model.type is \"WordPiece\"; expected \"BPE\""));
+  file["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {{"<unk>", 0.0}}}};
+  CHECK(contains(refusal(file), "Unsupported t.json: model.type is \"Unigram\""));
+  file["model"].erase("type");  // as older files have it
+  CHECK(contains(refusal(file), "Unsupported t.json: model is "));
+}
+
+TEST_CASE("what a tokenizer.json has without effect on ids and bytes passes") {
+  const auto passes = [](const char* pointer, const json& value) {
+    CAPTURE(pointer);
+    CHECK(refusal(pointer, value) == "nothing was thrown");
+  };
+  passes("/truncation", {{"direction", "Right"}, {"max_length", 512}, {"stride", 0}});
+  passes("/padding", {{"strategy", "BatchLongest"}, {"direction", "Left"}, {"pad_id", 3}});
+  passes("/decoder", nullptr);
+  passes("/decoder",
+         {{"type", "Sequence"}, {"decoders", {{{"type", "ByteLevel"}}, {{"type", "Fuse"}}}}});
+  passes("/normalizer", {{"type", "Sequence"}, {"normalizers", json::array()}});
+  passes("/post_processor", nullptr);
+  passes("/post_processor", {{"type", "TemplateProcessing"},
+                             {"single", {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}});
+  passes("/post_processor", {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}}}});
+  passes("/model/dropout", 0.0);
+  passes("/model/byte_fallback", true);  // every byte has a token
+  passes("/model/unk_token", "<|endoftext|>");
+  passes("/model/fuse_unk", true);
+  passes("/pre_tokenizer/trim_offsets", false);
+  json file = small_file();
+  file.erase("decoder");
+  file.erase("version");
+  CHECK(refusal(file) == "nothing was thrown");
+}
+
+TEST_CASE("a tokenizer says which tokens begin, end and pad a text") {
+  const auto tokens_of = [](std::vector<std::string> added) {
+    return special_tokens_of(train_tokenizer("", {.vocabulary = 270, .added = std::move(added)}));
+  };
+  CHECK(tokens_of({"<|endoftext|>"}) == SpecialTokens{.bos = 0, .pad = {}, .eos = {0}});
+  CHECK(tokens_of({"<unk>", "<s>", "</s>", "<pad>"}) ==
+        SpecialTokens{.bos = 1, .pad = 3, .eos = {2}});
+  CHECK(tokens_of({"<pad>", "<|endoftext|>"}) == SpecialTokens{.bos = 1, .pad = 0, .eos = {1}});
+  CHECK(tokens_of({}) == SpecialTokens());
+  const Tokenizer tokenizer =
+      train_tokenizer("", {.vocabulary = 270, .added = {"<unk>", "<s>", "</s>", "<pad>"}});
+  const json written =
+      json::parse(hf_tokenizer_config_json(tokenizer, special_tokens_of(tokenizer), 128));
+  CHECK(written.at("bos_token") == "<s>");
+  CHECK(written.at("eos_token") == "</s>");
+  CHECK(written.at("pad_token") == "<pad>");
+  CHECK(written.at("model_max_length") == 128);
+  CHECK(!json::parse(hf_tokenizer_config_json(tokenizer, {}, 128)).contains("eos_token"));
+}
+
+TEST_CASE("a tokenizer.json that is none is told by its key") {
+  const auto refused = [](const char* pointer, const json& value, const std::string& expected) {
+    CAPTURE(pointer);
+    CHECK(contains(refusal(pointer, value), "FileError t.json: " + expected));
+  };
+  refused("/pre_tokenizer", 3, "pre_tokenizer: expected an object, got 3");
+  refused("/pre_tokenizer/add_prefix_space", "no", "pre_tokenizer.add_prefix_space: expected true");
+  refused("/added_tokens/0/id", -1, "added_tokens[0].id: expected an id, got -1");
+  refused("/added_tokens/0/id", 5, "model.vocab: token \"<|endoftext|>\" is 0 there and 5 among");
+  refused("/added_tokens/0/content", "", "added_tokens[0].content: expected a text");
+  refused("/model/vocab", json::array(), "model.vocab: expected an object of tokens");
+  refused("/model/vocab/!", 1.5, "model.vocab.\"!\": expected an id, got 1.5");
+  refused("/model/vocab/!", 2, "model.vocab: expected the ids 0 to 259, each once");
+  refused("/model/vocab/!", 4000000000u, "model.vocab.\"!\": expected an id");
+  refused("/model/merges", 1, "model.merges: expected an array");
+  refused("/model/merges/0", "t", "model.merges[0]: expected two tokens with a space between");
+  refused("/model/merges/0", "t h e", "model.merges[0]: expected two tokens with a space between");
+  refused("/model/merges/0", {"t", "h", "e"}, "model.merges[0]: expected two tokens, got");
+  refused("/model/merges/0", {"t", "z"}, "model.merges[0]: \"tz\" is not in the vocabulary");
+  CHECK(contains(message_of<FileError>([] { tokenizer_from_json("{\"a\": ", "t.json"); }),
+                 "t.json: is not JSON at byte"));
+  CHECK(contains(message_of<FileError>([] { tokenizer_from_json("[]", "t.json"); }),
+                 "t.json: expected a JSON object"));
+}
+
+TEST_CASE("a vocabulary without all bytes is refused by the first that it lacks") {
+  json file = small_file();
+  json& vocabulary = file["model"]["vocab"];
+  vocabulary["xyz"] = vocabulary["Q"];
+  vocabulary.erase("Q");
+  CHECK(contains(refusal(file),
+                 "Unsupported t.json: the vocabulary has no token 'Q' for the byte 81"));
+}
+
+TEST_CASE("patterns that would mean something else to PCRE2 are refused by their place") {
+  for (const char* pattern :
+       {"a|b c", "[a-z]+", "[^\\s[.,]x]+", "(?i:'s)|x{2,3}", "\\d\\D\\S\\P{Lu}", "(?:a|(b))?c(?=d)",
+        "[-a\\-\\]]", "a.", "\\(\\)\\n"})
+    CHECK_MESSAGE(refused_split(pattern) == "nothing was thrown", pattern);
+  const auto refused = [](const char* pattern, const std::string& expected) {
+    CAPTURE(pattern);
+    CHECK(contains(refused_split(pattern), expected));
+  };
+  const std::string place = "Unsupported t.json: pre_tokenizer: ";
+  refused("(a|b)*", place + "a group that repeats at byte 5");
+  refused("(ab", place + "'(' without its ')'");
+  refused("ab)", place + "')' without its '('");
+  refused("(?<=a)b", place + "a group of a kind");
+  refused("(?<n>a)", place + "a group of a kind");
+  refused("a+?", place + "a quantifier of a quantifier");
+  refused("a++", place + "a quantifier of a quantifier");
+  refused("a{2,1}", place + "a range of counts downwards");
+  refused("a{1001}", place + "a count beyond 1000");
+  refused("a{,2}", place + "a count without a number");
+  refused("a{2", place + "a count without its '}'");
+  refused("^a", place + "'^'");
+  refused("*a", place + "'*'");
+  refused("\\w+", place + "an escape that is not taken");
+  refused("(a)\\1", place + "an escape that is not taken");
+  refused("\\p{Han}", place + "\\p of what is no general category");
+  refused("[[:alpha:]]", place + "'[:' in a class");
+  refused("[a&&b]", place + "'&&' in a class");
+  refused("[a[^b]]", place + "'[^' in a class");
+  refused("[]a]", place + "an empty class");
+  refused("[a", place + "an end too soon");
+  refused("[z-a]", place + "a range that ends before it begins");
+  refused("[\\s-a]", place + "a range from many characters");
+  refused("a*", place + "the pattern may match an empty text");
+  refused("", "FileError t.json: pre_tokenizer.pretokenizers[0].pattern.Regex: expected a regular");
+}

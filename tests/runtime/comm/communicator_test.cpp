@@ -1,0 +1,87 @@
+#include "zerograd/runtime/comm/communicator.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+
+namespace {
+
+Tensor floats(std::vector<float> values, const Device& device) {
+  const auto size = static_cast<int64_t>(values.size());
+  return Tensor::from(values, {size}, device);
+}
+
+void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
+  for (int64_t i = 0; i < shard.numel(); ++i)
+    shard.data<float>()[i] =
+        first ? piece.data<float>()[i] : shard.data<float>()[i] + piece.data<float>()[i];
+}
+
+}  // namespace
+
+TEST_CASE("every rank gathers every shard in rank order, at any world size") {
+  for (const int ranks : {1, 2, 3, 8}) {
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      const auto r = static_cast<float>(comm.rank());
+      const Tensor shard = floats({r, r + 0.5f}, device);
+      const Tensor full = Tensor::zeros({2 * ranks}, DType::f32, device);
+      comm.wait(comm.all_gather(shard, full, "x"));
+      const std::vector<float> values = full.to_host<float>();
+      for (int i = 0; i < 2 * ranks; ++i)
+        if (values[static_cast<size_t>(i)] != static_cast<float>(i / 2) + 0.5f * (i % 2))
+          throw ShapeError("element " + std::to_string(i) + " is wrong");
+    });
+  }
+}
+
+TEST_CASE("pieces are combined at their owner in rising rank") {
+  // Floats whose sum depends on the order of addition.
+  const int ranks = 4;
+  const float values[] = {1e8f, 1.0f, -1e8f, 1.0f};
+  run_local(ranks, [&](Communicator& comm, const Device& device) {
+    const Tensor full = Tensor::full({ranks * 3}, values[comm.rank()], DType::f32, device);
+    const Tensor shard = Tensor::full({3}, 5.0, DType::f32, device);
+    comm.wait(comm.reduce_scatter(full, shard, /*fresh=*/true, add_floats, "g"));
+    const float once = ((1e8f + 1.0f) + -1e8f) + 1.0f;
+    if (shard.to_host<float>() != std::vector<float>(3, once)) throw ShapeError("fresh fold");
+    comm.wait(comm.reduce_scatter(full, shard, /*fresh=*/false, add_floats, "g"));
+    const float twice = (((once + 1e8f) + 1.0f) + -1e8f) + 1.0f;
+    if (shard.to_host<float>() != std::vector<float>(3, twice)) throw ShapeError("second fold");
+  });
+}
+
+TEST_CASE("integers are summed exactly, and everything received is counted") {
+  run_local(3, [&](Communicator& comm, const Device& device) {
+    const Tensor x = Tensor::full({2}, comm.rank() + 1.0, DType::i64, device);
+    comm.wait(comm.all_reduce(x, "limbs"));
+    if (x.to_host<int64_t>() != std::vector<int64_t>{6, 6}) throw ShapeError("sum");
+    comm.wait(comm.barrier("end"));
+    const WireCounts wire = comm.wire();
+    if (wire[static_cast<size_t>(Collective::all_reduce)].bytes != 2 * 16 ||
+        wire[static_cast<size_t>(Collective::barrier)].calls != 1)
+      throw ShapeError("wire");
+    const auto counting = counting_communicator(comm.rank(), 3);
+    counting->all_reduce(x, "limbs");
+    if (counting->wire()[2].bytes != wire[2].bytes) throw ShapeError("counting");
+  });
+}
+
+TEST_CASE("collectives run ahead of the rank that queued them, in order") {
+  run_local(2, [&](Communicator& comm, const Device& device) {
+    std::vector<Tensor> fulls;
+    std::vector<Communicator::Ticket> tickets;
+    const Tensor shard = floats({static_cast<float>(comm.rank())}, device);
+    for (int i = 0; i < 50; ++i) {
+      fulls.push_back(Tensor::zeros({2}, DType::f32, device));
+      tickets.push_back(comm.all_gather(shard, fulls.back(), "x" + std::to_string(i)));
+    }
+    comm.wait(tickets.back());
+    for (const Tensor& full : fulls)
+      if (full.to_host<float>() != std::vector<float>{0, 1}) throw ShapeError("gather");
+  });
+}

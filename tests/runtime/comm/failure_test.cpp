@@ -1,0 +1,306 @@
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using zg::testing::contains;
+using zg::testing::message_of;
+
+namespace {
+
+constexpr Collective kinds[] = {Collective::all_gather, Collective::reduce_scatter,
+                                Collective::all_reduce, Collective::broadcast, Collective::barrier};
+constexpr int group_sizes[] = {2, 8};
+constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all ranks
+
+void keep_nothing(const Tensor&, const Tensor&, bool, Stream&) {}
+
+/// One collective and the wait for it.
+struct Exchange {
+  Collective kind;
+  const char* name = "block.5";
+  DType dtype = DType::f32;
+  int64_t count = 3;
+  int root = 0;
+
+  void operator()(Communicator& comm, const Device& device) const {
+    const Tensor shard = Tensor::zeros({count}, dtype, device);
+    const Tensor full = Tensor::zeros({count * comm.size()}, dtype, device);
+    const Tensor integers = Tensor::zeros({count}, DType::i64, device);
+    switch (kind) {
+      case Collective::all_gather:
+        return comm.wait(comm.all_gather(shard, full, name));
+      case Collective::reduce_scatter:
+        return comm.wait(comm.reduce_scatter(full, shard, true, keep_nothing, name));
+      case Collective::all_reduce:
+        return comm.wait(comm.all_reduce(integers, name));
+      case Collective::broadcast:
+        return comm.wait(comm.broadcast(shard, root, name));
+      case Collective::barrier:
+        return comm.wait(comm.barrier(name));
+    }
+  }
+  /// The description that errors contain.
+  std::string text() const {
+    const bool barrier = kind == Collective::barrier;
+    const DType shown = kind == Collective::all_reduce ? DType::i64 : barrier ? DType::u8 : dtype;
+    return std::string(name_of(kind)) + " of '" + name + "' (" + name_of(shown) + ", " +
+           std::to_string(barrier ? 0 : count) + " elements" +
+           (kind == Collective::broadcast ? ", from rank " + std::to_string(root) : "") + ")";
+  }
+};
+
+/// The error of each rank, by rank; the exception of run_local itself is ignored. All ranks have a
+/// collective in step 4. `body` is the next step.
+std::vector<std::string> errors_of(int ranks,
+                                   const std::function<void(Communicator&, const Device&)>& body,
+                                   double timeout = 30) {
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  const auto rank_body = [&](Communicator& comm, const Device& device) {
+    comm.set_step(4);
+    comm.wait(comm.barrier("end of step"));
+    comm.set_step(5);
+    try {
+      body(comm, device);
+    } catch (const std::exception& error) {
+      errors[static_cast<size_t>(comm.rank())] = error.what();
+      throw;
+    }
+  };
+  try {
+    run_local(ranks, rank_body, {.timeout_s = timeout});
+  } catch (const std::exception&) {
+  }
+  return errors;
+}
+
+bool is_last(const Communicator& comm) { return comm.rank() + 1 == comm.size(); }
+
+}  // namespace
+
+TEST_CASE("a rank that throws ends the others, each of which says who failed and where it waits") {
+  for (const Collective kind : kinds)
+    for (const int ranks : group_sizes) {
+      const Exchange exchange{kind};
+      const auto errors = errors_of(ranks, [&](Communicator& comm, const Device& device) {
+        if (is_last(comm)) throw ShapeError("planted");
+        exchange(comm, device);
+      });
+      CHECK(errors.back() == "planted");
+      for (int rank = 0; rank + 1 < ranks; ++rank)
+        CHECK(errors[static_cast<size_t>(rank)] ==
+              "rank " + std::to_string(ranks - 1) +
+                  " failed in step 5, after collective #0, barrier of 'end of step' (u8, 0 "
+                  "elements): ShapeError: planted; rank " +
+                  std::to_string(rank) + " waits in collective #1, " + exchange.text() +
+                  ", in step 5");
+    }
+}
+
+TEST_CASE("a rank that returns early is named with the collective that the others wait in") {
+  for (const Collective kind : kinds)
+    for (const int ranks : group_sizes) {
+      const Exchange exchange{kind};
+      const auto errors = errors_of(ranks, [&](Communicator& comm, const Device& device) {
+        if (!is_last(comm)) exchange(comm, device);
+      });
+      CHECK(errors.back() == "");
+      for (int rank = 0; rank + 1 < ranks; ++rank)
+        CHECK(errors[static_cast<size_t>(rank)] ==
+              "rank " + std::to_string(ranks - 1) +
+                  " returned early, in step 5; the others are at collective #1, " +
+                  exchange.text() + ", in step 5; every rank must make the same calls");
+    }
+}
+
+TEST_CASE("a rank that comes too late is named, and finds out itself") {
+  const auto errors_in = [](Collective kind) {
+    const auto body = [kind](Communicator& comm, const Device& device) {
+      if (is_last(comm))
+        std::this_thread::sleep_for(std::chrono::duration<double>(timeout_s + 0.5));
+      Exchange{kind}(comm, device);
+    };
+    return errors_of(3, body, timeout_s);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::future<std::vector<std::string>>> all;
+  for (const Collective kind : kinds)
+    all.push_back(std::async(std::launch::async, errors_in, kind));
+  for (size_t i = 0; i < all.size(); ++i)
+    for (const std::string& error : all[i].get())
+      CHECK(error == "rank 2 did not arrive within 4 s: collective #1, " +
+                         Exchange{kinds[i]}.text() +
+                         ", in step 5; look at what that rank is doing, or raise --comm-timeout");
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  CHECK(took.count() < timeout_s + 2.0);  // the documented bound
+}
+
+TEST_CASE("the error that run_local rethrows names its rank and keeps its type") {
+  const auto run = [](int ranks, const auto& fail) {
+    run_local(ranks, [&](Communicator& comm, const Device&) {
+      if (is_last(comm)) fail();
+      comm.wait(comm.barrier("never met"));
+    });
+  };
+  const auto shape = [] { throw ShapeError("planted"); };
+  CHECK(message_of<ShapeError>([&] { run(4, shape); }) == "rank 3/4: planted");
+  CHECK(message_of<ShapeError>([&] { run(1, shape); }) == "planted");
+  const auto memory = [] { throw OutOfMemory("planted\n  table\n"); };
+  CHECK(message_of<OutOfMemory>([&] { run(2, memory); }) == "rank 1/2: planted\n  table\n");
+  const auto base = [] { throw Error("planted"); };
+  CHECK(message_of<Error>([&] { run(2, base); }) == "rank 1/2: planted");
+  const auto standard = [] { throw std::invalid_argument("planted"); };
+  CHECK(message_of<std::invalid_argument>([&] { run(2, standard); }) == "rank 1/2: planted");
+  // A CommError already names ranks.
+  const std::string early = message_of<CommError>([] {
+    run_local(2, [](Communicator& comm, const Device&) {
+      if (!is_last(comm)) comm.wait(comm.barrier("never met"));
+    });
+  });
+  CHECK(early.starts_with("rank 1 returned early, in step 0"));
+  // An exception that is more than a message is rethrown unchanged.
+  struct Derived : Error {
+    using Error::Error;
+    int more = 7;
+  };
+  const auto derived = [] { throw Derived("planted"); };
+  CHECK(message_of<Derived>([&] { run(2, derived); }) == "planted");
+  const auto number = [] { throw 7; };
+  CHECK_THROWS_AS(run(2, number), int);
+}
+
+TEST_CASE("a combination that throws on one rank ends all of them") {
+  for (const int ranks : group_sizes) {
+    const auto errors = errors_of(ranks, [](Communicator& comm, const Device& device) {
+      const Tensor full = Tensor::zeros({2 * comm.size()}, DType::f32, device);
+      const Tensor shard = Tensor::zeros({2}, DType::f32, device);
+      const auto combine = [](const Tensor&, const Tensor& shard, bool, Stream&) {
+        if (shard.data<float>()[0] != 0.0f) throw DeviceError("planted");
+      };
+      if (is_last(comm)) shard.data<float>()[0] = 1.0f;
+      comm.wait(comm.reduce_scatter(full, shard, false, combine, "block.5 gradients"));
+    });
+    CHECK(errors.back() == "planted");
+    for (int rank = 0; rank + 1 < ranks; ++rank) {
+      const std::string& error = errors[static_cast<size_t>(rank)];
+      CHECK(contains(error, "rank " + std::to_string(ranks - 1) + " failed in step 5, after "));
+      CHECK(contains(error, "collective #1, reduce_scatter of 'block.5 gradients' (f32, 2 "));
+      CHECK(contains(error, ": DeviceError: planted"));
+    }
+  }
+}
+
+TEST_CASE("calls that differ in op, name, dtype or count are an error on every rank, with both") {
+  struct Pair {
+    Exchange others, last;
+  };
+  std::vector<Pair> pairs;
+  for (const Collective kind : kinds) {
+    for (const Collective other : kinds)
+      if (kind != other) pairs.push_back({{kind}, {other}});
+    // The last rank skips a collective.
+    pairs.push_back({{kind}, {kind, "block.6"}});
+    if (kind != Collective::barrier) pairs.push_back({{kind}, {.kind = kind, .count = 4}});
+  }
+  pairs.push_back({{Collective::broadcast}, {.kind = Collective::broadcast, .root = 1}});
+  for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter})
+    pairs.push_back({{kind}, {.kind = kind, .dtype = DType::bf16}});
+
+  for (const auto& [others, last] : pairs)
+    for (const int ranks : group_sizes) {
+      CAPTURE(others.text());
+      CAPTURE(last.text());
+      const auto errors = errors_of(ranks, [&](Communicator& comm, const Device& device) {
+        (is_last(comm) ? last : others)(comm, device);
+      });
+      for (const std::string& error : errors) {
+        CHECK(contains(error, "ranks disagree at collective #1 in step 5: rank "));
+        CHECK(contains(error, "rank " + std::to_string(ranks - 1) + " calls " + last.text()));
+        CHECK(contains(error, " calls " + others.text()));
+      }
+    }
+}
+
+TEST_CASE("a call more than the others make names those that have left") {
+  for (const Collective kind : kinds) {
+    const Exchange exchange{kind};
+    const auto errors = errors_of(2, [&](Communicator& comm, const Device& device) {
+      if (is_last(comm)) exchange(comm, device);
+    });
+    CHECK(errors[0] == "");
+    CHECK(contains(errors[1], "rank 0 returned early, in step 5"));
+    CHECK(contains(errors[1], "collective #1, " + exchange.text()));
+  }
+}
+
+// A rank that never returns ends the whole process, so each of these runs in its own process.
+constexpr const char* stall_variable = "ZG_TEST_STALL";  // "KIND RANKS"
+
+TEST_CASE("stall: run by the next test" * doctest::skip()) {
+  std::istringstream words(std::getenv(stall_variable));
+  int kind = 0, ranks = 0;
+  words >> kind >> ranks;
+  const auto body = [&](Communicator& comm, const Device& device) {
+    while (is_last(comm)) std::this_thread::sleep_for(std::chrono::hours(1));
+    try {
+      Exchange{kinds[kind]}(comm, device);
+    } catch (const CommError& error) {
+      std::fprintf(stderr, "rank %d: %s\n", comm.rank(), error.what());
+      throw;
+    }
+  };
+  errors_of(ranks, body, timeout_s);
+}
+
+TEST_CASE(
+    "a rank that stalls for good ends the process with status 4, and every other one says where") {
+  struct Process {
+    Exchange exchange;
+    int ranks;
+    FILE* output;
+  };
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Process> processes;
+  for (const Collective kind : kinds)
+    for (const int ranks : group_sizes) {
+      const std::string command = std::string(stall_variable) + "='" +
+                                  std::to_string(static_cast<int>(kind)) + " " +
+                                  std::to_string(ranks) + "' '" + self +
+                                  "' --no-skip --test-case='stall: run by the next test' 2>&1";
+      processes.push_back({{kind}, ranks, popen(command.c_str(), "r")});
+    }
+  for (const auto& [exchange, ranks, output] : processes) {
+    REQUIRE(output);
+    std::string text;
+    for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
+    const int status = pclose(output);
+    CAPTURE(text);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 4);
+    const std::string last = std::to_string(ranks - 1);
+    const std::string late = "rank " + last + " did not arrive within 4 s: collective #1, " +
+                             exchange.text() + ", in step 5;";
+    CHECK(contains(text, "error: CommError: " + late));
+    CHECK(contains(text, "\nrank " + last + " is still in its own code"));
+    for (int rank = 0; rank + 1 < ranks; ++rank)
+      CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  // The timeout, the documented bound after it, and the start of eight processes at once.
+  CHECK(took.count() < timeout_s + 2.0 + 10.0);
+}

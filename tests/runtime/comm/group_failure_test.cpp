@@ -1,0 +1,334 @@
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/comm/chain.h"
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr int stages = 4;
+constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all ranks
+
+using Body = std::function<void(Communicator&, const Device&)>;
+
+/// The error of each rank, by rank.
+std::vector<std::string> errors_of(int ranks, const Body& body, double timeout = 30) {
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  const auto rank_body = [&](Communicator& comm, const Device& device) {
+    try {
+      body(comm, device);
+    } catch (const std::exception& error) {
+      errors[static_cast<size_t>(comm.rank())] = error.what();
+      throw;
+    }
+  };
+  try {
+    run_local(ranks, rank_body, {.timeout_s = timeout});
+  } catch (const std::exception&) {
+  }
+  return errors;
+}
+
+/// Errors of a chain whose stage `struck` runs `fault` in step 5.
+std::vector<std::string> chain_errors(int struck, const std::function<bool()>& fault,
+                                      double timeout = 30) {
+  return errors_of(
+      stages,
+      [&](Communicator& comm, const Device& device) {
+        run_chain(comm, device,
+                  [&](int step) { return step < 5 || comm.rank() != struck || fault(); });
+      },
+      timeout);
+}
+
+/// The collective in which a stage waits while `struck` does not continue.
+std::string place_of(int stage, int struck) {
+  return place_in_chain(stage, stage < struck ? stage + 1 : stage - 1);
+}
+
+Tensor number(const Device& device) { return Tensor::zeros({1}, DType::f32, device); }
+
+}  // namespace
+
+TEST_CASE("a stage that throws ends all stages, which name it and where they wait") {
+  for (int struck = 0; struck < stages; ++struck) {
+    CAPTURE(struck);
+    const auto errors = chain_errors(struck, []() -> bool { throw ShapeError("planted"); });
+    for (int stage = 0; stage < stages; ++stage) {
+      const std::string& error = errors[static_cast<size_t>(stage)];
+      CAPTURE(error);
+      if (stage == struck) {
+        CHECK(error == "planted");
+        continue;
+      }
+      CHECK(contains(error, "rank " + std::to_string(struck) + " failed in step 5, after "));
+      CHECK(contains(error, ": ShapeError: planted; rank " + std::to_string(stage) + " waits in "));
+    }
+  }
+}
+
+TEST_CASE("a stage that leaves early is named by all others") {
+  for (int struck = 0; struck < stages; ++struck) {
+    CAPTURE(struck);
+    const auto errors = chain_errors(struck, [] { return false; });
+    for (int stage = 0; stage < stages; ++stage) {
+      const std::string& error = errors[static_cast<size_t>(stage)];
+      CAPTURE(error);
+      if (stage == struck)
+        CHECK(error == "");
+      else
+        CHECK(contains(error, "rank " + std::to_string(struck) +
+                                  " returned early, in step 5; the others are at collective #"));
+    }
+  }
+}
+
+TEST_CASE("a rank that returns before it joins a group is named by those that wait in it") {
+  const auto errors = errors_of(
+      2,
+      [](Communicator& comm, const Device& device) {
+        if (comm.rank() == 1) return;
+        const int members[] = {0, 1};
+        const auto group = comm.group(members, "late");
+        group->wait(group->broadcast(number(device), 1, "x"));
+      },
+      timeout_s);
+  CHECK(contains(errors[0], "rank 1 returned early, in step 0; the others are at "));
+  CHECK(errors[1] == "");
+}
+
+TEST_CASE("a stage that comes too late is named, not the neighbours that wait for it") {
+  for (int struck = 0; struck < stages; ++struck) {
+    CAPTURE(struck);
+    const auto late = [] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(timeout_s + 0.7));
+      return true;
+    };
+    const auto errors = chain_errors(struck, late, timeout_s);
+    const std::string who = "rank " + std::to_string(struck) + " did not arrive within 4 s: ";
+    for (int stage = 0; stage < stages; ++stage) {
+      const std::string& error = errors[static_cast<size_t>(stage)];
+      CAPTURE(error);
+      CHECK(contains(error, who + "collective #5, broadcast of 'activations' (f32, 3 elements, "));
+      if (stage == struck) continue;
+      // A rank that waits in another collective than the failure's names its own one.
+      const std::string own = place_of(stage, struck);
+      CHECK((contains(error, who + own) ||
+             contains(error, "; rank " + std::to_string(stage) + " waits in " + own)));
+      if (std::abs(stage - struck) > 1) CHECK(!contains(error, who + own));
+    }
+  }
+}
+
+TEST_CASE("stages that are slow one after the other are waited for, however many they are") {
+  const auto errors = errors_of(
+      3,
+      [](Communicator& comm, const Device& device) {
+        run_chain(comm, device, [](int step) {
+          // The first stage waits for two of these delays.
+          if (step == 3) std::this_thread::sleep_for(std::chrono::seconds(2));
+          return true;
+        });
+      },
+      3.0);
+  CHECK(errors == std::vector<std::string>(3));
+}
+
+TEST_CASE("a rank is named that waits for nobody while its own worker does") {
+  const auto errors = errors_of(
+      2,
+      [](Communicator& comm, const Device& device) {
+        const int both[] = {0, 1};
+        const auto down = comm.group(both, "down"), up = comm.group(both, "up");
+        const Tensor x = number(device), y = number(device);
+        if (comm.rank() == 0) {
+          up->broadcast(y, 1, "answer");  // posted before the question that it answers
+          std::this_thread::sleep_for(std::chrono::duration<double>(1.9));
+          return down->wait(down->broadcast(x, 0, "question"));
+        }
+        down->wait(down->broadcast(x, 0, "question"));
+        up->wait(up->broadcast(y, 1, "answer"));
+      },
+      1.0);
+  for (const std::string& error : errors)
+    CHECK(contains(error,
+                   "rank 0 did not arrive within 1 s: collective #0, broadcast of 'question' (f32, "
+                   "1 elements, from rank 0) in group 'down', in step 0"));
+}
+
+TEST_CASE("ranks that wait for each other in different groups are both named") {
+  const auto errors = errors_of(
+      3,
+      [](Communicator& comm, const Device& device) {
+        if (comm.rank() == 2) return;
+        const int both[] = {0, 1};
+        const auto first = comm.group(both, "first"), second = comm.group(both, "second");
+        const Tensor x = number(device);
+        const auto& own = comm.rank() == 0 ? first : second;
+        own->wait(own->broadcast(x, 0, "x"));
+      },
+      1.0);
+  const std::string ring =
+      "ranks 0, 1 wait for each other: rank 0 in collective #0, broadcast of 'x' (f32, 1 elements, "
+      "from rank 0) in group 'first', in step 0; rank 1 in collective #0, broadcast of 'x' (f32, 1 "
+      "elements, from rank 0) in group 'second', in step 0; every rank must make the same calls";
+  CHECK(contains(errors[0], ring));
+  CHECK(contains(errors[1], ring));
+  CHECK(errors[2] == "");
+}
+
+TEST_CASE("a failure in one group ends collectives in all others, and those that come later") {
+  const auto errors = errors_of(4, [](Communicator& comm, const Device& device) {
+    const int own[] = {comm.rank() / 2 * 2, comm.rank() / 2 * 2 + 1};
+    const auto pair = comm.group(own, "pair");
+    const Tensor x = number(device);
+    if (comm.rank() == 0) {
+      pair->barrier("never met");  // never waited for
+      throw ConfigError("planted");
+    }
+    if (comm.rank() == 1) comm.wait(comm.barrier("of all"));
+    if (comm.rank() == 2) pair->wait(pair->broadcast(x, 0, "x"));
+    try {
+      comm.wait(comm.barrier("of all"));
+    } catch (const CommError&) {
+    }
+    pair->wait(pair->broadcast(x, 0, "x"));
+  });
+  CHECK(errors[0] == "planted");
+  for (size_t rank = 1; rank < 4; ++rank) {
+    CAPTURE(errors[rank]);
+    CHECK(contains(errors[rank], "rank 0 failed in step 0"));
+    CHECK(contains(errors[rank], "ConfigError: planted"));
+  }
+}
+
+TEST_CASE("a rank that fails inside a group is named by its number among all ranks") {
+  // In the group of ranks 3 and 1, rank 3 has group rank 0.
+  const int members[] = {3, 1};
+  const auto is_member = [](const Communicator& comm) { return comm.rank() % 2 == 1; };
+  const auto fails_in_worker = [&](Communicator& comm, const Device& device) {
+    if (!is_member(comm)) return comm.wait(comm.barrier("of all"));
+    const auto group = comm.group(members, "odd");
+    const Tensor full = Tensor::zeros({2}, DType::f32, device), shard = number(device);
+    if (comm.rank() == 3) shard.data<float>()[0] = 1.0f;
+    const auto combine = [](const Tensor&, const Tensor& sum, bool, Stream&) {
+      if (sum.data<float>()[0] != 0.0f) throw DeviceError("planted");
+    };
+    group->wait(group->reduce_scatter(full, shard, false, combine, "x"));
+  };
+  const auto aborts = [&](Communicator& comm, const Device&) {
+    if (!is_member(comm)) return comm.wait(comm.barrier("of all"));
+    const auto group = comm.group(members, "odd");
+    if (comm.rank() == 3) {
+      group->abort("DeviceError: planted");
+      throw DeviceError("planted");  // its own barrier could still let the other rank continue
+    }
+    group->wait(group->barrier("of some"));
+  };
+  const std::pair<Body, std::string> failures[] = {
+      {fails_in_worker,
+       "rank 3 failed in step 0, after collective #0, reduce_scatter of 'x' (f32, 1 elements) in "
+       "group 'odd': DeviceError: planted"},
+      {aborts, "rank 3 failed in step 0, before any collective: DeviceError: planted"}};
+  for (const auto& [body, cause] : failures) {
+    CAPTURE(cause);
+    const auto errors = errors_of(4, body);
+    for (const size_t rank : {0, 1, 2}) {
+      CAPTURE(rank);
+      CAPTURE(errors[rank]);
+      CHECK(contains(errors[rank], cause));
+      if (rank != 1) CHECK(contains(errors[rank], "; rank " + std::to_string(rank) + " waits in "));
+    }
+  }
+  // A rank that leaves the group early, or never arrives, is also named by its global number.
+  const auto leaves = [&](Communicator& comm, const Device&) {
+    if (!is_member(comm)) return;
+    const auto group = comm.group(members, "odd");
+    if (comm.rank() == 1) group->wait(group->barrier("of some"));
+  };
+  CHECK(contains(errors_of(4, leaves)[1], "rank 3 returned early, in step 0; the others are at "));
+  const auto comes_late = [&](Communicator& comm, const Device&) {
+    if (!is_member(comm)) return;
+    const auto group = comm.group(members, "odd");
+    if (comm.rank() == 3) std::this_thread::sleep_for(std::chrono::seconds(2));
+    group->wait(group->barrier("of some"));
+  };
+  CHECK(contains(errors_of(4, comes_late, 1.0)[1], "rank 3 did not arrive within 1 s: "));
+}
+
+TEST_CASE("calls that differ in a group are told with the numbers of all ranks") {
+  const auto errors = errors_of(3, [](Communicator& comm, const Device& device) {
+    if (comm.rank() == 1) return comm.wait(comm.barrier("other"));
+    const int ends[] = {2, 0};
+    const auto group = comm.group(ends, "ends");
+    const Tensor x = number(device);
+    group->wait(group->broadcast(x, comm.rank() == 0 ? 1 : 0, "tied"));
+  });
+  for (const std::string& error : {errors[0], errors[2]})
+    CHECK(error ==
+          "ranks disagree at collective #0 of group 'ends' in step 0: rank 2 calls broadcast of "
+          "'tied' (f32, 1 elements, from rank 2), rank 0 calls broadcast of 'tied' (f32, 1 "
+          "elements, from rank 0); every rank must make the same calls");
+  CHECK(contains(errors[1], "ranks disagree at collective #0 of group 'ends'"));
+  CHECK(contains(errors[1], "; rank 1 waits in collective #0, barrier of 'other'"));
+}
+
+// A rank that never returns ends the whole process, so each of these runs in its own process.
+constexpr const char* stall_variable = "ZG_TEST_STALL";
+
+TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {
+  const int struck = std::atoi(std::getenv(stall_variable));
+  const auto body = [&](Communicator& comm, const Device& device) {
+    try {
+      run_chain(comm, device, [&](int step) {
+        while (step == 5 && comm.rank() == struck)
+          std::this_thread::sleep_for(std::chrono::hours(1));
+        return true;
+      });
+    } catch (const CommError& error) {
+      std::fprintf(stderr, "rank %d: %s\n", comm.rank(), error.what());
+      throw;
+    }
+  };
+  errors_of(stages, body, timeout_s);
+}
+
+TEST_CASE("a stage that stalls for good ends the process with status 4, named by every other one") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<FILE*> processes;
+  for (int struck = 0; struck < stages; ++struck) {
+    const std::string command = std::string(stall_variable) + "=" + std::to_string(struck) + " '" +
+                                self +
+                                "' --no-skip --test-case='stalled stage: run by the next test' "
+                                "2>&1";
+    processes.push_back(popen(command.c_str(), "r"));
+  }
+  for (int struck = 0; struck < stages; ++struck) {
+    FILE* output = processes[static_cast<size_t>(struck)];
+    REQUIRE(output);
+    std::string text;
+    for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
+    const int status = pclose(output);
+    CAPTURE(text);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 4);
+    const std::string number = std::to_string(struck);
+    const std::string late = "rank " + number + " did not arrive within 4 s: collective #5, ";
+    CHECK(contains(text, "error: CommError: " + late));
+    CHECK(contains(text, "\nrank " + number + " is still in its own code"));
+    for (int rank = 0; rank < stages; ++rank)
+      if (rank != struck) CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
+  }
+}

@@ -1,0 +1,157 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/comm/mpirun.h"
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/comm/processes.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+void require(bool holds, const char* what) {
+  if (!holds) throw ShapeError(what);
+}
+
+void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
+  for (int64_t i = 0; i < shard.numel(); ++i)
+    shard.data<float>()[i] = piece.data<float>()[i] + (first ? 0.0f : shard.data<float>()[i]);
+}
+
+// Differs from rank to rank and place to place; sums depend on the order of addition.
+float value_of(int rank, int64_t i) {
+  return (rank % 2 ? -1.0f : 1.0f) * static_cast<float>(1 + i % 7) * (rank % 3 ? 1e8f : 1.1f);
+}
+
+void check_gather(Communicator& comm, const Device& device, int64_t numel, Chunk chunk) {
+  const Tensor full = Tensor::full({numel * comm.size()}, -1.0, DType::f32, device);
+  const Tensor shard = full.flat(comm.rank() * numel, numel);  // where it belongs
+  for (int64_t i = 0; i < numel; ++i) shard.data<float>()[i] = value_of(comm.rank(), i);
+  comm.wait(comm.all_gather(shard, full, "x", chunk));
+  const int64_t end = chunk.count < 0 ? numel : chunk.begin + chunk.count;
+  for (int rank = 0; rank < comm.size(); ++rank)
+    for (int64_t i = 0; i < numel; ++i) {
+      const bool moved = rank == comm.rank() || (i >= chunk.begin && i < end);
+      require(full.data<float>()[rank * numel + i] == (moved ? value_of(rank, i) : -1.0f),
+              "gathered values");
+    }
+}
+
+void check_fold(Communicator& comm, const Device& device, int64_t numel, bool fresh) {
+  const Tensor full = Tensor::empty({numel * comm.size()}, DType::f32, device);
+  const Tensor shard = Tensor::full({numel}, 3.0, DType::f32, device);
+  for (int64_t i = 0; i < full.numel(); ++i) full.data<float>()[i] = value_of(comm.rank(), i);
+  comm.wait(comm.reduce_scatter(full, shard, fresh, add_floats, "g"));
+  for (int64_t i = 0; i < numel; ++i) {
+    const int64_t place = comm.rank() * numel + i;
+    float sum = fresh ? value_of(0, place) : value_of(0, place) + 3.0f;
+    for (int rank = 1; rank < comm.size(); ++rank) sum = value_of(rank, place) + sum;
+    require(shard.data<float>()[i] == sum, "folded values");
+  }
+}
+
+void check_sum(Communicator& comm, const Device& device, int64_t numel) {
+  const Tensor x = Tensor::full({numel}, comm.rank() + 1.0, DType::i64, device);
+  x.data<int64_t>()[numel - 1] = int64_t{1} << 40;
+  comm.wait(comm.all_reduce(x, "limbs"));
+  const int64_t n = comm.size();
+  require(x.data<int64_t>()[0] == (numel == 1 ? n << 40 : n * (n + 1) / 2), "first sum");
+  require(x.data<int64_t>()[numel - 1] == n << 40, "last sum");
+}
+
+// More than the window through which pieces pass, with a rest.
+constexpr int64_t large = 700001;
+
+void check_broadcast(Communicator& comm, const Device& device, int64_t numel) {
+  for (int root = 0; root < comm.size(); ++root) {
+    const Tensor x = Tensor::empty({numel}, DType::f32, device);
+    for (int64_t i = 0; i < numel; ++i) x.data<float>()[i] = value_of(comm.rank(), i);
+    comm.wait(comm.broadcast(x, root, "h"));
+    for (int64_t i = 0; i < numel; ++i)
+      require(x.data<float>()[i] == value_of(root, i), "sent values");
+  }
+}
+
+void check_collectives(Communicator& comm, const Device& device) {
+  for (const int64_t numel : {int64_t{1}, int64_t{1023}, large}) {
+    check_gather(comm, device, numel, {});
+    check_fold(comm, device, numel, true);
+    check_fold(comm, device, numel, false);
+    check_sum(comm, device, numel);
+    check_broadcast(comm, device, numel);
+  }
+  check_gather(comm, device, 1023, {.begin = 5, .count = 17});
+  std::vector<Communicator::Ticket> tickets;
+  for (int i = 0; i < 50; ++i) tickets.push_back(comm.barrier("ahead " + std::to_string(i)));
+  comm.wait(tickets.back());
+
+  const auto counting = counting_communicator(comm.rank(), comm.size());
+  const auto before = comm.wire()[0].bytes;
+  const Tensor shard = Tensor::zeros({9}, DType::bf16, device);
+  const Tensor full = Tensor::zeros({9 * comm.size()}, DType::bf16, device);
+  comm.wait(comm.all_gather(shard, full, "counted"));
+  counting->all_gather(shard, full, "counted");
+  require(comm.wire()[0].bytes - before == counting->wire()[0].bytes, "bytes on the wire");
+}
+
+}  // namespace
+
+TEST_CASE("mpi child: collectives" * doctest::skip()) {
+  run_processes(check_collectives, {.timeout_s = 60});
+}
+
+TEST_CASE("mpi child: one calls something else" * doctest::skip()) {
+  const std::string kind = std::getenv("ZG_TEST_MPI");
+  const auto body = [&](Communicator& comm, const Device& device) {
+    comm.set_step(5);
+    const bool other = comm.rank() + 1 == comm.size();
+    const Tensor x = Tensor::zeros({other && kind == "count" ? 4 : 3}, DType::i64, device);
+    if (other && kind == "op") return comm.wait(comm.barrier("limbs"));
+    comm.wait(comm.all_reduce(x, other && kind == "name" ? "norm" : "limbs"));
+  };
+  try {
+    run_processes(body, {.timeout_s = 30});
+  } catch (const CommError& error) {
+    std::fprintf(stderr, "rank %d: %s\n", process_place()->rank, error.what());
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // mpirun ends the others after this
+    std::_Exit(4);
+  }
+}
+
+TEST_CASE("mpi: collectives between processes give what they give between threads") {
+  if (skips_mpi("collectives")) return;
+  for (const int ranks : {2, 3, 8}) {
+    run_local(ranks, check_collectives);  // the same checks
+    const Ended ended = mpirun(ranks, "mpi child: collectives");
+    CAPTURE(ended.text);
+    CHECK(ended.status == 0);
+    CHECK(contains(ended.text, "1 passed"));
+  }
+}
+
+TEST_CASE("mpi: a process that calls something else ends all, which say who") {
+  if (skips_mpi("mismatches")) return;
+  const std::pair<const char*, const char*> kinds[] = {
+      {"op", "barrier of 'limbs' (u8, 0 elements)"},
+      {"count", "all_reduce of 'limbs' (i64, 4 elements)"},
+      {"name", "all_reduce of 'norm' (i64, 3 elements)"}};
+  for (const auto& [kind, call] : kinds) {
+    const Ended ended =
+        mpirun(3, "mpi child: one calls something else", "ZG_TEST_MPI=" + std::string(kind));
+    CAPTURE(ended.text);
+    CHECK(ended.status == 4);
+    for (const char* rank : {"rank 0: ", "rank 1: ", "rank 2: "})
+      CHECK(
+          contains(ended.text, rank + std::string("ranks disagree at collective #0 in step 5: ")));
+    CHECK(contains(ended.text, "calls all_reduce of 'limbs' (i64, 3 elements)"));
+    CHECK(contains(ended.text, std::string("calls ") + call));
+  }
+}

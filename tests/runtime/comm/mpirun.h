@@ -1,0 +1,55 @@
+#pragma once
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "tests/support/temporary_folder.h"
+#include "zerograd/runtime/comm/processes.h"
+
+namespace zg::testing {
+
+struct Ended {
+  int status;
+  std::string text;  // stdout and stderr of all processes
+};
+
+/// Processes of this binary under mpirun: each runs the test case, one that is skipped otherwise.
+inline Ended mpirun(int processes, const std::string& test, const std::string& environment = "",
+                    const std::string& options = "") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  // Two that begin at once may both try to make the usual one.
+  const TemporaryFolder session;
+  // Leaks of the MPI and threads that its own code makes are not this project's.
+  const std::string command = environment +
+                              " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\""
+                              " TSAN_OPTIONS=\"$TSAN_OPTIONS:ignore_noninstrumented_modules=1\""
+                              " mpirun --allow-run-as-root --oversubscribe"
+                              " --mca orte_tmpdir_base " +
+                              session.path() + " " + options + " -np " + std::to_string(processes) +
+                              " '" + self + "' --no-skip -tc='" + test + "' 2>&1";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  Ended ended{};
+  char bytes[4096];
+  while (const size_t count = std::fread(bytes, 1, sizeof bytes, pipe))
+    ended.text.append(bytes, count);
+  const int status = pclose(pipe);
+  ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return ended;
+}
+
+// doctest cannot skip at run time; ctest reads the line.
+inline bool skips_mpi(const char* what) {
+  const char* why = mpi_version().empty() ? "this build links no MPI"
+                    : std::system("mpirun --version >/dev/null 2>&1") != 0 ? "there is no mpirun"
+                                                                           : nullptr;
+  if (why) std::printf("SKIPPED: mpi: %s (%s)\n", what, why);
+  return why != nullptr;
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,226 @@
+#include "zerograd/runtime/storage/swap.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/file_limit.h"
+#include "tests/support/temporary_folder.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+Device device_on(const std::string& directory, int64_t block_size = 1 << 20, int depth = 8,
+                 bool io_uring = true) {
+  return Device::cpu(0, {.swap = {.directory = directory,
+                                  .block_size = block_size,
+                                  .queue_depth = depth,
+                                  .io_uring = io_uring}});
+}
+
+Tensor file_of(const Device& device, int64_t numel) {
+  return Tensor::empty({numel}, DType::u8, device, Space::file);
+}
+
+std::vector<uint8_t> random_bytes(std::mt19937& random, int64_t count) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  return bytes;
+}
+
+/// This process's open file without a name in the directory.
+std::string unnamed_file_in(const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with(directory) && target.ends_with(" (deleted)")) return entry.path();
+  }
+  return "";
+}
+
+/// One byte of that file, behind the device's back.
+void damage(const std::string& directory, off_t at) {
+  const std::string path = unnamed_file_in(directory);
+  REQUIRE(!path.empty());
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(opened >= 0);
+  const uint8_t one = 1;
+  REQUIRE(pwrite(opened, &one, 1, at) == 1);
+  REQUIRE(fsync(opened) == 0);
+  close(opened);
+}
+
+}  // namespace
+
+TEST_CASE("any range of a file comes back as it was written last, whatever the requests' size") {
+  const TemporaryFolder folder;
+  for (const auto& [block_size, depth, io_uring] : {std::tuple<int64_t, int, bool>(4096, 1, true),
+                                                    {8192, 3, true},
+                                                    {8192, 5, false},
+                                                    {1 << 20, 8, true}}) {
+    const Device device = device_on(folder.path(), block_size, depth, io_uring);
+    constexpr int64_t size = 100'003;
+    const Tensor first = file_of(device, 5), file = file_of(device, size);
+    fill_zero(file, device.compute());
+    std::vector<uint8_t> expected(size, 0);
+    std::mt19937 random(7);
+    for (int round = 0; round < 200; ++round) {
+      const auto begin = static_cast<int64_t>(random() % size);
+      const auto count = static_cast<int64_t>(random() % static_cast<uint64_t>(size - begin)) + 1;
+      const std::vector<uint8_t> bytes = random_bytes(random, count);
+      copy(Tensor::from(bytes, {count}, device), file.flat(begin, count), device.compute());
+      std::copy(bytes.begin(), bytes.end(), expected.begin() + begin);
+    }
+    const Tensor memory = Tensor::empty({size}, DType::u8, device);
+    copy(file, memory, device.compute());
+    CHECK(memory.to_host<uint8_t>() == expected);
+    const Tensor middle = Tensor::empty({4097}, DType::u8, device);
+    copy(file.flat(4095, 4097), middle, device.compute());
+    CHECK(middle.to_host<uint8_t>() ==
+          std::vector<uint8_t>(expected.begin() + 4095, expected.begin() + 4095 + 4097));
+  }
+}
+
+TEST_CASE("how the drive is read is told, also where its file system knows no direct way") {
+  CHECK(swap_description(Device::cpu()).empty());
+  const Device direct = device_on("/tmp"), buffered = device_on("/dev/shm");
+  const Tensor first = file_of(direct, 5000), second = file_of(buffered, 5000);
+  CHECK(!swap_description(direct).empty());
+  // A file system in memory, which tmpfs is on every Linux, cannot go past the page cache
+  // before 6.5.
+  const Tensor memory = Tensor::from(std::vector<uint8_t>(5000, 7), {5000}, buffered);
+  copy(memory, second, buffered.compute());
+  const Tensor back = Tensor::empty({5000}, DType::u8, buffered);
+  copy(second, back, buffered.compute());
+  CHECK(back.to_host<uint8_t>() == memory.to_host<uint8_t>());
+}
+
+TEST_CASE(
+    "transfers that meet on the drive or in memory are as if done in the order of the calls") {
+  const TemporaryFolder folder;
+  constexpr int64_t size = 150'000;
+  for (const auto& [block_size, depth, io_uring] :
+       {std::tuple<int64_t, int, bool>(4096, 8, true), {16384, 3, false}, {1 << 20, 8, true}}) {
+    const Device device = device_on(folder.path(), block_size, depth, io_uring);
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    std::mt19937 random(11);
+    std::vector<uint8_t> on_drive(size, 0), in_memory = random_bytes(random, size);
+    fill_zero(file, device.compute());
+    copy(Tensor::from(in_memory, {size}, device), memory, device.compute());
+    SwapTicket last = 0;
+    for (int i = 0; i < 2000; ++i) {
+      // Half of them whole blocks and aligned, which the drive moves by itself.
+      const int64_t grain = random() % 2 ? 4096 : 1;
+      const auto draw = [&](int64_t most) {
+        return static_cast<int64_t>(random() % static_cast<uint64_t>(most / grain + 1)) * grain;
+      };
+      const int64_t count = std::max(grain, draw(20'000));
+      const int64_t place = draw(size - count), from = draw(size - count);
+      if (random() % 2) {
+        last = start_swap(memory.flat(from, count), file.flat(place, count));
+        std::copy_n(in_memory.begin() + from, count, on_drive.begin() + place);
+      } else {
+        last = start_swap(file.flat(place, count), memory.flat(from, count));
+        std::copy_n(on_drive.begin() + place, count, in_memory.begin() + from);
+      }
+    }
+    wait_for_swap(device, last);
+    CHECK(memory.to_host<uint8_t>() == in_memory);
+    copy(file, memory, device.compute());
+    CHECK(memory.to_host<uint8_t>() == on_drive);
+  }
+}
+
+TEST_CASE("a drive that fails says so to all who wait, also where much is under way") {
+  const TemporaryFolder folder;
+  for (const bool io_uring : {true, false}) {
+    const Device device = device_on(folder.path(), 4096, 4, io_uring);
+    constexpr int64_t size = 1 << 20;
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    fill_zero(file, device.compute());
+    REQUIRE(truncate(unnamed_file_in(folder.path()).c_str(), size / 2) == 0);
+    SwapTicket first = start_swap(file, memory), last = start_swap(file, memory);
+    CHECK_THROWS_WITH_AS(wait_for_swap(device, last), doctest::Contains("cannot be read"),
+                         FileError);
+    CHECK_THROWS_AS(wait_for_swap(device, first), FileError);
+    CHECK_THROWS_AS(copy(memory.flat(0, 5), file.flat(0, 5), device.compute()), FileError);
+  }
+}
+
+TEST_CASE("a bit that the drive changed is found, with its place, and nothing is read after it") {
+  const TemporaryFolder folder;
+  const Device device = device_on(folder.path());
+  const Tensor file = file_of(device, 20'000), memory = Tensor::empty({20'000}, DType::u8, device);
+  fill_zero(file, device.compute());
+  CHECK(std::filesystem::is_empty(folder.path()));
+  damage(folder.path(), 9000);
+  CHECK_THROWS_WITH_AS(copy(file, memory, device.compute()),
+                       doctest::Contains("the block at byte 8192 is not what was written there"),
+                       FileError);
+  CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
+}
+
+TEST_CASE("a changed bit is found in whole blocks, and beside what a write puts into a block") {
+  const TemporaryFolder folder;
+  for (const bool reads : {true, false}) {
+    const Device device = device_on(folder.path());
+    constexpr int64_t size = 4 * 4096;
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    fill_zero(file, device.compute());
+    damage(folder.path(), 9000);
+    // The blocks go straight to memory, or one is read for the bytes around those that are written.
+    const Tensor from = reads ? file : memory.flat(0, 10);
+    const Tensor to = reads ? memory : file.flat(8200, 10);
+    CHECK_THROWS_WITH_AS(copy(from, to, device.compute()),
+                         doctest::Contains("the block at byte 8192 is not what was written there"),
+                         FileError);
+  }
+}
+
+TEST_CASE("a drive that refuses a write says so, and nothing is read after it") {
+  const TemporaryFolder folder;
+  for (const bool io_uring : {true, false}) {
+    const Device device = device_on(folder.path(), 4096, 4, io_uring);
+    constexpr int64_t size = 1 << 16;
+    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    fill_zero(file, device.compute());
+    const FileLimit limit(size / 2);
+    CHECK_THROWS_WITH_AS(copy(memory, file, device.compute()),
+                         doctest::Contains("cannot be written: File too large"), FileError);
+    CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
+  }
+}
+
+TEST_CASE("a drive without room or a directory is told before anything is kept there") {
+  const TemporaryFolder folder;
+  const Device device = device_on(folder.path());
+  const Tensor kept = file_of(device, 4096);
+  CHECK_THROWS_WITH_AS(file_of(device, int64_t{1} << 50), doctest::Contains("has no room"),
+                       FileError);
+  CHECK(device.memory().live(Space::file) == 4096);
+  CHECK_THROWS_WITH_AS(file_of(device_on(folder / "none"), 1), doctest::Contains("none"),
+                       FileError);
+  CHECK_THROWS_WITH_AS(file_of(Device::cpu(), 1), doctest::Contains("--nvme-path"), ConfigError);
+}
+
+TEST_CASE("a meta device counts what a drive would do, to the byte") {
+  const TemporaryFolder folder;
+  for (const Device& device : {device_on(folder.path()), Device::meta()}) {
+    const Tensor file = file_of(device, 10'000),
+                 memory = Tensor::empty({10'000}, DType::u8, device);
+    copy(memory, file, device.compute());
+    copy(file.flat(4000, 200), memory.flat(0, 200), device.compute());
+    CHECK(swapped(device).written == 3 * 4096);
+    CHECK(swapped(device).read == 2 * 4096);
+    CHECK(device.memory().live(Space::file) == 3 * 4096);
+  }
+}

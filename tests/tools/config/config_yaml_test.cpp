@@ -1,0 +1,188 @@
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/tools/command.h"
+#include "tools/config/yaml.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/deepspeed/check.h"
+
+namespace zg::testing {
+namespace {
+
+using tools::read_yaml;
+
+const std::string run =
+    "train --data sort --model-type gpt-nano --score-samples 0 --log-interval 0 --threads 1 "
+    "--steps 2 --config ";
+
+// Its error, or nothing.
+std::string refusal(const std::string& text) {
+  try {
+    zero::deepspeed::check_config(read_yaml(text, "a.yaml"), "a.yaml",
+                                  zero::DeepSpeedVersion::v0_19, false, "accelerate");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::string yaml_of(const std::string& file) {
+  return "compute_environment: LOCAL_MACHINE\n"
+         "deepspeed_config:\n"
+         " deepspeed_config_file: " +
+         file +
+         "\n"
+         " zero3_init_flag: false\n"
+         "distributed_type: DEEPSPEED\n"
+         "fsdp_config: {}\n"
+         "machine_rank: 0\n"
+         "main_process_ip: null\n"
+         "main_process_port: null\n"
+         "main_training_function: main\n"
+         "mixed_precision: fp16\n"
+         "num_machines: 1\n"
+         "num_processes: 2\n"
+         "use_cpu: false\n";
+}
+
+}  // namespace
+
+TEST_CASE("accelerate: its file names DeepSpeed's, or says it in its own keys") {
+  const TemporaryFolder folder;
+  write_file(folder / "a.yaml", yaml_of(std::string(ZG_CONFIGS) + "accelerate_zero2.json"));
+  Outcome outcome = zerograd(run + (folder / "a.yaml"));
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "f16, ZeRO stage 2"));
+  CHECK(contains(outcome.error, "batch 128 = 64 x 1 micro-batch x 2 ranks"));
+  CHECK(contains(outcome.error,
+                 "a.yaml:4:2: deepspeed_config.zero3_init_flag: accepted without "
+                 "effect"));
+  const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml";
+  outcome = zerograd(run + own + " --batch-size 4");
+  CHECK(outcome.status == 0);
+  CHECK(contains(outcome.error, "bf16, ZeRO stage 2"));
+  CHECK(contains(outcome.error, "batch 8 = 4 x 1 micro-batch x 2 ranks"));
+  outcome = zerograd(run + own + " --ranks 1 --precision f32 --batch-size 4");
+  CHECK(contains(outcome.error, "f32, ZeRO stage 2"));
+  CHECK(contains(outcome.error,
+                 "accelerate.yaml: overridden by flags: num_processes (--ranks), "
+                 "mixed_precision (--precision)\n"));
+  CHECK(contains(outcome.error, "batch 4 = 4 x 1 micro-batch;"));
+}
+
+TEST_CASE("accelerate: what is wrong or not done is told with its place") {
+  const struct {
+    const char *text, *begins, *has;
+  } cases[] = {
+      {"distributed_typ: NO", "a.yaml:1:1: distributed_typ: ", "did you mean distributed_type?"},
+      {"num_processes: 2\nnum_processes: 2", "a.yaml:2:1: num_processes: the key comes twice",
+       "line 1"},
+      {"deepspeed_config:\n  zero_stage: 4",
+       "a.yaml:2:15: deepspeed_config.zero_stage: ", "a whole number from 0 to 3, got 4"},
+      {"deepspeed_config:\n  mixed_precision: bf16",
+       "a.yaml:2:3: deepspeed_config.mixed_precision: ", "accelerate's YAML, where it belongs"},
+      {"mixed_precision: fp8", "a.yaml:1:18: mixed_precision: ", "no, fp16, bf16"},
+      {"num_processes: 0", "a.yaml:1:16: num_processes: ", "1 or more, or null, got 0"},
+      {"num_processes: 1e999", "a.yaml:1:16: num_processes: ", "got '1e999'"},
+      {"a: [1", "a.yaml:", "no YAML"},
+      {"\"open", "a.yaml:", "no YAML"},
+      {"a: &x 1", "a.yaml:1:", "an anchor"},
+      {"- 1", "a.yaml:1:1: ", "an object"},
+      {"num_machines: 1\n---\nnum_machines: 1", "a.yaml:3:1: ", "one document"},
+      {"? [1]\n: 2", "a.yaml:1:3: ", "expected a key"},
+  };
+  for (const auto& [text, begins, has] : cases) {
+    CAPTURE(text);
+    const std::string error = refusal(text);
+    CAPTURE(error);
+    CHECK(error.starts_with(begins));
+    CHECK(contains(error, has));
+    CHECK((contains(error, "; try ") || contains(error, "; did you mean ")));
+  }
+  for (const char* level : {"[", "- ", "{a: ", "? "}) {
+    std::string deep;
+    for (int i = 0; i < 10'000; ++i) deep += level;
+    CHECK(refusal(deep).starts_with("a.yaml:1:"));
+  }
+  const TemporaryFolder folder;
+  const auto status = [&](const std::string& text) {
+    write_file(folder / "a.yml", text);
+    return zerograd(run + (folder / "a.yml") + " --batch-size 4").status;
+  };
+  CHECK(status("distributed_type: FSDP") == 6);
+  CHECK(status("num_machines: 2") == 6);
+  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, "
+               "offload_param_device: nvme, offload_param_nvme_path: /nowhere}") == 5);
+  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}") ==
+        5);
+  CHECK(status(yaml_of(std::string(ZG_CONFIGS) + "zero2.json")) == 2);  // fp16 here, bf16 there
+  write_file(folder / "ds.json", "{train_batch_size: 8}");
+  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
+               (folder / "ds.json") + ", zero_stage: 3}") == 2);
+  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
+               (folder / "ds.json") + ", zero3_init_flag: true}") == 0);
+  CHECK(status("distributed_type: MULTI_CPU\nnum_processes: 2") == 0);
+}
+
+TEST_CASE("accelerate: 500 damages are each refused with a place, or read") {
+  const std::string whole = yaml_of("ds.json");
+  REQUIRE(refusal(whole).empty());
+  std::mt19937_64 random(21);
+  int refused = 0;
+  for (int i = 0; i < 500; ++i) {
+    std::string text = whole;
+    const size_t at = random() % text.size();
+    if (i % 3 == 0) text.erase(at, 1 + random() % 9);
+    if (i % 3 == 1) text.insert(at, 1, "{}[]:,\"'&*!|>-?#\n\t"[random() % 18]);
+    if (i % 3 == 2) text[at] = static_cast<char>('A' + random() % 26);
+    CAPTURE(text);
+    const std::string error = refusal(text);
+    refused += !error.empty();
+    CHECK((error.empty() || error.starts_with("a.yaml:")));
+  }
+  CHECK(refused >= 250);
+}
+
+TEST_CASE("accelerate: of several processes one speaks, and their number is num_processes") {
+  if (const std::string why = missing_mpi(); !why.empty()) {
+    MESSAGE("not tested: " << why);
+    return;
+  }
+  const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
+  const Outcome two = mpirun("-np 2 zerograd " + run + own);
+  CAPTURE(two.error);
+  CHECK(two.status == 0);
+  const std::string line = "main_training_function: accepted without effect";
+  const size_t first = two.error.find(line);
+  REQUIRE(first != std::string::npos);
+  CHECK(two.error.find(line, first + 1) == std::string::npos);
+  CHECK(line_after(two.out, "param_hash ") == line_after(zerograd(run + own).out, "param_hash "));
+  const Outcome three = mpirun("-np 3 zerograd " + run + own);
+  CHECK(three.status == 2);
+  CHECK(
+      contains(three.error,
+               "accelerate.yaml:19:1: num_processes: expected the 3 processes that were started"));
+}
+
+TEST_CASE("accelerate: a drill may strike every rank of num_processes") {
+  const Outcome outcome = zerograd(run + ZG_CONFIGS +
+                                   "accelerate.yaml --batch-size 4 "
+                                   "--inject rank=1,step=0,fault=throw");
+  CHECK(outcome.status == 1);
+  CHECK(contains(outcome.error, "error: ShapeError: rank 1/2: inject: a drill in step 0"));
+}
+
+TEST_CASE("a config is no place for a run's results") {
+  const TemporaryFolder folder;
+  write_file(folder / "ds.json", "{train_batch_size: 8}");
+  const Outcome outcome =
+      zerograd(run + (folder / "ds.json") + " --metrics " + (folder / "ds.json"));
+  CHECK(outcome.status == 2);
+  CHECK(contains(outcome.error, "--config and --metrics: both name"));
+  CHECK(read_file(folder / "ds.json") == "{train_batch_size: 8}");
+}
+
+}  // namespace zg::testing

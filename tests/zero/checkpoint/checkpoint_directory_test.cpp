@@ -1,0 +1,104 @@
+#include "zerograd/zero/checkpoint/checkpoint_directory.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/toy.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::CheckpointDirectory;
+using zero::CheckpointInfo;
+using zero::Engine;
+
+namespace {
+
+CheckpointInfo info_with(const Engine& engine, const std::string& loss) {
+  return {.steps = engine.steps(), .config_json = "{\"loss\":" + loss + "}"};
+}
+
+double loss_of(const CheckpointInfo& info, const std::string&) {
+  const std::string text = info.config_json.substr(info.config_json.find(':') + 1);
+  return text.starts_with("null") ? NAN : std::stod(text);
+}
+
+std::vector<int64_t> steps_in(const std::string& directory) {
+  std::vector<int64_t> steps;
+  for (const zero::StepFolder& folder : zero::step_folders(directory))
+    steps.push_back(folder.steps);
+  return steps;  // the newest first
+}
+
+}  // namespace
+
+TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newest") {
+  for (const bool behind : {false, true}) {
+    CAPTURE(behind);
+    const TemporaryFolder folder;
+    const std::string path = folder / "save";
+    std::vector<std::string> reported;
+    run_local(2, [&](Communicator& ranks, const Device& device) {
+      const Toy toy;
+      Engine engine(toy.store, ranks, device, {.stage = 2});
+      CheckpointDirectory checkpoints(
+          {.path = path, .keep = 2, .behind = behind, .loss_of = loss_of},
+          [&](const std::string& step_n, const zero::CheckpointSave::Result& result) {
+            if (ranks.rank() == 0 && result.failed_rank < 0) reported.push_back(step_n);
+          });
+      // null is a loss that is no number: the worst.
+      for (const std::string loss : {"3", "1", "null", "2", "5"}) {
+        train_step(engine, static_cast<int>(engine.steps()));
+        CHECK(checkpoints.save(engine, info_with(engine, loss)));
+        checkpoints.look();
+      }
+      CHECK(checkpoints.finish());
+    });
+    CHECK(steps_in(path) == std::vector<int64_t>{5, 4, 2});
+    CHECK(reported.size() == 5);
+    for (const zero::StepFolder& each : zero::step_folders(path))
+      CHECK(zero::damages_of(each.path).empty());
+  }
+}
+
+TEST_CASE("a save that fails is reported, ends nothing, and the next one is tried") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "save";
+  const Device device = Device::cpu();
+  const Toy toy;
+  Engine engine(toy.store, device);
+  std::string reason;
+  CheckpointDirectory checkpoints(
+      {.path = path}, [&](const std::string&, const zero::CheckpointSave::Result& result) {
+        reason = result.reason;
+      });
+  write_file(path, "a file where the directory should be");
+  CHECK_FALSE(checkpoints.save(engine, info_with(engine, "1")));
+  CHECK(contains(reason, path));
+  std::filesystem::remove(path);
+  CHECK(checkpoints.save(engine, info_with(engine, "1")));
+  CHECK(reason == "");
+  CHECK(steps_in(path) == std::vector<int64_t>{0});
+}
+
+TEST_CASE("which checkpoints are the best has to be said by the caller") {
+  CHECK(contains(message_of<ConfigError>([] { CheckpointDirectory({.path = "x", .keep = 1}); }),
+                 "expected loss_of"));
+}
+
+TEST_CASE("one run at a time holds the lock of a directory") {
+  const TemporaryFolder folder;
+  {
+    const zero::DirectoryLock lock(folder.path());
+    CHECK(lock.warning() == "");
+    CHECK(contains(message_of<ConfigError>([&] { zero::DirectoryLock(folder.path()); }),
+                   "another run is writing to " + folder.path()));
+  }
+  const zero::DirectoryLock again(folder.path());
+  CHECK(contains(zero::DirectoryLock(folder / "none").warning(), "cannot be locked"));
+}

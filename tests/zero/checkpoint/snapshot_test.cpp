@@ -1,0 +1,268 @@
+#include "zerograd/zero/checkpoint/snapshot.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/toy.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/zero/checkpoint/checkpoint_save.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::CheckpointSave;
+using zero::Config;
+using zero::Engine;
+using zero::Snapshot;
+using State = Engine::State;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Values = std::map<std::pair<std::string, State>, std::vector<float>>;
+
+Values states_of(const Engine& engine) {
+  Values values;
+  for (const auto& parameter : engine.store().parameters())
+    for (const State state : {State::master, State::moment1, State::moment2})
+      values[{parameter->name, state}] = engine.read(*parameter, state);
+  return values;
+}
+
+Values loaded(const std::string& path) {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu(), {.seed = 99});
+  zero::load_checkpoint(path, engine);
+  return states_of(engine);
+}
+
+/// Where states rest and in which dtypes: in place, through the bucket, and through a drive.
+std::vector<Config> configs(int stage) {
+  std::vector<Config> all;
+  for (const Space space : {Space::device, Space::host, Space::file}) {
+    all.push_back({.stage = stage, .offload = {.optimizer = space}});
+    all.push_back({.stage = stage, .compute = DType::bf16, .offload = {.optimizer = space}});
+    all.push_back({.stage = stage,
+                   .compute = DType::bf16,
+                   .optimizer = DType::bf16,
+                   .offload = {.optimizer = space}});
+    if (stage == 3)
+      all.push_back({.stage = 3, .offload = {.parameter = space, .optimizer = space}});
+  }
+  for (Config& config : all) {
+    config.param_persistence_threshold = 20;
+    config.offload.sub_group_size = 64;
+  }
+  return all;
+}
+
+Device cpu_with_drive(const TemporaryFolder& folder) {
+  return Device::cpu(0, {.swap = {.directory = folder.path()}});
+}
+
+}  // namespace
+
+TEST_CASE("what a save holds is the state when it began, whatever the engine does meanwhile") {
+  for (const int world : {1, 2, 4})
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const Config& config : configs(stage)) {
+        CAPTURE(world);
+        CAPTURE(stage);
+        CAPTURE(name_of(config.compute));
+        CAPTURE(name_of(config.offload.optimizer));
+        const TemporaryFolder folder, drive;
+        Values before;
+        run_local(world,
+                  [&](Communicator& comm, const Device& device) {
+                    const Toy toy;
+                    Engine engine(toy.store, comm, device, config);
+                    train_step(engine, 0);
+                    const Values own = states_of(engine);
+                    if (comm.rank() == 0) before = own;
+                    CheckpointSave save(folder.path(), engine, {.steps = 1});
+                    train_step(engine, 1);
+                    for (const auto& parameter : engine.store().parameters())
+                      engine.write(
+                          *parameter, State::master,
+                          std::vector<float>(static_cast<size_t>(parameter->shape.numel()), 7));
+                    CHECK(save.finish().failed_rank == -1);
+                  },
+                  {.device = {.swap = {.directory = drive.path()}}});
+        CHECK(loaded(folder / "step_1") == before);
+      }
+}
+
+TEST_CASE("a step waits for what is being read, and for that alone") {
+  const TemporaryFolder drive;
+  for (const Config& config : configs(0)) {
+    CAPTURE(name_of(config.compute));
+    CAPTURE(name_of(config.offload.optimizer));
+    const Toy toy;
+    Engine engine(toy.store, cpu_with_drive(drive), config);
+    train_step(engine, 0);
+    const Values before = states_of(engine);
+    Snapshot snapshot(engine);
+    CHECK_THROWS_AS(Snapshot another(engine), ConfigError);
+
+    // The reader stops in the middle until the step has ended, or has had time to.
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool stepped = false;
+    Values read;
+    std::thread reader([&] {
+      const std::vector<Snapshot::Piece>& pieces = snapshot.pieces();
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (i == 0 || i == pieces.size() / 2 || i + 2 == pieces.size()) {
+          std::unique_lock lock(mutex);
+          changed.wait_for(lock, 100ms, [&] { return stepped; });
+          if (i < pieces.size() / 2) CHECK(!stepped);
+        }
+        snapshot.read(i, [&](std::span<const float> part) {
+          auto& values = read[{pieces[i].parameter->name, pieces[i].state}];
+          values.insert(values.end(), part.begin(), part.end());
+        });
+      }
+    });
+    train_step(engine, 1);
+    {
+      const std::lock_guard lock(mutex);
+      stepped = true;
+    }
+    changed.notify_all();
+    reader.join();
+    for (const auto& [key, values] : before)
+      if (!values.empty()) CHECK(read[key] == values);
+    CHECK(states_of(engine) != before);
+  }
+}
+
+TEST_CASE("micro-batches go on beside a reader that stands still, and a dead one keeps nobody") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  train_step(engine, 0);
+  {
+    Snapshot snapshot(engine);  // nobody reads it
+    train_micro_batch(engine, 5);
+    snapshot.abandon();
+    engine.step(1e-2f);
+  }
+  Snapshot snapshot(engine);
+  CHECK_THROWS_AS(snapshot.read(0, [](std::span<const float>) { throw FileError("a full disk"); }),
+                  FileError);
+  train_step(engine, 1);
+}
+
+TEST_CASE("a write waits until all is read") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  train_step(engine, 0);
+  const Values before = states_of(engine);
+  Snapshot snapshot(engine);
+  Values read;
+  std::thread reader([&] {
+    std::this_thread::sleep_for(50ms);
+    for (size_t i = 0; i < snapshot.pieces().size(); ++i)
+      snapshot.read(i, [&](std::span<const float> part) {
+        const Snapshot::Piece& piece = snapshot.pieces()[i];
+        read[{piece.parameter->name, piece.state}].assign(part.begin(), part.end());
+      });
+  });
+  engine.write(toy.weight, State::moment2, std::vector<float>(5 * 31, 7));
+  reader.join();
+  for (const auto& [key, values] : read) CHECK(before.at(key) == values);
+  CHECK(engine.read(toy.weight, State::moment2) == std::vector<float>(5 * 31, 7));
+}
+
+TEST_CASE("what is longer than a bucket is saved through it, part after part") {
+  constexpr int64_t bucket = int64_t{4} << 20;  // a million f32
+  const auto weight_of = [](const Engine& engine) {
+    return engine.read(*engine.store().parameters()[0], State::master);
+  };
+  for (const Space space : {Space::host, Space::file}) {
+    CAPTURE(name_of(space));
+    const TemporaryFolder folder, drive;
+    ParameterStore store;
+    store.add(store.unit("unit"), "weight", {(1 << 21) + 5}, Init::normal(0.5f));
+    const Device device = cpu_with_drive(drive);
+    const Engine engine(
+        store, device,
+        {.compute = DType::bf16, .optimizer = DType::bf16, .offload = {.optimizer = space}});
+    const int64_t before = device.memory().live(Space::host);
+    CheckpointSave save(folder.path(), engine, {});
+    CHECK(device.memory().live(Space::host) - before == arena_bytes(bucket));
+    CHECK(save.finish().failed_rank == -1);
+    Engine other(store, Device::cpu(), {.seed = 99});
+    zero::load_checkpoint(folder / "step_0", other);
+    CHECK(weight_of(other) == weight_of(engine));
+  }
+}
+
+TEST_CASE("a save takes one bucket of the host's memory, or none, and a plan knows it") {
+  constexpr int64_t bucket = 129 * 4;  // the longest piece
+  for (const Space space : {Space::device, Space::host, Space::file})
+    for (const DType optimizer : {DType::f32, DType::bf16}) {
+      CAPTURE(name_of(space));
+      CAPTURE(name_of(optimizer));
+      const Config config = {
+          .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
+      const TemporaryFolder folder, drive;
+      const auto measured = [&](const Device& device) {
+        const Toy toy;
+        Engine engine(toy.store, device, config);
+        if (device.type() != Device::Type::meta) train_step(engine, 0);
+        const MemoryTracker& memory = device.memory();
+        const int64_t host = memory.live(Space::host), here = memory.live(Space::device);
+        const SwapCount before = swapped(device);
+        device.memory().reset_peaks();
+        CheckpointSave save(folder.path(), engine, {.steps = engine.steps()});
+        const int64_t during = memory.live(Space::host) - host;
+        CHECK(save.finish().failed_rank == -1);
+        CHECK(memory.live(Space::host) == host);
+        CHECK(memory.peak(Space::host) - host == during);
+        CHECK(memory.peak(Space::device) - here <= arena_granule);  // the ranks' agreement
+        return std::pair(during, swapped(device).read - before.read);
+      };
+      const auto run = measured(cpu_with_drive(drive));
+      CHECK(run == measured(Device::meta(0, {.swap = {.directory = drive.path()}})));
+      // Frozen values are bf16 in either case, and no longer than a bucket.
+      const bool all_in_place = space != Space::file && optimizer == DType::f32;
+      CHECK(run.first == arena_bytes(all_in_place ? 12 * 4 : bucket));
+      CHECK((run.second > 0) == (space == Space::file));
+    }
+}
+
+TEST_CASE("a save that is dropped leaves nothing, also while it is being written") {
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const TemporaryFolder folder;
+  for (int i = 0; i < 20; ++i) CheckpointSave(folder.path(), engine, {});
+  CHECK(std::filesystem::is_empty(folder.path()));
+  train_step(engine, 0);
+}
+
+TEST_CASE("rank 0 commits once all have written, without asking them") {
+  const TemporaryFolder folder;
+  run_local(3, [&](Communicator& comm, const Device& device) {
+    const Toy toy;
+    Engine engine(toy.store, comm, device, {.stage = 1});
+    CheckpointSave save(folder.path(), engine, {});
+    const WireCounts before = comm.wire();
+    if (comm.rank() == 0) {
+      while (!save.commit_if_written()) std::this_thread::sleep_for(1ms);
+      zero::verify_checkpoint(folder / "step_0");
+    } else {
+      CHECK(!save.commit_if_written());
+    }
+    CHECK(comm.wire()[0].calls == before[0].calls);
+    CHECK(save.finish().failed_rank == -1);
+  });
+  zero::verify_checkpoint(folder / "step_0");
+}

@@ -1,0 +1,207 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "tests/zero/deepspeed/deepspeed_case.h"
+
+// The value of each key when nobody gives it: DeepSpeed's, written down again.
+namespace zg::testing {
+namespace {
+
+using nlohmann::json;
+using zero::deepspeed::Row;
+
+// A rate that no default has.
+json fields_of(const json& config) {
+  return fields(load(config.dump(), {.program = {.schedule = {.rate = 5e-4}}}).settings);
+}
+
+// DeepSpeed 0.19's constants.py, its pydantic models and lr_schedules.py; no value: it has to be
+// given.
+const char* const defaults = R"({
+  "": {"train_batch_size": null, "train_micro_batch_size_per_gpu": null,
+    "gradient_accumulation_steps": null, "steps_per_print": null, "gradient_clipping": 1.0,
+    "memory_breakdown": false, "dump_state": false, "prescale_gradients": false,
+    "gradient_predivide_factor": 1.0, "gradient_allreduce_op": "mean",
+    "communication_data_type": null, "sparse_gradients": false, "disable_allgather": false,
+    "wall_clock_breakdown": false, "zero_allow_untested_optimizer": false,
+    "zero_force_ds_cpu_optimizer": true, "dataloader_drop_last": false,
+    "data_efficiency": null, "curriculum_learning": null, "compression_training": null,
+    "sparse_attention": null, "hybrid_engine": null, "torch_autocast": null, "compile": null,
+    "tensor_parallel": null, "pipeline": null, "timers": null, "eigenvalue": null,
+    "progressive_layer_drop": null, "nebula": null},
+  "data_types": {"grad_accum_dtype": null},
+  "checkpoint": {"tag_validation": "Warn", "load_universal": false,
+    "use_node_local_storage": false, "parallel_write": null},
+  "writer": {"decoupled": false, "type": "FAST", "io_buffer_size": 67108864,
+    "io_buffer_double": true, "io_multiplier": 1, "show_statistics": false,
+    "data_parallel": null},
+  "fp16": {"enabled": false, "auto_cast": false, "loss_scale": 0, "initial_scale_power": 16,
+    "loss_scale_window": 1000, "hysteresis": 2, "consecutive_hysteresis": false,
+    "min_loss_scale": 1, "fp16_master_weights_and_grads": false},
+  "bf16": {"enabled": false, "immediate_grad_update": false, "check_grad_overflow": true,
+    "bf16_master_weights_and_grads": false, "bf16_optimizer_states": false},
+  "adam": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0,
+    "bias_correction": true, "amsgrad": false, "torch_adam": false, "adam_w_mode": true},
+  "WarmupLR": {"warmup_min_lr": 0, "warmup_max_lr": null, "warmup_num_steps": 1000,
+    "warmup_type": "log", "last_batch_iteration": -1},
+  "WarmupDecayLR": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000,
+    "warmup_type": "log", "last_batch_iteration": -1},
+  "WarmupCosineLR": {"warmup_min_ratio": 0, "cos_min_ratio": 0.0001, "warmup_num_steps": 1000,
+    "warmup_type": "log", "last_batch_iteration": -1},
+  "LRRangeTest": {"lr_range_test_min_lr": 0.001, "lr_range_test_step_size": 2000,
+    "lr_range_test_step_rate": 1, "lr_range_test_staircase": false, "last_batch_iteration": -1},
+  "OneCycle": {"decay_lr_rate": 0, "cycle_first_step_size": 2000, "cycle_second_step_size": null,
+    "cycle_first_stair_count": 0, "cycle_second_stair_count": null, "decay_step_size": 0,
+    "cycle_momentum": true, "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0,
+    "last_batch_iteration": -1},
+  "zero_optimization": {"stage": 0, "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8,
+    "overlap_comm": null, "stage3_prefetch_bucket_size": 5e7,
+    "stage3_param_persistence_threshold": 1e5, "cpu_offload": null, "cpu_offload_param": null,
+    "cpu_offload_use_pin_memory": null, "contiguous_gradients": true, "reduce_scatter": true,
+    "allgather_partitions": true, "round_robin_gradients": false, "sub_group_size": 1e9,
+    "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9,
+    "stage3_gather_16bit_weights_on_model_save": false,
+    "stage3_model_persistence_threshold": 9223372036854775807,
+    "stage3_module_granularity_threshold": 0, "stage3_use_all_reduce_for_fetch_params": false,
+    "stage3_allgather_sequential": false, "use_multi_rank_bucket_allreduce": true,
+    "load_from_fp32_weights": true, "elastic_checkpoint": false,
+    "ignore_unused_parameters": true, "legacy_stage1": false, "zero_quantized_weights": false,
+    "zero_quantized_nontrainable_weights": false, "zero_quantized_gradients": false,
+    "mics_hierarchical_params_gather": false, "memory_efficient_linear": true,
+    "override_module_apply": true, "pipeline_loading_checkpoint": false,
+    "log_trace_cache_warnings": false, "enable_sanity_checks": false,
+    "zero_hpz_partition_size": 1, "mics_shard_size": -1, "zeropp_loco_param": null,
+    "zenflow": null, "leaf_module": null},
+  "offload_param": {"device": "none", "nvme_path": null, "buffer_count": 5, "pin_memory": true,
+    "buffer_size": 1e8, "max_in_cpu": 1e9},
+  "offload_optimizer": {"device": "none", "nvme_path": null, "buffer_count": 4,
+    "pin_memory": true, "pipeline_read": false, "pipeline_write": false, "fast_init": false,
+    "super_offload": false, "ratio": 1.0, "cpuadam_cores_perc": 0.8},
+  "activation_checkpointing": {"partition_activations": false, "number_checkpoints": null,
+    "contiguous_memory_optimization": false, "synchronize_checkpoint_boundary": false,
+    "profile": false, "cpu_checkpointing": false},
+  "aio": {"block_size": 1048576, "queue_depth": 8, "intra_op_parallelism": 1,
+    "single_submit": false, "overlap_events": true, "use_gds": false}
+})";
+
+}  // namespace
+
+TEST_CASE("deepspeed: the default of every key is DeepSpeed's") {
+  const json expected = json::parse(defaults);
+  size_t compared = 0;
+  for (const Row& row : zero::deepspeed::rows()) {
+    if (!expected.contains(row.section) || row.type == zero::deepspeed::Type::section ||
+        !*row.fallback)
+      continue;
+    CAPTURE(std::string(row.section));
+    CAPTURE(std::string(row.key));
+    REQUIRE(expected[row.section].contains(row.key));
+    CHECK(json::parse(row.fallback) == expected[row.section][row.key]);
+    ++compared;
+  }
+  size_t all = 0;
+  for (const json& section : expected) all += section.size();
+  CHECK(compared == all);
+  const json before = {{"gradient_clipping", 0}, {"warmup_max_lr", 0.001}, {"pin_memory", false}};
+  for (const Row& row : zero::deepspeed::rows())
+    if (row.fallback_0_16) CHECK(json::parse(row.fallback_0_16) == before.at(row.key));
+}
+
+TEST_CASE("deepspeed: what a section leaves out is its default in the run") {
+  const struct {
+    const char *section, *are;
+  } sections[] = {
+      {"fp16", R"({"loss_scale": 0, "initial_scale_power": 16, "window": 1000, "hysteresis": 2,
+                   "consecutive_hysteresis": false, "min_loss_scale": 1})"},
+      {"zero_optimization",
+       R"({"stage": 0, "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8,
+           "prefetch_bucket_size": 5e7, "param_persistence_threshold": 1e5,
+           "overlap_comm": false})"},
+      {"WarmupLR", R"({"rate": 5e-4, "warmup_min_lr": 0, "warmup_num_steps": 1000,
+                       "linear": false})"},
+      {"WarmupDecayLR", R"({"rate": 1e-3, "warmup_min_lr": 0, "warmup_num_steps": 1000,
+                            "linear": false})"},
+      {"WarmupCosineLR", R"({"rate": 5e-4, "warmup_min_ratio": 0, "cos_min_ratio": 0.0001,
+                             "warmup_num_steps": 1000, "linear": false})"},
+      {"LRRangeTest", R"({"rate": 1e-3, "test.step_size": 2000, "test.step_rate": 1,
+                          "test.staircase": false})"},
+      {"OneCycle", R"({"cycle_first_step_size": 2000, "cycle_second_step_size": 2000,
+                       "decay_step_size": 0, "decay_lr_rate": 0, "cycle_momentum": true,
+                       "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0})"}};
+  for (const auto& [section, are] : sections) {
+    CAPTURE(std::string(section));
+    const json found = fields_of(surroundings(section));
+    const json values = json::parse(are);
+    for (const auto& [field, value] : values.items()) {
+      CAPTURE(field);
+      CHECK(found.at(field) == value);
+    }
+  }
+}
+
+TEST_CASE("deepspeed: every other name of a key is accepted and means it") {
+  const struct {
+    const char *section, *alias, *key, *value;
+  } aliases[] = {
+      {"", "bfloat16", "bf16", R"({"enabled": true})"},
+      {"aio", "thread_count", "intra_op_parallelism", "2"},
+      {"zero_optimization", "prefetch_bucket_size", "stage3_prefetch_bucket_size", "77"},
+      {"zero_optimization", "param_persistence_threshold", "stage3_param_persistence_threshold",
+       "77"},
+      {"zero_optimization", "max_live_parameters", "stage3_max_live_parameters", "77"},
+      {"zero_optimization", "max_reuse_distance", "stage3_max_reuse_distance", "77"},
+      {"zero_optimization", "gather_16bit_weights_on_model_save",
+       "stage3_gather_16bit_weights_on_model_save", "true"},
+      {"zero_optimization", "stage3_gather_fp16_weights_on_model_save",
+       "stage3_gather_16bit_weights_on_model_save", "true"},
+      {"zero_optimization", "model_persistence_threshold", "stage3_model_persistence_threshold",
+       "77"},
+      {"zero_optimization", "module_granularity_threshold", "stage3_module_granularity_threshold",
+       "77"},
+      {"zero_optimization", "use_all_reduce_for_fetch_params",
+       "stage3_use_all_reduce_for_fetch_params", "true"},
+      {"zero_optimization", "allgather_sequential", "stage3_allgather_sequential", "true"}};
+  for (const auto& [section, alias, key, value] : aliases) {
+    CAPTURE(std::string(alias));
+    const auto loaded = [&, at = section](const char* name) {
+      json config = surroundings(at);
+      section_in(config, at)[name] = json::parse(value);
+      return load(config.dump());
+    };
+    const Loaded one = loaded(alias), other = loaded(key);
+    CHECK(fields(one.settings) == fields(other.settings));
+    CHECK(one.config.unsupported.has_value() == other.config.unsupported.has_value());
+    CHECK(one.config.without_effect.size() == other.config.without_effect.size());
+    const zero::deepspeed::Setting* setting = one.config.find(section, key);
+    REQUIRE(setting);
+    CHECK(setting->given);
+    CHECK(setting->number == other.config.find(section, key)->number);
+    CHECK(setting->boolean == other.config.find(section, key)->boolean);
+  }
+  size_t names = 0;
+  for (const Row& row : zero::deepspeed::rows()) {
+    const std::string all = row.alias;
+    if (!all.empty()) names += 1 + static_cast<size_t>(std::count(all.begin(), all.end(), '|'));
+  }
+  CHECK(names == std::size(aliases));
+}
+
+TEST_CASE("deepspeed: auto of fp16, bf16 and offloads is dropped for the default") {
+  for (const char* section : {"fp16", "bf16", "offload_param", "offload_optimizer"})
+    for (const Row& row : zero::deepspeed::rows()) {
+      if (std::string(row.section) != section) continue;
+      CAPTURE(zero::deepspeed::path_of(row));
+      json with = surroundings(section), without = with;
+      section_in(with, section)[row.key] = "auto";
+      json& rest = section_in(without, section);
+      if (rest.is_null()) rest = json::object();
+      rest.erase(row.key);
+      CHECK(fields_of(with) == fields_of(without));
+    }
+  CHECK(fields_of(json::parse(R"({"train_batch_size": 4, "fp16": {"enabled": "auto"}})"))
+            .at("compute") == "f32");
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,253 @@
+#include "zerograd/zero/optimizer/schedule.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using zero::AnnealingOptions;
+using zero::DecayStyle;
+using zero::Schedule;
+using zero::ScheduleKind;
+using zero::ScheduleOptions;
+using zero::WarmupType;
+
+namespace {
+
+constexpr double pi = 3.14159265358979323846;
+
+/// 20 rates and more: past the end of everything that ends.
+template <class F>
+void check_rates(const ScheduleOptions& options, F expected, double highest = 1.0) {
+  CAPTURE(name_of(options.kind));
+  const Schedule schedule(options);
+  for (int k = 0; k < 26; ++k) {
+    CAPTURE(k);
+    // A few roundings of f64 on values up to `highest` rates.
+    CHECK(std::fabs(schedule.rate(k) - expected(k)) <= 1e-15 * highest * options.rate);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("WarmupLR rises from the lowest rate, which the first two steps have, and stays") {
+  check_rates({.kind = ScheduleKind::warmup_lr, .rate = 3e-4, .warmup_num_steps = 10}, [](int k) {
+    if (k == 0) return 0.0;
+    return k - 1 < 10 ? 3e-4 * std::log(k) / std::log(10.0) : 3e-4;
+  });
+  const ScheduleOptions linear{.kind = ScheduleKind::warmup_lr,
+                               .rate = 1.0,
+                               .warmup_num_steps = 8,
+                               .warmup_type = WarmupType::linear,
+                               .warmup_min_lr = 0.25};
+  check_rates(linear, [](int k) {
+    return k == 0 ? 0.25 : k - 1 < 8 ? 0.25 + 0.75 * (k - 1) / 8.0 : 1.0;
+  });
+  const Schedule schedule({.kind = ScheduleKind::warmup_lr, .rate = 1.0, .warmup_num_steps = 4});
+  CHECK(schedule.rate(0) == 0.0);
+  CHECK(schedule.rate(1) == 0.0);
+  CHECK(schedule.rate(2) == doctest::Approx(0.5));  // ln 2 / ln 4
+  CHECK(schedule.rate(4) == doctest::Approx(1.0));
+}
+
+TEST_CASE("one step of warm-up counts as two, where the logarithm is no divisor") {
+  check_rates({.kind = ScheduleKind::warmup_lr, .rate = 0.5, .warmup_num_steps = 1},
+              [](int k) { return k < 2 ? 0.0 : 0.5; });
+}
+
+TEST_CASE("WarmupDecayLR falls linearly to the lowest rate at the total and stays there") {
+  const ScheduleOptions options{.kind = ScheduleKind::warmup_decay_lr,
+                                .rate = 2e-3,
+                                .warmup_num_steps = 5,
+                                .total_num_steps = 17,
+                                .warmup_min_lr = 1e-4};
+  check_rates(options, [](int k) {
+    const int i = k - 1;
+    const double share = i < 0    ? 0.0
+                         : i < 5  ? std::log(i + 1.0) / std::log(5.0)
+                         : i < 17 ? (17.0 - i) / 12.0
+                                  : 0.0;
+    return 1e-4 + (2e-3 - 1e-4) * share;
+  });
+  // Less than the warm-up: it drops at its end.
+  check_rates({.kind = ScheduleKind::warmup_decay_lr,
+               .rate = 1.0,
+               .warmup_num_steps = 6,
+               .total_num_steps = 4,
+               .warmup_type = WarmupType::linear},
+              [](int k) { return k >= 1 && k - 1 < 6 ? (k - 1) / 6.0 : 0.0; });
+}
+
+TEST_CASE("WarmupCosineLR has ratios of the rate and ends at cos_min_ratio") {
+  const ScheduleOptions options{.kind = ScheduleKind::warmup_cosine_lr,
+                                .rate = 6e-4,
+                                .warmup_num_steps = 4,
+                                .total_num_steps = 18};
+  check_rates(options, [](int k) {
+    const int i = k - 1;
+    if (i < 0) return 0.0;
+    if (i < 4) return 6e-4 * std::log(i + 1.0) / std::log(4.0);
+    const double progress = i >= 17 ? 1.0 : (i - 3) / 14.0;
+    return 6e-4 * (1e-4 + (1 - 1e-4) * 0.5 * (1 + std::cos(pi * progress)));
+  });
+  ScheduleOptions linear = options;
+  linear.warmup_type = WarmupType::linear;
+  linear.warmup_min_ratio = 0.1;
+  linear.cos_min_ratio = 0.2;
+  check_rates(linear, [](int k) {
+    const int i = k - 1;
+    if (i < 0) return 0.0;
+    if (i < 4) return 6e-4 * (0.1 + 0.9 * i / 4.0);
+    return 6e-4 * (0.2 + 0.8 * 0.5 * (1 + std::cos(pi * (i >= 17 ? 1.0 : (i - 3) / 14.0))));
+  });
+}
+
+TEST_CASE("cosine warms up from above zero and decays to its minimum at the total") {
+  check_rates({.kind = ScheduleKind::cosine,
+               .rate = 6e-4,
+               .warmup_num_steps = 5,
+               .total_num_steps = 20,
+               .min_rate = 6e-5},
+              [](int k) {
+                if (k < 5) return 6e-4 * (k + 1) / 6.0;
+                const double progress = k > 20 ? 1.0 : (k - 5) / 15.0;
+                return 6e-5 + 0.5 * (1 + std::cos(pi * progress)) * (6e-4 - 6e-5);
+              });
+  check_rates({.kind = ScheduleKind::cosine, .rate = 1.0, .total_num_steps = 10},
+              [](int k) { return 0.5 * (1 + std::cos(pi * (k > 10 ? 10 : k) / 10.0)); });
+}
+
+TEST_CASE("LRRangeTest rises from its rate for ever, smoothly or in stairs") {
+  ScheduleOptions options{.kind = ScheduleKind::lr_range_test,
+                          .rate = 1e-4,
+                          .range_test = {.step_size = 5, .step_rate = 2.0}};
+  check_rates(
+      options, [](int k) { return 1e-4 * (1 + 2.0 * k / 5.0); }, 11.0);
+  options.range_test.staircase = true;
+  check_rates(
+      options, [](int k) { return 1e-4 * (1 + 2.0 * (k / 5)); }, 11.0);
+  CHECK_FALSE(Schedule(options).betas(3));
+}
+
+// DeepSpeed 0.19, lr_schedules.py: scale_factor of iteration + 1 in its cycle, then the decay.
+TEST_CASE("OneCycle rises to the rate, falls and decays, and its momentum goes the other way") {
+  const ScheduleOptions options{.kind = ScheduleKind::one_cycle,
+                                .rate = 1e-2,
+                                .one_cycle = {.cycle_min_lr = 1e-3,
+                                              .decay_lr_rate = 0.5,
+                                              .cycle_first_step_size = 4,
+                                              .cycle_second_step_size = 8,
+                                              .decay_step_size = 3,
+                                              .cycle_min_mom = 0.85,
+                                              .cycle_max_mom = 0.95,
+                                              .decay_mom_rate = 0.001}};
+  const auto scale = [](int k) {
+    const double x = k % 12 / 12.0, ratio = 4.0 / 12.0;
+    return x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
+  };
+  check_rates(options, [&](int k) {
+    return k - 1 < 12 ? 1e-3 + 9e-3 * scale(k) : 1e-3 / (1 + 0.5 * ((k - 12) / 3.0));
+  });
+  const Schedule schedule(options);
+  for (int k = 0; k < 26; ++k) {
+    CAPTURE(k);
+    const double beta1 = k == 0       ? 0.85
+                         : k - 1 < 12 ? 0.95 - 0.1 * scale(k)
+                                      : 0.95 * (1 + 0.001 * ((k - 12) / 3.0));
+    REQUIRE(schedule.betas(k));
+    CHECK(schedule.betas(k)->beta1 == doctest::Approx(beta1).epsilon(1e-7));
+    CHECK(schedule.betas(k)->beta2 == 0.99f);
+  }
+  ScheduleOptions fixed = options;
+  fixed.one_cycle.cycle_momentum = false;
+  fixed.one_cycle.decay_step_size = 0;
+  CHECK_FALSE(Schedule(fixed).betas(3));
+  CHECK(Schedule(fixed).rate(100) == 1e-3);
+}
+
+// Megatron-DeepSpeed, optimizer_param_scheduler.py: get_lr() of num_steps, which are samples.
+TEST_CASE("AnnealingLR goes by samples: linearly up from 0, then down in its style") {
+  ScheduleOptions options{
+      .kind = ScheduleKind::annealing,
+      .rate = 1e-3,
+      .min_rate = 1e-4,
+      .annealing = {
+          .lr_warmup_samples = 5, .lr_decay_samples = 20, .lr_decay_style = DecayStyle::cosine}};
+  CHECK(zero::counts_samples(options.kind));
+  CHECK_FALSE(zero::counts_samples(ScheduleKind::cosine));
+  check_rates(options, [](int samples) {
+    if (samples <= 5) return 1e-3 * samples / 5.0;
+    if (samples > 20) return 1e-4;
+    return 1e-4 + 0.5 * (1e-3 - 1e-4) * (1 + std::cos(pi * (samples - 5) / 15.0));
+  });
+  CHECK(Schedule(options).rate(0) == 0.0);
+  CHECK(Schedule(options).rate(5) == 1e-3);
+  CHECK(Schedule(options).rate(20) == 1e-4);
+  options.annealing.lr_decay_style = DecayStyle::linear;
+  check_rates(options, [](int samples) {
+    if (samples <= 5) return 1e-3 * samples / 5.0;
+    return samples > 20 ? 1e-4 : 1e-4 + (1e-3 - 1e-4) * (1 - (samples - 5) / 15.0);
+  });
+  options.annealing.lr_decay_style = DecayStyle::constant;
+  check_rates(options, [](int samples) { return samples <= 5 ? 1e-3 * samples / 5.0 : 1e-3; });
+  options.annealing = {.lr_decay_samples = 20};
+  CHECK(Schedule(options).rate(0) == 1e-3);  // no warm-up
+}
+
+TEST_CASE("AnnealingLR has the rates of the 13B run of the tutorial") {
+  const Schedule schedule({.kind = ScheduleKind::annealing,
+                           .rate = 1e-4,
+                           .min_rate = 1e-5,
+                           .annealing = {.lr_warmup_samples = 216320,
+                                         .lr_decay_samples = 126953125,
+                                         .lr_decay_style = DecayStyle::cosine}});
+  CHECK(schedule.rate(16) == doctest::Approx(1e-4 * 16 / 216320).epsilon(1e-15));
+  CHECK(schedule.rate(216320) == 1e-4);
+  // Half of what lies between the warm-up and the end.
+  CHECK(schedule.rate(216320 + (126953125 - 216320) / 2) == doctest::Approx(5.5e-5).epsilon(1e-7));
+  CHECK(schedule.rate(300000000) == 1e-5);
+}
+
+TEST_CASE("AnnealingLR refuses a warm-up that its decay ends in, and a minimum above its rate") {
+  const auto with = [](AnnealingOptions annealing, double min_rate = 0.0) {
+    return ScheduleOptions{.kind = ScheduleKind::annealing,
+                           .rate = 1e-3,
+                           .min_rate = min_rate,
+                           .annealing = annealing};
+  };
+  CHECK_THROWS_WITH_AS(Schedule(with({.lr_warmup_samples = 7, .lr_decay_samples = 7})),
+                       "schedule: annealing.lr_decay_samples is 7.000000; expected more than "
+                       "lr_warmup_samples",
+                       ConfigError);
+  CHECK_THROWS_AS(Schedule(with({})), ConfigError);
+  CHECK_THROWS_AS(Schedule(with({.lr_warmup_samples = -1, .lr_decay_samples = 7})), ConfigError);
+  CHECK_THROWS_AS(Schedule(with({.lr_decay_samples = 7}, 2e-3)), ConfigError);
+  CHECK_NOTHROW(Schedule(with({.lr_decay_style = DecayStyle::constant})));
+}
+
+TEST_CASE("none is the rate itself") {
+  check_rates({.rate = 0.125}, [](int) { return 0.125; });
+}
+
+TEST_CASE("schedules have names, and options out of range are refused by name") {
+  for (const char* name : {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest",
+                           "OneCycle", "cosine", "AnnealingLR"})
+    CHECK(std::string(name_of(zero::schedule_kind(name))) == name);
+  CHECK_THROWS_WITH_AS(zero::schedule_kind("Cyclic"),
+                       "schedule: no 'Cyclic'; expected one of none, WarmupLR, WarmupDecayLR, "
+                       "WarmupCosineLR, cosine, LRRangeTest, OneCycle, AnnealingLR",
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(Schedule({.kind = ScheduleKind::warmup_lr}),
+                       "schedule: warmup_num_steps is 0.000000; expected 1 or more", ConfigError);
+  CHECK_THROWS_AS(Schedule({.kind = ScheduleKind::cosine}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.rate = -1.0}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.rate = NAN}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.cos_min_ratio = 1.5}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.warmup_min_ratio = -0.5}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.range_test = {.step_size = 0}}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_first_step_size = 0}}), ConfigError);
+  CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_max_mom = 1.0}}), ConfigError);
+}

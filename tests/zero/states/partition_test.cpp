@@ -1,0 +1,123 @@
+#include "zerograd/zero/states/partition.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "zerograd/runtime/random.h"
+
+using namespace zg;
+using zg::zero::FlatUnit;
+
+namespace {
+
+/// Numbers from a seed that a failing check prints.
+struct Random {
+  uint64_t seed;
+  uint32_t calls = 0;
+  int64_t integer(int64_t low, int64_t high) {
+    return low + Philox::block({calls++, 0, 0, 0}, seed)[0] % (high - low + 1);
+  }
+};
+
+void fill(ParameterStore& store, const Unit& unit, Random& random) {
+  const int64_t count = random.integer(0, 12);
+  for (int64_t i = 0; i < count; ++i) {
+    const bool decay = random.integer(0, 1) == 1, trainable = random.integer(0, 3) > 0;
+    store.add(unit, std::to_string(i), {random.integer(0, 300)}, Init::zeros(),
+              {.decay = decay, .trainable = trainable});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("shards of a unit tile its parameters exactly, for any world size") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Random random{seed};
+    ParameterStore store;
+    const Unit& unit = store.unit("unit");
+    fill(store, unit, random);
+    const int world = static_cast<int>(random.integer(1, 17));
+    std::set<const Parameter*> seen;
+    for (FlatUnit::Part part : {FlatUnit::Part::trainable, FlatUnit::Part::frozen}) {
+      const FlatUnit flat = FlatUnit::of(unit.parameters, part, world);
+      CHECK(flat.padded % (world * FlatUnit::alignment) == 0);
+      CHECK(flat.padded - flat.numel <
+            (static_cast<int64_t>(flat.pieces.size()) + world) * FlatUnit::alignment);
+      int64_t numel = 0, end = 0;
+      for (const FlatUnit::Piece& piece : flat.pieces) {
+        CHECK(seen.insert(piece.parameter).second);
+        CHECK(piece.parameter->trainable == (part == FlatUnit::Part::trainable));
+        CHECK(unit.parameters[piece.position] == piece.parameter);
+        CHECK(piece.begin % FlatUnit::alignment == 0);
+        CHECK(piece.begin >= end);
+        CHECK(piece.numel() == piece.parameter->shape.numel());
+        end = piece.end;
+        numel += piece.numel();
+      }
+      CHECK(numel == flat.numel);
+      CHECK(end <= flat.padded);
+
+      // Walking the shards in order of rank walks every element once, in order.
+      std::vector<std::pair<const Parameter*, int64_t>> expected, walked;
+      for (const FlatUnit::Piece& piece : flat.pieces)
+        for (int64_t i = 0; i < piece.numel(); ++i) expected.emplace_back(piece.parameter, i);
+      for (int rank = 0; rank < world; ++rank)
+        for (const FlatUnit::Piece& piece : flat.shard(rank)) {
+          CHECK(piece.begin % FlatUnit::alignment == 0);
+          CHECK(piece.end <= flat.shard_numel());
+          for (int64_t i = 0; i < piece.numel(); ++i)
+            walked.emplace_back(piece.parameter, piece.offset + i);
+        }
+      CHECK(walked == expected);
+    }
+    CHECK(seen.size() == unit.parameters.size());
+  }
+}
+
+TEST_CASE("ranges of a shard hold its pieces, two at most, and never mix weight decay") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Random random{seed};
+    ParameterStore store;
+    const Unit& unit = store.unit("unit");
+    fill(store, unit, random);
+    const FlatUnit flat = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable,
+                                       static_cast<int>(random.integer(1, 5)));
+    for (int rank = 0; rank < flat.world; ++rank) {
+      const std::vector<FlatUnit::Range> ranges =
+          flat.ranges(flat.shard_begin(rank), flat.shard_begin(rank + 1));
+      CHECK(ranges.size() <= 2);
+      int64_t end = 0;
+      for (const FlatUnit::Range& range : ranges) {
+        CHECK(range.begin >= end);
+        CHECK(range.numel() % FlatUnit::alignment == 0);
+        end = range.end;
+      }
+      CHECK(end <= flat.shard_numel());
+      for (const FlatUnit::Piece& piece : flat.shard(rank)) {
+        int holding = 0;
+        for (const FlatUnit::Range& range : ranges)
+          if (range.begin <= piece.begin && piece.end <= range.end &&
+              range.decay == piece.parameter->decay)
+            ++holding;
+        CHECK(holding == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a parameter starts at the same place whatever the world size") {
+  Random random{5};
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  fill(store, unit, random);
+  const FlatUnit one = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable);
+  REQUIRE(one.pieces.size() > 1);
+  for (int world : {2, 3, 8}) {
+    const FlatUnit flat = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable, world);
+    for (size_t i = 0; i < one.pieces.size(); ++i)
+      CHECK(flat.pieces[i].begin == one.pieces[i].begin);
+  }
+}

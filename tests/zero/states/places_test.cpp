@@ -1,0 +1,114 @@
+#include <doctest/doctest.h>
+
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/engine.h"
+
+using namespace zg;
+using enum Space;
+using zero::Config;
+using zero::Engine;
+
+namespace {
+
+/// Units of 1000, 2000 and 1000 elements: 1024, 2048 and 1024 with padding.
+struct ThreeUnits {
+  ParameterStore store;
+  const Unit& a = store.unit("a");
+  const Unit& b = store.unit("b");
+  const Unit& c = store.unit("c");
+  ThreeUnits() {
+    store.add(a, "a.weight", {1000}, Init::normal(0.1f));
+    store.add(b, "b.weight", {2000}, Init::normal(0.1f));
+    store.add(c, "c.weight", {1000}, Init::normal(0.1f));
+  }
+};
+
+Config with(const zero::OffloadOptions& offload) {
+  return {.stage = 3, .offload = offload, .param_persistence_threshold = 0};
+}
+
+/// f32 elements of one purpose that are live at rest.
+int64_t elements(const Device& device, Space space, Purpose purpose) {
+  return device.memory().live_by_purpose(space)[static_cast<size_t>(purpose)] / 4;
+}
+
+Device with_drive() { return Device::cpu(0, {.swap = {.directory = "/tmp"}}); }
+
+}  // namespace
+
+TEST_CASE("a ratio of the elements has its states offloaded, by units from the first on") {
+  const struct {
+    double ratio;
+    int64_t units_on_host;  ///< elements of those units
+  } cases[] = {{0.0, 0}, {0.2, 1024}, {0.25, 1024}, {0.5, 1024 + 2048}, {0.8, 4096}, {1.0, 4096}};
+  for (const auto& [ratio, units] : cases) {
+    CAPTURE(ratio);
+    const ThreeUnits model;
+    const Device cpu = Device::cpu();
+    const Engine engine(model.store, cpu, with({.optimizer = host, .optimizer_ratio = ratio}));
+    CHECK(elements(cpu, host, Purpose::optimizer) == 2 * units);  // two moments
+    CHECK(elements(cpu, device, Purpose::optimizer) == 2 * (4096 - units));
+  }
+}
+
+TEST_CASE("a ratio is of what is trained: frozen parameters have no states") {
+  ParameterStore store;
+  store.add(store.unit("frozen"), "frozen", {1000}, Init::zeros(), {.trainable = false});
+  store.add(store.unit("a"), "a", {1000}, Init::zeros());
+  store.add(store.unit("b"), "b", {1000}, Init::zeros());
+  const Device cpu = Device::cpu();
+  const Engine engine(store, cpu, with({.optimizer = host, .optimizer_ratio = 0.5}));
+  CHECK(elements(cpu, host, Purpose::optimizer) == 2 * 1024);
+  CHECK(elements(cpu, device, Purpose::optimizer) == 2 * 1024);
+}
+
+TEST_CASE("values of a drive rest on the host as far as they may, by units that fit") {
+  const struct {
+    int64_t most, on_host;
+  } cases[] = {{0, 0}, {999, 0}, {1000, 1024}, {2500, 2048}, {3000, 3072}, {4000, 4096}};
+  for (const auto& [most, on_host] : cases) {
+    CAPTURE(most);
+    const ThreeUnits model;
+    const Device cpu = with_drive();
+    const Engine engine(model.store, cpu, with({.parameter = file, .parameters_on_host = most}));
+    CHECK(elements(cpu, host, Purpose::parameter) == on_host);
+    // Each range of a file is rounded up to whole blocks; these are multiples of a block.
+    CHECK(elements(cpu, file, Purpose::parameter) == 4096 - on_host);
+  }
+}
+
+TEST_CASE("a unit is read ahead of its use only where it fits into the buffer beside the used") {
+  const struct {
+    int64_t buffer, ahead;  ///< elements of b's shard on the host, while a is used
+  } cases[] = {{1, 0}, {512 + 1023, 0}, {512 + 1024, 1024}, {500'000'000, 1024}};
+  for (const auto& [buffer, ahead] : cases) {
+    CAPTURE(buffer);
+    run_local(
+        2,
+        [&, buffer = buffer, ahead = ahead](Communicator& comm, const Device& cpu) {
+          const ThreeUnits model;
+          Engine engine(model.store, comm, cpu,
+                        with({.parameter = file, .parameter_buffer = buffer}));
+          for (int pass = 0; pass < 2; ++pass) {
+            Tape tape = engine.inference_tape();
+            for (const Unit* unit : {&model.a, &model.b, &model.c}) {
+              const Tape::Use use(tape, *unit);
+              if (pass == 1 && unit == &model.a && elements(cpu, host, Purpose::parameter) != ahead)
+                throw ShapeError("another number of elements was read ahead");
+            }
+          }
+        },
+        {.device = {.swap = {.directory = "/tmp"}}});
+  }
+}
+
+TEST_CASE("places of offload are checked") {
+  const ThreeUnits model;
+  const Device cpu = Device::cpu();
+  for (const zero::OffloadOptions& offload :
+       {zero::OffloadOptions{.optimizer_ratio = -0.1}, zero::OffloadOptions{.optimizer_ratio = 1.1},
+        zero::OffloadOptions{.parameters_on_host = -1},
+        zero::OffloadOptions{.parameter_buffer = 0}})
+    CHECK_THROWS_AS(Engine(model.store, cpu, with(offload)), ConfigError);
+}

@@ -1,0 +1,110 @@
+#include "zerograd/zero/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+
+namespace zg::zero {
+namespace {
+
+/// All but the newest, which resuming needs, the `keep` with the lowest loss, and those that cannot
+/// be read.
+std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, int64_t newest) {
+  std::vector<std::pair<double, std::string>> by_loss;
+  for (const StepFolder& folder : step_folders(options.path)) {
+    if (folder.steps == newest) continue;
+    try {
+      const double loss = options.loss_of(read_checkpoint_info(folder.path), folder.path);
+      by_loss.emplace_back(std::isnan(loss) ? INFINITY : loss, folder.path);
+    } catch (const Error&) {
+    }
+  }
+  std::stable_sort(by_loss.begin(), by_loss.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> worse;
+  for (size_t i = static_cast<size_t>(options.keep); i < by_loss.size(); ++i)
+    worse.push_back(by_loss[i].second);
+  return worse;
+}
+
+}  // namespace
+
+CheckpointDirectory::CheckpointDirectory(Options options, Report report, Warn warn)
+    : options_(std::move(options)), report_(std::move(report)), warn_(std::move(warn)) {
+  if (options_.keep >= 0 && !options_.loss_of)
+    throw ConfigError("checkpoints: expected loss_of, by which the " +
+                      std::to_string(options_.keep) + " best are found, got none; try keep = -1");
+}
+
+bool CheckpointDirectory::save(const Engine& engine, const CheckpointInfo& info) {
+  finish();
+  save_.emplace(options_.path, engine, info, options_.keep >= 0);
+  noted_ = failed_ = false;
+  if (!options_.behind || save_->failed_at_once()) finish_save();
+  return !failed_;
+}
+
+void CheckpointDirectory::look() {
+  if (save_ && !noted_ && save_->commit_if_written()) note({});
+}
+
+bool CheckpointDirectory::finish() {
+  finish_save();
+  return !failed_;
+}
+
+void CheckpointDirectory::finish_save() {
+  if (!save_) return;
+  const CheckpointSave::Result result = save_->finish();
+  failed_ = result.failed_rank >= 0;
+  if (!noted_) note(result);
+  save_.reset();
+}
+
+void CheckpointDirectory::note(const CheckpointSave::Result& result) {
+  noted_ = true;
+  if (report_) report_(save_->path(), result);
+  if (options_.keep >= 0 && save_->is_committed()) remove_worse(save_->path());
+}
+
+// Nothing goes before the new one was read back: its shards by those who wrote them, the rest here.
+void CheckpointDirectory::remove_worse(const std::string& newest) const {
+  try {
+    const int64_t steps = read_checkpoint_info(newest).steps;
+    for (const std::string& path : worse_of(options_, steps)) remove_checkpoint(path);
+  } catch (const Error& error) {
+    if (warn_) warn_(options_.path + ": older checkpoints stay: " + error.what());
+  }
+}
+
+DirectoryLock::DirectoryLock(const std::string& directory)
+    : descriptor_(
+          retried([&] { return ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })) {
+  const auto lock = [&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); };
+  if (descriptor_ >= 0 && retried(lock) == 0) return;
+  if (errno != EWOULDBLOCK) {
+    warning_ = directory + " cannot be locked (" + std::strerror(errno) +
+               "); nothing keeps another run from writing there";
+    return;
+  }
+  ::close(descriptor_);
+  throw ConfigError("another run is writing to " + directory +
+                    "; expected a directory of its own for each run; try another one, or wait for "
+                    "that run to end");
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+}  // namespace zg::zero

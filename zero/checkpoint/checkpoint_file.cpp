@@ -1,0 +1,465 @@
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/parallel/mesh_sums.h"
+#include "zerograd/zero/parallel/whole_model.h"
+#include "zerograd/zero/states/slices.h"
+#include "zerograd/zero/states/transfer.h"
+
+namespace zg::zero {
+namespace {
+
+namespace fs = std::filesystem;
+using State = Engine::State;
+
+/// N of a name step_N.
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(step_prefix)) return std::nullopt;
+  const char* end = name.data() + name.size();
+  int64_t step = 0;
+  const auto [rest, error] =
+      std::from_chars(name.data() + std::string(step_prefix).size(), end, step);
+  if (error != std::errc() || rest != end || step < 0) return std::nullopt;
+  return step;
+}
+
+/// Up to three names of the file, for an error message; those of the wanted shape first.
+std::string suggestions(const std::map<std::string, Shape>& there, const Shape& wanted,
+                        const ParameterStore& store) {
+  std::string text;
+  int count = 0;
+  for (bool same_shape : {true, false})
+    for (const auto& [name, shape] : there)
+      if (count < 3 && !store.find(name) && (shape == wanted) == same_shape)
+        text += (count++ ? ", '" : "'") + name + "' " + shape.str();
+  return text.empty() ? "nothing else" : text;
+}
+
+void check_parameters(const std::string& path, const std::map<std::string, Shape>& there,
+                      const ParameterStore& store) {
+  for (const auto& parameter : store.parameters()) {
+    const auto found = there.find(parameter->name);
+    if (found == there.end())
+      throw FileError("load: " + path + ": has no '" + parameter->name + "' " +
+                      parameter->whole.str() + "; of " + std::to_string(there.size()) +
+                      " tensors the model has no use for " +
+                      suggestions(there, parameter->whole, store));
+    if (found->second != parameter->whole)
+      throw FileError("load: " + path + ": '" + parameter->name + "' has shape " +
+                      found->second.str() + "; expected " + parameter->whole.str());
+  }
+}
+
+bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
+
+/// That some rank has each of them.
+void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
+                        const Engine& engine) {
+  std::vector<int64_t> ranks;
+  for (const auto& parameter : there)
+    ranks.push_back(engine.store().find(parameter.first) || on_meta(engine) ? 1 : 0);
+  if (const Mesh* mesh = engine.mesh(); mesh && !ranks.empty())
+    ranks = sum_over_parts(ranks, *mesh, engine.device(), "parameters of a checkpoint");
+  if (on_meta(engine) && engine.mesh()) return;
+  auto has = ranks.begin();
+  for (const auto& [name, shape] : there)
+    if (*has++ == 0)
+      throw FileError("load: " + path + ": has '" + name + "' " + shape.str() +
+                      ", which the model has not; load_weights takes what the model has");
+}
+
+/// Calls f for ranges that make up `held`, so that no rank has more of a parameter in memory beside
+/// the engine's own than 32 MiB, eight of a checkpoint's blocks.
+template <class F>
+void for_each_range(const Engine::Held& held, const F& f) {
+  constexpr int64_t longest = int64_t{1} << 23;
+  for (int64_t begin = held.begin; begin < held.end; begin += longest)
+    f(Engine::Held{begin, std::min(begin + longest, held.end)});
+}
+
+/// Whether elements of a part of a parameter that follow each other do so in the whole, too.
+bool is_range(const Slice& slice) { return slice.outer == 1 || slice.is_whole(); }
+
+std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
+  std::vector<float> part(static_cast<size_t>(slice.numel()));
+  for_each_common(slice, 0, slice.numel(), whole_slice(slice.whole_numel()),
+                  [&](int64_t i, int64_t j, int64_t count) {
+                    std::copy_n(whole.begin() + j, count, part.begin() + i);
+                  });
+  return part;
+}
+
+}  // namespace
+
+std::vector<StepFolder> step_folders(const std::string& directory) {
+  std::vector<StepFolder> folders;
+  if (!path_exists(directory)) return folders;
+  for (const fs::path& entry : entries_of(directory))
+    if (const std::optional<int64_t> step = step_of(entry.filename().string()))
+      folders.push_back({*step, entry.string()});
+  std::sort(folders.begin(), folders.end(),
+            [](const StepFolder& a, const StepFolder& b) { return a.steps > b.steps; });
+  return folders;
+}
+
+void remove_checkpoint(const std::string& step_folder) {
+  const fs::path folder = fs::path(step_folder).lexically_normal();
+  const fs::path directory = folder.has_parent_path() ? folder.parent_path() : ".";
+  const fs::path removed =
+      directory / (unfinished_prefix + folder.filename().string() + ".removed");
+  rename_over(folder.string(), removed.string());
+  // Else the power may fail with some of its files gone and its name still there.
+  sync_directory(directory.string());
+  std::error_code error;
+  fs::remove_all(removed, error);
+  check(error, "remove", removed.string());
+}
+
+bool lies_in(const std::string& step_folder, const std::string& directory) {
+  std::error_code missing;  // a path that cannot be compared is treated as missing
+  fs::path folder = fs::canonical(step_folder, missing);
+  if (missing) folder = fs::absolute(step_folder, missing).lexically_normal();
+  return !missing && fs::equivalent(folder.parent_path(), directory, missing);
+}
+
+std::string find_checkpoint(const std::string& path) {
+  if (path_exists(path + "/" + manifest_name)) return path;
+  if (!path_exists(path))
+    throw FileError("checkpoint: " + path +
+                    ": there is nothing of that name; expected a step_N folder or one with some");
+  for (const StepFolder& folder : step_folders(path))
+    if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
+  throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
+}
+
+namespace {
+
+using Reader = std::shared_ptr<CheckpointReader>;
+
+// Each of them needs a save of another process in between, and most are too few to come to two.
+constexpr int most_attempts = 100;
+
+[[noreturn]] void refuse_changing(const std::string& path) {
+  throw FileError("checkpoint: " + path + ": its checkpoints come and go faster than they can be " +
+                  "read; try again later");
+}
+
+/// The newest step_N of a DIR that `look` takes: it gives a reader, null for one to pass over, and
+/// nothing for one that has gone meanwhile. Null: it takes none.
+Reader newest_of(const std::string& directory,
+                 const std::function<std::optional<Reader>(const StepFolder&)>& look) {
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    std::optional<Reader> seen = Reader();
+    for (const StepFolder& folder : step_folders(directory)) {
+      seen = look(folder);
+      if (!seen) break;
+      if (*seen) return *seen;
+    }
+    if (seen) return nullptr;
+  }
+  refuse_changing(directory);
+}
+
+/// All of them in a line.
+std::string summary(const std::vector<std::string>& damages) {
+  const size_t more = damages.size() - 1;
+  return damages.front() + (more ? "; and " + std::to_string(more) + " more" : "");
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
+  for (int attempt = 0; path_exists(path + "/" + manifest_name); ++attempt) {
+    if (Reader reader = CheckpointReader::open(path)) return reader;
+    if (attempt == most_attempts) refuse_changing(path);
+  }
+  Reader newest;
+  if (path_exists(path))
+    newest = newest_of(path, [](const StepFolder& folder) -> std::optional<Reader> {
+      if (path_exists(folder.path + "/" + manifest_name)) {
+        const Reader reader = CheckpointReader::open(folder.path);
+        return reader ? std::optional(reader) : std::nullopt;
+      }
+      return path_exists(folder.path) ? std::optional(Reader()) : std::nullopt;
+    });
+  return newest ? newest : open_checkpoint(find_checkpoint(path));
+}
+
+std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
+                                                    const PassedOver& passed_over) {
+  if (step_folders(path).empty()) return open_checkpoint(path);
+  std::set<std::string> damaged;
+  const Reader newest = newest_of(path, [&](const StepFolder& folder) -> std::optional<Reader> {
+    std::vector<std::string> damages;
+    try {
+      Reader reader = CheckpointReader::open(folder.path);
+      if (!reader) return std::nullopt;
+      damages = reader->damages();
+      if (damages.empty()) return reader;
+    } catch (const FileError& error) {
+      damages = {error.what()};
+    }
+    if (damaged.insert(folder.path).second && passed_over) passed_over(folder, summary(damages));
+    return nullptr;
+  });
+  if (newest) return newest;
+  throw FileError(path + (damaged.size() == 1 ? ": its one checkpoint does not verify"
+                                              : ": none of its " + std::to_string(damaged.size()) +
+                                                    " checkpoints verifies"));
+}
+
+CheckpointInfo read_checkpoint_info(const std::string& path) {
+  return open_checkpoint(path)->info();
+}
+
+std::vector<std::string> damages_of(const std::string& step_folder) {
+  try {
+    for (int attempt = 0; attempt < most_attempts; ++attempt) {
+      if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
+      if (!path_exists(step_folder))
+        throw FileError("checkpoint: " + step_folder + ": there is nothing of that name");
+    }
+    refuse_changing(step_folder);
+  } catch (const FileError& error) {
+    return {error.what()};
+  }
+}
+
+void verify_checkpoint(const std::string& path) {
+  const std::vector<std::string> damages = damages_of(find_checkpoint(path));
+  if (!damages.empty()) throw FileError(summary(damages));
+}
+
+namespace {
+
+/// Where the states of a checkpoint come from.
+struct States {
+  const Manifest& manifest;
+  std::function<bool(const std::string& parameter, const std::string& state)> reads_ranges;
+  /// Null where nothing is stored.
+  std::function<std::vector<float>(const Parameter& parameter, const std::string& state,
+                                   const Engine::Held& range)>
+      read;
+};
+
+void load_states(const States& states, Engine& engine) {
+  for (const auto& [name, parameter] : engine.store().by_name())
+    for (const NamedState& saved : states_of(*parameter)) {
+      const Engine::Held held = engine.held(*parameter, saved.state);
+      const auto load = [&](const Engine::Held& range) {
+        std::vector<float> values;
+        if (states.read && range.begin < range.end)
+          values = states.read(*parameter, saved.name, range);
+        engine.write_held(*parameter, saved.state, range, values);
+      };
+      if (is_range(parameter->slice) && states.reads_ranges(name, saved.name))
+        for_each_range(held, load);
+      else
+        load(held);
+    }
+  const CheckpointInfo& info = states.manifest.info;
+  engine.set_steps(info.steps - info.skipped, info.skipped);
+  engine.set_loss_scaler(states.manifest.loss_scaler);
+}
+
+/// The path without a slash at its end.
+fs::path plain(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+/// The step_N, or the newest of a DIR, that this plan saved before; absent: none of that path.
+std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
+  const fs::path wanted = plain(path);
+  std::optional<Manifest> newest;
+  for (const auto& [file, text] : planned_files(engine.device())) {
+    const fs::path folder = fs::path(file).parent_path();
+    if (folder != wanted && folder.parent_path() != wanted) continue;
+    Manifest manifest = manifest_from(text, file);
+    if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
+  }
+  // has the shards of all ranks
+  if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
+  if (newest && engine.mesh())
+    throw Unsupported(
+        "load: " + path +
+        " was saved in this plan by ranks that have parts of the model; a plan does not "
+        "know the parts of others; expected a checkpoint that is there; try a plan of "
+        "each half of the program");
+  return newest;
+}
+
+/// Whether the path, or a folder in it, was saved in this plan.
+bool is_planned(const std::string& path, const Engine& engine) {
+  const auto files = planned_files(engine.device());
+  return std::any_of(files.begin(), files.end(), [&](const auto& file) {
+    const fs::path folder = fs::path(file.first).parent_path();
+    return folder == plain(path) || folder.parent_path() == plain(path);
+  });
+}
+
+CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, Engine& engine) {
+  check_parameters(path, manifest.parameters, engine.store());
+  check_nothing_else(path, manifest.parameters, engine);
+  load_states({.manifest = manifest,
+               .reads_ranges = [](const std::string&, const std::string&) { return true; },
+               .read = {}},
+              engine);
+  return manifest.info;
+}
+
+}  // namespace
+
+bool has_checkpoint(const std::string& path, const Engine& engine) {
+  return (on_meta(engine) && is_planned(path, engine)) || path_exists(path + "/" + manifest_name) ||
+         !step_folders(path).empty();
+}
+
+CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
+  if (on_meta(engine))
+    if (const std::optional<Manifest> manifest = planned_checkpoint(path, engine))
+      return load_planned(path, *manifest, engine);
+  const auto reader = open_checkpoint(path);
+  load_checkpoint(*reader, engine);
+  return on_meta(engine) ? reader->manifest().info : reader->info();
+}
+
+void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
+  const ParameterStore& store = engine.store();
+  check_parameters(reader.path(), reader.manifest().parameters, store);
+  check_nothing_else(reader.path(), reader.manifest().parameters, engine);
+  for (const auto& [name, parameter] : store.by_name())
+    for (const NamedState& saved : states_of(*parameter)) reader.check_tiles(name, saved.name);
+  States states = {.manifest = reader.manifest(),
+                   .reads_ranges = [&](const std::string& parameter, const std::string& state) {
+                     return reader.reads_ranges(parameter, state);
+                   }};
+  if (!on_meta(engine))
+    states.read = [&](const Parameter& parameter, const std::string& state,
+                      const Engine::Held& range) {
+      return reader.read(parameter.name, state, parameter.slice, range.begin, range.end);
+    };
+  load_states(states, engine);
+}
+
+WeightSource weights_of(const std::shared_ptr<CheckpointReader>& reader) {
+  const auto& shapes = reader->manifest().parameters;
+  for (const auto& parameter : shapes) reader->check_tiles(parameter.first, "master");
+  return {.path = reader->path(),
+          .shapes = shapes,
+          .read = [reader](const std::string& name) { return reader->read(name, "master"); },
+          .read_part = [reader](const std::string& name,
+                                const Slice& part) { return reader->read(name, "master", part); },
+          .read_range = [reader](const std::string& name, int64_t begin,
+                                 int64_t count) -> std::optional<std::vector<float>> {
+            if (!reader->reads_ranges(name, "master")) return std::nullopt;
+            const int64_t numel = reader->manifest().parameters.at(name).numel();
+            return reader->read(name, "master", whole_slice(numel), begin, begin + count);
+          }};
+}
+
+WeightSource weights_of(const std::string& path) {
+  if (is_directory(path)) return weights_of(open_checkpoint(path));
+  const auto reader = std::make_shared<SafetensorsReader>(path);
+  WeightSource weights = {
+      .path = path,
+      .read = [reader](const std::string& name) { return reader->read_floats(name); },
+      .read_part =
+          [reader](const std::string& name, const Slice& part) {
+            std::vector<float> values(static_cast<size_t>(part.numel()));
+            const Slice whole = whole_slice(part.whole_numel());
+            for_each_common(part, 0, part.numel(), whole, [&](int64_t i, int64_t j, int64_t count) {
+              reader->for_floats(name, j, count, [&](std::span<const float> chunk) {
+                std::copy(chunk.begin(), chunk.end(), values.begin() + i);
+                i += static_cast<int64_t>(chunk.size());
+              });
+            });
+            return values;
+          },
+      .read_range = [reader](const std::string& name, int64_t begin, int64_t count)
+          -> std::optional<std::vector<float>> { return reader->read_floats(name, begin, count); }};
+  for (const auto& [name, entry] : reader->entries())
+    if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
+  return weights;
+}
+
+namespace {
+
+/// False: the source cannot read ranges of this parameter.
+bool load_ranges(const WeightSource& weights, const Parameter& parameter, Engine& engine) {
+  if (!weights.read_range || !is_range(parameter.slice)) return false;
+  const int64_t first = parameter.slice.is_whole() ? 0 : parameter.slice.whole_index(0);
+  bool can = true;
+  for_each_range(engine.held(parameter, State::master), [&](const Engine::Held& range) {
+    std::vector<float> values;
+    if (can && !on_meta(engine)) {
+      auto read = weights.read_range(parameter.name, first + range.begin, range.end - range.begin);
+      can = read.has_value();
+      if (can) values = *std::move(read);
+    }
+    if (!can) return;
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write_held(parameter, State::master, range, values);
+  });
+  return can;
+}
+
+}  // namespace
+
+void load_weights(const WeightSource& weights, Engine& engine) {
+  check_parameters(weights.path, weights.shapes, engine.store());
+  for (const auto& [name, parameter] : engine.store().by_name()) {
+    if (load_ranges(weights, *parameter, engine)) continue;
+    std::vector<float> values;
+    if (!on_meta(engine))
+      values = parameter->slice.is_whole() ? weights.read(name)
+               : weights.read_part         ? weights.read_part(name, parameter->slice)
+                                           : part_of(weights.read(name), parameter->slice);
+    if (engine.config().load == DType::bf16) round_to_bf16(values);
+    engine.write(*parameter, State::master, values);
+  }
+}
+
+void load_weights(const std::string& path, Engine& engine) {
+  load_weights(weights_of(path), engine);
+}
+
+void dump_gradients(const std::string& path, const Engine& engine) {
+  if (engine.micro_batches() == 0)
+    throw ConfigError("dump_gradients: no micro-batch since the last step; call backward first");
+  const double divisor = static_cast<double>(engine.micro_batches() * engine.ranks().size()) *
+                         engine.loss_scaler().scale();
+  if (on_meta(engine) && engine.mesh())
+    throw Unsupported(
+        "dump_gradients: on a meta device nobody says how long the other parts of a mesh are; try "
+        "plan without --dump-gradients");
+  WholeModel model(engine);
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& [name, entry] : model.entries())
+    if (entry.is_updated) entries.push_back({name, DType::f32, entry.shape});
+  std::optional<SafetensorsWriter> writer;
+  if (engine.world().rank() == 0 && !on_meta(engine)) writer.emplace(path, entries);
+  for (const SafetensorsWriter::Entry& entry : entries) {
+    model.visit(entry.name, State::gradient, [&](std::span<const float> values) {
+      if (!writer) return;
+      std::vector<float> means(values.begin(), values.end());
+      for (float& value : means) value = static_cast<float>(value / divisor);
+      writer->write_part(std::as_bytes(std::span(means)));
+    });
+  }
+  if (writer) writer->finish();
+}
+
+}  // namespace zg::zero

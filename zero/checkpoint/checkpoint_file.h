@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zerograd/autograd/weights.h"
+#include "zerograd/runtime/api.h"
+#include "zerograd/zero/engine.h"
+
+namespace zg::zero {
+
+// DIR/step_N, where N is the number of attempted steps, holds
+//   shard_RRRRR.safetensors   one for each rank: f32 tensors named PARAMETER:STATE@OFFSET. STATE is
+//                             master, moment1 or moment2; a frozen parameter has its value as
+//                             master. OFFSET is the index of the tensor's first element in the
+//                             parameter. A tensor that holds the whole parameter has its shape, any
+//                             other tensor has one axis.
+//                             A tensor-parallel slice that is no range of elements is named
+//                             PARAMETER:STATE@OFFSET/OUTERxEXTENTxINNER/BEGIN+ROWS: the parameter
+//                             is OUTER blocks of EXTENT rows of INNER elements. The slice has ROWS
+//                             rows of each block, from BEGIN on. OFFSET counts within the slice.
+//   manifest.json             format, version, counters and config of CheckpointInfo,
+//                             parameters (name to shape), tensors (name, dtype, shape, file and
+//                             XXH3-128 of the bytes; for long tensors also of each block of 2^20
+//                             elements), headers (file to XXH3-128 of its bytes before the
+//                             tensors), files (name to XXH3-128 of the contents), the state of a
+//                             dynamic loss scale, and a checksum of the manifest itself
+//   the files of CheckpointInfo, under their own names
+// DIR/latest contains the name of the last saved step_N. Nothing here reads it.
+// Shards hold the element ranges that their ranks owned. A reader joins them by offset, for any
+// number of ranks and any ZeRO stage.
+
+/// The contents of a checkpoint other than tensors.
+struct CheckpointInfo {
+  int64_t steps = 0;  ///< attempted optimizer steps
+  int64_t skipped = 0;
+  int64_t micro_batches = 0;     ///< consumed so far: the position in the data
+  std::string config_json = {};  ///< the caller's own JSON object: model, data and run settings
+  /// Small files of the run, for example tokenizer.json: name to contents. Rank 0 writes them
+  /// beside the shards. A name has letters, digits, '.', '_' and '-', does not begin with '.' or
+  /// "shard_" and is not "manifest.json". All contents together have at most 1 GiB.
+  std::map<std::string, std::string> files = {};
+};
+
+/// Writes DIR/step_N (N: info.steps) to a temporary folder, fsyncs and renames it, so a step_N that
+/// exists is complete. An older step_N is replaced atomically. Only one process at a time may write
+/// to a DIR; files that a killed process left unfinished are removed. Returns the path. FileError
+/// on every rank when any rank could not write: nothing else was changed, and the engine can
+/// continue. ConfigError when counters differ from the engine's, when there are gradients since the
+/// last step, or when a file has a name that is not allowed. Collective: each rank writes its
+/// shard, and rank 0 writes the rest once all shards are on the disk. The folder is complete when
+/// any rank returns. zero/checkpoint/checkpoint_save.h saves while the engine continues.
+ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
+                                   const CheckpointInfo& info);
+
+/// Removes from a DIR the remains of saves that failed or were killed, as far as possible. No save
+/// may be in progress there.
+ZG_API void remove_unfinished(const std::string& directory) noexcept;
+
+struct StepFolder {
+  int64_t steps;
+  std::string path;
+};
+/// The step_N folders of a directory, newest first. Empty if it does not exist. FileError.
+ZG_API std::vector<StepFolder> step_folders(const std::string& directory);
+
+/// Renames a step_N, then removes it, so that a process killed meanwhile leaves no incomplete
+/// step_N. FileError.
+ZG_API void remove_checkpoint(const std::string& step_folder);
+
+/// `path` is a DIR (its newest step_N) or one step_N. Returns the step_N; FileError when none.
+ZG_API std::string find_checkpoint(const std::string& path);
+
+/// Whether a step_N is in a directory, for any spelling of the two paths.
+ZG_API bool lies_in(const std::string& step_folder, const std::string& directory);
+
+/// Whether load_checkpoint() finds a checkpoint at a path: a step_N, or a directory with some. A
+/// plan (runtime/plan.h) also finds the checkpoints that it saved before.
+ZG_API bool has_checkpoint(const std::string& path, const Engine& engine);
+
+/// A step_N whose files are open (zero/checkpoint/checkpoint_reader.h). Use it to read a checkpoint
+/// while another process saves and removes checkpoints: later the same path may be missing or may
+/// lead to another checkpoint.
+class CheckpointReader;
+/// Opens the result of find_checkpoint(), and searches again if it disappears meanwhile. FileError.
+ZG_API std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path);
+/// The checkpoint that --resume takes: a step_N itself, or the newest one of a DIR that verifies.
+/// `passed_over` is called once for each one that does not verify. If a step_N is removed or
+/// replaced meanwhile, the choice begins again. FileError when there is none.
+using PassedOver = std::function<void(const StepFolder& folder, const std::string& damage)>;
+ZG_API std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
+                                                           const PassedOver& passed_over = {});
+
+/// Includes the files. FileError, also when one of them is missing or damaged.
+ZG_API CheckpointInfo read_checkpoint_info(const std::string& path);
+
+/// Reads every byte of a step_N. Returns an entry for each missing or damaged item, with file,
+/// tensor and location. Empty: the checkpoint can be loaded as it was saved.
+ZG_API std::vector<std::string> damages_of(const std::string& step_folder);
+/// Throws the first entry of damages_of() as a FileError.
+ZG_API void verify_checkpoint(const std::string& path);
+
+/// Restores masters, moments, counters and a dynamic loss scale (if the checkpoint has none: as in
+/// a new run). The parameters must have the engine's names and shapes, which is checked first.
+/// Bytes are checked while they are read, so after a FileError about a damaged tensor the engine is
+/// in a mixed state: make a new one. For an engine on meta only the manifest is read, here and in
+/// load_weights. If ranks of a mesh find different checkpoints at the path, the result is a
+/// mixture: while checkpoints are saved or removed, choose one and load its reader. Collective in a
+/// mesh.
+ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
+ZG_API void load_checkpoint(const CheckpointReader& checkpoint, Engine& engine);
+
+/// The floating-point tensors of a safetensors file, or the masters of a checkpoint. FileError.
+ZG_API WeightSource weights_of(const std::string& path);
+ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoint);
+
+/// Loads weights only, by parameter name, rounded to Config::load. Other tensors are ignored.
+/// Before anything is written, FileError names a tensor that is missing or has another shape, and
+/// those that exist.
+ZG_API void load_weights(const WeightSource& weights, Engine& engine);
+ZG_API void load_weights(const std::string& path, Engine& engine);  ///< weights_of()
+
+/// Writes the whole model's gradients since the last step as f32 safetensors, by parameter name.
+/// They are divided by the number of all ranks' micro-batches and by the loss scale. Rank 0 writes.
+/// ConfigError when there were no micro-batches. Collective; not on meta.
+ZG_API void dump_gradients(const std::string& path, const Engine& engine);
+
+}  // namespace zg::zero

@@ -1,0 +1,324 @@
+#include "zerograd/zero/checkpoint/checkpoint_save.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/manifest.h"
+#include "zerograd/zero/checkpoint/piece_checksum.h"
+#include "zerograd/zero/checkpoint/snapshot.h"
+#include "zerograd/zero/checkpoint/unfinished_folder.h"
+#include "zerograd/zero/parallel/mesh_sums.h"
+
+namespace zg::zero {
+namespace {
+
+namespace fs = std::filesystem;
+
+void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
+  if (info.steps != engine.steps() || info.skipped != engine.skipped())
+    throw ConfigError("save_checkpoint: info has " + std::to_string(info.steps) + " steps and " +
+                      std::to_string(info.skipped) + " skipped; expected the engine's " +
+                      std::to_string(engine.steps()) + " and " + std::to_string(engine.skipped()));
+  if (engine.micro_batches() != 0)
+    throw ConfigError("save_checkpoint: " + std::to_string(engine.micro_batches()) +
+                      " micro-batches wait for a step and would be lost; call step first");
+}
+
+/// Checks info.files and returns their total bytes. ConfigError.
+int64_t check_files(const CheckpointInfo& info) {
+  int64_t bytes = 0;
+  for (const auto& [name, contents] : info.files) {
+    if (!is_own_file_name(name))
+      throw ConfigError("save_checkpoint: a file is called '" + name +
+                        "'; expected letters, digits, '.', '_' and '-', not '.' first, and no "
+                        "name of the checkpoint's own");
+    bytes += static_cast<int64_t>(contents.size());
+  }
+  if (bytes > most_file_bytes)
+    throw ConfigError("save_checkpoint: the files have " + std::to_string(bytes) +
+                      " bytes; expected at most " + std::to_string(most_file_bytes));
+  return bytes;
+}
+
+Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file) {
+  const Parameter& parameter = *piece.parameter;
+  const Slice& slice = parameter.slice;
+  const bool whole = piece.numel == parameter.whole.numel();
+  // A slice of whole rows (outer == 1) is a contiguous range of the parameter's elements.
+  const bool is_range = slice.outer == 1 || slice.is_whole();
+  const auto states = states_of(parameter);
+  const auto saved = std::find_if(states.begin(), states.end(),
+                                  [&](const NamedState& s) { return s.state == piece.state; });
+  return {.parameter = parameter.name,
+          .state = saved->name,
+          .offset = piece.offset + (is_range ? slice.begin * slice.inner : 0),
+          .shape = whole ? parameter.whole : Shape{piece.numel},
+          .file = file,
+          .checksum = {},
+          .slice = is_range ? std::nullopt : std::optional(slice)};
+}
+
+/// Thrown in the writer thread when the save is cancelled.
+struct Cancelled {};
+
+/// Writes this rank's pieces to its file, which is on the disk on return.
+Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
+                     const std::atomic<bool>& cancelled) {
+  const std::string file = shard_name(rank);
+  std::vector<Manifest::Piece> written;
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const Snapshot::Piece& piece : snapshot.pieces()) {
+    written.push_back(described(piece, file));
+    entries.push_back({written.back().name(), DType::f32, written.back().shape});
+  }
+  SafetensorsWriter writer(folder + "/" + file, entries);
+  for (size_t i = 0; i < written.size(); ++i) {
+    PieceChecksum sum;
+    snapshot.read(i, [&](std::span<const float> values) {
+      if (cancelled) throw Cancelled();
+      sum.update(values);
+      writer.write_part(std::as_bytes(values));
+    });
+    written[i].checksum = sum.hex();
+    written[i].blocks = sum.blocks();
+  }
+  writer.finish();
+  return {.pieces = std::move(written), .headers = {{file, writer.header_checksum()}}};
+}
+
+/// The file by which a rank tells rank 0 what it wrote. It is in the shared checkpoint folder, so
+/// saving uses no device memory.
+std::string account_name(const std::string& folder, int rank) {
+  return folder + "/" + shard_name(rank) + ".pieces";
+}
+
+/// Writes the file atomically, so that rank 0 never reads an incomplete one.
+void write_account(const std::string& account, const std::string& text) {
+  const std::string unfinished = account + ".unfinished";
+  write_text(unfinished, text);
+  rename_over(unfinished, account);
+}
+
+/// Reads the accounts of all ranks in rank order and removes their files.
+void collect_accounts(const std::string& folder, int world, Manifest& manifest) {
+  for (int rank = 0; rank < world; ++rank) {
+    const std::string account = account_name(folder, rank);
+    add_account(read_text(account), manifest);
+    std::error_code error;
+    fs::remove(account, error);
+    check(error, "remove", account);
+  }
+}
+
+/// Bytes of the whole model's tensors. Names and checksums add little to it. Collective.
+int64_t bytes_of(const Engine& engine) {
+  int64_t bytes = 0;
+  for (const auto& parameter : engine.store().parameters())
+    if (parameter->copy == Copy::own)
+      bytes += parameter->shape.numel() * size_of(DType::f32) *
+               static_cast<int64_t>(states_of(*parameter).size());
+  if (const Mesh* mesh = engine.mesh())
+    return sum_over_parts({&bytes, 1}, *mesh, engine.device(), "checkpoint bytes")[0];
+  return bytes;
+}
+
+/// Name to shape in the whole model, for the parameters that this rank owns.
+std::map<std::string, Shape> shapes_of(const ParameterStore& store) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, parameter] : store.by_name())
+    if (parameter->copy == Copy::own) shapes.emplace(name, parameter->whole);
+  return shapes;
+}
+
+std::string room(const std::string& directory, int64_t needed) {
+  const std::optional<int64_t> free = free_bytes(directory);
+  return "it needs " + std::to_string(needed) + " bytes in " + directory + ", where " +
+         (free ? std::to_string(*free) : std::string("an unknown number")) + " are free";
+}
+
+}  // namespace
+
+struct CheckpointSaveState {
+  CheckpointSaveState(const std::string& directory, const Engine& engine, int64_t file_bytes,
+                      bool read_back)
+      : directory(directory),
+        path(directory + "/" + step_prefix + std::to_string(engine.steps())),
+        unfinished(UnfinishedFolder::path_of(directory, engine.steps())),
+        needed_bytes(bytes_of(engine) + file_bytes),
+        read_back(read_back),
+        device(engine.device()),
+        ranks(engine.world()) {}
+  ~CheckpointSaveState() {
+    cancelled = true;
+    if (writer.joinable()) writer.join();
+  }
+
+  bool on_meta() const { return device.type() == Device::Type::meta; }
+  bool first() const { return ranks.rank() == 0; }
+
+  /// An error of the disk or the system becomes this rank's failure.
+  template <class F>
+  void attempt(const F& f) {
+    try {
+      f();
+    } catch (const Cancelled&) {
+      failure = "given up";
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+  }
+
+  void make_folder(int64_t steps) {
+    folder.emplace(directory, steps);
+    if (const std::optional<int64_t> free = free_bytes(directory); free && *free < needed_bytes)
+      throw FileError("reserve: " + unfinished + ": too little space is left");
+  }
+
+  void start_writer() {
+    try {
+      writer = std::thread([this] { write(); });
+    } catch (const std::system_error& error) {  // the system has no thread to give
+      failure = error.what();
+      snapshot->abandon();
+    }
+  }
+
+  void write() {
+    attempt([&] {
+      Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
+      shard.parameters = manifest.parameters;
+      if (read_back) CheckpointReader(unfinished, shard).check_bytes();
+      write_account(account_name(unfinished, ranks.rank()), account_text(shard));
+    });
+    snapshot->abandon();  // a writer that failed or was cancelled leaves the rest unread
+    written = failure.empty();
+  }
+
+  void commit() {
+    attempt([&] {
+      collect_accounts(unfinished, ranks.size(), manifest);
+      folder->finish(manifest);
+      committed = true;
+    });
+    folder.reset();
+  }
+
+  /// Records on this device what a later load_checkpoint() needs to know about the step_N.
+  void plan() {
+    for (const Snapshot::Piece& piece : snapshot->pieces())
+      manifest.pieces.push_back(described(piece, shard_name(ranks.rank())));
+    plan_file(device, path + "/" + manifest_name, manifest_text(manifest));
+  }
+
+  /// The first rank where `own` is true; -1: none. Collective.
+  int first_rank(bool own, const char* name) {
+    std::vector<int64_t> flags(static_cast<size_t>(ranks.size()));
+    flags[static_cast<size_t>(ranks.rank())] = own ? 1 : 0;
+    const PurposeScope purpose(device, Purpose::comm);
+    const Tensor sum = Tensor::from(flags, {ranks.size()}, device);
+    ranks.wait(ranks.all_reduce(sum, name));
+    if (on_meta()) return -1;
+    flags = sum.to_host<int64_t>();
+    const auto found = std::find_if(flags.begin(), flags.end(), [](int64_t n) { return n != 0; });
+    return found == flags.end() ? -1 : static_cast<int>(found - flags.begin());
+  }
+
+  const std::string directory, path, unfinished;
+  const int64_t needed_bytes;
+  const bool read_back;
+  const Device device;
+  Communicator& ranks;
+  Manifest manifest;
+  std::optional<UnfinishedFolder> folder;  // rank 0 only
+  std::optional<Snapshot> snapshot;
+  std::string failure;  // this rank's; only the writer uses it until it is joined
+  bool failed_at_once = false, committed = false;
+  std::atomic<bool> written = false, cancelled = false;
+  std::thread writer;
+};
+
+CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engine,
+                               const CheckpointInfo& info, bool read_back) {
+  require_step_boundary(engine, info);
+  state_ = std::make_unique<CheckpointSaveState>(directory, engine, check_files(info), read_back);
+  CheckpointSaveState& s = *state_;
+  s.manifest.info = info;
+  if (!s.first()) s.manifest.info.files.clear();  // they may be long, and only rank 0 writes them
+  if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
+  s.manifest.parameters = shapes_of(engine.store());
+  manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
+  try {
+    s.snapshot.emplace(engine);
+  } catch (const OutOfMemory& error) {  // first line only: the table describes a run that ends
+    s.failure = error.what();
+    s.failure.resize(std::min(s.failure.size(), s.failure.find('\n')));
+  }
+  if (s.first() && !s.on_meta() && s.failure.empty()) s.attempt([&] { s.make_folder(info.steps); });
+  s.failed_at_once = s.first_rank(!s.failure.empty(), "checkpoint folder") >= 0;
+  if (s.failed_at_once)
+    s.snapshot.reset();
+  else if (!s.on_meta())
+    s.start_writer();
+}
+
+CheckpointSave::~CheckpointSave() = default;
+
+const std::string& CheckpointSave::path() const { return state_->path; }
+bool CheckpointSave::failed_at_once() const { return state_->failed_at_once; }
+
+bool CheckpointSave::commit_if_written() {
+  CheckpointSaveState& s = *state_;
+  if (!s.written || !s.folder) return s.committed;
+  for (int rank = 0; rank < s.ranks.size(); ++rank) {
+    std::error_code ignored;
+    if (!fs::exists(account_name(s.unfinished, rank), ignored)) return false;
+  }
+  s.writer.join();  // from here on `failure` is used by this thread
+  s.commit();
+  return s.committed;
+}
+
+bool CheckpointSave::is_committed() const { return state_->committed; }
+
+CheckpointSave::Result CheckpointSave::finish() {
+  CheckpointSaveState& s = *state_;
+  if (s.writer.joinable()) s.writer.join();
+  const int failed = s.first_rank(!s.failure.empty(), "checkpoint pieces");
+  if (s.folder && failed < 0) s.commit();
+  if (s.on_meta() && failed < 0) s.plan();
+  s.folder.reset();  // removes the unfinished folder before free space is checked
+  const bool lost =
+      s.first_rank(s.first() && !s.on_meta() && !s.committed, "checkpoint saved") >= 0;
+  s.snapshot.reset();
+  if (!lost) return {};
+  Result result{.failed_rank = std::max(failed, 0)};
+  if (s.ranks.rank() == result.failed_rank)
+    result.reason = s.failure + "; " + room(s.directory, s.needed_bytes);
+  return result;
+}
+
+std::string save_checkpoint(const std::string& directory, const Engine& engine,
+                            const CheckpointInfo& info) {
+  CheckpointSave save(directory, engine, info);
+  const CheckpointSave::Result result = save.finish();
+  if (!result.reason.empty())
+    throw FileError("save_checkpoint: " + save.path() + ": " + result.reason);
+  if (result.failed_rank >= 0)
+    throw FileError("save_checkpoint: " + save.path() + ": rank " +
+                    std::to_string(result.failed_rank) + " could not write its part; it says why");
+  return save.path();
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,306 @@
+#include "zerograd/zero/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/safetensors_format.h"
+#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/piece_checksum.h"
+
+namespace zg::zero {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* format = "zerograd checkpoint";
+constexpr int version = 1, version_with_slices = 2;
+constexpr int deepest = 64;  // depth limit of a caller's config; the JSON writer recurses
+constexpr int64_t most_bytes = int64_t{1} << 30;
+constexpr int64_t largest_count = int64_t{1} << 53;  // so that the sum of two does not overflow
+
+json extents_of(const Shape& shape) {
+  return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
+}
+
+// The parser's own conversion also accepts 1e300 and -1.
+int64_t count_of(const json& value) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{largest_count})
+    throw FileError("expected a count up to 2^53, got " + value.dump().substr(0, 60));
+  return value.get<int64_t>();
+}
+
+Shape shape_of(const json& extents) {
+  std::vector<int64_t> values;
+  if (!extents.is_array()) throw FileError("expected a shape, got " + extents.dump().substr(0, 60));
+  for (const json& extent : extents) values.push_back(count_of(extent));
+  if (!is_addressable(values))
+    throw FileError("shape " + extents.dump().substr(0, 60) + " overflows 64 bits");
+  return Shape(std::span<const int64_t>(values));
+}
+
+std::string checksum_of(const json& manifest) {
+  const std::string text = manifest.dump();  // keys are sorted, so equal content gives equal text
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+std::string written_as(const json& manifest) { return manifest.dump(1) + "\n"; }
+
+json config_of(const CheckpointInfo& info) {
+  if (info.config_json.empty()) return json::object();
+  try {
+    json config = json::parse(info.config_json);
+    if (config.is_object()) return config;
+  } catch (const json::exception&) {
+  }
+  throw ConfigError("save_checkpoint: config_json is '" + info.config_json.substr(0, 40) +
+                    "'; expected a JSON object");
+}
+
+/// The counts between the marks: "12x3+4" with marks "x+" gives 12, 3 and 4. Empty if the text does
+/// not match.
+std::vector<int64_t> counts_of(std::string_view text, std::string_view marks) {
+  std::vector<int64_t> counts;
+  for (size_t i = 0; i <= marks.size(); ++i) {
+    int64_t count = -1;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (error != std::errc() || count < 0 || text.front() == '-') return {};
+    counts.push_back(count);
+    text.remove_prefix(static_cast<size_t>(rest - text.data()));
+    if (i == marks.size()) break;
+    if (!text.starts_with(marks[i])) return {};
+    text.remove_prefix(1);
+  }
+  return text.empty() ? counts : std::vector<int64_t>();
+}
+
+// The parameter's name may contain any character, so the name is parsed from the right.
+Manifest::Piece piece_of(const json& tensor) {
+  const std::string name = tensor.at("name");
+  const size_t at = name.rfind('@'), colon = name.rfind(':', at);
+  std::vector<int64_t> place;
+  if (at != std::string::npos && colon != std::string::npos) {
+    const std::string_view text = std::string_view(name).substr(at + 1);
+    place = counts_of(text, text.find('/') == std::string::npos ? "" : "/xx/+");
+  }
+  const std::string file = tensor.at("file");
+  if (place.empty())
+    throw FileError("tensor name '" + name +
+                    "'; expected PARAMETER:STATE@OFFSET, or that and "
+                    "/OUTERxEXTENTxINNER/BEGIN+ROWS");
+  if (!is_file_name(file))
+    throw FileError("tensor '" + name + "' is in '" + file + "'; expected a file beside it");
+  Manifest::Piece piece{.parameter = name.substr(0, colon),
+                        .state = name.substr(colon + 1, at - colon - 1),
+                        .offset = place[0],
+                        .shape = shape_of(tensor.at("shape")),
+                        .file = file,
+                        .checksum = tensor.at("xxh3_128")};
+  if (place.size() > 1)
+    piece.slice = Slice{.outer = place[1],
+                        .extent = place[2],
+                        .begin = place[4],
+                        .rows = place[5],
+                        .inner = place[3]};
+  const int64_t numel = piece.shape.numel();
+  if (const auto blocks = tensor.find("blocks"); blocks != tensor.end()) {
+    blocks->get_to(piece.blocks);
+    if (static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / block_elements + 1)
+      throw FileError("tensor '" + name + "' has checksums of " +
+                      std::to_string(piece.blocks.size()) + " blocks; expected one for every " +
+                      std::to_string(block_elements) + " of its " + std::to_string(numel) +
+                      " elements");
+  }
+  return piece;
+}
+
+[[noreturn]] void refuse_place(const Manifest::Piece& piece, const Shape& parameter) {
+  throw FileError("tensor '" + piece.name() + "' " + piece.shape.str() +
+                  " is no part of its parameter " + parameter.str());
+}
+
+/// Throws unless the piece's elements lie in the parameter: otherwise indices would be out of
+/// bounds.
+void check_place(const Manifest::Piece& piece, const Shape& parameter) {
+  if (!piece.slice) {
+    if (piece.offset > parameter.numel() || piece.shape.numel() > parameter.numel() - piece.offset)
+      refuse_place(piece, parameter);
+    return;
+  }
+  const Slice& slice = *piece.slice;
+  const int64_t extents[] = {slice.outer, slice.extent, slice.inner};
+  if (!is_addressable(extents) || slice.whole_numel() != parameter.numel() ||
+      slice.begin > slice.extent || slice.rows > slice.extent - slice.begin ||
+      piece.offset > slice.numel() || piece.shape.numel() > slice.numel() - piece.offset)
+    refuse_place(piece, parameter);
+}
+
+json tensors_of(const std::vector<Manifest::Piece>& pieces) {
+  json tensors = json::array();
+  for (const Manifest::Piece& piece : pieces) {
+    tensors.push_back({{"name", piece.name()},
+                       {"dtype", "F32"},
+                       {"shape", extents_of(piece.shape)},
+                       {"file", piece.file},
+                       {"xxh3_128", piece.checksum}});
+    if (!piece.blocks.empty()) tensors.back()["blocks"] = piece.blocks;
+  }
+  return tensors;
+}
+
+void add_pieces(const json& tensors, Manifest& manifest) {
+  for (const json& tensor : tensors) manifest.pieces.push_back(piece_of(tensor));
+}
+
+json json_of(const std::map<std::string, Shape>& parameters) {
+  json shapes = json::object();
+  for (const auto& [name, shape] : parameters) shapes[name] = extents_of(shape);
+  return shapes;
+}
+
+void add_parameters(const json& shapes, Manifest& manifest) {
+  for (const auto& [name, extents] : shapes.items())
+    manifest.parameters.emplace(name, shape_of(extents));
+}
+
+json json_of(const LossScaler::State& state) {
+  return {{"scale", state.scale},
+          {"hysteresis", state.hysteresis},
+          {"iteration", state.iteration},
+          {"last_overflow", state.last_overflow}};
+}
+
+LossScaler::State scaler_of(const json& object) {
+  const bool never = object.at("last_overflow") == -1;
+  return {.scale = object.at("scale"),
+          .hysteresis = count_of(object.at("hysteresis")),
+          .iteration = count_of(object.at("iteration")),
+          .last_overflow = never ? -1 : count_of(object.at("last_overflow"))};
+}
+
+json parse_json(const std::string& text) {
+  return json::parse(text, [](int depth, json::parse_event_t, json&) {
+    if (depth > deepest)
+      throw FileError("is nested deeper than " + std::to_string(deepest) + " levels");
+    return true;
+  });
+}
+
+Manifest parse(const std::string& text) {
+  json object = parse_json(text);
+  if (object.value("format", "") != format)
+    throw FileError(std::string("expected format '") + format + "'");
+  if (object.at("version") != version && object.at("version") != version_with_slices)
+    throw FileError("is of version " + object.at("version").dump() + "; expected " +
+                    std::to_string(version) + " or " + std::to_string(version_with_slices));
+  const std::string written = object.at("checksum");
+  object.erase("checksum");
+  if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
+  object["checksum"] = written;
+  if (written_as(object) != text)
+    throw FileError("is damaged: between its values stands something else than was written");
+  Manifest manifest{.checksum = written};
+  if (!object.at("config").is_object()) throw FileError("config: expected an object");
+  manifest.info = {.steps = count_of(object.at("steps")),
+                   .skipped = count_of(object.at("skipped")),
+                   .micro_batches = count_of(object.at("micro_batches")),
+                   .config_json = object.at("config").dump()};
+  if (manifest.info.skipped > manifest.info.steps)
+    throw FileError("skipped: expected at most the " + std::to_string(manifest.info.steps) +
+                    " steps, got " + std::to_string(manifest.info.skipped));
+  if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
+    manifest.loss_scaler = scaler_of(*scaler);
+  add_parameters(object.at("parameters"), manifest);
+  add_pieces(object.at("tensors"), manifest);
+  if (manifest.pieces.empty()) throw FileError("has no tensors; expected those of a model");
+  std::set<std::string> names;  // a duplicate name would be read twice
+  for (const Manifest::Piece& piece : manifest.pieces) {
+    const auto parameter = manifest.parameters.find(piece.parameter);
+    if (parameter == manifest.parameters.end())
+      throw FileError("tensor '" + piece.name() + "' is of none of its parameters");
+    if (!names.insert(piece.name()).second)
+      throw FileError("tensor '" + piece.name() + "' is there twice");
+    check_place(piece, parameter->second);
+  }
+  if (const auto headers = object.find("headers"); headers != object.end())
+    headers->get_to(manifest.headers);
+  if (const auto files = object.find("files"); files != object.end())
+    files->get_to(manifest.file_checksums);
+  for (const auto& file : manifest.file_checksums)
+    if (!is_own_file_name(file.first))
+      throw FileError("files: '" + file.first + "'; expected the name of a file that it may have");
+  return manifest;
+}
+
+}  // namespace
+
+std::string Manifest::Piece::name() const {
+  std::string text = parameter + ":" + state + "@" + std::to_string(offset);
+  if (slice)
+    text += "/" + std::to_string(slice->outer) + "x" + std::to_string(slice->extent) + "x" +
+            std::to_string(slice->inner) + "/" + std::to_string(slice->begin) + "+" +
+            std::to_string(slice->rows);
+  return text;
+}
+
+std::string account_text(const Manifest& shard) {
+  return json{{"headers", shard.headers},
+              {"parameters", json_of(shard.parameters)},
+              {"tensors", tensors_of(shard.pieces)}}
+      .dump();
+}
+
+void add_account(const std::string& text, Manifest& manifest) {
+  const json account = json::parse(text);
+  add_parameters(account.at("parameters"), manifest);
+  add_pieces(account.at("tensors"), manifest);
+  for (const auto& [file, checksum] : account.at("headers").items())
+    manifest.headers.emplace(file, checksum);
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  const bool has_slices = std::any_of(manifest.pieces.begin(), manifest.pieces.end(),
+                                      [](const auto& piece) { return piece.slice.has_value(); });
+  json object = {{"format", format},
+                 {"version", has_slices ? version_with_slices : version},
+                 {"steps", manifest.info.steps},
+                 {"skipped", manifest.info.skipped},
+                 {"micro_batches", manifest.info.micro_batches},
+                 {"config", config_of(manifest.info)},
+                 {"parameters", json_of(manifest.parameters)},
+                 {"tensors", tensors_of(manifest.pieces)}};
+  if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
+  if (!manifest.headers.empty()) object["headers"] = manifest.headers;
+  if (!manifest.file_checksums.empty()) object["files"] = manifest.file_checksums;
+  object["checksum"] = checksum_of(object);
+  return written_as(object);
+}
+
+Manifest read_manifest(const std::string& path) {
+  const std::string file = path + "/" + manifest_name;
+  return manifest_from(read_text(file, most_bytes), file);
+}
+
+Manifest manifest_from(const std::string& text, const std::string& file) {
+  try {
+    return parse(text);
+  } catch (const json::parse_error& error) {
+    throw FileError("checkpoint: " + file + ": is not JSON from byte " +
+                    std::to_string(error.byte) + " of " + std::to_string(text.size()) +
+                    " on: it was cut short or overwritten");
+  } catch (const json::exception& error) {
+    // Skips the parser's prefix "[json.exception.out_of_range.403] ".
+    const std::string what = error.what();
+    throw FileError("checkpoint: " + file + ": " + what.substr(what.find("] ") + 2) +
+                    "; expected a manifest that save_checkpoint wrote");
+  } catch (const Error& error) {
+    throw FileError("checkpoint: " + file + ": " + error.what());
+  }
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "zerograd/zero/engine.h"
+#include "zerograd/zero/states/storage.h"
+
+namespace zg::zero {
+
+/// A consistent f32 view of this rank's masters and moments at construction. A separate thread
+/// reads it while the engine continues; a step that is about to overwrite a range waits until that
+/// range has been read. f32 data in host memory is read in place. Other data is copied through one
+/// host bucket, the only memory that a snapshot allocates. An engine has at most one snapshot. It
+/// is constructed and destroyed on the engine's thread. On a meta device only the list of pieces
+/// exists.
+class ZG_API Snapshot {
+ public:
+  /// ConfigError when the engine already has a snapshot. OutOfMemory.
+  explicit Snapshot(const Engine& engine);
+  ~Snapshot();
+  Snapshot(const Snapshot&) = delete;
+
+  /// The pieces of all ranks tile the states of every parameter. Replicas and mirrors have no
+  /// pieces.
+  struct Piece {
+    const Parameter* parameter;
+    Engine::State state;
+    int64_t offset, numel;  ///< elements, within this rank's slice of the parameter
+  };
+  /// In the order in which a step overwrites them. An empty parameter lies in no shard: rank 0
+  /// lists its pieces last.
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+  /// Calls `visit` with the piece's elements in order, a few MiB at a time. Pieces are read in
+  /// order, on one thread. FileError of a disk. An error ends the reading, and no step waits any
+  /// longer.
+  using Visit = std::function<void(std::span<const float>)>;
+  void read(size_t piece, const Visit& visit);
+
+  /// Returns when elements [0, end) of the storage's trainable array have been read.
+  void wait_until_read(const Storage& storage, int64_t end);
+  void wait_until_read();  ///< until everything has been read
+  void abandon();          ///< ends the reading: steps no longer wait
+
+ private:
+  struct Source {
+    Tensor values;
+    const Storage* storage = nullptr;  // overwritten by a step; null: never
+    int64_t begin = 0;                 // in the storage's array
+    int64_t read_after = 0;            // number of elements read once this source is done
+  };
+  void add(const Piece& piece, const Source& source);
+  void take_bucket(const Engine& engine);
+  std::span<const float> floats(const Tensor& chunk) const;
+  void wait_for(int64_t elements);
+
+  struct EngineState& engine_;
+  const std::unique_ptr<Stream> stream_;  // for the thread that reads
+  std::vector<Piece> pieces_;
+  std::vector<Source> sources_;  // by piece
+  Tensor bucket_;                // absent if everything is read in place
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t read_ = 0;  // elements
+};
+
+}  // namespace zg::zero

@@ -1,0 +1,73 @@
+#include "zerograd/zero/checkpoint/unfinished_folder.h"
+
+#include <filesystem>
+#include <span>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+
+namespace zg::zero {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
+
+/// For people and their scripts. Loading ignores it and takes the newest checkpoint that verifies.
+void write_latest(const std::string& directory, const std::string& name) {
+  const std::string unfinished = directory + "/" + unfinished_prefix + latest_name;
+  try {
+    write_text(unfinished, name);
+    rename_over(unfinished, directory + "/" + latest_name);
+    sync_directory(directory);
+  } catch (const FileError&) {  // ignored: the checkpoint is complete without this file
+  }
+}
+
+}  // namespace
+
+void remove_unfinished(const std::string& directory) noexcept try {
+  for (const fs::path& entry : entries_of(directory)) {
+    std::error_code ignored;
+    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
+  }
+} catch (const std::exception&) {  // ignored: a folder that remains only takes disk space
+}
+
+UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
+    : directory_(directory), name_(step_name(step)), path_(path_of(directory, step)) {
+  make_directories(directory_);
+  remove_unfinished(directory_);
+  std::error_code error;
+  // Files of a killed process must not become part of this checkpoint.
+  if (!fs::create_directory(path_, error) && !error)
+    error = std::make_error_code(std::errc::file_exists);
+  check(error, "create", path_);
+}
+
+UnfinishedFolder::~UnfinishedFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string UnfinishedFolder::path_of(const std::string& directory, int64_t step) {
+  return directory + "/" + unfinished_prefix + step_name(step);
+}
+
+std::string UnfinishedFolder::finish(Manifest manifest) {
+  const std::string finished = directory_ + "/" + name_;
+  for (const auto& [name, contents] : manifest.info.files) {
+    write_text(path_ + "/" + name, contents);
+    manifest.file_checksums[name] = checksum(std::as_bytes(std::span(contents)));
+  }
+  write_text(path_ + "/" + manifest_name, manifest_text(manifest));
+  sync_directory(path_);
+  rename_over(path_, finished);
+  sync_directory(directory_);
+  write_latest(directory_, name_);
+  return finished;
+}
+
+}  // namespace zg::zero

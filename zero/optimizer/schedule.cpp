@@ -1,0 +1,219 @@
+#include "zerograd/zero/optimizer/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <span>
+
+#include "zerograd/runtime/error.h"
+
+namespace zg::zero {
+namespace {
+
+constexpr const char* names[] = {"none",   "WarmupLR",    "WarmupDecayLR", "WarmupCosineLR",
+                                 "cosine", "LRRangeTest", "OneCycle",      "AnnealingLR"};
+constexpr const char* styles[] = {"linear", "cosine", "constant"};
+constexpr double one_cycle_beta2 = 0.99;  // as DeepSpeed has it
+
+void check(bool within, const char* field, double value, const char* expected) {
+  if (!within)
+    throw ConfigError(std::string("schedule: ") + field + " is " + std::to_string(value) +
+                      "; expected " + expected);
+}
+
+/// The enumerator of a name, which stands at its place among `known`.
+template <class E>
+E one_of(std::span<const char* const> known, const char* what, const std::string& name) {
+  const auto found = std::find(known.begin(), known.end(), name);
+  if (found != known.end()) return static_cast<E>(found - known.begin());
+  std::string list;
+  for (const char* candidate : known) list += (list.empty() ? "" : ", ") + std::string(candidate);
+  throw ConfigError(std::string(what) + ": no '" + name + "'; expected one of " + list);
+}
+
+/// 1 falling to 0 as progress goes from 0 to 1, and 0 from there on.
+double half_cosine(double progress) {
+  return (1.0 + std::cos(std::numbers::pi * std::min(1.0, progress))) / 2.0;
+}
+
+double ratio(int64_t steps, int64_t of) {
+  return static_cast<double>(steps) / static_cast<double>(std::max<int64_t>(1, of));
+}
+
+void check(const RangeTestOptions& o) {
+  check(o.step_size >= 1, "range_test.step_size", static_cast<double>(o.step_size), "1 or more");
+  check(std::isfinite(o.step_rate) && o.step_rate >= 0.0, "range_test.step_rate", o.step_rate,
+        "a finite number from 0");
+}
+
+void check(const OneCycleOptions& o) {
+  const auto at_least = [](const char* field, double value, double least, const char* expected) {
+    check(std::isfinite(value) && value >= least, field, value, expected);
+  };
+  at_least("one_cycle.cycle_min_lr", o.cycle_min_lr, 0.0, "a finite number from 0");
+  at_least("one_cycle.decay_lr_rate", o.decay_lr_rate, 0.0, "a finite number from 0");
+  at_least("one_cycle.decay_mom_rate", o.decay_mom_rate, 0.0, "a finite number from 0");
+  at_least("one_cycle.cycle_first_step_size", static_cast<double>(o.cycle_first_step_size), 1.0,
+           "1 or more");
+  at_least("one_cycle.cycle_second_step_size", static_cast<double>(o.cycle_second_step_size), 1.0,
+           "1 or more");
+  at_least("one_cycle.decay_step_size", static_cast<double>(o.decay_step_size), 0.0, "0 or more");
+  for (double momentum : {o.cycle_min_mom, o.cycle_max_mom})
+    check(momentum >= 0.0 && momentum < 1.0, "one_cycle momentum", momentum, "a number in [0, 1)");
+}
+
+void check(const AnnealingOptions& o, double rate, double min_rate) {
+  check(min_rate <= rate, "min_rate", min_rate, "at most the rate");
+  check(o.lr_warmup_samples >= 0, "annealing.lr_warmup_samples",
+        static_cast<double>(o.lr_warmup_samples), "0 or more");
+  check(o.lr_decay_style == DecayStyle::constant || o.lr_decay_samples > o.lr_warmup_samples,
+        "annealing.lr_decay_samples", static_cast<double>(o.lr_decay_samples),
+        "more than lr_warmup_samples");
+}
+
+double range_test_rate(const RangeTestOptions& o, double rate, int64_t k) {
+  const double passed = ratio(k, o.step_size);
+  return rate * (1.0 + o.step_rate * (o.staircase ? std::floor(passed) : passed));
+}
+
+int64_t cycle_steps(const OneCycleOptions& o) {
+  return o.cycle_first_step_size + o.cycle_second_step_size;
+}
+
+/// How far the cycle is up at step k: from 0 to 1 and back.
+double height(const OneCycleOptions& o, int64_t k) {
+  if (k <= o.cycle_first_step_size) return ratio(k, o.cycle_first_step_size);
+  return std::max(0.0, ratio(cycle_steps(o) - k, o.cycle_second_step_size));
+}
+
+/// How many decay_step_size the decay has gone on for at step k.
+double decayed(const OneCycleOptions& o, int64_t k) {
+  return o.decay_step_size == 0
+             ? 0.0
+             : ratio(std::max<int64_t>(0, k - cycle_steps(o)), o.decay_step_size);
+}
+
+double one_cycle_rate(const OneCycleOptions& o, double highest, int64_t k) {
+  const double lowest = o.cycle_min_lr / (1.0 + o.decay_lr_rate * decayed(o, k));
+  return lowest + (highest - o.cycle_min_lr) * height(o, k);
+}
+
+// Megatron's get_lr(), in its order of operations.
+double annealed_rate(const AnnealingOptions& o, double rate, double min_rate, int64_t samples) {
+  const int64_t warm = o.lr_warmup_samples;
+  if (warm > 0 && samples <= warm)
+    return rate * static_cast<double>(samples) / static_cast<double>(warm);
+  if (o.lr_decay_style == DecayStyle::constant) return rate;
+  if (samples > o.lr_decay_samples) return min_rate;
+  const double progress = ratio(samples - warm, o.lr_decay_samples - warm);
+  const double share = o.lr_decay_style == DecayStyle::linear
+                           ? 1.0 - progress
+                           : 0.5 * (std::cos(std::numbers::pi * progress) + 1.0);
+  return min_rate + share * (rate - min_rate);
+}
+
+}  // namespace
+
+const char* name_of(ScheduleKind kind) { return names[static_cast<size_t>(kind)]; }
+
+ScheduleKind schedule_kind(const std::string& name) {
+  return one_of<ScheduleKind>(names, "schedule", name);
+}
+
+const char* name_of(DecayStyle style) { return styles[static_cast<size_t>(style)]; }
+
+DecayStyle decay_style(const std::string& name) {
+  return one_of<DecayStyle>(styles, "decay style", name);
+}
+
+bool is_deepspeed_warmup(ScheduleKind kind) {
+  return kind == ScheduleKind::warmup_lr || kind == ScheduleKind::warmup_decay_lr ||
+         kind == ScheduleKind::warmup_cosine_lr;
+}
+
+bool decays(ScheduleKind kind) {
+  return kind == ScheduleKind::warmup_decay_lr || kind == ScheduleKind::warmup_cosine_lr ||
+         kind == ScheduleKind::cosine;
+}
+
+bool counts_samples(ScheduleKind kind) { return kind == ScheduleKind::annealing; }
+
+void validate(const ScheduleOptions& o) {
+  const auto from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
+  const auto fraction = [](double x) { return x >= 0.0 && x <= 1.0; };
+  check(from_zero(o.rate), "rate", o.rate, "a finite number from 0");
+  check(from_zero(o.warmup_min_lr), "warmup_min_lr", o.warmup_min_lr, "a finite number from 0");
+  check(from_zero(o.min_rate), "min_rate", o.min_rate, "a finite number from 0");
+  check(fraction(o.warmup_min_ratio), "warmup_min_ratio", o.warmup_min_ratio, "0 to 1");
+  check(fraction(o.cos_min_ratio), "cos_min_ratio", o.cos_min_ratio, "0 to 1");
+  const bool deepspeed = is_deepspeed_warmup(o.kind);
+  check(o.warmup_num_steps >= (deepspeed ? 1 : 0), "warmup_num_steps",
+        static_cast<double>(o.warmup_num_steps), deepspeed ? "1 or more" : "0 or more");
+  check(!decays(o.kind) || o.total_num_steps >= 1, "total_num_steps",
+        static_cast<double>(o.total_num_steps), "1 or more");
+  check(o.range_test);
+  check(o.one_cycle);
+  if (o.kind == ScheduleKind::annealing) check(o.annealing, o.rate, o.min_rate);
+}
+
+Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
+  validate(options);
+  if (is_deepspeed_warmup(options.kind))  // ln(1) is no divisor
+    options_.warmup_num_steps = std::max<int64_t>(2, options.warmup_num_steps);
+}
+
+double Schedule::warmup(int64_t iteration) const {
+  if (options_.warmup_type == WarmupType::linear)
+    return ratio(iteration, options_.warmup_num_steps);
+  return std::log(static_cast<double>(iteration + 1)) /
+         std::log(static_cast<double>(options_.warmup_num_steps));
+}
+
+double Schedule::rate(int64_t k) const {
+  const ScheduleOptions& o = options_;
+  const int64_t iteration = k - 1, warm = o.warmup_num_steps;
+  const int64_t decay = o.total_num_steps - warm;
+  switch (o.kind) {
+    case ScheduleKind::none:
+      return o.rate;
+    case ScheduleKind::warmup_lr:
+    case ScheduleKind::warmup_decay_lr: {
+      double share = 1.0;
+      if (iteration < 0)
+        share = 0.0;
+      else if (iteration < warm)
+        share = warmup(iteration);
+      else if (o.kind == ScheduleKind::warmup_decay_lr)
+        share = std::max(0.0, ratio(o.total_num_steps - iteration, decay));
+      return o.warmup_min_lr + (o.rate - o.warmup_min_lr) * share;
+    }
+    case ScheduleKind::warmup_cosine_lr:
+      if (iteration < 0) return 0.0;  // whatever warmup_min_ratio says
+      if (iteration < warm)
+        return o.rate * (o.warmup_min_ratio + (1.0 - o.warmup_min_ratio) * warmup(iteration));
+      return o.rate * (o.cos_min_ratio +
+                       (1.0 - o.cos_min_ratio) * half_cosine(ratio(iteration - warm + 1, decay)));
+    case ScheduleKind::lr_range_test:
+      return range_test_rate(o.range_test, o.rate, k);
+    case ScheduleKind::one_cycle:
+      return one_cycle_rate(o.one_cycle, o.rate, k);
+    case ScheduleKind::annealing:
+      return annealed_rate(o.annealing, o.rate, o.min_rate, k);
+    case ScheduleKind::cosine:
+      if (k < warm) return o.rate * ratio(k + 1, warm + 1);
+      return o.min_rate + (o.rate - o.min_rate) * half_cosine(ratio(k - warm, decay));
+  }
+  return o.rate;
+}
+
+std::optional<Betas> Schedule::betas(int64_t k) const {
+  const OneCycleOptions& o = options_.one_cycle;
+  if (options_.kind != ScheduleKind::one_cycle || !o.cycle_momentum) return std::nullopt;
+  const double highest = o.cycle_max_mom * (1.0 + o.decay_mom_rate * decayed(o, k));
+  // Against the rate, but for the first step, which DeepSpeed sets apart.
+  const double beta1 =
+      k == 0 ? o.cycle_min_mom : highest - (o.cycle_max_mom - o.cycle_min_mom) * height(o, k);
+  return Betas{static_cast<float>(beta1), static_cast<float>(one_cycle_beta2)};
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,98 @@
+#include "zerograd/zero/parallel/mirrors.h"
+
+#include <utility>
+
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
+
+namespace zg::zero {
+
+Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& device)
+    : device_(device) {
+  const bool has_ends = mesh && mesh->ends;
+  if (has_ends) {
+    ends_ = mesh->ends.get();
+    owner_ = mesh->is_first_stage();
+  }
+  for (const auto& [name, parameter] : store.by_name()) {
+    const bool shared =
+        parameter->trainable && (parameter->copy == Copy::mirror || parameter->has_mirror);
+    if (!shared) continue;
+    if (!has_ends || parameter->has_mirror != owner_)
+      throw ConfigError("engine: parameter '" + name + "' " +
+                        (parameter->has_mirror ? "has a mirror" : "is a mirror") +
+                        "; expected a pipeline of two stages or more, the owner on the first one "
+                        "and the mirror on the last");
+    parameters_.emplace(name, parameter);
+  }
+  if (!has_ends) return;
+  most_on_their_way_ = static_cast<size_t>(mesh->shape.pipeline - 1) * parameters_.size();
+  check_ends(device);
+}
+
+// Else the ends would wait for each other in the first step.
+void Mirrors::check_ends(const Device& device) const {
+  std::vector<int64_t> words(2);
+  int64_t& own = words[owner_ ? 0 : 1];
+  std::string names;
+  for (const auto& [name, parameter] : parameters_) {
+    own = own * 31 + static_cast<int64_t>(hash_name(name.c_str()) % (1u << 30)) +
+          parameter->shape.numel();
+    own %= int64_t{1} << 50;
+    names += (names.empty() ? "'" : ", '") + name + "' " + parameter->shape.str();
+  }
+  const PurposeScope purpose(device, Purpose::comm);
+  const Tensor sum = Tensor::from(words, {2}, device);
+  ends_->wait(ends_->all_reduce(sum, "names of mirrors"));
+  if (device.type() == Device::Type::meta) return;
+  words = sum.to_host<int64_t>();
+  if (words[0] != words[1])
+    throw ConfigError(
+        "engine: the first and the last stage differ in the parameters that they "
+        "share; expected the same on both, got here " +
+        (names.empty() ? "none" : names));
+}
+
+Communicator::Ticket Mirrors::broadcast(const Tensor& x, bool from_owner,
+                                        const Parameter& parameter, const char* what) const {
+  return ends_->broadcast(x, from_owner ? 0 : 1, parameter.name + what);
+}
+
+void Mirrors::keep(const Parameter& parameter, Tensor gradient) {
+  gradients_[&parameter] = std::move(gradient);
+}
+
+std::vector<Mirrors::Gradient> Mirrors::exchange() {
+  std::vector<Gradient> sums;
+  for (const auto& [name, parameter] : parameters_) {
+    Tensor own = std::exchange(gradients_[parameter], Tensor());
+    const PurposeScope purpose(device_, Purpose::comm);
+    const NameScope name_of_gradient(device_, name + " mirror's gradient");
+    if (owner_) {
+      const Tensor sum = Tensor::empty(parameter->shape, DType::f32, device_);
+      ends_->wait(broadcast(sum, /*from_owner=*/false, *parameter, " mirror's gradient"));
+      if (own) kernels::axpby({.x = own, .y = sum, .a = 1.0, .b = 1.0}, device_.compute());
+      sums.push_back({parameter, sum});
+      continue;
+    }
+    while (sent_.size() >= most_on_their_way_) {
+      ends_->wait(sent_.front().ticket);
+      sent_.pop_front();
+    }
+    if (!own) own = Tensor::zeros(parameter->shape, DType::f32, device_);
+    const auto ticket = broadcast(own, /*from_owner=*/false, *parameter, " mirror's gradient");
+    sent_.push_back({std::move(own), ticket});
+  }
+  return sums;
+}
+
+void Mirrors::finish() {
+  for (; !sent_.empty(); sent_.pop_front()) ends_->wait(sent_.front().ticket);
+}
+
+void Mirrors::copy_value(const Parameter& parameter, const Tensor& whole) const {
+  ends_->wait(broadcast(whole, /*from_owner=*/true, parameter, " mirror's value"));
+}
+
+}  // namespace zg::zero

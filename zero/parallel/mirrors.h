@@ -1,0 +1,65 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/comm/mesh.h"
+#include "zerograd/zero/states/storage.h"
+
+namespace zg::zero {
+
+/// Parameters that the first and the last stage of a pipeline share: tied embeddings. The first
+/// stage owns them. The last stage has mirrors. It sends its whole f32 gradient of each
+/// micro-batch, which is added to the owner's gradient before that is rounded. Without a pipeline
+/// the tape adds the same two gradients; addition commutes, so the bits are equal. In the channel
+/// Mesh::ends both stages exchange their parameters in the order of the names.
+///
+/// The last stage is ahead of the first by at most stages - 1 backward passes. It keeps that many
+/// gradients in flight and does not wait for them.
+class Mirrors {
+ public:
+  /// The mesh is null where there is none: then nothing is shared. ConfigError when the two stages
+  /// share different parameters. Collective.
+  Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& device);
+
+  bool has(const Parameter& parameter) const { return parameters_.contains(parameter.name); }
+  /// Keeps the whole gradient of this micro-batch until its end. Absent if backward made none.
+  void keep(const Parameter& parameter, Tensor gradient);
+  struct Gradient {
+    const Parameter* parameter;
+    Tensor sum;  ///< f32
+  };
+  /// Ends a micro-batch. On the first stage it returns the two stages' gradients of each parameter.
+  std::vector<Gradient> exchange();
+  /// Waits until the gradients that were sent have arrived.
+  void finish();
+
+  /// Copies the owner's value to the mirrors. `whole` is the parameter's whole value in the compute
+  /// dtype, on the owner and on the mirror.
+  bool is_owner() const { return owner_; }
+  void copy_value(const Parameter& parameter, const Tensor& whole) const;
+  const std::map<std::string, const Parameter*>& parameters() const { return parameters_; }
+
+ private:
+  struct Sent {
+    Tensor gradient;
+    Communicator::Ticket ticket;
+  };
+  void check_ends(const Device& device) const;
+  Communicator::Ticket broadcast(const Tensor& x, bool from_owner, const Parameter& parameter,
+                                 const char* what) const;
+
+  const Device device_;
+  Communicator* ends_ = nullptr;
+  bool owner_ = false;
+  size_t most_on_their_way_ = 0;
+  std::map<std::string, const Parameter*> parameters_;
+  std::map<const Parameter*, Tensor> gradients_;  // by parameter, of this micro-batch
+  std::deque<Sent> sent_;
+};
+
+}  // namespace zg::zero

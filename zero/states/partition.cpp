@@ -1,0 +1,53 @@
+#include "zerograd/zero/states/partition.h"
+
+#include <algorithm>
+
+namespace zg::zero {
+
+FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world) {
+  FlatUnit flat;
+  flat.world = world;
+  int64_t end = 0;
+  for (bool decay : {true, false})
+    for (size_t position = 0; position < parameters.size(); ++position) {
+      const Parameter* parameter = parameters[position];
+      if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable))
+        continue;
+      const int64_t numel = parameter->shape.numel();
+      flat.pieces.push_back(
+          {.parameter = parameter, .position = position, .begin = end, .end = end + numel});
+      flat.numel += numel;
+      end = aligned(end + numel);
+    }
+  const int64_t row = world * alignment;
+  flat.padded = (end + row - 1) / row * row;
+  return flat;
+}
+
+std::vector<FlatUnit::Piece> FlatUnit::within(int64_t first, int64_t last) const {
+  std::vector<Piece> clipped;
+  for (const Piece& piece : pieces) {
+    const int64_t begin = std::max(piece.begin, first), end = std::min(piece.end, last);
+    if (begin < end)
+      clipped.push_back({.parameter = piece.parameter,
+                         .position = piece.position,
+                         .begin = begin - first,
+                         .end = end - first,
+                         .offset = piece.offset + begin - piece.begin});
+  }
+  return clipped;
+}
+
+std::vector<FlatUnit::Range> FlatUnit::ranges(int64_t first, int64_t last) const {
+  std::vector<Range> merged;
+  for (const Piece& piece : within(first, last)) {
+    const Range range = {piece.begin, aligned(piece.end), piece.parameter->decay};
+    if (!merged.empty() && merged.back().decay == range.decay)
+      merged.back().end = range.end;
+    else
+      merged.push_back(range);
+  }
+  return merged;
+}
+
+}  // namespace zg::zero

@@ -1,0 +1,186 @@
+#include "zerograd/zero/states/reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/zero/states/transfer.h"
+
+namespace zg::zero {
+namespace {
+
+// Runs on the communication worker, on a peer's memory. The arguments were checked before, so this
+// launches the kernel without checks and without scratch.
+void fold_piece(const Tensor& piece, const Tensor& sums, bool first, Stream& stream) {
+  const FoldGradient args{.leaf = piece, .sum = sums, .rounding = piece.dtype(), .first = first};
+  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+}
+
+const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter) {
+  return *std::find_if(flat.pieces.begin(), flat.pieces.end(),
+                       [&](const FlatUnit::Piece& piece) { return piece.parameter == parameter; });
+}
+
+// Whether the next fold is the first since the last step.
+bool is_fresh(const Storage& storage) { return storage.folded.empty() || !storage.folded[0]; }
+
+}  // namespace
+
+Reducer::Reducer(Communicator& comm, const Device& device, const Config& config)
+    : comm_(comm), device_(device), config_(config) {}
+
+void Reducer::reduce(Storage& storage, std::span<const Parameter* const> parameters,
+                     std::span<Tensor> gradients) {
+  if (storage.trainable.empty()) return;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (gradients[i])
+      check_shape("reduce", parameters[i]->name.c_str(), gradients[i], parameters[i]->shape);
+  if (comm_.size() == 1 || config_.reduce_at_boundary)
+    return fold_here(storage, parameters, gradients);
+  Leaf& leaf = leaf_of(storage);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (is_updated(*parameters[i]))
+      leaf.gradients.fill(*parameters[i], std::exchange(gradients[i], Tensor()));
+  if (leaf.gradients.is_full()) send(leaf);
+}
+
+Tensor Reducer::place_of(Storage& storage, const Parameter& parameter) {
+  if (in_file(storage.sums) || accumulator(storage.compute) != storage.compute) return {};
+  return leaf_of(storage).gradients.lend(parameter);
+}
+
+void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> parameters,
+                        std::span<Tensor> gradients) {
+  const bool local = config_.reduce_at_boundary;
+  const Tensor& sums = local ? storage.local_sums : storage.sums;
+  struct Fold {
+    Tensor leaf;
+    bool first;
+  };
+  std::vector<Fold> folds;  // into accumulators that are in a file
+  std::vector<Streaming::Part> parts;
+  const auto fold = [&](const Fold& part, const Tensor& sum) {
+    kernels::fold_gradient(
+        {.leaf = part.leaf, .sum = sum, .rounding = storage.compute, .first = part.first},
+        device_.compute());
+  };
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor gradient = std::exchange(gradients[i], Tensor());
+    if (!gradient || gradient.numel() == 0) continue;
+    const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
+    // One rank holds the whole array, so the pieces of the array and of its shard are the same.
+    const size_t index = static_cast<size_t>(
+        std::find_if(storage.pieces.begin(), storage.pieces.end(),
+                     [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
+        storage.pieces.begin());
+    const bool in_place = gradient.buffer().get() == sums.buffer().get();
+    if (!local && !in_place && storage.is_lent(index)) storage.leave_lent(device_.compute());
+    const bool first = !local && !storage.folded[index];
+    if (!local) storage.folded[index] = true;
+    const int64_t step = in_file(sums) ? config_.offload.sub_group_size : piece.numel();
+    for (int64_t begin = 0; begin < piece.numel(); begin += step) {
+      const int64_t count = std::min(step, piece.numel() - begin);
+      const Fold part{gradient.flat(begin, count), first};
+      const Tensor sum = sums.flat(piece.begin + begin, count);
+      if (!in_file(sums)) {
+        fold(part, sum);
+        continue;
+      }
+      folds.push_back(part);
+      parts.push_back(
+          {{.tensor = sum, .loads = !first, .unit = storage.name, .state = "gradients"}});
+    }
+  }
+  if (folds.empty()) return;
+  std::unique_ptr<Streaming> streaming = stream(std::move(parts));
+  for (const Fold& part : folds) {
+    fold(part, streaming->next()[0]);
+    streaming->keep();
+  }
+  leave(std::move(streaming));
+}
+
+std::unique_ptr<Streaming> Reducer::stream(std::vector<Streaming::Part> parts) const {
+  const PurposeScope purpose(device_, Purpose::gradient);
+  const NameScope name(device_, "sums of gradients on their way");
+  return std::make_unique<Streaming>(std::move(parts), device_);
+}
+
+void Reducer::leave(std::unique_ptr<Streaming> sums) {
+  if (leaving_) leaving_->finish();
+  leaving_ = std::move(sums);
+}
+
+Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
+  for (Leaf& leaf : filling_)
+    if (leaf.storage == &storage) return leaf;
+  wait_for(1);  // one leaf is in flight while the next is filled
+  filling_.push_back({&storage, {storage, device_}, -1, nullptr});
+  if (in_file(storage.sums))
+    filling_.back().sums = stream({{{.tensor = storage.sums,
+                                     .loads = !is_fresh(storage),
+                                     .unit = storage.name,
+                                     .state = "gradients"}}});
+  return filling_.back();
+}
+
+void Reducer::send(Leaf& leaf) {
+  Leaf sent = std::move(leaf);
+  std::erase_if(filling_, [&](const Leaf& other) { return &other == &leaf; });
+  Storage& storage = *sent.storage;
+  const bool fresh = is_fresh(storage);
+  storage.folded.assign(storage.folded.size(), true);
+  sent.last = scatter(sent.gradients.complete(), sent.sums ? sent.sums->next()[0] : storage.sums,
+                      storage, fresh);
+  in_flight_.push_back(std::move(sent));
+  if (!config_.overlap_comm) wait_for(0);
+}
+
+Communicator::Ticket Reducer::scatter(const Tensor& whole, const Tensor& sums,
+                                      const Storage& storage, bool fresh) {
+  const int64_t step = std::max<int64_t>(1, config_.reduce_bucket_size / comm_.size());
+  const int64_t numel = sums.numel();
+  Communicator::Ticket last = -1;
+  for (int64_t begin = 0; begin < numel; begin += step)
+    last = comm_.reduce_scatter(whole, sums, fresh, fold_piece, storage.name + " gradients",
+                                {begin, std::min(step, numel - begin)});
+  return last;
+}
+
+void Reducer::wait_for(size_t in_flight) {
+  while (in_flight_.size() > in_flight) {
+    Leaf& first = in_flight_.front();
+    comm_.wait(first.last);
+    if (first.sums) {
+      first.sums->keep();
+      leave(std::move(first.sums));
+    }
+    in_flight_.pop_front();
+  }
+}
+
+void Reducer::finish() {
+  // A leaf without gradients whose memory is lent belongs to a tape that has not run backward yet.
+  std::erase_if(filling_, [](const Leaf& leaf) {
+    return leaf.gradients.is_empty() && !leaf.gradients.is_lent();
+  });
+  for (size_t i = filling_.size(); i-- > 0;)
+    if (!filling_[i].gradients.is_empty()) send(filling_[i]);
+  wait_for(0);
+  leave(nullptr);
+}
+
+void Reducer::reduce_local_sums(Storage& storage) {
+  if (!storage.local_sums) return;
+  const std::unique_ptr<Streaming> sums = stream(
+      {{{.tensor = storage.sums, .loads = false, .unit = storage.name, .state = "gradients"}}});
+  comm_.wait(scatter(in_memory(storage.local_sums), sums->next()[0], storage, /*fresh=*/true));
+  sums->keep();
+  sums->finish();
+  storage.folded.assign(storage.folded.size(), true);
+  fill_zero(storage.local_sums, device_.compute());
+}
+
+}  // namespace zg::zero

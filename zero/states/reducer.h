@@ -1,0 +1,64 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/zero/states/gradient_leaf.h"
+#include "zerograd/zero/states/storage.h"
+#include "zerograd/zero/states/streaming.h"
+
+namespace zg::zero {
+
+/// Sends each micro-batch's whole gradients to the owners of their shards, which add them in rising
+/// global micro-batch. Every world size can keep this order. A leaf is rounded once to the compute
+/// dtype, sent, and added to accumulators in Config::grad_accum. A gradient that was computed in
+/// the accumulator or in the leaf's memory is not copied. Accumulators in a file are streamed
+/// through memory: on one rank in chunks of sub_group_size, on several ranks a storage's whole
+/// shard.
+class Reducer {
+ public:
+  Reducer(Communicator& comm, const Device& device, const Config& config);
+
+  /// Memory for a gradient that is about to be computed: the range of the leaf that is sent. Absent
+  /// while that memory is lent, where a leaf rounds, and where accumulators are in a file.
+  Tensor place_of(Storage& storage, const Parameter& parameter);
+  /// `gradients` belong to `parameters`, absent where backward made none. Each is released after
+  /// use.
+  void reduce(Storage& storage, std::span<const Parameter* const> parameters,
+              std::span<Tensor> gradients);
+  /// Ends a micro-batch: sends the leaves that several units share and waits for all of them.
+  void finish();
+  /// With reduce_at_boundary: reduces the ranks' local accumulators.
+  void reduce_local_sums(Storage& storage);
+
+ private:
+  struct Leaf {
+    Storage* storage;
+    GradientLeaf gradients;
+    Communicator::Ticket last = -1;
+    std::unique_ptr<Streaming> sums;  // streams accumulators that are in a file
+  };
+  void fold_here(Storage& storage, std::span<const Parameter* const> parameters,
+                 std::span<Tensor> gradients);
+  Leaf& leaf_of(Storage& storage);
+  void send(Leaf& leaf);
+  /// Adds every rank's `whole` to the owners' accumulators, in buckets. Returns the last ticket.
+  Communicator::Ticket scatter(const Tensor& whole, const Tensor& sums, const Storage& storage,
+                               bool fresh);
+  void wait_for(size_t in_flight);
+  std::unique_ptr<Streaming> stream(std::vector<Streaming::Part> parts) const;
+  /// Waits for the writes of the previous accumulators, then starts those of `sums`.
+  void leave(std::unique_ptr<Streaming> sums);
+
+  Communicator& comm_;
+  const Device device_;
+  const Config& config_;
+  std::vector<Leaf> filling_;           // leaves that still expect gradients
+  std::deque<Leaf> in_flight_;          // being exchanged
+  std::unique_ptr<Streaming> leaving_;  // updated accumulators on their way to the disk
+};
+
+}  // namespace zg::zero

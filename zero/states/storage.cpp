@@ -1,0 +1,142 @@
+#include "zerograd/zero/states/storage.h"
+
+#include <utility>
+
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/cpu/team.h"
+#include "zerograd/zero/states/loan.h"
+#include "zerograd/zero/states/transfer.h"
+
+namespace zg::zero {
+namespace {
+
+Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, Space space) {
+  const PurposeScope scope(device, purpose);
+  const Tensor tensor =
+      Tensor::empty({numel}, dtype, device, space == Space::host ? host_space(device) : space);
+  fill_zero(tensor, device.compute());
+  return tensor;
+}
+
+Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
+                   const Storage::Place& place) {
+  Values values{.flat = FlatUnit::of(parameters, part, place.world)};
+  if (values.empty()) return values;
+  const int64_t shard = values.flat.shard_numel();
+  const DType dtype = place.config.compute;
+  if (place.stays_whole) {
+    values.whole =
+        zeros(values.flat.padded, dtype, place.device, Purpose::parameter, Space::device);
+    values.shard = values.whole.flat(values.flat.shard_begin(place.rank), shard);
+  } else {
+    values.shard = zeros(shard, dtype, place.device, Purpose::parameter, place.parameter);
+  }
+  return values;
+}
+
+// Long enough to hide its hand-out: an element costs tens of nanoseconds.
+constexpr int64_t initialise_grain = 1 << 14;
+
+void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& flat, uint64_t seed,
+                       DType load) {
+  const int threads = flat.device().traits().threads;
+  for (const FlatUnit::Piece& piece : pieces) {
+    const Parameter& parameter = *piece.parameter;
+    write_floats(
+        flat.flat(piece.begin, piece.numel()), [&](int64_t first, std::span<float> values) {
+          cpu::parallel_for(threads, static_cast<int64_t>(values.size()), initialise_grain,
+                            [&](int64_t begin, int64_t end) {
+                              const std::span<float> part = values.subspan(
+                                  static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+                              zg::initialise(parameter, seed, piece.offset + first + begin, part);
+                              if (load == DType::bf16) round_to_bf16(part);
+                            });
+        });
+  }
+}
+
+}  // namespace
+
+Storage::Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place)
+    : name(std::move(name)),
+      compute(place.config.compute),
+      rank(place.rank),
+      stays_whole(place.stays_whole),
+      values_are_masters(place.config.compute == place.config.optimizer),
+      trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
+      frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
+      pieces(trainable.flat.shard(place.rank)),
+      lent(pieces.size()) {
+  clear();
+  if (trainable.empty()) return;
+  const FlatUnit& flat = trainable.flat;
+  const Config& config = place.config;
+  sums_begin = flat.shard_begin(place.rank);
+  state_begin = config.stage == 0 ? 0 : sums_begin;
+  state_numel = config.stage == 0 ? flat.padded : flat.shard_numel();
+  const auto gradients = [&](int64_t numel, DType dtype) {
+    return zeros(numel, dtype, place.device, Purpose::gradient, config.offload.gradient);
+  };
+  sums = gradients(flat.shard_numel(), config.grad_accum);
+  if (config.reduce_at_boundary) local_sums = gradients(flat.padded, DType::f32);
+  const auto state = [&] {
+    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer, place.optimizer);
+  };
+  masters = !values_are_masters ? state() : config.stage == 0 ? trainable.whole : trainable.shard;
+  moment1 = state();
+  moment2 = state();
+}
+
+void Storage::initialise(uint64_t seed, DType load) {
+  const auto fill = [&](const Values& values) {
+    if (values.empty()) return;
+    if (values.whole)
+      initialise_pieces(values.flat.pieces, values.whole, seed, load);
+    else
+      initialise_pieces(values.flat.shard(rank), values.shard, seed, load);
+  };
+  fill(frozen);
+  fill(trainable);
+  if (!masters || values_are_masters) return;
+  initialise_pieces(trainable.flat.within(state_begin, state_begin + state_numel), masters, seed,
+                    load);
+  round_masters(state_begin, state_begin + state_numel);
+}
+
+void Storage::zero_unfolded(Stream& stream) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (folded[i]) continue;
+    if (is_lent(i)) leave_lent(stream);
+    fill_zero(sums.flat(pieces[i].begin, pieces[i].numel()), stream);
+  }
+}
+
+Tensor Storage::lend_sum(size_t piece) {
+  if (folded[piece] || is_lent(piece) || sums.dtype() != DType::f32 ||
+      sums.buffer()->space() != Space::device)
+    return {};
+  return lend(sums.flat(pieces[piece].begin, pieces[piece].numel()), pieces[piece].parameter->shape,
+              lent[piece]);
+}
+
+void Storage::leave_lent(Stream& stream) {
+  const PurposeScope purpose(sums.device(), Purpose::gradient);
+  const NameScope name_of_sums(sums.device(), name + " sums");
+  const Tensor elsewhere = Tensor::empty(sums.shape(), sums.dtype(), sums.device());
+  copy(sums, elsewhere, stream);
+  sums = elsewhere;
+  lent.assign(lent.size(), {});
+}
+
+void Storage::round_masters(int64_t begin, int64_t end) {
+  if (values_are_masters) return;
+  convert(masters.flat(begin - state_begin, end - begin), low_precision(begin, end - begin));
+}
+
+Tensor Storage::low_precision(int64_t begin, int64_t numel) const {
+  if (values_are_masters) return {};
+  return trainable.whole && stays_whole ? trainable.whole.flat(begin, numel)
+                                        : trainable.shard.flat(begin - sums_begin, numel);
+}
+
+}  // namespace zg::zero
