@@ -3,8 +3,8 @@
 
 #include "bench/command.h"
 #include "bench/offload.h"
-#include "tools/model_flags.h"
-#include "tools/run.h"
+#include "tools/options/model_flags.h"
+#include "tools/run/run.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/device_flag.h"
 #include "zerograd/runtime/command_line/flags.h"

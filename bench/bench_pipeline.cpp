@@ -7,7 +7,7 @@
 
 #include "bench/command.h"
 #include "bench/table.h"
-#include "tools/run.h"
+#include "tools/run/run.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/comm/communicator.h"

@@ -18,8 +18,8 @@
 #include <thread>
 #include <utility>
 
-#include "tools/child.h"
-#include "tools/subcommands.h"
+#include "tools/commands/subcommands.h"
+#include "tools/run/child.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"

@@ -1,4 +1,4 @@
-#include "tools/settings.h"
+#include "tools/options/settings.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>

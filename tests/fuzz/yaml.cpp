@@ -1,8 +1,8 @@
-#include "tools/config/yaml.h"
+#include "tools/deepspeed/yaml.h"
 #include "tests/fuzz/text.h"
 #include "tests/support/placed_message.h"
-#include "tools/config/accelerate.h"
-#include "tools/config/load.h"
+#include "tools/deepspeed/accelerate.h"
+#include "tools/deepspeed/load.h"
 #include "zerograd/runtime/error.h"
 
 // accelerate's YAML, from bytes to the options of a run.

@@ -1,4 +1,4 @@
-#include "tools/batch_rampup.h"
+#include "tools/options/batch_rampup.h"
 
 #include <doctest/doctest.h>
 

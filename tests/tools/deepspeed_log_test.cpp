@@ -1,4 +1,4 @@
-#include "tools/deepspeed_log.h"
+#include "tools/deepspeed/deepspeed_log.h"
 
 #include <doctest/doctest.h>
 

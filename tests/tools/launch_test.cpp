@@ -8,7 +8,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/fake_programs.h"
-#include "tools/launcher.h"
+#include "tools/launch/launcher.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"

@@ -9,7 +9,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/tune_search.h"
+#include "tools/tune/tune_search.h"
 
 namespace zg::testing {
 namespace {

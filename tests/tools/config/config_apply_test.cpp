@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "tools/config/load.h"
+#include "tools/deepspeed/load.h"
 #include "zerograd/zero/deepspeed/hjson.h"
 
 namespace zg::testing {

@@ -1,0 +1,94 @@
+#include "tools/commands/checkpoint_options.h"
+
+#include "tools/options/model_flags.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::tools {
+
+bool parse(const std::vector<std::string>& arguments, VerifyOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd verify DIR",
+      .summary =
+          "Reads every byte of every checkpoint in DIR, or of one step_N, and names each damage "
+          "by\n"
+          "file, tensor and place. Exit status 5 when there is any.",
+      .positionals = {positional("DIR", "a checkpoints' DIR or one step_N", options.checkpoint)},
+      .notes =
+          "For a DIR the last line says which step --resume, eval and generate would take: the\n"
+          "newest without damage.\n\n"
+          "  zerograd verify checkpoints\n"
+          "  zerograd verify checkpoints/step_300"};
+  return parse(line, arguments, options.given);
+}
+
+bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& options) {
+  const CommandLine line = {
+      .usage =
+          "zerograd consolidate CHECKPOINT F [--dtype f32|bf16]\n"
+          "       zerograd consolidate --split F DIR [--ranks N]",
+      .summary =
+          "Writes a checkpoint's master parameters as one safetensors file, or such a file as a\n"
+          "checkpoint, a few MiB at a time.",
+      .positionals = {positional("FROM", "a checkpoint's DIR or one step_N; to split: a file",
+                                 options.from),
+                      positional("TO", "the file to write; to split: a DIR without checkpoints",
+                                 options.to)},
+      .groups = {{"to a file",
+                  {{{"--dtype"},
+                    "f32|bf16",
+                    "of the file: the masters as they are, or rounded [f32]",
+                    [&options](const std::string& name, const std::string& value) {
+                      const size_t choice = parse_choice(name, value, {"f32", "bf16"});
+                      options.dtype = choice == 0 ? DType::f32 : DType::bf16;
+                    }}}},
+                 {"to a checkpoint",
+                  {switch_flag({"--split"}, options.split, "write DIR/step_0 from a file"),
+                   integer_flag({"--ranks"}, options.ranks, "shards", {1, nullptr}),
+                   model_type_flag(options.model), heads_flag(options.model)}}},
+      .notes =
+          "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
+          "generate and --split need no flags for it. step_0 has these parameters, moments of "
+          "zero\n"
+          "and no step behind it: --resume trains it from step 0, --init, eval and generate read "
+          "it.\n"
+          "A file of other make does not say how many heads it has: give --n-head or "
+          "--model-type.\n\n"
+          "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"
+          "  zerograd consolidate --split weights.safetensors eight --ranks 8"};
+  if (!parse(line, arguments, options.given)) return false;
+  check_model(options.model, options.given);
+  for (const char* flag : {"--ranks", "--n-head", "--model-type"})
+    if (!options.split && options.given.count(flag))
+      throw ConfigError(std::string(flag) + ": expected --split with it, got none");
+  if (options.split && options.given.count("--dtype"))
+    throw ConfigError("--dtype: a checkpoint's masters are f32; leave the flag out of --split");
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd export CHECKPOINT --hf DIR",
+      .summary =
+          "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR), or\n"
+          "BloomForCausalLM: config.json and model.safetensors, the masters in f32, and the\n"
+          "tokenizer that it was trained with. What else is in DIR stays.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"to", {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write")}},
+                 {"model (the checkpoint's own unless given)",
+                  {model_type_flag(options.model), heads_flag(options.model),
+                   text_flag({"--tokenizer"}, "PATH", options.tokenizer,
+                             "where the run's tokenizer is now, or one for tokens of a file")}}},
+      .notes =
+          "Characters are no tokenizer that transformers knows: of a model that reads them none is "
+          "written.\n\n"
+          "  zerograd export checkpoints --hf gpt2-mine\n"
+          "  zerograd train --from-hf gpt2-mine --data tokens.bin"};
+  if (!parse(line, arguments, options.given)) return false;
+  if (options.hugging_face.empty())
+    throw ConfigError("--hf: expected a folder to write, got nothing; try --hf DIR");
+  check_model(options.model, options.given);
+  return true;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/options/options.h"
+#include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/dtype.h"
+
+// Options of the subcommands that only read and write files. Each parse() returns false after
+// printing help.
+namespace zg::tools {
+
+struct VerifyOptions {
+  Given given;
+  std::string checkpoint;
+};
+
+/// Options to turn a checkpoint into one file or, with --split, a file into a checkpoint.
+struct ConsolidateOptions {
+  Given given;
+  std::string from, to;
+  bool split = false;
+  DType dtype = DType::f32;
+  int64_t ranks = 1;
+  ModelOptions model;
+};
+
+struct ExportOptions {
+  Given given;
+  std::string checkpoint;
+  std::string hugging_face;  ///< path of a folder
+  std::string tokenizer;     ///< empty: the tokenizer stored in the checkpoint
+  ModelOptions model;
+};
+
+bool parse(const std::vector<std::string>& arguments, VerifyOptions& options);
+bool parse(const std::vector<std::string>& arguments, ExportOptions& options);
+bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& options);
+
+}  // namespace zg::tools

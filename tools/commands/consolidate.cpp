@@ -1,0 +1,89 @@
+#include "zerograd/zero/checkpoint/consolidate.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <optional>
+
+#include "tools/commands/checkpoint_options.h"
+#include "tools/commands/subcommands.h"
+#include "tools/options/run_checks.h"
+#include "tools/run/checkpoints.h"
+#include "tools/run/hugging_face.h"
+#include "tools/run/setup.h"
+#include "tools/run/tokenizers.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+
+namespace zg::tools {
+namespace {
+
+void check_without_checkpoints(const std::string& directory) {
+  const std::vector<zero::StepFolder> folders = zero::step_folders(directory);
+  if (!folders.empty())
+    throw ConfigError("consolidate: " + directory + " holds checkpoints, up to step_" +
+                      std::to_string(folders.front().steps) +
+                      "; expected a directory without any; try another one");
+}
+
+std::string split(const ConsolidateOptions& options) {
+  check_without_checkpoints(options.to);
+  check_model_flags(options.given, options.from);
+  Settings settings = known_of(options.from, options.model).settings;
+  // A run that starts from this file begins at step 0.
+  settings.samples = settings.skipped_samples = 0;
+  settings.loss = std::numeric_limits<double>::quiet_NaN();
+  const bool is_new = !path_exists(options.to);
+  make_directories(options.to);
+  const auto lock = lock_directory(options.to);  // another run may be about to save there
+  std::string hash;
+  try {
+    check_without_checkpoints(options.to);  // a run that has just ended may have saved there
+    hash = zero::split(options.from, options.to, checkpoint_info(settings),
+                       static_cast<int>(options.ranks));
+  } catch (...) {
+    std::error_code ignored;  // removes the folder only if it is empty
+    if (is_new) std::filesystem::remove(options.to, ignored);
+    throw;
+  }
+  std::printf("saved %s/step_0\n", options.to.c_str());
+  return hash;
+}
+
+// Writes a Hugging Face folder as one file, with its tokenizer if this version can read it.
+std::string join_folder(const ConsolidateOptions& options) {
+  const Known known = known_of(options.from, options.model);
+  Settings settings = known.settings;
+  std::vector<std::string> notes;
+  if (const auto tokenizer = folder_tokenizer(settings.data, known, notes))
+    settings.tokenizer_json = models::tokenizer_json(*tokenizer);
+  for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  return zero::consolidate(weights_of(known), checkpoint_info(settings), options.to, options.dtype);
+}
+
+}  // namespace
+
+int consolidate(const std::vector<std::string>& arguments) {
+  ConsolidateOptions options;
+  if (!parse(arguments, options)) return 0;
+  std::string hash;
+  if (options.split) {
+    hash = split(options);
+  } else {
+    check_outside(options.to, "consolidate");
+    std::string from = options.from;
+    if (is_hf_folder(from)) {
+      hash = join_folder(options);
+    } else {
+      const Checkpoint checkpoint = usable_checkpoint(from);
+      from = checkpoint->path();
+      hash = zero::consolidate(*checkpoint, options.to, options.dtype);
+    }
+    std::printf("saved %s of %s\n", options.to.c_str(), from.c_str());
+  }
+  std::printf("param_hash %s\n", hash.c_str());
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,68 @@
+#include <cstdio>
+
+#include "tools/commands/subcommands.h"
+#include "tools/options/run_checks.h"
+#include "tools/run/evaluation.h"
+#include "tools/run/setup.h"
+#include "tools/run/tokenizers.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+// The checkpoint's data options, overridden by flags.
+DataOptions data_options(const Settings& saved, const EvalOptions& options) {
+  DataOptions data = saved.data;
+  if (options.given.count("--data")) data.source = options.data.source;
+  if (options.given.count("--val-fraction"))
+    data.validation_fraction = options.data.validation_fraction;
+  if (options.given.count("--split")) data.split = options.data.split;
+  if (options.given.count("--tokenizer")) data.tokenizer = options.data.tokenizer;
+  if (data.source.empty())
+    throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: " +
+                      options.checkpoint + " does not name its data");
+  return data;
+}
+
+}  // namespace
+
+int eval(const std::vector<std::string>& arguments) {
+  EvalOptions options;
+  if (!parse(arguments, options)) return 0;
+  check_model_flags(options.given, options.checkpoint);
+  const auto trained = load_model(options.checkpoint, options.model, options.place);
+  const Settings& saved = trained->known.settings;
+  DataOptions data = data_options(saved, options);
+  const bool named = options.given.count("--tokenizer") > 0;
+  const auto tokenizer = settle_tokenizer(data, &trained->known, named);
+  if (!options.given.count("--data")) check_there(data.source, trained->known.path);
+  const int64_t longest = saved.model.block_size;
+  if (options.model.block_size > longest)
+    throw ConfigError("--block-size: expected at most the model's " + std::to_string(longest) +
+                      " positions, got " + std::to_string(options.model.block_size));
+  const auto dataset = make_dataset(
+      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : longest,
+             .seed = options.given.count("--seed") ? options.seed : saved.seed,
+             .vocabulary = saved.model.vocabulary,
+             .tokenizer = tokenizer ? &*tokenizer : nullptr});
+  check_tokens(trained->known, data, *dataset);
+  check_data_flags(options, data.source, *dataset);
+  if (named) check_tokenizer(data, *tokenizer, *dataset);
+  if (absolute_path(data.source) == absolute_path(saved.data.source))
+    if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
+        !change.empty())
+      std::fprintf(stderr, "changed: %s\n", harmless(change).c_str());
+  const Evaluation evaluation = {.model = *trained->model,
+                                 .make_tape = [&] { return trained->engine->inference_tape(); },
+                                 .dataset = *dataset,
+                                 .device = trained->device,
+                                 .sorts = data.source == "sort"};
+  std::printf("val loss %.4f\n", evaluation.loss(options.batch, options.batches));
+  if (dataset->question_length() > 0 && options.score_samples > 0)
+    evaluation.scores(options.batch, options.score_samples,
+                      [](const std::string& line) { std::printf("%s\n", line.c_str()); });
+  return 0;
+}
+
+}  // namespace zg::tools

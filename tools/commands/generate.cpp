@@ -1,0 +1,72 @@
+#include "zerograd/models/gpt/generate.h"
+
+#include <cstdio>
+
+#include "tools/commands/subcommands.h"
+#include "tools/options/run_checks.h"
+#include "tools/run/setup.h"
+#include "tools/run/tokenizers.h"
+#include "zerograd/models/tokenizer/text_stream.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+void write(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// A weights file does not store the characters: they come from the data that it was trained on.
+std::string characters_for(const Known& known, const GenerateOptions& options) {
+  const Settings& settings = known.settings;
+  if (options.data.source.empty()) return settings.characters;
+  const auto dataset = make_dataset(options.data, {.block_size = settings.model.block_size,
+                                                   .seed = settings.seed,
+                                                   .vocabulary = settings.model.vocabulary});
+  check_tokens(known, options.data, *dataset);
+  return characters_of(*dataset);
+}
+
+// The model's own tokenizer, or that of the flag. They must be equal if the model stores its own.
+std::optional<models::Tokenizer> tokenizer_for(const Known& known, const GenerateOptions& options) {
+  DataOptions data = known.settings.data;
+  const bool named = options.given.count("--tokenizer") > 0;
+  if (named) data.tokenizer = options.data.tokenizer;
+  if (!data.tokenizer.empty() && !options.data.source.empty())
+    throw ConfigError("--data: the tokens are those of the tokenizer " + data.tokenizer +
+                      "; leave the flag out");
+  return settle_tokenizer(data, &known, named);
+}
+
+void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words) {
+  const int64_t known = trained.known.settings.model.vocabulary;
+  const std::vector<int32_t> prompt = words.encode(options.prompt);
+  for (int32_t token : prompt)
+    if (token >= known)
+      throw ConfigError("--prompt: expected tokens below " + std::to_string(known) + ", got " +
+                        std::to_string(token));
+  if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
+  for (int32_t token : prompt) write(words.decode(token));
+  models::generate(
+      *trained.model, [&] { return trained.engine->inference_tape(); }, {prompt}, options.length,
+      options.sampling, [&](int32_t token) { write(words.decode(token)); });
+  write(words.rest() + "\n");
+}
+
+}  // namespace
+
+int generate(const std::vector<std::string>& arguments) {
+  GenerateOptions options;
+  if (!parse(arguments, options)) return 0;
+  check_model_flags(options.given, options.checkpoint);
+  const auto trained = load_model(options.checkpoint, options.model, options.place);
+  std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->known, options);
+  const auto words =
+      tokenizer ? models::text_stream(std::move(*tokenizer))
+                : models::character_stream(characters_for(trained->known, options), "--prompt");
+  speak(*trained, options, *words);
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,167 @@
+#include <cstdio>
+
+#include "tools/commands/subcommands.h"
+#include "tools/run/budgets.h"
+#include "tools/run/planner.h"
+#include "tools/run/processes.h"
+#include "tools/run/restart.h"
+#include "tools/run/training.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/interrupt.h"
+
+namespace zg::tools {
+namespace {
+
+struct Ended {
+  int status = 0;
+  bool finished = false;
+  RankMemory memory;
+};
+
+// Runs one rank. Each rank that sees a failure prints it; the first cause becomes the command's
+// error.
+Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
+                 const zero::InterruptScope& interrupt, zero::CommonStop& stop) {
+  try {
+    Training training(run, ranks, device);
+    const int status = training.run(interrupt, &stop);
+    return {status, training.finished(), training.memory()};
+  } catch (const CommError& error) {
+    std::fprintf(stderr, "rank %d/%d ends: CommError: %s\n", ranks.rank(), ranks.size(),
+                 error.what());
+    throw;
+  }
+}
+
+int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
+  int status = 0;
+  bool finished = false;
+  zero::CommonStop stop(run.options.ranks, interrupt);
+  std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
+  run_local(static_cast<int>(run.options.ranks),
+            [&](Communicator& ranks, const Device& device) {
+              Ended own = train_rank(run, ranks, device, interrupt, stop);
+              memory[static_cast<size_t>(ranks.rank())] = std::move(own.memory);
+              if (ranks.rank() > 0) return;
+              status = own.status;
+              finished = own.finished;
+            },
+            {.timeout_s = run.options.comm_timeout_s,
+             .device = run.options.place.device,
+             .type = run.options.place.type,
+             .dump_collectives = run.options.dump_collectives});
+  if (finished && !run.options.memory_json.empty())
+    write_memory_json(run.options.memory_json, to_json(memory_record(run, std::move(memory))));
+  return status;
+}
+
+// Adds to an out-of-memory error the settings that would fit, found by a plan.
+[[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
+  const DeviceOptions& limits = run.options.place.device;
+  // Without a limit there is nothing to fit.
+  if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
+  const std::optional<std::string> smallest = smallest_fitting(run);
+  const std::string what = error.what();
+  throw OutOfMemory(what + (what.ends_with('\n') ? "" : "\n") +
+                    (smallest ? "try " + *smallest + ": the smallest setting that fits\n"
+                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
+                                "a smaller --batch-size or more --ranks\n"));
+}
+
+// Runs this process as one rank of several, which reports its own errors.
+int train_as_process(const Run& prepared, const TrainOptions& given,
+                     const zero::InterruptScope& interrupt) {
+  int status = 0;
+  Run run = prepared;
+  const auto train_rank = [&](Communicator& ranks, const Device& device) {
+    run = agreed(run, given, ranks);
+    Training training(run, ranks, device);
+    status = training.run(interrupt, nullptr);
+    if (!training.finished() || run.options.memory_json.empty()) return;
+    const auto texts = gather_texts(ranks, to_json(training.memory()));
+    if (ranks.rank() == 0)
+      write_memory_json(run.options.memory_json, to_json(memory_record(run, {}), texts));
+  };
+  const auto rank = [&](Communicator& ranks, const Device& device) {
+    try {
+      train_rank(ranks, device);
+    } catch (const OutOfMemory& error) {
+      explain(run, error);  // at once: planning takes a while, and the other ranks exit soon
+    }
+  };
+  try {
+    run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
+                         .device = run.options.place.device,
+                         .type = run.options.place.type,
+                         .dump_collectives = run.options.dump_collectives,
+                         .told_to_end = zero::last_warning,
+                         .same = common_values(run)});
+  } catch (const CommError& error) {
+    throw CommError(text("rank %d/%d ends: %s", run.options.process->rank,
+                         run.options.process->size, error.what()));
+  }
+  return status;
+}
+
+int train_on_ranks(const Run& run, const TrainOptions& given) {
+  const zero::InterruptScope interrupt;
+  return run.options.process ? train_as_process(run, given, interrupt)
+                             : train_on_threads(run, interrupt);
+}
+
+/// Removes unfinished folders of failed or killed saves, including those of earlier runs. No other
+/// process writes there while the run holds its lock.
+void remove_leftovers(const Run& run) {
+  if (run.lock) zero::remove_unfinished(run.options.save);
+}
+
+// Writes the trace if the run ended within the traced steps.
+void write_trace(const Run& run) {
+  if (run.traced && !run.traced->is_written) run.traced->write();
+}
+
+// A rank that stalls or is killed ends its process, so another process must restart the run.
+int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "train");
+  return run_with_restarts(options, arguments,
+                           [](std::vector<std::string> words) {
+                             words.insert(words.begin(), this_program);
+                             return run_child(words, "try without --max-restarts");
+                           })
+      .status;
+}
+
+}  // namespace
+
+int train(const std::vector<std::string>& arguments) {
+  TrainOptions options;
+  if (!parse(arguments, options)) return 0;
+  if (!options.autotuning.empty()) return tune(arguments);
+  if (restarts(options)) return supervise(options, arguments);
+  go_on_after_restart(options);
+  const Run run = prepare_run(options);
+  check_budgets(run);
+  int status = 0;
+  try {
+    status = train_on_ranks(run, options);
+  } catch (...) {
+    remove_leftovers(run);
+    try {
+      write_trace(run);
+    } catch (const FileError&) {  // the first error is the one to report
+    }
+    if (run.options.process) throw;
+    try {
+      throw;
+    } catch (const OutOfMemory& error) {
+      explain(run, error);
+    }
+  }
+  remove_leftovers(run);
+  write_trace(run);
+  return status;
+}
+
+}  // namespace zg::tools

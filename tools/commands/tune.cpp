@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "tools/commands/subcommands.h"
+#include "tools/tune/tune_config.h"
+#include "tools/tune/tune_plan.h"
+#include "tools/tune/tune_search.h"
+#include "zerograd/runtime/comm/processes.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// Flags of train that tune ignores: trials set their own outputs and their own length.
+const std::set<std::string> without_effect = {"--autotuning",
+                                              "--steps",
+                                              "--epochs",
+                                              "--limit-train-batches",
+                                              "--log-interval",
+                                              "--eval-interval",
+                                              "--eval-batches",
+                                              "--sample-interval",
+                                              "--metrics",
+                                              "--trace",
+                                              "--trace-steps",
+                                              "--score-samples",
+                                              "--dump-memory",
+                                              "--memory-json",
+                                              "--progress",
+                                              "--dump-gradients",
+                                              "--save",
+                                              "--save-top-k",
+                                              "--save-interval",
+                                              "--max-restarts",
+                                              "--inject",
+                                              "--async-save",
+                                              "--train-samples",
+                                              "--rampup-batch-size",
+                                              "--lr-decay-style",
+                                              "--lr-warmup-samples",
+                                              "--lr-decay-samples",
+                                              "--min-lr",
+                                              "--exit-interval",
+                                              "--kill-switch-path",
+                                              "--tensorboard-dir",
+                                              "--universal-checkpoint"};
+
+Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
+  Words words;
+  for (const auto& [name, own] : options.flags)
+    if (!but.count(name)) words.insert(words.end(), own.begin(), own.end());
+  return words;
+}
+
+// Quotes a word for a shell.
+std::string quoted(const std::string& word) {
+  if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                             "-_=./,:+@%") == std::string::npos)
+    return word;
+  std::string quoted = "'";
+  for (char letter : word) quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return quoted + "'";
+}
+
+std::string command_of(Words words) {
+  std::transform(words.begin(), words.end(), words.begin(), quoted);
+  return "zerograd train " + join(words, " ");
+}
+
+void check(const TuneOptions& options) {
+  if (process_place())
+    throw ConfigError(
+        "tune: expected one process, got one of several that a launcher started; try zerograd tune "
+        "--ranks N, whose ranks are threads");
+  if (options.train.axes.model_ranks() > 1)
+    throw Unsupported(
+        "--tensor-parallel, --pipeline-parallel: tune varies how ranks share the data; try plan "
+        "for each mesh");
+  if (options.train.place.type != Device::Type::cpu)
+    throw Unsupported(std::string("--device ") + zg::name_of(options.train.place.type) +
+                      ": tune predicts times of the cpu alone; try plan or train with it");
+  for (const char* flag : {"--resume", "--restarted"})
+    if (options.train.given.count(flag))
+      throw ConfigError(std::string(flag) +
+                        ": expected a run from its beginning, got one that goes on; try tune "
+                        "without it, and train with what tune writes and with it");
+  std::error_code ignored;
+  for (const std::string& input : {options.train.config.path, options.train.data.source})
+    if (!input.empty() &&
+        (input == options.out || std::filesystem::equivalent(input, options.out, ignored)))
+      throw ConfigError("--out: " + options.out + " is read; expected a file of its own");
+}
+
+void write_config(const std::string& path, const std::string& config) {
+  std::ofstream file(path, std::ios::binary);
+  file << config;
+  file.close();
+  if (!file) throw FileError("--out: " + path + " cannot be written");
+}
+
+Run prepared(const Words& words) {
+  TrainOptions train;
+  parse(words, train);
+  train.only_planned = true;
+  // Parameters can be offloaded at stage 3 only, so such a run fixes the stage.
+  if (train.optimisation.engine.offload.parameter != Space::device &&
+      is_open(train, "--zero-stage") && is_open(train, "--strategy"))
+    train.optimisation.engine.stage = 3;
+  return prepare_run(train);
+}
+
+std::string needs(const Planned& plan) {
+  return text(
+      "%lld bytes of device memory, %lld of the host's and %lld of the drive for each rank, "
+      "%.3g times what %s allows",
+      (long long)plan.needs.device, (long long)plan.needs.host, (long long)plan.needs.file,
+      plan.load, plan.tight.c_str());
+}
+
+Plans plans_of(const Run& run, const TuneOptions& options) {
+  if (options.find_max_batch && !is_open(run.options, "--batch-size"))
+    throw ConfigError(
+        "--find-max-batch: expected no --batch-size, nor one of a config, which it is to find; "
+        "leave one out");
+  const Rates rates = measured_rates(run);
+  Plans plans = options.find_max_batch
+                    ? plan_largest(run, rates)
+                    : plan_all(run, rates, options.time_s / 3.0, options.time_s / 100.0);
+  std::fprintf(stderr, "by plans %zu settings fit and %zu do not%s\n", plans.fitting.size(),
+               plans.rest.size(), plans.whole ? "" : "; there was no time for all");
+  if (plans.fitting.empty())
+    throw OutOfMemory("tune: nothing fits; the smallest setting, " +
+                      described(plans.rest.front().tuning, run) + ", takes " +
+                      needs(plans.rest.front()) +
+                      "; try more of that, more --ranks or a smaller model");
+  return plans;
+}
+
+void print(const Search& search, const Plans& plans, const Run& run, bool find_max_batch) {
+  std::printf("%s\n", table_of(search.trials(), run).c_str());
+  for (const Planned& plan : plans.rest)
+    if (find_max_batch)
+      std::printf("--zero-stage %d: not one sample fits: %s\n", plan.tuning.stage,
+                  needs(plan).c_str());
+  for (const Trial& trial : search.trials())
+    if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device)
+      std::fprintf(stderr, "warning: %s took %lld bytes, not the planned %lld\n",
+                   described(trial.plan.tuning, run).c_str(), (long long)trial.peak_bytes,
+                   (long long)trial.plan.needs.device);
+}
+
+}  // namespace
+
+int tune(const std::vector<std::string>& arguments) {
+  const auto begin = Search::Clock::now();
+  TuneOptions options;
+  if (!parse(arguments, options)) return 0;
+  check(options);
+  check_writable("--out", options.out);
+  Words unused;
+  for (const auto& [name, words] : options.flags)
+    if (without_effect.count(name) && name != "--autotuning") unused.push_back(name);
+  const bool goes_on = options.train.autotuning == "run";
+  if (!unused.empty() && !goes_on)
+    std::fprintf(stderr, "tune runs a few steps of each setting; without effect: %s\n",
+                 join(unused, ", ").c_str());
+  const Words fixed = words_of(options, without_effect);
+  std::set<std::string> unplanned = without_effect;
+  unplanned.erase("--rampup-batch-size");  // --batch-size must divide its batch sizes
+  const Run run = prepared(words_of(options, unplanned));
+  const Plans plans = plans_of(run, options);
+  Search search(run, fixed, begin, options.time_s);
+  if (options.find_max_batch)
+    search.try_each(plans.fitting);
+  else
+    search.find_fastest(plans.fitting);
+  if (search.signal() != 0) return 128 + search.signal();
+  print(search, plans, run, options.find_max_batch);
+  const Trial* best = search.best();
+  if (!best)
+    throw Error(
+        "tune: every trial failed, as the table says; try a longer --time, or train with the flags "
+        "of a row to see all that it says");
+  write_config(options.out, config_with(best->plan.tuning, run));
+  if (best != search.fastest())
+    std::fprintf(stderr,
+                 "within the noise of the fastest the best is the one nearest to the run as given: "
+                 "%s\n",
+                 described(best->plan.tuning, run).c_str());
+  Words words = words_of(options, {"--autotuning"});
+  const Words flags = flags_of(best->plan.tuning, run);
+  words.insert(words.end(), flags.begin(), flags.end());
+  std::printf("best %s\nwrote %s\n", command_of(words).c_str(), options.out.c_str());
+  std::fflush(stdout);
+  return goes_on ? train(words) : 0;
+}
+
+}  // namespace zg::tools

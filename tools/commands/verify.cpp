@@ -1,0 +1,90 @@
+#include <cstdio>
+#include <map>
+
+#include "tools/commands/checkpoint_options.h"
+#include "tools/commands/subcommands.h"
+#include "tools/run/checkpoints.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+enum class Found { whole, damaged, gone };
+
+/// Prints the damages of a step_N. A folder that another process removed or replaced during the
+/// check counts as gone, not as damaged.
+Found report(const std::string& step_folder) {
+  std::vector<std::string> damages;
+  try {
+    const Checkpoint checkpoint = zero::CheckpointReader::open(step_folder);
+    if (!checkpoint) {
+      std::printf("%s: removed meanwhile\n", step_folder.c_str());
+      return Found::gone;
+    }
+    damages = checkpoint->damages();
+  } catch (const FileError& error) {
+    damages = {error.what()};
+  }
+  std::printf("%s: %s\n", step_folder.c_str(),
+              damages.empty()
+                  ? "verifies"
+                  : text("%zu damage%s", damages.size(), damages.size() == 1 ? "" : "s").c_str());
+  for (const std::string& damage : damages) std::printf("  %s\n", harmless(damage).c_str());
+  std::fflush(stdout);  // checking one folder may take minutes
+  return damages.empty() ? Found::whole : Found::damaged;
+}
+
+/// The results for all checkpoints of a DIR.
+struct Summary {
+  std::string newest;  // path of the newest checkpoint that verifies
+  size_t damaged = 0, all = 0;
+};
+
+/// Reports every step_N once, including those that appear while others are removed.
+Summary report_all(const std::string& directory) {
+  constexpr int most_rounds = 100;
+  std::map<int64_t, Found> seen;
+  Summary summary;
+  int64_t newest = -1;
+  bool changed = true;
+  for (int round = 0; changed && round < most_rounds; ++round) {
+    changed = false;
+    for (const zero::StepFolder& folder : zero::step_folders(directory)) {
+      const auto before = seen.find(folder.steps);
+      if (before != seen.end() && before->second != Found::gone) continue;
+      const Found found = seen[folder.steps] = report(folder.path);
+      changed = changed || found == Found::gone;
+      if (found == Found::gone) continue;
+      ++summary.all;
+      if (found == Found::damaged) ++summary.damaged;
+      if (found == Found::damaged || folder.steps < newest) continue;
+      newest = folder.steps;
+      summary.newest = folder.path;
+    }
+  }
+  return summary;
+}
+
+}  // namespace
+
+int verify(const std::vector<std::string>& arguments) {
+  VerifyOptions options;
+  if (!parse(arguments, options)) return 0;
+  const std::string& path = options.checkpoint;
+  if (zero::step_folders(path).empty()) {
+    if (report(zero::find_checkpoint(path)) == Found::damaged)
+      throw FileError("verify: " + path + " is damaged, as stdout says");
+    return 0;
+  }
+  const Summary found = report_all(path);
+  const std::string taken = found.newest.empty() ? "nothing" : found.newest;
+  std::printf("--resume %s takes %s\n", path.c_str(), taken.c_str());
+  if (found.damaged > 0)
+    throw FileError(text("verify: %zu of the %zu checkpoints in %s %s damaged, as stdout says",
+                         found.damaged, found.all, path.c_str(),
+                         found.damaged == 1 ? "is" : "are"));
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,93 @@
+#include "tools/deepspeed/deepspeed_log.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t untimed_steps = 2;  // DeepSpeed's start_step
+
+// "[2023-09-15 00:09:45,317] [INFO] [timer.py:260:stop] "
+std::string stamp(const char* where) {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto since = now.time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(since).count() % 1000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char day[32];
+  std::strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &local);
+  return text("[%s,%03d] [INFO] [%s] ", day, static_cast<int>(ms), where);
+}
+
+// round(bytes / 1024**3, 2): rounds the exact value, and ties to even.
+std::string gigabytes(int64_t bytes) {
+  return python_number(std::stod(text("%.2f", static_cast<double>(bytes) / 0x1p30)));
+}
+
+// The percentage of memory in use, as psutil formats it.
+std::string percent(double share) { return python_number(std::stod(text("%.1f", 100.0 * share))); }
+
+}  // namespace
+
+std::string python_number(double number) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
+  const double size = std::fabs(number);
+  const bool fixed = number == 0.0 || (size >= 1e-4 && size < 1e16);
+  char word[64];
+  const auto end = std::to_chars(word, word + sizeof word, number,
+                                 fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
+  std::string written(word, end);
+  return fixed && written.find('.') == std::string::npos ? written + ".0" : written;
+}
+
+DeepSpeedLog::DeepSpeedLog(int64_t interval, int64_t first, const zero::ScheduleOptions& schedule,
+                           const zero::AdamOptions& adam)
+    : interval_(interval), first_(first), schedule_(schedule), adam_(adam) {}
+
+std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
+  const int64_t timed = step.steps - first_ - untimed_steps;
+  if (timed > 0) {
+    seconds_ += step.seconds;
+    samples_ += step.samples;
+  }
+  peak_bytes_ = std::max(peak_bytes_, step.peak_bytes);
+  if (interval_ <= 0 || step.steps % interval_ != 0) return {};
+  const int64_t taken = step.steps - step.skipped;
+  const zero::Betas betas = schedule_.betas(taken).value_or(zero::Betas{adam_.beta1, adam_.beta2});
+  // Betas are stored as f32; the shortest decimal number that gives the same f32 is the config's.
+  const auto beta = [](float value) { return python_number(std::stod(text("%.7g", value))); };
+  std::vector<std::string> lines = {
+      stamp("logging.py:96:log_dist") +
+      text("[Rank 0] step=%lld, skipped=%lld, lr=[%s], mom=[[%s, %s]]", (long long)step.steps,
+           (long long)step.skipped, python_number(step.next_rate).c_str(),
+           beta(betas.beta1).c_str(), beta(betas.beta2).c_str())};
+  if (timed <= 0) return lines;
+  lines.push_back(stamp("timer.py:260:stop") +
+                  text("epoch=0/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=%s, "
+                       "CurrSamplesPerSec=%s, MemAllocated=%sGB, MaxMemAllocated=%sGB",
+                       (long long)step.micro_steps, (long long)step.steps,
+                       python_number(static_cast<double>(samples_) / seconds_).c_str(),
+                       python_number(static_cast<double>(step.samples) / step.seconds).c_str(),
+                       gigabytes(step.live_bytes).c_str(), gigabytes(peak_bytes_).c_str()));
+  return lines;
+}
+
+std::vector<std::string> epoch_lines(const EpochAverages& averages) {
+  const int64_t used = averages.memory_bytes - averages.available_bytes;
+  const double share = static_cast<double>(used) / static_cast<double>(averages.memory_bytes);
+  return {text("Average Epoch time: %.2f seconds", averages.seconds),
+          text("Average Peak CUDA memory: %.2fMiB", averages.peak_bytes / 0x1p20),
+          text("CPU Virtual Memory:  used = %s GB, percent = %s%%", gigabytes(used).c_str(),
+               percent(share).c_str())};
+}
+
+}  // namespace zg::tools

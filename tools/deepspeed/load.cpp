@@ -1,0 +1,140 @@
+#include "tools/deepspeed/load.h"
+
+#include <cstdio>
+#include <optional>
+
+#include "tools/deepspeed/accelerate.h"
+#include "tools/deepspeed/yaml.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/deepspeed/read.h"
+
+namespace zg::tools {
+namespace {
+
+using zero::deepspeed::CheckedConfig;
+using zero::deepspeed::Setting;
+using zero::deepspeed::Value;
+
+struct Document {
+  std::string file;
+  Value root;
+  bool is_yaml = false;
+};
+
+Document document_of(const std::string& path) {
+  const auto [file, text] = zero::deepspeed::read_source(path, "--config");
+  const bool is_yaml = file.ends_with(".yaml") || file.ends_with(".yml");
+  return {.file = file,
+          .root = is_yaml ? read_yaml(text, file) : zero::deepspeed::read_hjson(text, file),
+          .is_yaml = is_yaml};
+}
+
+// Only the first of several processes prints.
+bool is_first(const TrainOptions& options) {
+  return !options.process || options.process->rank == 0;
+}
+
+CheckedConfig checked(const Document& document, const TrainOptions& options) {
+  const CheckedConfig config =
+      check_config(document.root, document.file, options.config.compat, options.config.lenient,
+                   document.is_yaml ? "accelerate" : "");
+  if (is_first(options))
+    for (const std::string& line : config.warnings)
+      std::fprintf(stderr, "warning: %s\n", line.c_str());
+  if (config.unsupported) throw Unsupported(*config.unsupported);
+  return config;
+}
+
+void report(const CheckedConfig& config, const std::vector<std::string>& overridden) {
+  for (const std::string& line : config.without_effect) std::fprintf(stderr, "%s\n", line.c_str());
+  if (!overridden.empty())
+    std::fprintf(stderr, "%s: overridden by flags: %s\n", config.file.c_str(),
+                 join(overridden, ", ").c_str());
+  if (!config.is_on("", "dump_state")) return;
+  for (const std::string& line : config.state())
+    std::fprintf(stderr, "%s: %s\n", config.file.c_str(), line.c_str());
+}
+
+/// `yaml`: the accelerate file that names or contains this config; null: there is none.
+CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml,
+                             TrainOptions& options) {
+  CheckedConfig config = checked(document, options);
+  if (yaml) fill_defaults(*yaml, options.given, config);
+  if (config.unsupported) throw Unsupported(*config.unsupported);
+  const std::vector<std::string> overridden = apply_config(config, options);
+  if (is_first(options)) report(config, overridden);
+  return config;
+}
+
+// Refuses keys of accelerate's file that the DeepSpeed config decides; accelerate refuses them too.
+void refuse_beside_file(const CheckedConfig& yaml) {
+  for (const char* key :
+       {"gradient_accumulation_steps", "gradient_clipping", "zero_stage", "zero3_save_16bit_model",
+        "offload_optimizer_device", "offload_optimizer_nvme_path", "offload_param_device",
+        "offload_param_nvme_path"})
+    if (const Setting* setting = yaml.find("accelerate_deepspeed", key); setting && setting->given)
+      throw ConfigError(
+          yaml.place_of(*setting) + key +
+          " is ignored beside deepspeed_config_file; expected it in that file, got it "
+          "here; try moving it there");
+}
+
+// The config that accelerate's file names, or its own keys; absent: the file is for another kind of
+// run.
+std::optional<Document> deepspeed_of(const Document& document, const CheckedConfig& yaml) {
+  const Setting* type = yaml.find("accelerate", "distributed_type");
+  if (!type || type->text != "DEEPSPEED") return std::nullopt;
+  const Setting* named = yaml.find("accelerate_deepspeed", "deepspeed_config_file");
+  if (!named || named->null) return Document{document.file, deepspeed_config_of(document.root)};
+  refuse_beside_file(yaml);
+  Document own = document_of(named->text);
+  own.is_yaml = false;
+  return own;
+}
+
+void load_accelerate(const Document& document, TrainOptions& options) {
+  const CheckedConfig yaml = checked(document, options);
+  const Given flags = options.given;
+  const Setting* type = yaml.find("accelerate", "distributed_type");
+  const std::string kind = type ? type->text : "";
+  if (kind == "FSDP" || kind == "MEGATRON_LM" || kind == "XLA" || kind == "TPU")
+    throw Unsupported(yaml.place_of(*type) + kind +
+                      ": this version does not do it; expected "
+                      "DEEPSPEED, got " +
+                      kind + "; try DEEPSPEED with zero_stage: 3");
+  std::optional<CheckedConfig> deepspeed;
+  if (const std::optional<Document> own = deepspeed_of(document, yaml))
+    deepspeed = load_deepspeed(*own, &yaml, options);
+  const std::vector<std::string> overridden =
+      apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
+  if (is_first(options)) report(yaml, overridden);
+}
+
+}  // namespace
+
+void load_config(TrainOptions& options) {
+  const std::string& path = options.config.path;
+  if (path.empty()) {
+    for (const char* flag : {"--compat", "--lenient"})
+      if (options.given.count(flag))
+        throw ConfigError(std::string(flag) +
+                          ": expected --config F with it, got none; leave the flag out");
+    return;
+  }
+  const Document document = document_of(path);
+  if (document.is_yaml)
+    load_accelerate(document, options);
+  else
+    load_deepspeed(document, nullptr, options);
+}
+
+Value deepspeed_config(const ConfigOptions& config) {
+  const Document document = document_of(config.path);
+  if (!document.is_yaml) return document.root;
+  const auto own = deepspeed_of(document, check_config(document.root, document.file, config.compat,
+                                                       config.lenient, "accelerate"));
+  return own ? own->root : Value{.kind = Value::Kind::object};
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,67 @@
+#include "tools/options/batch_rampup.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t most = std::numeric_limits<int32_t>::max();
+
+std::string number(int64_t value) { return std::to_string(value); }
+
+}  // namespace
+
+BatchRampup parse_rampup(const std::string& flag, const std::string& value) {
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0; begin <= value.size() && numbers.size() < 4;) {
+    const size_t end = std::min(value.find(',', begin), value.size());
+    numbers.push_back(parse_integer(flag, value.substr(begin, end - begin), 1, most));
+    begin = end + 1;
+  }
+  if (numbers.size() != 3)
+    throw ConfigError(flag + ": expected START INCREMENT SAMPLES, as 16 16 5000000, got '" +
+                      printable(value) + "'");
+  return {.start = numbers[0], .increment = numbers[1], .samples = numbers[2]};
+}
+
+void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
+  if (rampup.start == 0) return;
+  const std::string flag = "--rampup-batch-size: ";
+  if (rampup.start > size.train)
+    throw ConfigError(flag + "expected a START of at most the batch that it grows to, " +
+                      number(size.train) + ", got " + number(rampup.start) +
+                      "; try a larger --train-batch-size");
+  const int64_t growth = size.train - rampup.start;
+  if (growth % rampup.increment != 0)
+    throw ConfigError(flag + "expected an INCREMENT that divides the growth from " +
+                      number(rampup.start) + " to " + number(size.train) + ", " + number(growth) +
+                      ", got " + number(rampup.increment));
+  // The computation of the run's length iterates over every batch size.
+  constexpr int64_t most_increments = int64_t{1} << 24;
+  if (growth / rampup.increment > most_increments)
+    throw ConfigError(flag + "expected at most " + number(most_increments) +
+                      " steps of INCREMENT from " + number(rampup.start) + " to " +
+                      number(size.train) + ", got " + number(growth / rampup.increment));
+  // Samples of one micro-batch, over all ranks.
+  const int64_t share = size.train / size.accumulation;
+  const int64_t ranks = share / size.micro, common = rampup.common(size.train);
+  if (common % share == 0) return;
+  throw ConfigError(
+      flag +
+      text("expected START and INCREMENT that --batch-size x ranks, %lld x %lld = %lld, "
+           "divides, got %lld and %lld; try ",
+           (long long)size.micro, (long long)ranks, (long long)share, (long long)rampup.start,
+           (long long)rampup.increment) +
+      (common % ranks == 0 ? "--batch-size " + number(std::gcd(common / ranks, size.micro))
+                           : "numbers that " + number(ranks) + " ranks can share"));
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,184 @@
+#include "tools/options/model_flags.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::tools {
+
+namespace {
+
+// The presets, then the family names.
+const std::vector<std::string>& model_types() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = models::GPTConfig::preset_names();
+    all.emplace_back(name_of(models::Family::bloom));
+    return all;
+  }();
+  return names;
+}
+
+// Megatron's --split: up to three weights, the rest 0.
+void read_split(const std::string& name, const std::string& value, std::array<double, 3>& split) {
+  constexpr Range weight{0.0, 1e12, false, false, "up to three weights from 0, like 949,50,1"};
+  std::array<double, 3> weights{};
+  size_t begin = 0;
+  for (size_t i = 0; begin <= value.size(); ++i) {
+    const size_t end = std::min(value.find_first_of(",/", begin), value.size());
+    const std::string number = i < weights.size() ? value.substr(begin, end - begin) : value;
+    weights[std::min<size_t>(i, 2)] = parse_number(name, number, weight);
+    begin = end + 1;
+  }
+  split = weights;
+}
+
+// A flag whose supported values change nothing.
+Flag unsupported_flag(Names names, const std::vector<double>& accepted, const std::string& why) {
+  return {std::move(names), "N", "",
+          [accepted, why](const std::string& name, const std::string& value) {
+            char* end = nullptr;
+            const double number = std::strtod(value.c_str(), &end);
+            const bool read = !value.empty() && *end == '\0';
+            std::vector<std::string> shown;
+            for (const double one : accepted) {
+              if (read && number == one) return;
+              shown.push_back(text("%g", one));
+            }
+            throw Unsupported(name + " " + value + ": " + why + "; try " + name + " " +
+                              join(shown, " or "));
+          }};
+}
+
+}  // namespace
+
+Flag source_flag(DataOptions& data) {
+  return text_flag({"--data", "--data-path"}, "D", data.source,
+                   "sort, adder, a text PATH.txt, tokens PATH.bin, or the PREFIX of\n"
+                   "Megatron's PREFIX.bin and PREFIX.idx");
+}
+
+std::vector<Flag> held_out_flags(DataOptions& data) {
+  return {number_flag({"--val-fraction"}, data.validation_fraction, below_one,
+                      "the end of a text or token file that is held out"),
+          {{"--split"},
+           "A,B,C",
+           "weights of training, validation and test in the documents of a PREFIX,\n"
+           "as Megatron cuts them; the third part is in neither [969,30,1]",
+           [&data](const std::string& name, const std::string& value) {
+             read_split(name, value, data.split);
+           }}};
+}
+
+Flag tokenizer_flag(DataOptions& data) {
+  return text_flag({"--tokenizer"}, "PATH", data.tokenizer,
+                   "byte-level BPE for text, and for what tokens mean: a tokenizer.json, or a\n"
+                   "folder with one or with vocab.json and merges.txt");
+}
+
+Flag model_type_flag(ModelOptions& model) {
+  std::string names;
+  for (const std::string& name : model_types()) {
+    const size_t line = names.rfind('\n') == std::string::npos ? 0 : names.rfind('\n');
+    names += names.empty() ? "" : names.size() - line > 48 ? ",\n" : ", ";
+    names += name;
+  }
+  return {{"--model-type"},
+          "NAME",
+          names + " (with --n-layer, --n-head and --n-embd) [" + model.model_type + "]",
+          [&model](const std::string& name, const std::string& value) {
+            model.model_type = model_types()[parse_choice(name, value, model_types())];
+          }};
+}
+
+Flag heads_flag(ModelOptions& model) {
+  return integer_flag({"--n-head", "--num-attention-heads"}, model.heads, "attention heads",
+                      {1, ""});
+}
+
+Flag tied_flag(ModelOptions& model) {
+  return {{"--tied"},
+          "",
+          "the head shares the token embedding's weights [BLOOM's default]",
+          [&model](const std::string& name, const std::string& value) {
+            model.tied = parse_switch(name, value);
+          }};
+}
+
+Flag position_flag(ModelOptions& model) {
+  return {{"--position-embedding", "--position-embedding-type"},
+          "learned|alibi",
+          "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b learned]",
+          [&model](const std::string& name, const std::string& value) {
+            model.position =
+                static_cast<models::Position>(parse_choice(name, value, {"learned", "alibi"}));
+          }};
+}
+
+bool is_family(const std::string& model_type) {
+  return model_type == name_of(models::Family::bloom);
+}
+
+void check_sizes(const ModelOptions& model) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"--n-layer", model.layers}, {"--n-head", model.heads}, {"--n-embd", model.width}};
+  std::string missing;
+  for (const auto& [flag, value] : sizes)
+    if (value == 0) missing += (missing.empty() ? "" : " and ") + std::string(flag);
+  const bool family = is_family(model.model_type);
+  const bool any = model.layers || model.heads || model.width;
+  if (missing.empty() || (!family && !any)) return;
+  throw ConfigError((family ? "--model-type " + model.model_type : "--n-layer") +
+                    ": expected --n-layer, --n-head and --n-embd together, got none of " + missing +
+                    (family ? "; or try a name, " + model.model_type + "-560m" : ""));
+}
+
+Flag checkpoint_positional(std::string& target) {
+  return positional("CHECKPOINT",
+                    "a checkpoint's DIR, one step_N, a safetensors file or a Hugging Face folder",
+                    target);
+}
+
+int64_t own_vocabulary(const ModelOptions& model) {
+  const bool named = !model.layers && !is_family(model.model_type);
+  return named ? models::GPTConfig::preset(model.model_type).vocabulary : 0;
+}
+
+void check_model(const ModelOptions& model, const Given& given) {
+  const bool any = model.layers || model.heads || model.width;
+  if (any && given.count("--model-type") && !is_family(model.model_type))
+    throw ConfigError(
+        "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
+        "one of them, got both");
+}
+
+std::vector<Flag> place_flags(PlaceOptions& place) {
+  return {
+      device_flag(place.type),
+      use_hpu_flag(place.type),
+      {{"--threads"},
+       "N",
+       "threads for kernels, of each rank; 0: its share of the cores [0]",
+       [&place](const std::string& name, const std::string& value) {
+         place.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
+       }},
+      size_flag({"--device-memory"}, place.device.memory_limit,
+                "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
+      size_flag({"--host-memory"}, place.device.host_limit,
+                "cap on each rank's pinned and host bytes together"),
+  };
+}
+
+FlagGroup unsupported_flags(bool one_rank) {
+  FlagGroup group{.flags = {unsupported_flag({"--local-rank"}, {0, -1},
+                                             "a process learns its rank from mpirun")}};
+  if (one_rank)
+    group.flags.push_back(
+        unsupported_flag({"--ranks", "--gpus", "--num-gpus"}, {1}, "this runs on one rank"));
+  return group;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "tools/options/options.h"
+#include "zerograd/runtime/command_line/flags.h"
+
+// Flags that several subcommands share: data, model, device.
+namespace zg::tools {
+
+Flag source_flag(DataOptions& data);
+std::vector<Flag> held_out_flags(DataOptions& data);
+Flag tokenizer_flag(DataOptions& data);
+std::vector<Flag> place_flags(PlaceOptions& place);
+
+Flag model_type_flag(ModelOptions& model);
+Flag heads_flag(ModelOptions& model);
+Flag tied_flag(ModelOptions& model);
+Flag position_flag(ModelOptions& model);
+Flag checkpoint_positional(std::string& target);
+/// Whether the name is a family, such as "bloom", whose sizes come from flags.
+bool is_family(const std::string& model_type);
+/// ConfigError if a family is named, or some sizes are given, without all sizes.
+void check_sizes(const ModelOptions& model);
+/// The vocabulary of a named BLOOM; 0: the model has no vocabulary of its own.
+int64_t own_vocabulary(const ModelOptions& model);
+/// ConfigError if both a model name and sizes are given.
+void check_model(const ModelOptions& model, const Given& given);
+
+/// --local-rank of torchrun's scripts and, if `one_rank`, --ranks: values other than the default
+/// are Unsupported and named in the error. No flag is accepted and ignored.
+FlagGroup unsupported_flags(bool one_rank);
+
+}  // namespace zg::tools

@@ -1,0 +1,300 @@
+#include "tools/options/options.h"
+
+#include "tools/deepspeed/load.h"
+#include "tools/options/model_flags.h"
+#include "tools/run/processes.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+
+namespace zg::tools {
+
+bool is_import(const TrainOptions& options) {
+  const Given& given = options.given;
+  return !options.from_hf.empty() && given.count("--steps") && options.steps == 0 &&
+         !given.count("--epochs") && !given.count("--train-samples") &&
+         !given.count("--limit-train-batches");
+}
+
+namespace {
+
+void check_axes(const TrainOptions& options) {
+  const Axes& axes = options.axes;
+  const int64_t share = axes.tensor * axes.pipeline;
+  if (options.ranks % share != 0)
+    throw ConfigError(
+        text("--ranks: expected a multiple of the %lld that --tensor-parallel %lld "
+             "and --pipeline-parallel %lld take, got %lld; try --ranks %lld",
+             (long long)share, (long long)axes.tensor, (long long)axes.pipeline,
+             (long long)options.ranks, (long long)((options.ranks / share + 1) * share)));
+  if (axes.sequence_parallel && axes.tensor == 1)
+    throw ConfigError(
+        "--sequence-parallel: it is of ranks that share layers; expected --tensor-parallel 2 or "
+        "more with it, got 1");
+}
+
+void check_length(const TrainOptions& options) {
+  const Given& given = options.given;
+  if (given.count("--steps") && given.count("--epochs"))
+    throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
+  for (const char* other : {"--steps", "--epochs", "--limit-train-batches"})
+    if (given.count("--train-samples") && given.count(other))
+      throw ConfigError(std::string("--train-samples: expected one of it and ") + other +
+                        ", got both");
+  if (given.count("--steps") && given.count("--limit-train-batches"))
+    throw ConfigError(
+        "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
+        "--steps");
+}
+
+}  // namespace
+
+void check_train(const TrainOptions& options) {
+  const Given& given = options.given;
+  check_model(options.model, given);
+  check_device(given);
+  check_axes(options);
+  if (given.count("--tied") && given.count("--untied"))
+    throw ConfigError("--tied: expected one of --tied and --untied, got both");
+  if (given.count("--zero-stage") && given.count("--strategy"))
+    throw ConfigError("--strategy: expected one of --zero-stage and --strategy, got both");
+  if (given.count("--trace-steps") && !given.count("--trace"))
+    throw ConfigError("--trace-steps: expected --trace F, which they are written to, got none");
+  if (options.injection.fault != FaultInjection::Fault::none &&
+      options.injection.rank >= options.ranks)
+    throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
+                      ", got " + std::to_string(options.injection.rank));
+  if (options.injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1)
+    throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
+  check_length(options);
+  // A config's checkpoint.writer.decoupled is also used by runs that save only once.
+  if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
+    throw ConfigError(
+        "--async-save: expected --save-interval N with it, got none: the last checkpoint of a run "
+        "has nothing to be written beside");
+  if (options.save_top_k == 0)
+    throw ConfigError("--save-top-k: expected a number of 1 or more, or -1 for all, got 0");
+  if (!options.from_hf.empty() && !options.initial_weights.empty())
+    throw ConfigError("--from-hf: expected one of --init and --from-hf, got both");
+  if (!options.resume.empty() && !options.from_hf.empty())
+    throw ConfigError("--from-hf: expected one of --from-hf and --resume, got both");
+  if (!options.resume.empty() && !options.initial_weights.empty())
+    throw ConfigError("--init: expected one of --init and --resume, got both");
+}
+
+void settle_offload(TrainOptions& options) {
+  zero::Config& engine = options.optimisation.engine;
+  zero::OffloadOptions& places = engine.offload;
+  const auto move = [&](const char* flag, Space& space) {
+    if (!options.given.count(flag)) space = Space::host;
+  };
+  if (options.offload.cpu_offload) {
+    move("--offload-optimizer", places.optimizer);
+    move("--offload-gradients", places.gradient);
+    if (engine.stage == 3) move("--offload-param", places.parameter);
+  }
+  if (options.offload.cpu_checkpointing && options.activation_checkpoint)
+    move("--offload-activations", places.activation);
+  const bool on_drive = places.parameter == Space::file || places.gradient == Space::file ||
+                        places.optimizer == Space::file || places.activation == Space::file;
+  if (on_drive && options.offload.nvme_path.empty())
+    throw ConfigError(
+        "--nvme-path: expected a directory on a drive, for what goes to nvme, also in a "
+        "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
+        "for "
+        "--offload-param, -optimizer, -gradients and -activations");
+  if (on_drive && !is_directory(options.offload.nvme_path))
+    throw FileError("--nvme-path: " + options.offload.nvme_path +
+                    " is no directory; expected one on a drive, for what goes to nvme");
+  options.place.device.swap.directory = options.offload.nvme_path;
+  if (places.parameter != Space::device && engine.stage != 3)
+    throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
+                      std::to_string(engine.stage) +
+                      ", where every rank needs whole values all the time");
+}
+
+namespace {
+
+/// Sets the default folder of checkpoints: the one that minGPT's trainer and Lightning use.
+void choose_folder(TrainOptions& options) {
+  const bool asked = options.given.count("--save-interval") ||
+                     options.given.count("--save-top-k") || options.resume == "auto";
+  if (asked && options.save.empty()) options.save = "checkpoints";
+}
+
+}  // namespace
+
+bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
+      .summary = "Trains a GPT. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
+      .groups = train_groups(options),
+      .notes =
+          "Spellings of other systems work too: --n_layer, --learning_rate,\n"
+          "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
+          "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
+          "--precision 16, --bf16, --strategy ddp|deepspeed_stage_N[_offload],\n"
+          "--micro-batch-size, --global-batch-size, --num-layers, --hidden-size,\n"
+          "--num-attention-heads, --seq-length, --clip-grad, --adam-beta1, --load,\n"
+          "--deepspeed_config F,\n"
+          "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
+          "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
+          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
+  return parse(line, arguments, options.given);
+}
+
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
+  if (!parse_flags(arguments, options)) return false;
+  if (options.data.source.empty() && options.resume.empty() && !is_import(options))
+    throw ConfigError(
+        std::string("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; "
+                    "try --data ") +
+        (options.from_hf.empty() ? "sort" : "text.txt, or --steps 0 --save DIR"));
+  adopt_processes(options);
+  load_config(options);
+  choose_folder(options);
+  check_train(options);
+  if (options.injection.fault == FaultInjection::Fault::stop && !options.process)
+    throw ConfigError(
+        "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
+        "threads, of which none would be left to notice");
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
+  TrainOptions& train = options.train;
+  train.steps = 3;
+  CommandLine line = {
+      .usage = "zerograd plan [--data sort|adder|PATH.txt|PATH.bin] [flags of train]",
+      .summary =
+          "Walks the training steps on devices without memory and prints the bytes that train\n"
+          "will take, on each rank and on the wire. Without --data it takes the vocabulary and\n"
+          "block size of the model's name or of flags. Exit status 3 when they exceed\n"
+          "--device-memory.",
+      .groups = {{"plan",
+                  {switch_flag({"--explain"}, options.explain,
+                               "ZeRO's formulas beside ours, and the precisions")}}},
+      .notes =
+          "  zerograd plan --data sort --model-type gpt2-xl --device-memory 12GiB\n"
+          "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16\n"
+          "  zerograd plan --model-type bloom-13b --ranks 8 --tensor-parallel 4 "
+          "--pipeline-parallel 2"};
+  for (FlagGroup& group : train_groups(train)) line.groups.push_back(std::move(group));
+  if (!parse(line, arguments, train.given)) return false;
+  load_config(train);
+  choose_folder(train);
+  check_train(train);
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
+  CommandLine line = {
+      .usage = "zerograd tune --data sort|adder|PATH.txt|PATH.bin [flags of train]",
+      .summary =
+          "Plans the ZeRO stages, offloads, activation checkpointing, micro-batches and buckets "
+          "that\n"
+          "--device-memory, --host-memory and --ranks leave room for, runs the best for a few "
+          "steps\n"
+          "and writes the fastest as a config. What a flag or a config says is not varied.",
+      .groups = {{"tune",
+                  {switch_flag({"--find-max-batch"}, options.find_max_batch,
+                               "the largest micro-batch of each stage, all else as it is"),
+                   number_flag({"--time"}, options.time_s,
+                               {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
+                               "seconds that all of it may take"),
+                   text_flag({"--out"}, "F", options.out,
+                             "the best setting, for train --config F [" + options.out + "]")}}},
+      .notes =
+          "  zerograd tune --data sort --model-type gpt-mini --ranks 2 --device-memory 40MiB\n"
+          "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/drive\n"
+          "  zerograd tune --data sort --ranks 2 --device-memory 40MiB --find-max-batch"};
+  for (FlagGroup& group : train_groups(options.train)) {
+    for (Flag& flag : group.flags)
+      flag.set = [set = flag.set, is_switch = flag.value.empty(), &flags = options.flags](
+                     const std::string& name, const std::string& value) {
+        flags.push_back({name, is_switch ? std::vector{value == "true" ? name : name + "=" + value}
+                                         : std::vector{name, value}});
+        set(name, value);
+      };
+    line.groups.push_back(std::move(group));
+  }
+  return parse(line, arguments, options.train.given);
+}
+
+namespace {
+
+std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
+  std::vector<Flag> flags = {source_flag(options.data), model_type_flag(options.model),
+                             heads_flag(options.model)};
+  std::vector<Flag> held_out = held_out_flags(options.data);
+  held_out.push_back(tokenizer_flag(options.data));
+  held_out.push_back(integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
+                                  "shorter sequences than the model's longest", {1, ""}));
+  flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
+  return flags;
+}
+
+}  // namespace
+
+bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd eval CHECKPOINT [flags]",
+      .summary = "Prints the validation loss, and for sort and adder the scores on both splits.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"data and model (the checkpoint's own unless given)",
+                  data_and_heads_flags(options)},
+                 {"how much",
+                  {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
+                                "samples at a time", {1, nullptr}),
+                   integer_flag({"--eval-batches", "--eval-iters"}, options.batches,
+                                "batches of the validation split; 0: all of it"),
+                   integer_flag({"--score-samples"}, options.score_samples,
+                                "problems per split of sort's and adder's scores"),
+                   seed_flag(options.seed, "of the data")}},
+                 {"place", place_flags(options.place)},
+                 unsupported_flags(/*one_rank=*/true)},
+      .notes =
+          "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
+          "  zerograd eval checkpoints\n"
+          "  zerograd eval checkpoints/step_300 --data input.txt"};
+  if (!parse(line, arguments, options.given)) return false;
+  check_model(options.model, options.given);
+  check_device(options.given);
+  return true;
+}
+
+bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) {
+  models::SamplingOptions& sampling = options.sampling;
+  const CommandLine line = {
+      .usage = "zerograd generate CHECKPOINT --prompt TEXT [flags]",
+      .summary = "Continues a prompt and prints it as it grows.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"text",
+                  {text_flag({"--prompt"}, "TEXT", options.prompt,
+                             "how the text begins; token numbers for PATH.bin models"),
+                   integer_flag({"--length"}, options.length, "tokens to add"),
+                   number_flag({"--temperature"}, sampling.temperature, not_negative,
+                               "divides the logits; 0: always the likeliest token"),
+                   integer_flag({"--top-k"}, sampling.top_k, "keep the N likeliest; 0: all"),
+                   number_flag({"--top-p"}, sampling.top_p,
+                               {0.0, 1.0, true, false, "a number above 0 and at most 1"},
+                               "keep the likeliest that together have this probability"),
+                   seed_flag(sampling.seed, "of the draws")}},
+                 {"model (the checkpoint's own unless given)",
+                  {source_flag(options.data), tokenizer_flag(options.data),
+                   model_type_flag(options.model), heads_flag(options.model)}},
+                 {"place", place_flags(options.place)},
+                 unsupported_flags(/*one_rank=*/true)},
+      .notes =
+          "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
+          "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0"};
+  if (!parse(line, arguments, options.given)) return false;
+  if (options.prompt.empty())
+    throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
+  check_model(options.model, options.given);
+  check_device(options.given);
+  return true;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,227 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/options/batch_rampup.h"
+#include "tools/options/fault_injection.h"
+#include "zerograd/autograd/pipeline.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/runtime/comm/processes.h"
+#include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/deepspeed/deepspeed.h"
+#include "zerograd/zero/optimizer/schedule.h"
+
+namespace zg::tools {
+
+struct DataOptions {
+  std::string source;  ///< sort, adder, PATH.txt, PATH.bin or PREFIX; empty: not given
+  models::Order order = models::Order::random;
+  double validation_fraction = 0.1;
+  std::array<double, 3> split = {969, 30, 1};  ///< for Megatron's PREFIX, as Megatron's --split
+  std::string tokenizer;  ///< PATH of the tokenizer for text; empty: one token per character
+  /// checksum_of() from tools/run/tokenizers.h, set once the tokenizer is read.
+  std::string tokenizer_checksum;
+};
+
+/// A size of 0 was not given. A model is given by its name or by (layers, heads, width). Those
+/// sizes belong to the family bloom if the name is "bloom".
+struct ModelOptions {
+  std::string model_type = "gpt-nano";
+  int64_t layers = 0, heads = 0, width = 0;
+  int64_t block_size = 0;     ///< 0: a BLOOM's own length for text and tokens, else the data's
+  int64_t max_positions = 0;  ///< Megatron's flag, which must equal block_size; 0: not given
+  int64_t vocabulary = 0;     ///< 0: a BLOOM's own vocabulary, else the data's
+  // Absent: the default of the model.
+  std::optional<bool> tied;
+  std::optional<models::Position> position;
+  std::optional<bool> embedding_norm;  ///< has no flag; set by a checkpoint
+  double dropout = 0.1;
+};
+
+/// The number of samples in a step, as far as it was given.
+struct BatchOptions {
+  std::optional<int64_t> micro, accumulation, train;
+  BatchRampup rampup;
+  /// Position in a config, "ds.json:2:3: train_batch_size: "; empty: set by flags.
+  std::string place;
+};
+
+/// DeepSpeed's config; flags override it.
+struct ConfigOptions {
+  std::string path;  ///< empty: none
+  zero::DeepSpeedVersion compat = zero::DeepSpeedVersion::v0_19;
+  bool lenient = false;
+};
+
+/// The axes along which ranks share the model; the remaining ranks share the data.
+struct Axes {
+  int64_t tensor = 1, pipeline = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  bool sequence_parallel = false;
+
+  int64_t model_ranks() const { return tensor * pipeline; }
+};
+
+struct PlaceOptions {
+  Device::Type type = Device::Type::cpu;  ///< not meta
+  Device::Options device;
+};
+
+struct OptimisationOptions {
+  /// total_num_steps is set from the run's length if the schedule decays.
+  zero::ScheduleOptions schedule{.rate = 5e-4};
+  /// deepspeed, fsdp-mixed or fsdp-memory, which set the engine's dtypes; empty: they follow from
+  /// its compute dtype.
+  std::string preset;
+  zero::Config engine;
+
+  std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
+};
+
+/// How much of the training data makes an epoch, as Lightning's limit_train_batches.
+struct EpochLimit {
+  int64_t batches = 0;  ///< micro-batches of each rank, at most; 0: all
+  double share = 1.0;   ///< fraction of those micro-batches
+};
+
+/// Steps of a run, counted from 0.
+struct StepRange {
+  int64_t first = 0, end = 0;
+  bool contains(int64_t step) const { return step >= first && step < end; }
+};
+
+struct OffloadFlags {
+  bool cpu_offload = false;  ///< Lightning's: states without a flag of their own go to the host
+  std::string nvme_path;
+  /// DeepSpeed's: tensors kept by checkpointed blocks go to the host.
+  bool cpu_checkpointing = false;
+};
+
+/// All options of `train`.
+struct TrainOptions {
+  Given given;
+  Given defaulted;  ///< the part of `given` that comes from a config's defaults, not from its text
+  DataOptions data;
+  ModelOptions model;
+  std::string initial_weights;
+  std::string from_hf;  ///< path of a Hugging Face folder; empty: none
+  ConfigOptions config;
+  zero::BucketsByWidth buckets;  ///< bucket sizes that a config leaves to the model
+  BatchOptions batch;
+  int64_t steps = 2000;
+  double epochs = 0.0;        ///< 0: not given
+  int64_t train_samples = 0;  ///< the run ends before it would exceed this number; 0: not given
+  EpochLimit epoch_limit;
+  OptimisationOptions optimisation;
+  OffloadFlags offload;
+  bool activation_checkpoint = false;
+  uint64_t seed = 3407;
+  PlaceOptions place;
+  int64_t ranks = 1;  ///< all axes together
+  Axes axes;
+  std::optional<ProcessPlace> process;  ///< the rank of this process; absent: ranks are threads
+  double comm_timeout_s = 60.0;
+  bool dump_collectives = false;
+  FaultInjection injection;
+
+  int64_t steps_per_print = 0;  ///< interval of DeepSpeed's two progress lines; 0: none
+  int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
+  int64_t eval_batches = 20, score_samples = 5000;
+  std::string metrics, trace;
+  std::optional<StepRange> trace_steps;  ///< absent: a few after a warm-up
+  std::string tensorboard;               ///< folder of the event files; empty: none
+  bool dump_memory = false;
+  std::string memory_json;
+  std::string dump_gradients;                  ///< output path; empty: none
+  std::optional<int64_t> dump_gradients_step;  ///< given with the path
+  std::string save;
+  int64_t save_interval = 0, save_top_k = 1;  ///< -1: keep every checkpoint
+  bool async_save = false;
+  /// The run saves and ends after a multiple of this number of steps; 0: never.
+  int64_t exit_interval = 0;
+  std::string kill_switch;            ///< the run ends once this file exists; empty: none
+  bool universal_checkpoint = false;  ///< accepted without effect: every checkpoint is universal
+  int64_t max_restarts = 0;
+  int64_t restarted = 0;  ///< restarts so far; passed by the parent process that restarts this one
+  std::string resume;     ///< a DIR, a step_N or "auto"; empty: a fresh start
+  enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
+  std::string autotuning;     ///< run or tune; empty: off
+  bool only_planned = false;  ///< writes only --memory-json, and plans --steps again
+
+  int64_t data_ranks() const { return ranks / axes.model_ranks(); }
+};
+
+/// Whether the run takes no step and only converts the folder of --from-hf to a checkpoint. Such a
+/// run needs no data.
+bool is_import(const TrainOptions& options);
+
+/// `plan` takes train's flags, but writes none of train's files.
+struct PlanOptions {
+  TrainOptions train;
+  bool explain = false;  ///< --data is then optional
+};
+
+/// `tune` also takes train's flags.
+struct TuneOptions {
+  TrainOptions train;  ///< set by flags only; configs are not read
+  /// The flags of train that were given, by first name and in the order of the table, with their
+  /// words.
+  std::vector<std::pair<std::string, std::vector<std::string>>> flags;
+  bool find_max_batch = false;
+  double time_s = 120.0;
+  std::string out = "tuned.json";
+};
+
+struct EvalOptions {
+  Given given;
+  std::string checkpoint;
+  DataOptions data;
+  ModelOptions model;
+  int64_t batch = 64, batches = 0, score_samples = 5000;
+  uint64_t seed = 3407;
+  PlaceOptions place;
+};
+
+struct GenerateOptions {
+  Given given;
+  std::string checkpoint;
+  std::string prompt;
+  int64_t length = 200;
+  models::SamplingOptions sampling;
+  DataOptions data;
+  ModelOptions model;
+  PlaceOptions place;
+};
+
+/// Each parse() fills its options and returns false after printing help. ConfigError; Unsupported
+/// for flags that this version knows but does not implement.
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
+bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
+bool parse(const std::vector<std::string>& arguments, TuneOptions& options);
+bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
+bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
+
+/// The same without reading configs and files, and without checking processes or combinations of
+/// flags.
+bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options);
+
+/// For a command that accepts some of train's flags: the table of all flags, and a check that
+/// throws ConfigError if the given ones contradict each other.
+std::vector<FlagGroup> train_groups(TrainOptions& options);
+void check_train(const TrainOptions& options);
+
+/// Decides the location of each kind of state that no flag names, from --cpu-offload, a strategy
+/// that offloads, and a config's cpu_checkpointing: optimizer states and gradients go to the host,
+/// at stage 3 parameters too. ConfigError when parameters are offloaded at a stage that does not
+/// shard them.
+void settle_offload(TrainOptions& options);
+
+}  // namespace zg::tools

@@ -1,0 +1,107 @@
+#include "tools/output/console.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+int terminal_width() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600)
+    return text("%lldh%02lldm", (long long)(whole / 3600), (long long)(whole % 3600 / 60));
+  if (whole >= 60) return text("%lldm%02llds", (long long)(whole / 60), (long long)(whole % 60));
+  return text("%llds", (long long)whole);
+}
+
+std::string bar(double fraction, int width) {
+  std::string cells(static_cast<size_t>(width) + 2, ' ');
+  cells.front() = '[';
+  cells.back() = ']';
+  std::fill_n(cells.begin() + 1, static_cast<int>(fraction * width + 0.5), '=');
+  return cells;
+}
+
+}  // namespace
+
+Console::Console(TrainOptions::Progress progress, int64_t first_step, int64_t steps, bool silent)
+    : first_(first_step), steps_(steps), silent_(silent) {
+  using Progress = TrainOptions::Progress;
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  mode_ = silent || progress == Progress::off ? Mode::none
+          : terminal                          ? Mode::redrawn
+          : progress == Progress::on          ? Mode::plain
+                                              : Mode::none;
+}
+
+Console::~Console() { clear(); }
+
+void Console::result(const std::string& line) {
+  if (silent_) return;
+  clear();
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void Console::log(const std::string& line) {
+  if (silent_) return;
+  clear();
+  // The line may contain text from a checkpoint.
+  std::fprintf(stderr, "%s\n", harmless(line).c_str());
+}
+
+std::string Console::progress_line(const Now& now, int width) const {
+  const double fraction =
+      static_cast<double>(now.step) / static_cast<double>(std::max<int64_t>(steps_, 1));
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const int64_t done = now.step - first_;
+  const double left =
+      done > 0 ? seconds / static_cast<double>(done) * static_cast<double>(steps_ - now.step) : 0.0;
+  const std::string numbers =
+      text("step %lld/%lld  loss %.4f  %.0f tokens/s  %s left", (long long)now.step,
+           (long long)steps_, now.loss, now.tokens_per_second, duration(left).c_str());
+  const int room = std::min(30, width - static_cast<int>(numbers.size()) - 5);
+  return room >= 5 ? bar(fraction, room) + "  " + numbers
+                   : numbers.substr(0, static_cast<size_t>(std::max(width - 1, 0)));
+}
+
+void Console::progress(const Now& now) {
+  if (mode_ == Mode::plain) {
+    const int64_t tenth = now.step * 10 / std::max<int64_t>(steps_, 1);
+    if (std::exchange(last_tenth_, tenth) == tenth) return;
+    std::fprintf(stderr, "%s\n", progress_line(now, 0x1000).c_str());
+  } else if (mode_ == Mode::redrawn) {
+    // Redraw at most ten times a second.
+    const Clock::time_point moment = Clock::now();
+    if (drawn_ && moment - drawn_at_ < std::chrono::milliseconds(100)) return;
+    drawn_at_ = moment;
+    std::fprintf(stderr, "\r\033[K%s", progress_line(now, terminal_width()).c_str());
+    std::fflush(stderr);
+    drawn_ = true;
+  }
+}
+
+void Console::end_progress() {
+  clear();
+  mode_ = Mode::none;
+}
+
+void Console::clear() {
+  if (!drawn_) return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,122 @@
+#include "tools/output/memory_json.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const BytesByPurpose& bytes) {
+  Json json;
+  for (int p = 0; p < purpose_count; ++p)
+    json[zg::name_of(static_cast<Purpose>(p))] = bytes[static_cast<size_t>(p)];
+  return json;
+}
+
+Json json_of(const MemoryRow& row) {
+  Json json = {{"step", row.step},
+               {"at", name_of(row.at)},
+               {"live", row.live},
+               {"max", row.max},
+               {"reserved", row.reserved}};
+  for (int s = 0; s < space_count; ++s)
+    json[zg::name_of(static_cast<Space>(s))] = json_of(row.spaces[static_cast<size_t>(s)]);
+  return json;
+}
+
+Json peak_json(const RankMemory& rank) {
+  const MemoryRow& peak = peak_of(rank);
+  int64_t live = peak.max;
+  for (const MemoryRow& row : rank.rows) live = std::max(live, row.max);
+  return {{"live", live},
+          {"reserved", peak.reserved},
+          {"step", rank.rows.empty() ? Json(nullptr) : Json(peak.step)},
+          {"phase", peak.phase}};
+}
+
+Json json_of(const WireCounts& wire) {
+  Json json;
+  for (Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce,
+                       Collective::broadcast}) {
+    const WireCount& count = wire[static_cast<size_t>(c)];
+    if (c == Collective::broadcast && count.calls == 0) continue;  // used by pipelines only
+    json[zg::name_of(c)] = {{"calls", count.calls}, {"bytes", count.bytes}};
+  }
+  return json;
+}
+
+Json json_of(const RankMemory& rank) {
+  Json rows = Json::array();
+  for (const MemoryRow& row : rank.rows) rows.push_back(json_of(row));
+  Json json = {{"rank", rank.rank},
+               {"rest",
+                {{"parameter", rank.rest.parameter},
+                 {"gradient", rank.rest.gradient},
+                 {"optimizer", rank.rest.optimizer},
+                 {"padding", rank.rest.padding}}},
+               {"peak", peak_json(rank)},
+               {"rows", rows},
+               {"wire", json_of(rank.wire)},
+               {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
+  if (rank.axes.empty()) return json;
+  json["place"] = {{"stage", rank.place.stage},
+                   {"tensor_rank", rank.place.tensor_rank},
+                   {"layers", {rank.place.first_layer, rank.place.end_layer}},
+                   {"parameters", rank.place.parameters}};
+  for (const AxisWire& axis : rank.axes) json["axes"][axis.axis] = json_of(axis.wire);
+  return json;
+}
+
+}  // namespace
+
+const MemoryRow& peak_of(const RankMemory& memory) {
+  if (memory.rows.empty()) return memory.start.value();
+  return *std::max_element(
+      memory.rows.begin(), memory.rows.end(),
+      [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
+}
+
+std::string to_json(const RankMemory& rank) { return json_of(rank).dump(); }
+
+std::string to_json(const MemoryRecord& record) {
+  std::vector<std::string> ranks;
+  for (const RankMemory& rank : record.ranks) ranks.push_back(to_json(rank));
+  return to_json(record, ranks);
+}
+
+std::string to_json(const MemoryRecord& record, const std::vector<std::string>& rank_texts) {
+  Json ranks = Json::array();
+  for (const std::string& rank : rank_texts) ranks.push_back(Json::parse(rank));
+  Json machine;
+  if (record.machine.backend == Device::Type::cpu)
+    machine = {{"backend", "cpu"},
+               {"isa", zg::name_of(record.machine.isa)},
+               {"threads", record.machine.threads}};
+  else
+    machine = {{"backend", zg::name_of(record.machine.backend)}};
+  machine["granule"] = arena_granule;
+  const Json json = {{"schema", 1},
+                     {"parameters", record.parameters},
+                     {"world", record.world},
+                     {"stage", record.stage},
+                     {"precision", record.precision},
+                     {"steps", record.steps},
+                     {"machine", machine},
+                     {"ranks", ranks}};
+  return json.dump();
+}
+
+void write_memory_json(const std::string& path, const std::string& json) {
+  std::ofstream file(path, std::ios::binary);
+  file << json << "\n";
+  file.close();
+  if (!file) throw FileError("--memory-json: " + path + " cannot be written");
+}
+
+}  // namespace zg::tools

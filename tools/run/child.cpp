@@ -1,0 +1,126 @@
+#include "tools/run/child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/interrupt.h"
+
+namespace zg::tools {
+namespace {
+
+volatile pid_t started = 0;
+volatile std::sig_atomic_t received = 0;
+
+// A Ctrl-C in a terminal reaches the child as well; a signal sent to this process alone does not.
+void pass_on(int signal, siginfo_t* info, void*) {
+  received = signal;
+  if (info->si_code <= 0 && started > 0) kill(started, signal);
+}
+
+struct Start {
+  int death_signal = SIGTERM;  // sent to the child when its parent dies
+  // Pipe for both streams of the child; -1: the child inherits its parent's streams.
+  int output = -1;
+};
+
+constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
+
+// Runs in the child, which must end when its parent dies for any reason. Returns the error of exec.
+int become(char* const* words, pid_t parent, const Start& how) {
+  prctl(PR_SET_PDEATHSIG, how.death_signal);
+  if (getppid() != parent) _exit(128 + SIGTERM);
+  for (int stream : {STDOUT_FILENO, STDERR_FILENO})
+    if (how.output >= 0) dup2(how.output, stream);
+  for (int signal : passed_on)
+    if (!zero::is_ignored(signal)) std::signal(signal, SIG_DFL);
+  execvp(std::strcmp(words[0], this_program) == 0 ? "/proc/self/exe" : words[0], words);
+  return errno;
+}
+
+// Throws when there is no such program: the pipe closes on a successful exec, and otherwise carries
+// the error of the child.
+pid_t start(std::vector<std::string>& words, const std::string& advice, const Start& how) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = pass_on;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (int signal : passed_on)
+    if (signal != SIGHUP || !zero::is_ignored(signal)) sigaction(signal, &action, nullptr);
+  std::fflush(nullptr);
+  const auto refuse = [&](int error) {
+    throw Unsupported(words[0] + " cannot be started: " + std::strerror(error) + "; " + advice);
+  };
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) refuse(errno);
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) {
+    const int why = become(pointers.data(), parent, how);
+    [[maybe_unused]] const ssize_t written = write(ends[1], &why, sizeof why);
+    _exit(127);
+  }
+  int error = child < 0 ? errno : 0;
+  close(ends[1]);
+  if (child > 0 && read(ends[0], &error, sizeof error) > 0) waitpid(child, nullptr, 0);
+  close(ends[0]);
+  if (error != 0) refuse(error);
+  return child;
+}
+
+ChildEnd end_of(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  started = 0;
+  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), received};
+}
+
+}  // namespace
+
+ChildEnd run_child(std::vector<std::string> words, const std::string& advice) {
+  started = start(words, advice, {});
+  return end_of(started);
+}
+
+CapturedEnd capture_child(std::vector<std::string> words, const std::string& advice,
+                          double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double>(seconds));
+  if (received != 0) return {.end = {128 + received, received}, .output = "", .timed_out = false};
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Unsupported(std::string("pipe: ") + std::strerror(errno));
+  CapturedEnd captured{};
+  const pid_t child = start(words, advice, {.death_signal = SIGKILL, .output = ends[1]});
+  close(ends[1]);
+  // Poll interval: checks the time, and signals that came just before poll.
+  constexpr int look_again_ms = 50;
+  for (pollfd waiting{ends[0], POLLIN, 0};;) {
+    captured.timed_out = Clock::now() >= end;
+    if (captured.timed_out || received != 0) {
+      kill(child, SIGKILL);
+      break;
+    }
+    if (poll(&waiting, 1, look_again_ms) <= 0) continue;
+    char bytes[4096];
+    const ssize_t count = read(ends[0], bytes, sizeof bytes);
+    if (count <= 0) break;
+    captured.output.append(bytes, static_cast<size_t>(count));
+  }
+  close(ends[0]);
+  captured.end = end_of(child);
+  return captured;
+}
+
+}  // namespace zg::tools

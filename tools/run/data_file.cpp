@@ -1,0 +1,56 @@
+#include "tools/run/data_file.h"
+
+#include <algorithm>
+
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+
+std::string indexed_prefix(const std::string& source) {
+  if (source == "sort" || source == "adder") return "";
+  if (is_regular_file(source + ".idx")) return source;
+  if (!source.ends_with(".bin")) return "";
+  const std::string prefix = source.substr(0, source.size() - 4);
+  return is_regular_file(prefix + ".idx") ? prefix : "";
+}
+
+Contents contents_of(const std::string& path) {
+  if (const std::string prefix = indexed_prefix(path); !prefix.empty())
+    return {.bytes = File::open(prefix + ".bin").size(),
+            .checksum = contents_of(prefix + ".idx").checksum};
+  if (!is_regular_file(path)) return {};
+  const File file = File::open(path);
+  const int64_t bytes = file.size();
+  Checksum checksum;
+  std::vector<std::byte> chunk(size_t{1} << 20);
+  for (int64_t begin = 0; begin < bytes; begin += static_cast<int64_t>(chunk.size())) {
+    const auto count = std::min(static_cast<int64_t>(chunk.size()), bytes - begin);
+    const std::span part(chunk.data(), static_cast<size_t>(count));
+    file.read_at(begin, part);
+    checksum.update(part);
+  }
+  return {.bytes = bytes, .checksum = checksum.hex()};
+}
+
+std::string change_of(const Contents& saved, const Contents& now, const std::string& path) {
+  if (!saved.known() || !now.known() || saved.checksum == now.checksum) return "";
+  return text("data: %s has other contents: %lld bytes in the checkpoint, %lld now%s", path.c_str(),
+              (long long)saved.bytes, (long long)now.bytes,
+              saved.bytes == now.bytes ? "; the checksums differ" : "");
+}
+
+std::vector<std::string> oddities_of(const std::string& characters, const std::string& path) {
+  std::vector<std::string> lines;
+  if (characters.find("\uFEFF") != std::string::npos)
+    lines.push_back(path +
+                    " has a byte order mark (U+FEFF), which the model learns as a character");
+  if (characters.find('\r') != std::string::npos)
+    lines.push_back(path +
+                    " has CR characters, perhaps of CR LF line ends, which the model learns too; "
+                    "`tr -d '\\r'` takes them out");
+  return lines;
+}
+
+}  // namespace zg::tools

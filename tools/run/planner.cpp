@@ -1,0 +1,201 @@
+#include "tools/run/planner.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <thread>
+
+#include "tools/run/setup.h"
+#include "tools/run/stepper.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/checkpoint/checkpoint_directory.h"
+
+namespace zg::tools {
+
+namespace {
+
+// Takes the memory of the work after the last step: the first batch of scores or of validation, and
+// the parameter hash.
+void plan_end(const Run& run, Stepper& stepper) {
+  const TrainOptions& options = run.options;
+  const bool asks = run.dataset->question_length() > 0;
+  if (asks && options.score_samples > 0)
+    stepper.evaluation().walk_scores(run.settings.micro_batch, options.score_samples);
+  if (!asks && run.dataset->epoch_samples(models::Split::validation) > 0)
+    stepper.evaluation().loss(run.settings.micro_batch, 1);
+  for (const auto& [name, parameter] : stepper.engine().store().by_name())
+    stepper.engine().read(*parameter, zero::Engine::State::master);
+}
+
+// The program that is planned: the run's training, without its output.
+RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& device) {
+  const TrainOptions& options = run.options;
+  const bool saves =
+      run.steps > run.steps_done || !options.save.empty() || options.given.count("--save") > 0;
+  std::optional<zero::CheckpointDirectory::Options> checkpoints;
+  if (saves) checkpoints = {.path = options.save, .behind = options.async_save};
+  std::optional<Stepper> stepper;
+  RankMemory memory;
+  stepper.emplace(run, ranks, device, MemoryRows::Keep::all_steps, checkpoints,
+                  zero::TrainerHooks{
+                      .after_step =
+                          [&](const zero::TrainedStep& step) {
+                            const int64_t steps = step.step + 1;
+                            if (is_due(steps, options.eval_interval)) stepper->validation_loss();
+                            if (is_due(steps, options.sample_interval)) stepper->sample();
+                          },
+                      .stop = [] { return 0; },
+                      .ended = [&](const zero::TrainingEnd&) { memory = stepper->rank_memory(); }});
+  stepper->load();
+  stepper->trainer().run();
+  if (memory.rows.empty()) {
+    plan_end(run, *stepper);
+    const MemoryRow end = stepper->memory().now();
+    memory.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
+  }
+  return memory;
+}
+
+}  // namespace
+
+RankMemory walk(const Run& run, int rank) {
+  zg::PlanOptions options{.device = run.options.place.device,
+                          .type = run.options.place.type,
+                          .ranks = {rank},
+                          .most_steps = std::numeric_limits<int64_t>::max(),
+                          .most_reads = std::numeric_limits<int64_t>::max()};
+  options.device.memory_limit = options.device.host_limit = 0;
+  RankMemory memory;
+  plan_ranks(
+      static_cast<int>(run.options.ranks),
+      [&](Communicator& ranks, const Device& device) {
+        memory = train_on_meta(run, ranks, device);
+      },
+      options);
+  return memory;
+}
+
+// Three steps with three micro-batches each are enough: later ones repeat the third.
+Run largest_steps(const Run& run) {
+  Run largest = run;
+  largest.traced = nullptr;
+  Settings& settings = largest.settings;
+  // If plan chose the number of steps itself, the run must not end after them.
+  const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  const Progress last = advanced(settings.rampup, settings.samples_per_step(),
+                                 {.steps = run.steps_done, .samples = settings.samples},
+                                 {.steps = ends ? run.steps - 1 : never, .samples = never / 2});
+  const int64_t whole = settings.accumulation_after(last.samples);
+  const bool goes_back_early = run.options.axes.schedule == PipelineSchedule::one_f_one_b;
+  settings.accumulation = goes_back_early ? std::min(whole, settings.axes.pipeline + 2) : whole;
+  settings.rampup = {};
+  largest.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
+  return largest;
+}
+
+std::vector<RankMemory> walk_stages(const Run& run) {
+  const auto stages = static_cast<size_t>(run.settings.axes.pipeline);
+  const auto stride = static_cast<size_t>(run.settings.ranks * run.settings.axes.tensor);
+  std::vector<RankMemory> walked(stages);
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::atomic<bool> failed = false;
+  const auto work = [&] {
+    try {
+      for (size_t stage = next++; stage < stages && !failed; stage = next++)
+        walked[stage] = walk(run, static_cast<int>(stage * stride));
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  const auto threads = std::min(stages, static_cast<size_t>(available_cores()));
+  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (failure) std::rethrow_exception(failure);
+  return walked;
+}
+
+MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
+  ParameterStore store;
+  const models::GPT model(store, run.settings.model);
+  const zero::Config& engine = run.settings.optimisation.engine;
+  const DeviceOptions& device = run.options.place.device;
+  return {.parameters = store.numel(),
+          .world = static_cast<int>(run.options.ranks),
+          .stage = engine.stage,
+          .precision = run.settings.optimisation.precision(),
+          .steps = run.steps,
+          .machine = {.backend = run.options.place.type,
+                      .isa = device.isa.value_or(best_isa()),
+                      .threads = device.threads},
+          .ranks = std::move(ranks)};
+}
+
+Needs needs_of(const RankMemory& memory) {
+  Needs needs = memory.end;
+  const auto add = [&](const MemoryRow& row) {
+    needs.device = std::max(needs.device, row.reserved);
+    needs.host = std::max(needs.host, row.host_max);
+    needs.file = std::max(needs.file, row.file_max);
+  };
+  for (const MemoryRow& row : memory.rows) add(row);
+  if (memory.start) add(*memory.start);
+  return needs;
+}
+
+bool fits(const Run& run, const RankMemory& memory) {
+  const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
+  const DeviceOptions& limits = run.options.place.device;
+  const Needs needs = needs_of(memory);
+  return within(needs.device, limits.memory_limit) && within(needs.host, limits.host_limit);
+}
+
+namespace {
+
+// Whether to suggest --cpu-offload. A run that already offloads something has chosen its locations.
+bool may_offload(const Run& run) {
+  const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
+  return run.options.place.device.memory_limit > 0 && offload.optimizer == Space::device &&
+         offload.parameter == Space::device;
+}
+
+void set_offload(zero::Config& engine) {
+  engine.offload.optimizer = engine.offload.gradient = Space::host;
+  engine.offload.parameter = engine.stage == 3 ? Space::host : Space::device;
+}
+
+}  // namespace
+
+std::optional<std::string> smallest_fitting(const Run& run) {
+  Run candidate = largest_steps(run);
+  const bool always = run.options.activation_checkpoint;
+  zero::Config& engine = candidate.settings.optimisation.engine;
+  const zero::OffloadOptions places = engine.offload;
+  for (const auto& [offload, checkpointing] : {std::pair(false, false), std::pair(false, true),
+                                               std::pair(true, false), std::pair(true, true)}) {
+    if ((always && !checkpointing) || (offload && !may_offload(run))) continue;
+    candidate.options.activation_checkpoint = checkpointing;
+    for (int stage = 0; stage <= 3; ++stage) {
+      const bool moves = offload || places.parameter != Space::device;
+      const bool shares = run.settings.ranks > 1 || (moves && stage == 3);
+      if ((stage > 0 && !shares) || (stage > 1 && engine.reduce_at_boundary)) continue;
+      if (stage < 3 && places.parameter != Space::device) continue;
+      engine.stage = stage;
+      engine.offload = places;
+      if (offload) set_offload(engine);
+      const std::vector<RankMemory> stages = walk_stages(candidate);
+      if (std::all_of(stages.begin(), stages.end(),
+                      [&](const RankMemory& stage) { return fits(candidate, stage); }))
+        return text("--zero-stage %d%s%s", stage, offload ? " --cpu-offload" : "",
+                    checkpointing && !always ? " --activation-checkpoint" : "");
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace zg::tools

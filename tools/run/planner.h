@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/output/memory_json.h"
+#include "tools/run/run.h"
+
+namespace zg::tools {
+
+/// Dry run of the run's steps as rank `rank` on a device without memory. It executes the same code,
+/// so it gives the same bytes as a real run. Limits are not applied. For a run without steps it
+/// also covers the end of the run, which reserves less than a step does.
+RankMemory walk(const Run& run, int rank);
+
+/// Three steps with the run's largest batch. A growing batch may reach that size after the steps of
+/// the dry run, so the run needs at least the memory of these steps.
+Run largest_steps(const Run& run);
+
+/// Dry run of one rank of each pipeline stage, in order: the one with data rank 0 and tensor rank
+/// 0, which needs the most memory of its stage.
+std::vector<RankMemory> walk_stages(const Run& run);
+
+/// The contents of --memory-json for a run with these ranks.
+MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
+
+Needs needs_of(const RankMemory& memory);
+
+/// Whether `memory`, from a dry run, is within --device-memory and --host-memory.
+bool fits(const Run& run, const RankMemory& memory);
+
+/// Flags for train that make the run fit its limits: the first that fits among the ZeRO stages,
+/// then among those with --activation-checkpoint. Absent: none fits.
+std::optional<std::string> smallest_fitting(const Run& run);
+
+}  // namespace zg::tools

@@ -1,0 +1,331 @@
+#include "tools/run/run.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "tools/options/model_flags.h"
+#include "tools/options/optimisation_flags.h"
+#include "tools/options/options.h"
+#include "tools/options/run_checks.h"
+#include "tools/run/checkpoints.h"
+#include "tools/run/hugging_face.h"
+#include "tools/run/meta_dataset.h"
+#include "tools/run/processes.h"
+#include "tools/run/setup.h"
+#include "tools/run/tokenizers.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+
+namespace zg::tools {
+namespace {
+
+using models::Split;
+
+// If two flags named one file, one output would be lost, or the data overwritten.
+void check_apart(const TrainOptions& options) {
+  const std::string prefix = indexed_prefix(options.data.source);
+  const std::string index = prefix.empty() ? "" : prefix + ".idx";
+  const std::string tokens = prefix.empty() ? options.data.source : prefix + ".bin";
+  const std::pair<const char*, const std::string*> files[] = {
+      {"--data", &tokens},
+      {"--data", &index},
+      {"--config", &options.config.path},
+      {"--init", &options.initial_weights},
+      {"--metrics", &options.metrics},
+      {"--trace", &options.trace},
+      {"--dump-gradients", &options.dump_gradients},
+      {"--memory-json", &options.memory_json}};
+  for (const auto& [flag, path] : files)
+    for (const auto& [other_flag, other_path] : files) {
+      if (path == other_path || path->empty() || other_path->empty()) continue;
+      std::error_code ignored;  // two paths that cannot be compared are treated as different
+      if (*path == *other_path || std::filesystem::equivalent(*path, *other_path, ignored))
+        throw ConfigError(std::string(flag) + " and " + other_flag + ": both name " + *path +
+                          "; expected two files");
+    }
+}
+
+}  // namespace
+
+// Checks before training, not after hours of it, that a file can be written. Removes the empty file
+// if it did not exist, so that a run that fails later leaves none.
+void check_writable(const char* flag, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(path, ignored);
+  std::FILE* file = std::fopen(path.c_str(), "a");
+  if (!file)
+    throw FileError(std::string(flag) + ": " + path +
+                    " cannot be written: " + std::strerror(errno));
+  std::fclose(file);
+  // A dangling link belongs to the user, for example /dev/stdout when stdout is closed.
+  if (!existed && !std::filesystem::is_symlink(path, ignored))
+    std::filesystem::remove(path, ignored);
+}
+
+namespace {
+
+bool writes_checkpoints(const TrainOptions& options) {
+  return !options.only_planned && !options.save.empty() && is_first_process(options);
+}
+
+void check_outputs(Run& run) {
+  const TrainOptions& options = run.options;
+  check_apart(options);
+  if (!is_first_process(options)) return;
+  check_writable("--trace", options.trace);
+  check_writable("--dump-gradients", options.dump_gradients);
+  check_writable("--memory-json", options.memory_json);
+  if (options.only_planned) return;
+  refuse_kill_switch(options.kill_switch);
+  if (!writes_checkpoints(options)) return;
+  make_directories(options.save);
+  if (!run.lock) run.lock = lock_directory(options.save);
+  check_own_directory(options.save, run.checkpoint);
+}
+
+zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks) {
+  zero::BatchRequest request = {
+      .micro = batch.micro, .accumulation = batch.accumulation, .train = batch.train};
+  if (!batch.place.empty()) {
+    request.place = batch.place;
+  } else {
+    request.names = {
+        .micro = "--batch-size", .accumulation = "--grad-accum", .train = "--train-batch-size"};
+    request.place = request.names.train + ": ";
+    if (!request.train && !request.micro) request.micro = zero::default_micro_batch;
+  }
+  return zero::solve_batch_size(request, ranks);
+}
+
+Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
+  const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks());
+  check_rampup(options.batch.rampup, size);
+  Settings settings = {.model = model_config(options.model, dataset),
+                       .data = options.data,
+                       .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
+                       .contents = contents_of(options.data.source),
+                       .micro_batch = size.micro,
+                       .accumulation = size.accumulation,
+                       .ranks = options.data_ranks(),
+                       .axes = options.axes,
+                       .rampup = options.batch.rampup,
+                       .optimisation = options.optimisation,
+                       .seed = options.seed,
+                       .epochs = options.epochs,
+                       .train_samples = options.train_samples,
+                       .save_top_k = options.save_top_k};
+  settings.optimisation.engine.seed = options.seed;
+  zero::fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
+  zero::validate(settings.optimisation.engine);
+  return settings;
+}
+
+std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
+                                                  const models::Tokenizer* tokenizer) {
+  const TrainOptions& options = run.options;
+  if (!options.data.source.empty())
+    return make_dataset(options.data,
+                        {.block_size = block_size_of(options.model, options.data),
+                         .seed = options.seed,
+                         .vocabulary = options.model.vocabulary > 0 ? options.model.vocabulary
+                                                                    : own_vocabulary(options.model),
+                         .tokenizer = tokenizer});
+  if (options.only_planned) return meta_dataset(options.model, Validates::yes);
+  if (is_import(options)) return meta_dataset(options.model, Validates::no);
+  throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
+                    (run.resumed.empty()
+                         ? options.save + " has no checkpoint to resume"
+                         : run.resumed + " was made without data; try --data PATH"));
+}
+
+// Fills in the run's dataset, the name and checksum of its tokenizer, and the log line about both.
+// Returns the tokenizer.
+std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const models::Dataset> dataset,
+                                           const Known* known, std::vector<std::string>& notes) {
+  TrainOptions& options = run.options;
+  DataOptions& data = options.data;
+  if (!run.resumed.empty() && !options.given.count("--data")) check_there(data.source, run.resumed);
+  const bool named = options.given.count("--tokenizer") > 0;
+  const bool is_folders = !options.from_hf.empty() && !named;
+  std::optional<models::Tokenizer> tokenizer =
+      is_folders ? folder_tokenizer(data, *known, notes) : settle_tokenizer(data, known, named);
+  if (options.model.vocabulary == 0 && own_vocabulary(options.model) == 0 && tokenizer)
+    options.model.vocabulary = tokenizer->vocabulary();
+  run.dataset = dataset ? std::move(dataset) : dataset_of(run, tokenizer ? &*tokenizer : nullptr);
+  if (known) check_tokens(*known, data, *run.dataset);
+  if (is_folders && !tokenizer && run.dataset->is_text())
+    notes.push_back(
+        text("%s does not say what its %lld tokens are; the characters of %s are "
+             "taken for them",
+             known->path.c_str(), (long long)run.dataset->vocabulary(), data.source.c_str()));
+  check_data_flags(options, *run.dataset);
+  if (tokenizer && !data.source.empty()) {
+    if (is_folders && run.dataset->vocabulary() > tokenizer->vocabulary()) {
+      notes.push_back(text("the tokenizer of %s is not kept: %s has tokens from its %lld on",
+                           known->path.c_str(), data.source.c_str(),
+                           (long long)tokenizer->vocabulary()));
+      tokenizer.reset();
+      data.tokenizer.clear();
+      data.tokenizer_checksum.clear();
+    } else {
+      check_tokenizer(data, *tokenizer, *run.dataset);
+    }
+  }
+  run.data_line = described(data, *run.dataset, tokenizer);
+  return tokenizer;
+}
+
+// Applies --limit-train-batches: an epoch with fewer batches counts as a fraction of an epoch.
+// Epochs are counted in samples, so the remaining samples use the current batch size. Returns the
+// samples of an epoch; 0: the run's length is not given in epochs.
+double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
+  const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
+  if (!options.given.count("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
+  const EpochLimit& limit = options.epoch_limit;
+  const auto batch = static_cast<double>(settings.micro_batch * settings.ranks);
+  const double batches = limit.batches > 0
+                             ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
+                             : std::floor(limit.share * std::floor(all / batch));
+  const double epochs = options.given.count("--epochs") ? options.epochs : 1.0;
+  options.epochs = settings.epochs = epochs * batches * batch / all;
+  return batches * batch;
+}
+
+int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
+                    const Settings& settings, const Progress& done) {
+  const int64_t whole = settings.samples_per_step();
+  double samples = static_cast<double>(options.train_samples);
+  // Tolerance for a fraction of an epoch that is a whole number of steps.
+  constexpr double rounding = 1e-9;
+  if (options.epochs > 0.0)
+    samples = options.epochs * static_cast<double>(dataset.epoch_samples(Split::train)) +
+              rounding * static_cast<double>(whole);
+  if (samples <= 0.0) return options.steps;
+  const Progress end = advanced(
+      settings.rampup, whole, done,
+      {.steps = std::numeric_limits<int64_t>::max(), .samples = static_cast<int64_t>(samples)});
+  if (options.train_samples > 0 && end.steps == 0)
+    throw ConfigError(
+        text("--train-samples: expected at least the %lld samples of the first step, "
+             "got %lld",
+             (long long)settings.rampup.batch_at(0, whole), (long long)options.train_samples));
+  return std::max<int64_t>(1, end.steps);
+}
+
+// Skips two steps, in which caches, prefetching and the disk warm up.
+StepRange steps_to_trace(int64_t first, int64_t end) {
+  constexpr int64_t warm_up = 2, count = 3;
+  const int64_t begin = first + std::clamp<int64_t>(end - first - count, 0, warm_up);
+  return {begin, std::min(end, begin + count)};
+}
+
+std::string trace_path(const TrainOptions& options) {
+  return options.trace + (is_first_process(options) ? "" : text(".rank%d", options.process->rank));
+}
+
+}  // namespace
+
+bool TracedSteps::write() {
+  is_written = true;
+  if (trace->is_empty()) {
+    std::fprintf(stderr, "trace: %s is not written: none of steps %lld to %lld was taken\n",
+                 path.c_str(), (long long)steps.first, (long long)(steps.end - 1));
+    return false;
+  }
+  trace->write(path);
+  trace->clear();
+  return true;
+}
+
+Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset> dataset,
+                std::shared_ptr<zero::DirectoryLock> lock) {
+  Run run{.options = given, .lock = std::move(lock)};
+  TrainOptions& options = run.options;
+  if (!options.only_planned) require_device(options.place.type);
+  if (options.resume.empty()) settle_offload(options);  // when resuming, the stage is not known yet
+  settle_precision(options);
+  std::optional<Settings> saved;
+  Progress done;
+  if (options.resume != "auto" && is_hf_folder(options.resume))
+    throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
+                      options.resume);
+  // Lock before choosing the checkpoint, so that no other run saves or removes checkpoints after
+  // the choice.
+  if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
+    run.lock = lock_directory(options.save);
+  if (!options.resume.empty()) run.checkpoint = checkpoint_to_resume(options.resume, options.save);
+  if (run.checkpoint) {
+    const zero::CheckpointInfo& info = run.checkpoint->manifest().info;
+    run.resumed = run.checkpoint->path();
+    run.steps_done = info.steps;
+    saved = settings_of(*run.checkpoint);
+    done = {.steps = info.steps, .samples = saved->samples};
+    adopt(*saved, options);
+  }
+  std::vector<std::string> notes;
+  std::optional<Known> known;  // settings of the weights that the run starts from
+  if (saved) known = {*saved, run.resumed, run.checkpoint};
+  if (!options.from_hf.empty()) {
+    const models::HuggingFaceFolder folder = open_hf_folder(options.from_hf);
+    notes = adopt_hf(folder, options);
+    known = {*settings_in(options.from_hf), options.from_hf};
+  }
+  settle_schedule(options);
+  settle_offload(options);
+  if (options.place.device.threads == 0)
+    options.place.device.threads = options.process
+                                       ? threads_per_process(options.process->local_size)
+                                       : threads_per_rank(static_cast<int>(options.ranks));
+  const auto tokenizer = open_data(run, std::move(dataset), known ? &*known : nullptr, notes);
+  run.settings = settings_of(options, *run.dataset);
+  if (known) run.settings.special_tokens = known->settings.special_tokens;
+  if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
+  require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
+  if (const std::string& path = options.initial_weights; !path.empty()) {
+    if (is_hf_folder(path))
+      throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
+    if (is_directory(path)) run.initial = zero::open_checkpoint(path);
+    notes.push_back(check_initial_weights(path, run.initial, run.settings));
+  }
+  if (!options.from_hf.empty())
+    open_hf_folder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
+  if (is_first_process(options))
+    for (const std::string& note : notes)
+      if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+  run.epoch_samples = limit_epochs(options, *run.dataset, run.settings);
+  run.steps = total_steps(options, *run.dataset, run.settings, done);
+  if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&
+      !options.given.count("--limit-train-batches"))
+    run.steps = done.steps + given.steps;
+  zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
+  if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)
+    schedule.total_num_steps = std::max<int64_t>(1, run.steps);
+  zero::validate(schedule);
+  check_step_flags(options, run.resumed, done.steps, run.steps);
+  run.settings.steps = run.steps;
+  if (!options.trace.empty()) {
+    const StepRange steps = options.trace_steps.value_or(steps_to_trace(done.steps, run.steps));
+    run.traced = std::make_shared<TracedSteps>(TracedSteps{trace_path(options), steps});
+  }
+  check_outputs(run);
+  if (saved) {
+    run.changes = check_resumed(*saved, run.settings);
+    run.settings.samples = saved->samples;
+    run.settings.skipped_samples = saved->skipped_samples;
+    run.settings.loss = saved->loss;
+  }
+  return run;
+}
+
+}  // namespace zg::tools

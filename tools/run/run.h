@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/options/options.h"
+#include "tools/options/settings.h"
+#include "tools/run/checkpoints.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/runtime/trace.h"
+
+namespace zg::tools {
+
+/// The range of steps that --trace records, and the trace.
+struct TracedSteps {
+  const std::string path;  ///< the file of this process
+  const StepRange steps;
+  const std::shared_ptr<Trace> trace = std::make_shared<Trace>();
+  bool is_written = false;
+
+  /// Call it once all ranks of this process have taken the steps, or when the run ends. False: no
+  /// step was traced and no file was written. FileError.
+  bool write();
+};
+
+/// The state that all ranks of a run share. It is read, checked and solved once, before any rank
+/// starts.
+struct Run {
+  TrainOptions options;  ///< includes the settings of a resumed checkpoint
+  /// Lock of --save, held by the process that writes there.
+  std::shared_ptr<zero::DirectoryLock> lock;
+  /// The step_N that the run resumes; open until every rank has loaded it. Null: a fresh start.
+  Checkpoint checkpoint;
+  std::string resumed;  ///< path of `checkpoint`; empty: a fresh start
+  /// The checkpoint of --init, if that names one; open as long as `checkpoint`.
+  Checkpoint initial;
+  int64_t steps_done = 0;  ///< steps taken before the checkpoint
+  std::shared_ptr<const models::Dataset> dataset;
+  Settings settings;                 ///< settings at the start of the run
+  std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
+  int64_t steps = 0;                 ///< the step at which the run ends
+  std::string data_line;             ///< log line about the data and its tokens
+  double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
+  std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
+};
+
+/// FileError if the flag's file cannot be written. Leaves no file behind.
+void check_writable(const char* flag, const std::string& path);
+
+/// Reads data and checkpoint, solves the batch and checks that outputs can be written. ConfigError,
+/// FileError, Unsupported. If `dataset` is given, the run trains on it and uses --data only as its
+/// name. If `lock` is given, --save is already locked.
+Run prepare_run(const TrainOptions& options,
+                std::shared_ptr<const models::Dataset> dataset = nullptr,
+                std::shared_ptr<zero::DirectoryLock> lock = nullptr);
+
+}  // namespace zg::tools

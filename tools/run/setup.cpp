@@ -1,0 +1,448 @@
+#include "tools/run/setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+#include "tools/options/model_flags.h"
+#include "tools/run/checkpoints.h"
+#include "tools/run/hugging_face.h"
+#include "tools/run/tokenizers.h"
+#include "zerograd/models/gpt/names.h"
+#include "zerograd/models/tokenizer/tokenized_text.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/consolidate.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr int64_t text_block_size = 128;
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
+
+bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
+
+/// The family whose tensor names the weights file uses; absent: unknown names.
+std::optional<models::Family> family_of(const SafetensorsReader& reader) {
+  for (const models::Family family : {models::Family::gpt, models::Family::bloom})
+    if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_block_size(const char* task, const char* form, int64_t block_size) {
+  throw ConfigError(std::string("--block-size: ") + task + " expected " + form + ", got " +
+                    std::to_string(block_size));
+}
+
+// Reads PATH.bin without an index. Megatron's files have an index, so an error mentions that it is
+// missing.
+std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
+                                                    const models::TextOptions& options) {
+  try {
+    return models::token_dataset(path, options);
+  } catch (const FileError& error) {
+    const std::string index = path.substr(0, path.size() - 4) + ".idx";
+    throw FileError(std::string(error.what()) + "; of Megatron's dataset it would be with " +
+                    index + ", which is not there");
+  }
+}
+
+// The model's sizes from the shapes of a weights file. Shapes do not show the number of heads and,
+// without a table of positions, do not show the block size.
+models::GPTConfig sizes_from_shapes(const std::string& path) {
+  const SafetensorsReader reader(path);
+  const models::Family family = family_of(reader).value_or(models::Family::gpt);
+  const models::DecoderNames& names = models::names_of(family);
+  const auto has = [&](const std::string& name) { return reader.contains(name + ".weight"); };
+  const auto shape = [&](const std::string& name) {
+    const auto found = reader.entries().find(name + ".weight");
+    if (found == reader.entries().end() || found->second.shape.rank() != 2)
+      throw FileError(path + ": expected a matrix '" + name + ".weight' as zerograd's GPT has it");
+    return found->second.shape;
+  };
+  models::GPTConfig config = models::GPTConfig::of(family);
+  config.vocabulary = shape(names.tokens)[0];
+  config.width = shape(names.tokens)[1];
+  const bool learned = has(names.positions);
+  config.position = learned ? models::Position::learned : models::Position::alibi;
+  config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
+  config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
+  config.tied = !has("lm_head");
+  config.layers = 0;
+  while (has(models::block_name(config.layers) + names.qkv)) ++config.layers;
+  return config;
+}
+
+models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions& options) {
+  models::GPTConfig config = sizes_from_shapes(path);
+  if (options.heads > 0) {
+    config.heads = options.heads;
+  } else if (is_family(options.model_type)) {
+    throw ConfigError("--model-type: " + options.model_type +
+                      " is a family, whose heads can be any number; try --n-head N");
+  } else {
+    const models::GPTConfig named = models::GPTConfig::preset(options.model_type);
+    if (named.layers != config.layers || named.width != config.width)
+      throw ConfigError("--model-type: " + path + " has " + std::to_string(config.layers) +
+                        " blocks of width " + std::to_string(config.width) + ", which is not " +
+                        options.model_type + "; try --n-head N");
+    config.heads = named.heads;
+  }
+  return config;
+}
+
+std::string sizes(const models::GPTConfig& model) {
+  return text("%lld blocks of width %lld, %lld tokens and block size %lld%s%s%s",
+              (long long)model.layers, (long long)model.width, (long long)model.vocabulary,
+              (long long)model.block_size, model.tied ? ", tied" : "",
+              model.position == models::Position::alibi ? ", ALiBi" : "",
+              model.family == models::Family::bloom ? ", of BLOOM's names" : "");
+}
+
+}  // namespace
+
+namespace {
+
+/// FileError unless the tensors beside the settings have the shapes of the settings' model.
+/// Otherwise wrong settings could allocate memory for a model that does not exist.
+void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
+                 const std::string& path) {
+  const auto refuse = [&](const std::string& said, const std::string& there) {
+    throw FileError(path + ": its settings say a model with " + said + ", and its tensors have " +
+                    there + "; expected a checkpoint as zerograd wrote it");
+  };
+  if (settings.model.layers > static_cast<int64_t>(shapes.size()))
+    refuse(text("%lld blocks", (long long)settings.model.layers), text("%zu names", shapes.size()));
+  ParameterStore store;
+  const models::GPT model(store, settings.model);
+  for (const auto& [name, parameter] : store.by_name()) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end() || found->second != parameter->whole)
+      refuse("'" + name + "' " + parameter->whole.str(),
+             found == shapes.end() ? "none of that name" : found->second.str());
+  }
+}
+
+}  // namespace
+
+std::optional<Settings> settings_in(const std::string& path) {
+  if (is_hf_folder(path)) {
+    const models::HuggingFaceFolder folder = open_hf_folder(path);
+    Settings settings{.model = folder.model().config};
+    if (models::has_tokenizer(path)) settings.data.tokenizer = path;
+    settings.special_tokens = folder.model().tokens;
+    settings.micro_batch = zero::default_micro_batch;
+    return settings;
+  }
+  if (is_directory(path)) return settings_of(*zero::open_checkpoint(path));
+  const SafetensorsReader reader(path);
+  const auto info = zero::info_of(reader);
+  if (!info) return std::nullopt;
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, entry] : reader.entries()) shapes.emplace(name, entry.shape);
+  Settings settings = settings_from(*info, path);
+  check_model(settings, shapes, path);
+  return settings;
+}
+
+Settings settings_of(const zero::CheckpointReader& checkpoint) {
+  Settings settings = settings_from(checkpoint.info(), checkpoint.path());
+  check_model(settings, checkpoint.manifest().parameters, checkpoint.path());
+  return settings;
+}
+
+Known known_of(const std::string& path, const ModelOptions& options) {
+  if (is_hf_folder(path)) return {*settings_in(path), path};
+  if (!is_regular_file(path)) {
+    const Checkpoint checkpoint = usable_checkpoint(path);
+    return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
+  }
+  Settings settings{.micro_batch = zero::default_micro_batch};
+  try {
+    if (std::optional<Settings> own = settings_in(path)) return {*own, path};
+    settings.model = config_from_shapes(path, options);
+  } catch (const FileError& error) {
+    throw FileError(std::string(error.what()) +
+                    "; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face "
+                    "folder");
+  }
+  return {.settings = settings, .path = path, .bare = true};
+}
+
+WeightSource weights_of(const Known& known) {
+  if (known.checkpoint) return zero::weights_of(known.checkpoint);
+  return is_directory(known.path) ? open_hf_folder(known.path).weights(known.settings.model)
+                                  : zero::weights_of(known.path);
+}
+
+DataKind kind_of(const std::string& source) {
+  if (source.empty()) return DataKind::none;
+  if (is_task(source)) return DataKind::task;
+  if (!indexed_prefix(source).empty()) return DataKind::documents;
+  if (ends_with(source, ".bin")) return DataKind::tokens;
+  if (ends_with(source, ".txt") || is_regular_file(source)) return DataKind::text;
+  const std::string found = is_directory(source)  ? " is a folder"
+                            : path_exists(source) ? " is no regular file"
+                                                  : " is not there";
+  throw ConfigError("--data: '" + source + "'" + found + ", and neither is there a " + source +
+                    ".idx; expected sort, adder, PATH.txt, PATH.bin or PREFIX" +
+                    did_you_mean(source, {"sort", "adder"}));
+}
+
+void check_there(const std::string& source, const std::string& checkpoint) {
+  std::error_code ignored;  // other errors are reported when the file is read
+  const bool gone =
+      std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
+  if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
+  throw FileError("--data: there is no " + source + ", with which " + checkpoint +
+                  " was trained; give --data PATH with its new place");
+}
+
+std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
+                                              const DatasetRequest& request) {
+  const int64_t block_size = request.block_size;
+  if (options.source == "sort") {
+    if (block_size == 0) return models::sort_dataset(request.seed);
+    if (block_size % 2 == 0) refuse_block_size("sort", "2 x length - 1, an odd number", block_size);
+    return models::sort_dataset(request.seed, (block_size + 1) / 2);
+  }
+  if (options.source == "adder") {
+    if (block_size == 0) return models::adder_dataset(request.seed);
+    if (block_size % 3 != 0) refuse_block_size("adder", "3 x digits: 3, 6 or 9", block_size);
+    return models::adder_dataset(request.seed, block_size / 3);
+  }
+  const models::TextOptions text = {.block_size = block_size > 0 ? block_size : text_block_size,
+                                    .validation_fraction = options.validation_fraction,
+                                    .order = options.order,
+                                    .seed = request.seed};
+  const DataKind kind = kind_of(options.source);
+  if (kind == DataKind::documents) {
+    const int64_t known = request.tokenizer ? request.tokenizer->vocabulary() : 0;
+    return models::indexed_dataset(
+        indexed_prefix(options.source),
+        {.block_size = text.block_size,
+         .split = options.split,
+         .order = options.order,
+         .seed = request.seed,
+         .vocabulary = request.vocabulary > 0 ? request.vocabulary : known});
+  }
+  if (kind == DataKind::tokens) return token_file_dataset(options.source, text);
+  return request.tokenizer ? models::tokenized_dataset(options.source, *request.tokenizer, text)
+                           : models::text_dataset(options.source, text);
+}
+
+std::string characters_of(const models::Dataset& dataset) {
+  const bool digits = dataset.question_length() > 0 && dataset.vocabulary() <= 10;
+  // Numeric tokens may have a huge vocabulary, and memory has not been checked yet.
+  if (!dataset.is_text() && !digits) return "";
+  std::vector<int32_t> ids(static_cast<size_t>(dataset.vocabulary()));
+  std::iota(ids.begin(), ids.end(), 0);
+  return digits ? std::string("0123456789").substr(0, ids.size()) : dataset.decode(ids);
+}
+
+int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
+  const bool named = !model.layers && !is_family(model.model_type);
+  if (model.block_size > 0 || is_task(data.source) || !named) return model.block_size;
+  return models::GPTConfig::preset(model.model_type).block_size;
+}
+
+models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
+  models::GPTConfig config;
+  const bool family = is_family(options.model_type);
+  if (family || options.layers || options.heads || options.width) {
+    if (family) config = models::GPTConfig::of(models::Family::bloom);
+    check_sizes(options);
+    config.layers = options.layers;
+    config.heads = options.heads;
+    config.width = options.width;
+  } else {
+    config = models::GPTConfig::preset(options.model_type);
+  }
+  if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
+  if (config.vocabulary == 0) config.vocabulary = dataset.vocabulary();
+  if (config.vocabulary < dataset.vocabulary())
+    throw ConfigError("--vocab-size: expected at least the " +
+                      std::to_string(dataset.vocabulary()) + " tokens of the data, got " +
+                      std::to_string(config.vocabulary));
+  config.block_size = dataset.block_size();
+  if (options.max_positions > 0 && options.max_positions != config.block_size)
+    throw ConfigError("--max-position-embeddings: expected the longest sequence, --block-size " +
+                      std::to_string(config.block_size) + ", got " +
+                      std::to_string(options.max_positions));
+  config.tied = options.tied.value_or(config.tied);
+  config.position = options.position.value_or(config.position);
+  config.embedding_norm = options.embedding_norm.value_or(config.embedding_norm);
+  config.dropout = static_cast<float>(options.dropout);
+  models::validate(config);
+  return config;
+}
+
+std::string check_initial_weights(const std::string& path, const Checkpoint& checkpoint,
+                                  const Settings& run) {
+  const std::optional<Settings> settings =
+      checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
+  if (!settings && !family_of(SafetensorsReader(path))) return "";
+  const std::string found = checkpoint ? checkpoint->path() : path;
+  const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
+  const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
+  const models::GPTConfig& model = run.model;
+  const bool learned = there.position == models::Position::learned;
+  std::string flags;
+  const auto compare = [&](const char* flag, int64_t size, int64_t own) {
+    if (size != own) flags += std::string(" ") + flag + " " + std::to_string(size);
+  };
+  if (there.layers != model.layers || there.width != model.width || there.family != model.family ||
+      (settings && there.heads != model.heads))
+    flags = text("%s --n-layer %lld --n-head %s --n-embd %lld",
+                 there.family == models::Family::bloom ? " --model-type bloom" : "",
+                 (long long)there.layers, settings ? std::to_string(there.heads).c_str() : "N",
+                 (long long)there.width);
+  if (there.position != model.position)
+    flags += std::string(" --position-embedding ") + name_of(there.position);
+  compare("--vocab-size", there.vocabulary, model.vocabulary);
+  if (learned) compare("--block-size", there.block_size, model.block_size);
+  if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
+  if (!flags.empty())
+    throw FileError("--init: " + path + " has " + sizes(there) + "; expected the run's " +
+                    sizes(model) + "; try" + flags);
+  return note;
+}
+
+void adopt(const Settings& saved, TrainOptions& options) {
+  const auto missing = [&](const char* name) { return options.given.count(name) == 0; };
+  const auto fill = [&](const char* name, auto& option, const auto& value) {
+    if (missing(name)) option = value;
+  };
+  ModelOptions& model = options.model;
+  if (missing("--model-type")) {
+    fill("--n-layer", model.layers, saved.model.layers);
+    fill("--n-head", model.heads, saved.model.heads);
+    fill("--n-embd", model.width, saved.model.width);
+    if (saved.model.family == models::Family::bloom) model.model_type = name_of(saved.model.family);
+    model.embedding_norm = saved.model.embedding_norm;
+  }
+  fill("--position-embedding", model.position, saved.model.position);
+  fill("--block-size", model.block_size, saved.model.block_size);
+  fill("--vocab-size", model.vocabulary, saved.model.vocabulary);
+  if (missing("--untied")) fill("--tied", model.tied, saved.model.tied);
+  fill("--dropout", model.dropout, saved.model.dropout);
+  fill("--data", options.data.source, saved.data.source);
+  fill("--order", options.data.order, saved.data.order);
+  fill("--val-fraction", options.data.validation_fraction, saved.data.validation_fraction);
+  fill("--split", options.data.split, saved.data.split);
+  fill("--tokenizer", options.data.tokenizer, saved.data.tokenizer);
+  fill("--seed", options.seed, saved.seed);
+  fill("--save-top-k", options.save_top_k, saved.save_top_k);
+  if (missing("--steps") && missing("--epochs") && missing("--train-samples") && saved.steps > 0) {
+    options.steps = saved.steps;
+    options.epochs = saved.epochs;
+    options.train_samples = saved.train_samples;
+  }
+  OptimisationOptions& optimisation = options.optimisation;
+  zero::Config& engine = optimisation.engine;
+  const zero::Config& saved_engine = saved.optimisation.engine;
+  zero::ScheduleOptions& schedule = optimisation.schedule;
+  const zero::ScheduleOptions& saved_schedule = saved.optimisation.schedule;
+  fill("--lr", schedule.rate, saved_schedule.rate);
+  fill("--schedule", schedule.kind, saved_schedule.kind);
+  if (schedule.kind == saved_schedule.kind)
+    fill("--warmup-steps", schedule.warmup_num_steps, saved_schedule.warmup_num_steps);
+  fill("--min-lr", schedule.min_rate, saved_schedule.min_rate);
+  const zero::AnnealingOptions& annealing = saved_schedule.annealing;
+  fill("--lr-decay-style", schedule.annealing.lr_decay_style, annealing.lr_decay_style);
+  fill("--lr-warmup-samples", schedule.annealing.lr_warmup_samples, annealing.lr_warmup_samples);
+  // A decay that ended with the run's samples ends with them again.
+  if (options.train_samples == 0 || annealing.lr_decay_samples != saved.train_samples)
+    fill("--lr-decay-samples", schedule.annealing.lr_decay_samples, annealing.lr_decay_samples);
+  // These values can only be set by a config, which sets all of them.
+  if (missing("--config") && schedule.kind == saved_schedule.kind) {
+    schedule.warmup_type = saved_schedule.warmup_type;
+    schedule.warmup_min_lr = saved_schedule.warmup_min_lr;
+    schedule.warmup_min_ratio = saved_schedule.warmup_min_ratio;
+    schedule.cos_min_ratio = saved_schedule.cos_min_ratio;
+    schedule.range_test = saved_schedule.range_test;
+    schedule.one_cycle = saved_schedule.one_cycle;
+    // An end that differs from the run's was set by a config and is kept.
+    if (zero::decays(schedule.kind) && saved.steps > 0 &&
+        saved_schedule.total_num_steps != saved.steps)
+      schedule.total_num_steps = saved_schedule.total_num_steps;
+  }
+  if (missing("--config")) {
+    fill("--adam-eps", engine.adam.epsilon, saved_engine.adam.epsilon);
+    engine.adam.decoupled = saved_engine.adam.decoupled;
+    engine.adam.stochastic_rounding = saved_engine.adam.stochastic_rounding;
+    const int power = engine.loss_scaling.initial_scale_power;
+    engine.loss_scaling = saved_engine.loss_scaling;
+    engine.loss_scaling.initial_scale_power = power;
+  }
+  fill("--weight-decay", engine.adam.weight_decay, saved_engine.adam.weight_decay);
+  if (missing("--betas")) {
+    fill("--adam-beta1", engine.adam.beta1, saved_engine.adam.beta1);
+    fill("--adam-beta2", engine.adam.beta2, saved_engine.adam.beta2);
+  }
+  fill("--clip", engine.clip_norm, saved_engine.clip_norm);
+  fill("--precision", optimisation.preset, saved.optimisation.preset);
+  fill("--precision", engine.compute, saved_engine.compute);
+  fill("--precision", engine.load, saved_engine.load);
+  fill("--precision", engine.optimizer, saved_engine.optimizer);
+  fill("--initial-scale-power", engine.loss_scaling.initial_scale_power,
+       saved_engine.loss_scaling.initial_scale_power);
+  if (missing("--strategy")) fill("--zero-stage", engine.stage, saved_engine.stage);
+  if (missing("--config")) {
+    zero::OffloadOptions& offload = engine.offload;
+    const zero::OffloadOptions& saved_offload = saved_engine.offload;
+    fill("--offload-optimizer", offload.optimizer, saved_offload.optimizer);
+    fill("--offload-gradients", offload.gradient, saved_offload.gradient);
+    fill("--offload-activations", offload.activation, saved_offload.activation);
+    if (engine.stage == 3) fill("--offload-param", offload.parameter, saved_offload.parameter);
+  }
+  // Another precision has its own dtype for gradient accumulators.
+  if (optimisation.precision() == saved.optimisation.precision())
+    fill("--grad-accum-dtype", engine.grad_accum, saved_engine.grad_accum);
+  fill("--reduce-at-boundary", engine.reduce_at_boundary, saved_engine.reduce_at_boundary);
+  fill("--nccl-reduce", engine.nccl_reduce, saved_engine.nccl_reduce);
+  // With another number of ranks the same batch is divided differently.
+  BatchOptions& batch = options.batch;
+  fill("--rampup-batch-size", batch.rampup, saved.rampup);
+  if (!batch.micro && !batch.accumulation) {
+    if (!batch.train) batch.train = saved.samples_per_step();
+    batch.micro = saved.micro_batch;
+    // The same micro-batch, or the largest one that divides every step on this number of ranks.
+    const int64_t common = batch.rampup.common(*batch.train);
+    if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
+      batch.micro = zero::largest_divisor(share, *batch.micro);
+  } else if (!batch.train) {
+    if (!batch.micro) batch.micro = saved.micro_batch;
+    if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
+  }
+}
+
+std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
+                                         const PlaceOptions& place) {
+  require_device(place.type);
+  Known known = known_of(path, options);
+  models::validate(known.settings.model);
+  auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
+  trained->model = std::make_unique<models::GPT>(trained->store, known.settings.model);
+  zero::Config config = known.settings.optimisation.engine;
+  require_dtype(place.type, config.compute, known.path);
+  config.offload = {};  // offload concerns training states; this machine may have no room for them
+  trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
+  zero::load_weights(weights_of(known), *trained->engine);
+  trained->known = std::move(known);
+  return trained;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,212 @@
+#include "tools/run/stepper.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tools/options/run_checks.h"
+#include "tools/run/hugging_face.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/runtime/trace.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/metrics.h"
+
+namespace zg::tools {
+namespace {
+
+MeshShape shape_of(const Settings& settings) {
+  return {.data = static_cast<int>(settings.ranks),
+          .pipeline = static_cast<int>(settings.axes.pipeline),
+          .tensor = static_cast<int>(settings.axes.tensor)};
+}
+
+WireCounts sum(WireCounts a, const WireCounts& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i].calls += b[i].calls;
+    a[i].bytes += b[i].bytes;
+  }
+  return a;
+}
+
+// An axis that spans the whole mesh is counted with the collectives of all ranks.
+std::vector<AxisWire> axes_of(const Mesh& mesh) {
+  const auto of = [&](const Communicator* ranks) {
+    return ranks && ranks != &mesh.world ? ranks->wire() : WireCounts{};
+  };
+  WireCounts stages = of(mesh.pipeline);
+  for (const std::unique_ptr<Communicator>* channel :
+       {&mesh.previous.forward, &mesh.previous.backward, &mesh.next.forward, &mesh.next.backward,
+        &mesh.ends})
+    stages = sum(stages, of(channel->get()));
+  return {{"data", of(mesh.data)}, {"tensor", of(mesh.tensor)}, {"pipeline", stages}};
+}
+
+}  // namespace
+
+namespace {
+
+/// The identity with an infinite gradient: a fault that does not change the loss.
+Var with_infinite_gradient(const Var& x) {
+  struct None {};
+  return record("infinity", {x}, x.value(), {}, None{}, [](const None&, const BackwardPass& pass) {
+    const Var gradient = pass.gradient_of_output();
+    pass.accumulate(0, mul(gradient, std::numeric_limits<double>::infinity()).value());
+  });
+}
+
+}  // namespace
+
+Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep,
+                 const std::optional<zero::CheckpointDirectory::Options>& checkpoints,
+                 zero::TrainerHooks hooks)
+    : run_(run),
+      ranks_(ranks),
+      device_(device),
+      mesh_(ranks, shape_of(run.settings)),
+      model_(std::make_unique<models::GPT>(
+          store_, run.settings.model,
+          models::part_of(mesh_, run.settings.model, run.settings.optimisation.engine.compute,
+                          run.settings.axes.sequence_parallel))),
+      memory_(device_, keep) {
+  const Settings& settings = run.settings;
+  {
+    const PhaseScope phase(device_, "initialise");
+    engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings.optimisation.engine);
+  }
+  hooks.give_up = [this] { return reaches_stop(); };
+  hooks.observe = [this](zero::TrainerMoment moment, const zero::MicroBatch& batch) {
+    observe(moment, batch);
+  };
+  hooks.describe = [this](const zero::TrainerPosition& position) {
+    pass(FaultInjection::Phase::save, engine_->steps() - 1);
+    Settings now = run_.settings;
+    now.samples = position.samples;
+    now.skipped_samples = position.skipped_samples;
+    now.loss = position.score;
+    return tools::checkpoint_info(now);
+  };
+  hooks.position_of = [](const zero::CheckpointInfo& info, const std::string& path) {
+    const Settings saved = settings_from_json(info.config_json, path);
+    return zero::TrainerPosition{
+        .samples = saved.samples, .skipped_samples = saved.skipped_samples, .score = saved.loss};
+  };
+  zero::TrainerOptions options = {.micro_batch = settings.micro_batch,
+                                  .accumulation = settings.accumulation,
+                                  .rampup = settings.rampup,
+                                  .steps = run.steps,
+                                  .schedule = settings.optimisation.schedule,
+                                  .pipeline = run.options.axes.schedule,
+                                  .checkpoints = checkpoints,
+                                  .save_interval = checkpoints ? run.options.save_interval : 0,
+                                  .stop_interval = run.options.exit_interval};
+  if (const TracedSteps* traced = run.traced.get()) {
+    options.trace = traced->trace;
+    options.trace_first = traced->steps.first;
+    options.trace_end = traced->steps.end;
+  }
+  trainer_ = std::make_unique<zero::Trainer>(*engine_, options, task(), std::move(hooks));
+}
+
+Stepper::~Stepper() = default;
+
+zero::TrainerTask Stepper::task() {
+  return {
+      .batch =
+          [this](const zero::MicroBatch& batch) {
+            const models::Batch data = run_.dataset->batch(models::Split::train, batch.first_sample,
+                                                           batch.samples, device_);
+            return std::vector<Tensor>{data.ids, data.targets};
+          },
+      .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
+      .between = [this](int64_t samples) { return model_->between(samples); }};
+}
+
+Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {
+  if (batch.last) pass(FaultInjection::Phase::forward);
+  const Var output = model_->stage(
+      tape, batch.input, batch.tensors[0], batch.tensors[1],
+      {.seed = run_.settings.seed, .step = batch.step, .first_sample = batch.first_sample},
+      run_.options.activation_checkpoint);
+  const FaultInjection& injection = run_.options.injection;
+  const bool strikes = mesh_.is_last_stage() && batch.index == 0 &&
+                       injection.fault == FaultInjection::Fault::infinity &&
+                       injection.strikes(ranks_.rank(), batch.step, FaultInjection::Phase::begin);
+  return strikes ? with_infinite_gradient(output) : output;
+}
+
+void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
+  using Moment = zero::TrainerMoment;
+  if (moment == Moment::gradients_ready && run_.options.dump_gradients_step == engine_->steps())
+    zero::dump_gradients(run_.options.dump_gradients, *engine_);
+  zero::note_memory(memory_, moment, batch);
+  if (moment == Moment::backward_begins && batch.last) pass(FaultInjection::Phase::backward);
+  if (moment == Moment::optimizer_begins) pass(FaultInjection::Phase::step);
+}
+
+void Stepper::load() {
+  if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
+  if (run_.initial)
+    zero::load_weights(zero::weights_of(run_.initial), *engine_);
+  else if (!run_.options.initial_weights.empty())
+    zero::load_weights(run_.options.initial_weights, *engine_);
+  if (!run_.options.from_hf.empty())
+    zero::load_weights(open_hf_folder(run_.options.from_hf).weights(run_.settings.model), *engine_);
+}
+
+void Stepper::pass(FaultInjection::Phase phase, int64_t step) {
+  strike(run_.options.injection, phase, step, ranks_, device_);
+}
+
+Tape Stepper::inference_tape() {
+  if (reaches_stop()) throw zero::StopTraining{};
+  return engine_->inference_tape();
+}
+
+Evaluation Stepper::evaluation() {
+  return {.model = *model_,
+          .make_tape = [this] { return inference_tape(); },
+          .dataset = *run_.dataset,
+          .device = device_,
+          .sorts = run_.settings.data.source == "sort"};
+}
+
+double Stepper::validation_loss() {
+  return evaluation().loss(run_.settings.micro_batch, run_.options.eval_batches);
+}
+
+std::vector<int32_t> Stepper::sample() {
+  constexpr int64_t prompt_tokens = 16, sample_tokens = 200;
+  const models::Dataset& dataset = *run_.dataset;
+  const models::Split split = dataset.epoch_samples(models::Split::validation) > 0
+                                  ? models::Split::validation
+                                  : models::Split::train;
+  std::vector<int32_t> ids(static_cast<size_t>(dataset.block_size())), targets(ids.size());
+  dataset.sample(split, 0, ids.data(), targets.data());
+  ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
+  return models::generate(*model_, [this] { return inference_tape(); }, {ids}, sample_tokens,
+                          {.top_k = 10, .seed = run_.settings.seed})
+      .front();
+}
+
+RankMemory Stepper::rank_memory() const {
+  RankMemory memory = {
+      .rank = ranks_.rank(),
+      .rest = engine_->resting_bytes(),
+      .rows = memory_.rows(),
+      .start = memory_.rows().empty() ? std::optional(memory_.now()) : std::nullopt,
+      .wire = ranks_.wire(),
+      .axes = {},
+      .place = {},
+      .io = swapped(device_)};
+  if (run_.settings.axes.model_ranks() == 1) return memory;
+  memory.axes = axes_of(mesh_);
+  for (const AxisWire& axis : memory.axes) memory.wire = sum(memory.wire, axis.wire);
+  memory.place = {.stage = mesh_.stage,
+                  .tensor_rank = mesh_.tensor_rank,
+                  .first_layer = model_->part().first_layer,
+                  .end_layer = model_->part().end_layer,
+                  .parameters = store_.numel()};
+  return memory;
+}
+
+}  // namespace zg::tools

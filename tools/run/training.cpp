@@ -1,0 +1,439 @@
+#include "tools/run/training.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <iterator>
+#include <utility>
+
+#include "tools/options/run_checks.h"
+#include "tools/output/run_header.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+namespace {
+
+template <class File, class... Arguments>
+void open(const char* flag, std::optional<File>& file, const Arguments&... arguments) try {
+  file.emplace(arguments...);
+} catch (const FileError& error) {
+  throw FileError(std::string(flag) + ": " + error.what());
+}
+
+using Clock = std::chrono::steady_clock;
+using models::Split;
+
+constexpr int file_error = 5;  // exit status for file errors
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// printf prints the sign of a NaN, which has no meaning.
+double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
+
+/// Reasons to end a run; zero::TrainerHooks::stop returns an index into them plus 1.
+constexpr int stop_reasons[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, kill_switch};
+
+std::optional<zero::CheckpointDirectory::Options> checkpoint_options(const Run& run) {
+  const TrainOptions& options = run.options;
+  if (options.save.empty()) return std::nullopt;
+  return zero::CheckpointDirectory::Options{
+      .path = options.save, .keep = options.save_top_k, .behind = options.async_save};
+}
+
+}  // namespace
+
+Training::Training(const Run& run, Communicator& ranks, const Device& device)
+    : run_(run),
+      options_(run.options),
+      dataset_(*run.dataset),
+      ranks_(ranks),
+      device_(device),
+      settings_(run.settings),
+      stepper_(run, ranks, device,
+               options_.dump_memory || !options_.memory_json.empty() ? MemoryRows::Keep::all_steps
+                                                                     : MemoryRows::Keep::one_step,
+               checkpoint_options(run), hooks()),
+      engine_(stepper_.engine()),
+      trainer_(stepper_.trainer()) {
+  prepare_engine();
+}
+
+zero::TrainerHooks Training::hooks() {
+  return {
+      .before_step = [this](int64_t) { begin_step(); },
+      .after_step = [this](const zero::TrainedStep& step) { note_step(step); },
+      .stop = [this] { return reason_to_end(); },
+      .ended = [this](const zero::TrainingEnd& end) { note_end(end); },
+      .saved = [this](const std::string& step_n,
+                      const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
+      .warn =
+          [](const std::string& message) {
+            std::fprintf(stderr, "warning: --save-top-k: %s\n", harmless(message).c_str());
+          }};
+}
+
+void Training::prepare_engine() {
+  stepper_.load();
+  // Until the next validation, retention compares the last validation's loss.
+  if (options_.eval_interval > 0) trainer_.set_score(trainer_.position().score);
+  if (is_first() && !options_.metrics.empty())
+    open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_.steps());
+  if (is_first() && !options_.tensorboard.empty())
+    open("--tensorboard-dir", tensorboard_, options_.tensorboard);
+  console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
+  deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
+                         settings_.optimisation.engine.adam);
+  announce();
+  if (is_first() && options_.log_interval > 0)
+    peak_flops_ =
+        matmul_peak_or_zero(device_, settings_.optimisation.engine.compute) *
+        std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
+}
+
+void Training::announce() {
+  const Device::Traits& traits = device_.traits();
+  const std::string hardware = device_.type() == Device::Type::cpu
+                                   ? text("%s, %d thread%s", name_of(traits.isa), traits.threads,
+                                          traits.threads == 1 ? "" : "s")
+                                   : device_.description();
+  std::fprintf(stderr, "rank %d/%d pid %d %s\n", ranks_.rank(), ranks_.size(),
+               static_cast<int>(getpid()), device_.name().c_str());
+  console_->log(
+      text("%s%s, %s, ZeRO stage %d%s", hardware.c_str(), ranks_.size() == 1 ? "" : " per rank",
+           settings_.optimisation.precision().c_str(), settings_.optimisation.engine.stage,
+           described(settings_.optimisation.engine.offload).c_str()));
+  if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
+    console_->log(
+        "ranks are connected by " + ranks_.transport() +
+        (settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
+  if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
+    console_->log(
+        text("mesh: data %lld x pipeline %lld x tensor %lld%s; idle by formula %.1f %%",
+             (long long)settings_.ranks, (long long)axes.pipeline, (long long)axes.tensor,
+             axes.sequence_parallel ? ", which share the tokens too" : "",
+             100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
+  if (const std::string drive = swap_description(device_); !drive.empty())
+    console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), drive.c_str(),
+                       swap_requests(device_).c_str()));
+  console_->log(run_.data_line);
+  console_->log(
+      text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
+           (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
+           (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
+           settings_.ranks == 1 ? "" : text(" x %lld ranks", (long long)settings_.ranks).c_str(),
+           (long long)engine_.steps(), (long long)run_.steps));
+  if (settings_.rampup.start > 0)
+    console_->log(described(settings_.rampup, settings_.samples_per_step()) +
+                  text("; %lld now", (long long)settings_.step_samples()));
+  if (settings_.optimisation.schedule.kind != zero::ScheduleKind::none)
+    console_->log(described(settings_.optimisation.schedule));
+  if (options_.universal_checkpoint)
+    console_->log(
+        "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
+        "and any stage");
+  if (!run_.resumed.empty())
+    console_->log(
+        text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
+  for (const std::string& change : run_.changes) console_->log("changed: " + change);
+  for (const std::string& oddity : oddities_of(settings_.characters, settings_.data.source))
+    console_->log("note: " + oddity);
+  if (!run_.resumed.empty() && engine_.steps() == run_.steps)
+    console_->log(text("nothing is left to train: the run ends at step %lld; --steps N goes beyond",
+                       (long long)run_.steps));
+  if (!run_.resumed.empty() && options_.save.empty())
+    console_->log("without --save DIR nothing of this run will be saved");
+  console_->result(text("number of parameters: %.2fM",
+                        static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
+}
+
+int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
+  interrupt_ = &interrupt;
+  stepper_.stop_with(stop);
+  try {
+    return run_steps();
+  } catch (const LeftEarly&) {
+    return 0;
+  } catch (...) {
+    print_memory_table();  // shows the memory behind an OutOfMemory error
+    throw;
+  }
+}
+
+int Training::run_steps() {
+  ranks_.set_step(engine_.steps());
+  stepper_.pass(FaultInjection::Phase::init);
+  ranks_.wait(ranks_.barrier("start"));
+  // All ranks have loaded. Open files would keep the disk space of a checkpoint that is removed
+  // later.
+  if (is_first() || options_.process)
+    for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
+      if (checkpoint) checkpoint->close();
+  const zero::TrainingEnd end = trainer_.run();
+  using Reason = zero::TrainingEnd::Reason;
+  if (end.reason == Reason::finished) {
+    const int status = finish();
+    finished_ = true;
+    return !end.saved ? file_error : status;
+  }
+  if (!end.saved) return file_error;
+  if (!options_.save.empty())
+    console_->log(
+        text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
+  const int signal = signal_of(end);
+  return signal == 0 || signal == kill_switch ? 0 : 128 + signal;
+}
+
+void Training::begin_step() {
+  write_trace();  // all ranks have finished the previous step
+  ranks_.set_step(engine_.steps());
+  stepper_.pass(FaultInjection::Phase::begin);
+  step_began_ = Clock::now();
+}
+
+void Training::note_step(const zero::TrainedStep& step) {
+  note_divergence(step.step, step.loss);
+  if (!step.result.scaler_line.empty()) console_->log(step.result.scaler_line);
+  if (step.result.skipped)
+    console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step.step,
+                       step.result.bad_tensor.c_str()));
+  const double seconds = seconds_since(step_began_);
+  seconds_ += seconds;
+  const int64_t step_peak = stepper_.memory().step_peak();
+  peak_bytes_ = std::max(peak_bytes_, step_peak);
+  interrupt_->save_from_now();  // before the step is reported as done
+  report({.step = step.step,
+          .micro_steps = step.micro_batches,
+          .samples = step.samples,
+          .loss = step.loss,
+          .grad_norm = step.result.gradient_norm,
+          .rate = step.rate,
+          .loss_scale = step.result.loss_scale,
+          .skipped = step.result.skipped,
+          .tokens_per_second = static_cast<double>(step.samples * dataset_.block_size()) / seconds,
+          .seconds = seconds,
+          .peak_bytes = step_peak,
+          .host_peak_bytes = stepper_.memory().host_step_peak()});
+  if (is_due(engine_.steps(), options_.eval_interval)) validate();
+  if (is_due(engine_.steps(), options_.sample_interval)) print_sample();
+}
+
+// Tracks a non-finite loss. The run continues, as it may recover, and prints a warning at its end.
+void Training::note_divergence(int64_t step, double loss) {
+  if (std::isfinite(loss)) {
+    diverged_at_ = -1;
+  } else if (diverged_at_ < 0) {
+    diverged_at_ = step;
+    console_->log(text("warning: the loss of step %lld is not finite", (long long)step));
+  }
+}
+
+// Logs the growth of the batch by --rampup-batch-size.
+void Training::note_growth(int64_t samples) {
+  const int64_t next = trainer_.next_samples();
+  if (next != samples && engine_.steps() < run_.steps)
+    console_->log(text("batch %lld = %lld x %lld from step %lld on, after %lld samples",
+                       (long long)next, (long long)settings_.micro_batch * settings_.ranks,
+                       (long long)trainer_.next_micro_batches(), (long long)engine_.steps(),
+                       (long long)trainer_.position().samples));
+}
+
+// A write error, for example on a full disk, loses the file and not the run.
+template <class File, class... What>
+void Training::write(const char* flag, std::optional<File>& file, const What&... what) {
+  if (!file) return;
+  try {
+    file->write(what...);
+  } catch (const FileError& error) {
+    console_->log(std::string("error: FileError: ") + flag + ": " + error.what() +
+                  "; no more of it is written, and training goes on");
+    file.reset();
+    results_lost_ = true;
+  }
+}
+
+void Training::report(const zero::StepRecord& record) {
+  write("--metrics", metrics_, record);
+  write("--tensorboard-dir", tensorboard_, record, place());
+  if (is_due(record.step, options_.log_interval)) {
+    std::string line =
+        text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
+             (long long)record.step, shown(record.loss), record.tokens_per_second);
+    if (peak_flops_ > 0.0)
+      line += text("; %.1f%% of matmul peak", 100.0 * record.tokens_per_second *
+                                                  models::matmul_flops_per_token(settings_.model) /
+                                                  peak_flops_);
+    console_->result(line);
+  }
+  report_as_deepspeed(record);
+  note_growth(record.samples);
+  console_->progress({record.step + 1, record.loss, record.tokens_per_second});
+}
+
+void Training::report_as_deepspeed(const zero::StepRecord& record) {
+  const int64_t steps = engine_.steps();
+  for (const std::string& line : deepspeed_log_->lines({.steps = steps,
+                                 .skipped = engine_.skipped(),
+                                 .micro_steps = trainer_.position().micro_batches / settings_.ranks,
+                                 .samples = record.samples,
+                                 .next_rate = trainer_.next_rate(),
+                                 .seconds = record.seconds,
+                                 .live_bytes = stepper_.memory().rows().back().live,
+                                 .peak_bytes = record.peak_bytes}))
+    console_->result(line);
+}
+
+// Prints means over all ranks, as minGPT's benchmark does. Time between steps is not part of an
+// epoch. A run shorter than one epoch counts as one.
+void Training::report_epochs() {
+  const auto samples = static_cast<double>(trainer_.position().samples - settings_.samples);
+  if (run_.epoch_samples <= 0.0 || samples <= 0.0) return;
+  const PurposeScope purpose(device_, Purpose::comm);
+  const std::vector<int64_t> own = {std::llround(seconds_ * 1e6), peak_bytes_};
+  const Tensor sums = Tensor::from(own, {2}, device_);
+  ranks_.wait(ranks_.all_reduce(sums, "epochs"));
+  const std::vector<int64_t> of_all = sums.to_host<int64_t>();
+  const double ranks = ranks_.size(), epochs = std::max(1.0, samples / run_.epoch_samples);
+  for (const std::string& line :
+       epoch_lines({.seconds = static_cast<double>(of_all[0]) * 1e-6 / ranks / epochs,
+       .peak_bytes = static_cast<double>(of_all[1]) / ranks,
+       .memory_bytes = physical_memory_bytes(),
+       .available_bytes = available_memory_bytes()}))
+    console_->result(line);
+}
+
+void Training::write_trace() {
+  TracedSteps* traced = run_.traced.get();
+  const bool writes = is_first() || options_.process;
+  if (!traced || !writes || traced->is_written || engine_.steps() < traced->steps.end) return;
+  try {
+    if (traced->write())
+      console_->log(text("trace of steps %lld to %lld: %s", (long long)traced->steps.first,
+                         (long long)(traced->steps.end - 1), traced->path.c_str()));
+  } catch (const FileError& error) {
+    console_->end_progress();
+    std::fprintf(stderr, "error: FileError: %s; training goes on\n", error.what());
+    results_lost_ = true;
+  }
+}
+
+zero::MetricsBoard::Progress Training::place() const {
+  return {.steps = engine_.steps(), .samples = trainer_.position().samples};
+}
+
+void Training::validate() {
+  if (validated_at_ == engine_.steps()) return;
+  validated_at_ = engine_.steps();
+  const double loss = stepper_.validation_loss();
+  if (options_.eval_interval > 0) trainer_.set_score(loss);
+  write("--tensorboard-dir", tensorboard_, zero::MetricsBoard::Validation{loss}, place());
+  console_->result(text("val loss %.4f", shown(loss)));
+}
+
+void Training::print_sample() {
+  console_->result(text("sample after step %lld:\n", (long long)engine_.steps()) +
+                   dataset_.decode(stepper_.sample()));
+}
+
+// Prints the table at once, so that no other line appears between its rows.
+void Training::print_memory_table() {
+  console_->end_progress();
+  if (options_.dump_memory && !std::exchange(table_printed_, true))
+    console_->result(memory_table(stepper_.memory().rows()));
+}
+
+void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
+  if (result.failed_rank < 0) return console_->result("saved " + step_n);
+  // A failed save at an interval is tried again at the end of the run; report the failure once.
+  if (result.reason.empty() || std::exchange(reported_, step_n) == step_n) return;
+  console_->end_progress();
+  std::fprintf(stderr,
+               "save failed: %s: rank %d: %s; earlier checkpoints stay and the next save tries "
+               "again; try to make room or, where that is not it, to repair the place\n",
+               step_n.c_str(), ranks_.rank(), harmless(result.reason).c_str());
+}
+
+// Only rank 0 checks the file: two hosts may see it at different times.
+int Training::reason_to_end() const {
+  int reason = interrupt_->signal();
+  if (reason == 0 && is_first() && has_come(options_.kill_switch)) reason = kill_switch;
+  const auto* const found = std::find(std::begin(stop_reasons), std::end(stop_reasons), reason);
+  return found == std::end(stop_reasons) ? 0
+                                         : static_cast<int>(found - std::begin(stop_reasons)) + 1;
+}
+
+// The signal that ended the run, or kill_switch; 0: none.
+int Training::signal_of(const zero::TrainingEnd& end) const {
+  if (end.reason == zero::TrainingEnd::Reason::given_up) return interrupt_->signal();
+  return end.stop > 0 ? stop_reasons[end.stop - 1] : 0;
+}
+
+// Prints the lines that precede the save of the last step.
+void Training::note_end(const zero::TrainingEnd& end) {
+  write_trace();
+  if (end.reason == zero::TrainingEnd::Reason::finished) {
+    interrupt_->save_from_now();
+    stepper_.stop_with(nullptr);
+    memory_ = stepper_.rank_memory();  // excludes the memory of scores and the hash
+    return print_memory_table();
+  }
+  print_memory_table();
+  const int signal = signal_of(end);
+  const std::string why =
+      end.reason == zero::TrainingEnd::Reason::interval
+          ? text("--exit-interval %lld ends the run", (long long)options_.exit_interval)
+      : signal == kill_switch ? "the kill switch " + options_.kill_switch + " ends the run"
+                              : "interrupted by " + name_of_signal(signal);
+  console_->log(text("%s after %lld steps%s", why.c_str(), (long long)engine_.steps(),
+                     options_.save.empty() ? "" : "; saving, a second signal ends that too"));
+  if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
+}
+
+int Training::finish() {
+  report_epochs();
+  // Scores can be computed again with eval.
+  if (is_first() || options_.process) interrupt_->release();
+  const auto print = [this](const std::string& line) { console_->result(line); };
+  std::optional<Evaluation::Scores> scores;
+  if (dataset_.question_length() > 0 && options_.score_samples > 0) {
+    console_->log("Evaluating the trained model ...");
+    try {
+      scores = stepper_.evaluation().scores(settings_.micro_batch, options_.score_samples, print);
+      if (settings_.data.source == "sort") stepper_.evaluation().print_example(print);
+    } catch (const ConfigError& error) {  // a diverged run still prints its results
+      console_->log(std::string("no scores: ") + error.what());
+    }
+  } else if (dataset_.question_length() == 0 && dataset_.epoch_samples(Split::validation) > 0) {
+    validate();
+  }
+  if (diverged_at_ >= 0)
+    console_->log(
+        text("warning: the loss is not finite since step %lld: this model is of no use; "
+             "try a lower --lr, or --clip 1",
+             (long long)diverged_at_));
+  const std::string hash = engine_.parameter_hash();
+  console_->result("param_hash " + hash);
+  zero::FinalRecord record = {.steps = engine_.steps(),
+                              .skipped = engine_.skipped(),
+                              .param_hash = hash,
+                              .wire = memory_.wire};
+  if (scores) {
+    record.train_score = scores->train;
+    record.test_score = scores->test;
+  }
+  write("--metrics", metrics_, record);
+  return results_lost_ ? file_error : 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,180 @@
+#include "tools/tune/tune_plan.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tools/run/budgets.h"
+#include "tools/run/planner.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/machine.h"
+
+namespace zg::tools {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Later steps need no more memory than the third.
+constexpr int64_t walked_steps = 3;
+
+struct Load {
+  const char* what;
+  int64_t bytes, limit;  // limit 0: none
+};
+
+}  // namespace
+
+double Planned::samples_per_s(const Run& run) const {
+  return static_cast<double>(tuning.micro_batch * tuning.accumulation * run.options.ranks) /
+         seconds;
+}
+
+Planned planned(const Run& run, const Tuning& tuning, const Rates& rates) {
+  Run candidate = tuned(run, tuning);
+  candidate.steps = walked_steps;
+  candidate.settings.accumulation = std::min(tuning.accumulation, walked_micro_batches);
+  const RankMemory memory = walk(candidate, 0);
+  Planned plan{.tuning = tuning, .needs = needs_of(memory)};
+  candidate.settings.accumulation = tuning.accumulation;
+  plan.seconds = predicted_seconds(candidate, memory, rates);
+  const DeviceOptions& limits = run.options.place.device;
+  const DriveBudget drive = drive_budget(run, plan.needs);
+  const int64_t together = run.options.ranks * (plan.needs.device + plan.needs.host);
+  for (const Load& load :
+       {Load{"--device-memory", plan.needs.device, limits.memory_limit},
+        Load{"--host-memory", plan.needs.host, limits.host_limit},
+        Load{"the machine's free memory", together, available_memory_bytes()},
+        Load{"--nvme-path's free space", drive.needed, std::max<int64_t>(1, drive.free)}}) {
+    const double share = static_cast<double>(load.bytes) / static_cast<double>(load.limit);
+    if (load.limit == 0 || share <= plan.load) continue;
+    plan.load = share;
+    plan.tight = load.what;
+  }
+  plan.fits = plan.load <= 1.0 && fits(run, memory);
+  return plan;
+}
+
+Plans plan_all(const Run& run, const Rates& rates, double seconds, double longest_step_s) {
+  const Clock::time_point begin = Clock::now();
+  Plans plans;
+  const std::vector<int64_t> sizes = micro_batches_of(run);
+  const bool free = is_open(run.options, "--train-batch-size");
+  for (const Tuning& family : families_of(run))
+    for (int64_t size : sizes) {
+      plans.whole = std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
+      if (!plans.whole && !plans.fitting.empty()) break;
+      std::vector<Planned>& fitting = plans.fitting;
+      const size_t before = fitting.size();
+      for (const Tuning& one : smaller_ones(with_micro_batch(family, size, run), run)) {
+        const Planned plan = planned(run, one, rates);
+        (plan.fits ? fitting : plans.rest).push_back(plan);
+        if (plan.fits) break;
+      }
+      if (fitting.size() == before || (free && fitting.back().seconds > longest_step_s)) break;
+    }
+  std::stable_sort(plans.fitting.begin(), plans.fitting.end(),
+                   [&](const Planned& a, const Planned& b) {
+                     return a.samples_per_s(run) > b.samples_per_s(run);
+                   });
+  std::stable_sort(plans.rest.begin(), plans.rest.end(),
+                   [](const Planned& a, const Planned& b) { return a.load < b.load; });
+  return plans;
+}
+
+namespace {
+
+// How many of sizes 1 to `count` fit, if all sizes up to some size fit.
+template <class Fits>
+int64_t count_fitting(int64_t count, const Fits& fits) {
+  int64_t fitting = 0, beyond = 1;  // beyond: the smallest size known not to fit
+  for (; beyond <= count && fits(beyond - 1); beyond *= 2) fitting = beyond;
+  beyond = std::min(beyond, count + 1);
+  while (beyond - fitting > 1) {
+    const int64_t middle = fitting + (beyond - fitting) / 2;
+    (fits(middle - 1) ? fitting : beyond) = middle;
+  }
+  return fitting;
+}
+
+}  // namespace
+
+Plans plan_largest(const Run& run, const Rates& rates) {
+  const bool solved = !is_open(run.options, "--train-batch-size");
+  const std::vector<int64_t> divisors = solved ? micro_batches_of(run) : std::vector<int64_t>{};
+  Plans plans;
+  std::vector<int> stages = stages_of(run);
+  for (int stage : stages) {
+    Tuning tuning = tuning_of(run);
+    tuning.stage = stage;
+    if (stage == 3 && run.options.offload.cpu_offload && is_open(run.options, "--offload-param"))
+      tuning.offload.parameter = Space::host;
+    const auto of_size = [&](int64_t index) {
+      const int64_t size = solved ? divisors[static_cast<size_t>(index)] : index + 1;
+      return planned(run, with_micro_batch(tuning, size, run), rates);
+    };
+    const int64_t count =
+        count_fitting(solved ? static_cast<int64_t>(divisors.size()) : largest_count,
+                      [&](int64_t index) { return of_size(index).fits; });
+    (count > 0 ? plans.fitting : plans.rest).push_back(of_size(std::max<int64_t>(0, count - 1)));
+  }
+  return plans;
+}
+
+Rates measured_rates(const Run& run) {
+  DeviceOptions options = run.options.place.device;
+  options.memory_limit = options.host_limit = 0;
+  const Device device = Device::cpu(0, options);
+  // Fraction of the matmul peak that whole steps of large models reach.
+  constexpr double reached = 0.6;
+  constexpr double drive = 1e9;    // bytes/s, a rough rate of NVMe; trials measure the real one
+  constexpr double slowest = 1e9;  // used where the portable instruction set has no measurement
+  const double peak =
+      std::max({matmul_peak_or_zero(device, run.settings.optimisation.engine.compute),
+                matmul_peak_or_zero(device, DType::f32), slowest});
+  const auto side_by_side = static_cast<double>(std::min<int64_t>(
+      run.options.ranks, std::max(1, available_cores() / device.traits().threads)));
+  return {.flops = reached * peak * side_by_side,
+          .memory = measure_memory_bandwidth(device),
+          .drive = drive};
+}
+
+double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates) {
+  const Settings& settings = run.settings;
+  const zero::Config& engine = settings.optimisation.engine;
+  const zero::OffloadOptions& offload = engine.offload;
+  const auto W = static_cast<double>(run.options.ranks);
+  const auto micro_batches = static_cast<double>(settings.accumulation);
+  const auto walked = static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
+                      std::min(1.0, static_cast<double>(walked_micro_batches) / micro_batches);
+  const auto value_bytes = static_cast<double>(size_of(engine.compute));
+  const double P = static_cast<double>(memory_record(run, {}).parameters);
+
+  const double again = run.options.activation_checkpoint ? 4.0 / 3.0 : 1.0;
+  const double flops = again * models::matmul_flops_per_token(settings.model) *
+                       static_cast<double>(settings.samples_per_step()) *
+                       static_cast<double>(settings.model.block_size);
+
+  double wire = 0.0, saved_on_host = 0.0;
+  for (const WireCount& count : memory.wire) wire += static_cast<double>(count.bytes);
+  for (const MemoryRow& row : memory.rows)
+    saved_on_host = std::max(
+        saved_on_host, static_cast<double>(row.spaces[static_cast<size_t>(Space::host)]
+                                                     [static_cast<size_t>(Purpose::activation)]));
+  constexpr double adam = 7.0 * 4.0;  // reads value, gradient and moments; writes all but gradients
+  constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
+  // Weights read twice, gradients written once.
+  const double weights = 3.0 * value_bytes * P * W * micro_batches;
+  double bytes = weights + adam * P * (engine.stage == 0 ? W : 1.0) + added * wire / walked * W;
+  if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
+  if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;
+  if (offload.parameter != Space::device)
+    bytes += moved * value_bytes * P * (2.0 * micro_batches + 1.0);
+  bytes += 2.0 * moved * saved_on_host * W * micro_batches;
+
+  const auto drive = static_cast<double>(memory.io.read + memory.io.written);
+  return flops / rates.flops + bytes / rates.memory + drive / walked * W / rates.drive;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,203 @@
+#include "tools/tune/tune_search.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "tools/run/child.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg::tools {
+
+namespace {
+
+constexpr int64_t warm_up = 2;
+
+std::string failure_of(const CapturedEnd& captured, double limit_s) {
+  if (captured.timed_out) return text("no end after %.1f s", limit_s);
+  std::istringstream lines(captured.output);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("error: ")) return printable(line.substr(std::strlen("error: ")), 100);
+  const int status = captured.end.status;
+  return status > 128 ? std::string(strsignal(status - 128)) : text("exit status %d", status);
+}
+
+// Reads the lines of metrics, which are mixed with other lines.
+void read_steps(const std::string& output, Trial& trial) {
+  std::istringstream lines(output);
+  std::vector<double> seconds;
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!record.is_object() || !record.contains("step_s")) continue;
+    trial.peak_bytes = std::max<int64_t>(trial.peak_bytes, record["peak_bytes"]);
+    if (record["step"] >= warm_up) seconds.push_back(record["step_s"]);
+  }
+  if (seconds.empty()) return void(trial.failure = "no steps came of it");
+  std::sort(seconds.begin(), seconds.end());
+  trial.fast_s = seconds[seconds.size() / 4];
+  trial.seconds = seconds[seconds.size() / 2];
+  trial.slow_s = seconds[seconds.size() * 3 / 4];
+}
+
+}  // namespace
+
+double Trial::samples_per_s(const Run& run) const {
+  return failure.empty() ? plan.samples_per_s(run) * plan.seconds / seconds : 0.0;
+}
+
+Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s) {
+  const auto steps = std::clamp<int64_t>(static_cast<int64_t>(seconds / plan.seconds), 3, 50);
+  flags.insert(flags.begin(), {this_program, "train"});
+  for (const char* word : {"--score-samples", "0", "--eval-batches", "1", "--log-interval", "0",
+                           "--progress", "off", "--metrics", "/dev/stdout", "--steps"})
+    flags.push_back(word);
+  flags.push_back(std::to_string(warm_up + steps));
+  const CapturedEnd captured =
+      capture_child(std::move(flags), "zerograd tune runs itself; is /proc mounted?", limit_s);
+  Trial trial{.plan = plan, .signal = captured.end.signal};
+  if (captured.timed_out || captured.end.status != 0)
+    trial.failure = failure_of(captured, limit_s);
+  else
+    read_steps(captured.output, trial);
+  return trial;
+}
+
+std::string table_of(std::vector<Trial> trials, const Run& run) {
+  std::stable_sort(trials.begin(), trials.end(), [&](const Trial& a, const Trial& b) {
+    return a.samples_per_s(run) > b.samples_per_s(run);
+  });
+  std::string table =
+      "| rank | setting | predicted peak B | measured peak B | predicted rank | samples/s | step "
+      "ms "
+      "|\n| ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
+  int rank = 0;
+  for (const Trial& trial : trials) {
+    table += text("\n| %d | %s | %lld | ", ++rank, described(trial.plan.tuning, run).c_str(),
+                  (long long)trial.plan.needs.device);
+    if (!trial.failure.empty()) {
+      table += text("- | %lld | - | %s |", (long long)trial.predicted_rank, trial.failure.c_str());
+      continue;
+    }
+    const char* differs = trial.peak_bytes == trial.plan.needs.device ? "" : " (differs)";
+    table += text("%lld%s | %lld | %.1f | %.2f |", (long long)trial.peak_bytes, differs,
+                  (long long)trial.predicted_rank, trial.samples_per_s(run), trial.seconds * 1e3);
+  }
+  return table;
+}
+
+namespace {
+
+constexpr size_t most_families = 6, most_trials = 14;
+
+// Stages 1 and 2 do the same work here.
+bool same_family(const Tuning& a, const Tuning& b) {
+  const auto work = [](int stage) { return stage == 2 ? 1 : stage; };
+  return work(a.stage) == work(b.stage) && a.offload.optimizer == b.offload.optimizer &&
+         a.offload.parameter == b.offload.parameter &&
+         a.activation_checkpoint == b.activation_checkpoint;
+}
+
+}  // namespace
+
+Search::Search(const Run& run, std::vector<std::string> words, Clock::time_point begin,
+               double time_s)
+    : run_(run), words_(std::move(words)), begin_(begin), time_s_(time_s) {}
+
+double Search::left() const {
+  return time_s_ - std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
+const Trial* Search::fastest() const {
+  const auto found =
+      std::max_element(trials_.begin(), trials_.end(), [&](const Trial& a, const Trial& b) {
+        return a.samples_per_s(run_) < b.samples_per_s(run_);
+      });
+  return found == trials_.end() || !found->failure.empty() ? nullptr : &*found;
+}
+
+const Trial* Search::best() const {
+  std::vector<Measured> measured;
+  std::vector<const Trial*> trials;
+  for (const Trial& trial : trials_) {
+    if (!trial.failure.empty()) continue;
+    const double samples = trial.samples_per_s(run_) * trial.seconds;
+    measured.push_back({.fast = trial.fast_s / samples,
+                        .median = trial.seconds / samples,
+                        .slow = trial.slow_s / samples,
+                        .deviations = deviations_of(trial.plan.tuning, run_)});
+    trials.push_back(&trial);
+  }
+  return trials.empty() ? nullptr : trials[simplest_within_noise(measured)];
+}
+
+void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
+  constexpr double start_s = 1.0;
+  const Planned& plan = plans[index];
+  const auto rank = static_cast<int64_t>(index) + 1;
+  const bool tried = std::any_of(trials_.begin(), trials_.end(),
+                                 [&](const Trial& trial) { return trial.predicted_rank == rank; });
+  const double least_s = start_s + 5.0 * correction_ * plan.seconds;
+  if (tried || signal_ != 0 || (!trials_.empty() && left() < least_s)) return;
+  const double share_s = time_s_ / 40.0;
+  const double most_s = time_s_ / static_cast<double>(std::min<size_t>(4, plans.size()));
+  const std::vector<std::string> flags = flags_of(plan.tuning, run_);
+  std::vector<std::string> words = words_;
+  words.insert(words.end(), flags.begin(), flags.end());
+  Trial trial = try_out(plan, std::move(words), share_s / correction_,
+                        std::max(0.1, std::min(left(), most_s)));
+  signal_ = trial.signal;
+  if (signal_ != 0) return;
+  trial.predicted_rank = rank;
+  if (trial.failure.empty()) correction_ = trial.seconds / plan.seconds;
+  std::fprintf(stderr, "%s: %s\n", described(plan.tuning, run_).c_str(),
+               trial.failure.empty() ? text("%.1f samples/s", trial.samples_per_s(run_)).c_str()
+                                     : trial.failure.c_str());
+  trials_.push_back(std::move(trial));
+}
+
+void Search::try_each(const std::vector<Planned>& plans) {
+  for (size_t i = 0; i < plans.size(); ++i) try_plan(plans, i);
+}
+
+// Tries the neighbours of the fastest setting. False: there was none left to try.
+bool Search::try_neighbours(const std::vector<Planned>& plans) {
+  const Tuning tuning = fastest()->plan.tuning;
+  size_t below = plans.size(), above = plans.size();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const Tuning& other = plans[i].tuning;
+    if (other.stage != tuning.stage || !same_family(other, tuning)) continue;
+    const auto nearer = [&](size_t so_far) {
+      const auto distance = [&](int64_t size) { return std::abs(size - tuning.micro_batch); };
+      return so_far == plans.size() ||
+             distance(other.micro_batch) < distance(plans[so_far].tuning.micro_batch);
+    };
+    if (other.micro_batch < tuning.micro_batch && nearer(below)) below = i;
+    if (other.micro_batch > tuning.micro_batch && nearer(above)) above = i;
+  }
+  const size_t before = trials_.size();
+  for (size_t i : {below, above})
+    if (i < plans.size()) try_plan(plans, i);
+  return trials_.size() > before;
+}
+
+void Search::find_fastest(const std::vector<Planned>& plans) {
+  std::vector<Tuning> seen;
+  for (size_t i = 0; i < plans.size() && seen.size() < most_families; ++i) {
+    const Tuning& tuning = plans[i].tuning;
+    if (std::any_of(seen.begin(), seen.end(),
+                    [&](const Tuning& other) { return same_family(other, tuning); }))
+      continue;
+    seen.push_back(tuning);
+    try_plan(plans, i);
+  }
+  const auto own = flags_of(tuning_of(run_), run_);
+  for (size_t i = 0; i < plans.size(); ++i)
+    if (flags_of(plans[i].tuning, run_) == own) try_plan(plans, i);
+  while (fastest() && trials_.size() < most_trials && try_neighbours(plans)) {
+  }
+}
+
+}  // namespace zg::tools

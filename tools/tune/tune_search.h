@@ -1,0 +1,91 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/tune/tune_plan.h"
+
+namespace zg::tools {
+
+/// The result of training with a planned setting.
+struct Trial {
+  Planned plan;
+  int64_t predicted_rank;  ///< rank by predicted time, from 1
+  std::string failure;     ///< "OutOfMemory: ..." or "no end after 12 s"; empty: it succeeded
+  int64_t peak_bytes = 0;  ///< reserved bytes of rank 0
+  double seconds = 0.0;    ///< median time of a step, without the first two
+  double fast_s = 0.0, slow_s = 0.0;  ///< first and third quartile of those times
+  int signal = 0;  ///< a signal that this process received meanwhile, as in ChildEnd
+
+  double samples_per_s(const Run& run) const;  ///< 0: the trial failed
+};
+
+/// Trains with `flags` in a child. Its steps take about `seconds`; with start and end it may take
+/// `limit_s`. The child writes nothing and is killed if this process dies.
+Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s);
+
+/// Markdown table: successful trials, fastest first, then failed ones.
+std::string table_of(std::vector<Trial> trials, const Run& run);
+
+/// The measurements of a trial: seconds per sample, quartiles of its steps, and by how many
+/// values it deviates from the run as the user gave it.
+struct Measured {
+  double fast, median, slow;
+  int deviations;
+};
+/// The trial with the fewest deviations among those whose middle half of the steps overlaps that of
+/// the fastest median, which is the noise of the measurement; among equals the fastest.
+inline size_t simplest_within_noise(std::span<const Measured> trials) {
+  const auto& fastest =
+      *std::min_element(trials.begin(), trials.end(),
+                        [](const Measured& a, const Measured& b) { return a.median < b.median; });
+  size_t chosen = static_cast<size_t>(&fastest - trials.data());
+  for (size_t i = 0; i < trials.size(); ++i) {
+    const Measured &trial = trials[i], &best = trials[chosen];
+    if (trial.fast > fastest.slow) continue;
+    if (std::pair(trial.deviations, trial.median) < std::pair(best.deviations, best.median))
+      chosen = i;
+  }
+  return chosen;
+}
+
+/// Runs planned settings one after the other, until `time_s` after `begin`.
+class Search {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `words`: train's command line without the flags that are varied. The run must outlive it.
+  Search(const Run& run, std::vector<std::string> words, Clock::time_point begin, double time_s);
+
+  /// Tries the best setting of each of the six families that are predicted fastest and the run's
+  /// own setting. Then tries the neighbours in micro-batch of the best one, as long as they are
+  /// faster.
+  void find_fastest(const std::vector<Planned>& plans);
+  void try_each(const std::vector<Planned>& plans);
+
+  const std::vector<Trial>& trials() const { return trials_; }
+  const Trial* fastest() const;  ///< null: all trials failed
+  const Trial* best() const;     ///< simplest_within_noise(); null: all trials failed
+  /// SIGINT, SIGTERM or SIGHUP that ended the search; 0: none.
+  int signal() const { return signal_; }
+
+ private:
+  double left() const;
+  void try_plan(const std::vector<Planned>& plans, size_t index);
+  bool try_neighbours(const std::vector<Planned>& plans);
+
+  const Run& run_;
+  const std::vector<std::string> words_;
+  const Clock::time_point begin_;
+  const double time_s_;
+  std::vector<Trial> trials_;
+  double correction_ = 1.0;  // measured / predicted seconds of the last trial
+  int signal_ = 0;
+};
+
+}  // namespace zg::tools

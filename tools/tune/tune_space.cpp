@@ -1,0 +1,189 @@
+#include "tools/tune/tune_space.h"
+
+#include <algorithm>
+
+#include "zerograd/runtime/command_line/flags.h"
+
+namespace zg::tools {
+
+Tuning tuning_of(const Run& run) {
+  const zero::Config& engine = run.settings.optimisation.engine;
+  return {.stage = engine.stage,
+          .offload = engine.offload,
+          .activation_checkpoint = run.options.activation_checkpoint,
+          .micro_batch = run.settings.micro_batch,
+          .accumulation = run.settings.accumulation,
+          .reduce_bucket_size = engine.reduce_bucket_size,
+          .prefetch_bucket_size = engine.prefetch_bucket_size};
+}
+
+Run tuned(const Run& run, const Tuning& tuning) {
+  Run other = run;
+  zero::Config& engine = other.settings.optimisation.engine;
+  engine.stage = tuning.stage;
+  engine.offload = tuning.offload;
+  engine.reduce_bucket_size = tuning.reduce_bucket_size;
+  engine.prefetch_bucket_size = tuning.prefetch_bucket_size;
+  other.options.activation_checkpoint = tuning.activation_checkpoint;
+  other.settings.micro_batch = tuning.micro_batch;
+  other.settings.accumulation = tuning.accumulation;
+  other.settings.rampup = {};  // the full batch is measured
+  return other;
+}
+
+bool is_open(const TrainOptions& options, const std::string& flag) {
+  return !options.given.count(flag) || options.defaulted.count(flag) > 0;
+}
+
+namespace {
+
+bool is_stage_open(const Run& run) {
+  return is_open(run.options, "--zero-stage") && is_open(run.options, "--strategy");
+}
+
+const char* place_of(Space space) {
+  return space == Space::device ? "none" : space == Space::host ? "host" : "nvme";
+}
+
+}  // namespace
+
+std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
+  const Tuning own = tuning_of(run);
+  std::vector<std::string> flags;
+  const auto say = [&](const char* flag, const std::string& value) {
+    flags.insert(flags.end(), {flag, value});
+  };
+  const auto number = [&](const char* flag, int64_t value, int64_t before) {
+    if (value != before) say(flag, std::to_string(value));
+  };
+  const auto place = [&](const char* flag, Space space, Space before) {
+    if (space != before) say(flag, place_of(space));
+  };
+  if (is_stage_open(run)) say("--zero-stage", std::to_string(tuning.stage));
+  if (is_open(run.options, "--batch-size")) say("--batch-size", std::to_string(tuning.micro_batch));
+  place("--offload-optimizer", tuning.offload.optimizer, own.offload.optimizer);
+  place("--offload-gradients", tuning.offload.gradient, own.offload.gradient);
+  place("--offload-param", tuning.offload.parameter, own.offload.parameter);
+  place("--offload-activations", tuning.offload.activation, own.offload.activation);
+  number("--reduce-bucket-size", tuning.reduce_bucket_size, own.reduce_bucket_size);
+  number("--prefetch-bucket-size", tuning.prefetch_bucket_size, own.prefetch_bucket_size);
+  if (tuning.activation_checkpoint != own.activation_checkpoint)
+    flags.push_back("--activation-checkpoint");
+  return flags;
+}
+
+int deviations_of(const Tuning& tuning, const Run& run) {
+  const Tuning own = tuning_of(run);
+  return (tuning.stage != own.stage) + (tuning.offload.optimizer != own.offload.optimizer) +
+         (tuning.offload.gradient != own.offload.gradient) +
+         (tuning.offload.parameter != own.offload.parameter) +
+         (tuning.offload.activation != own.offload.activation) +
+         (tuning.activation_checkpoint != own.activation_checkpoint) +
+         (tuning.micro_batch != own.micro_batch) +
+         (tuning.reduce_bucket_size != own.reduce_bucket_size) +
+         (tuning.prefetch_bucket_size != own.prefetch_bucket_size);
+}
+
+std::string described(const Tuning& tuning, const Run& run) {
+  const std::vector<std::string> flags = flags_of(tuning, run);
+  return flags.empty() ? "as given" : join(flags, " ");
+}
+
+std::vector<int> stages_of(const Run& run) {
+  const zero::Config& engine = run.settings.optimisation.engine;
+  if (!is_stage_open(run)) return {engine.stage};
+  if (engine.offload.parameter != Space::device) return {3};
+  if (run.options.ranks == 1) return {0, 3};
+  if (engine.reduce_at_boundary) return {0, 1};
+  return {0, 1, 2, 3};
+}
+
+namespace {
+
+// Gradient accumulators are offloaded with the optimizer states, but never to NVMe.
+std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
+  const TrainOptions& options = run.options;
+  const zero::OffloadOptions own = run.settings.optimisation.engine.offload;
+  const auto open = [&](const char* flag) {
+    return is_open(options, flag) && !options.offload.cpu_offload;
+  };
+  std::vector<Space> optimizers = {own.optimizer};
+  if (open("--offload-optimizer")) {
+    optimizers = {Space::device, Space::host};
+    if (!options.offload.nvme_path.empty()) optimizers.push_back(Space::file);
+  }
+  std::vector<zero::OffloadOptions> offloads;
+  for (Space optimizer : optimizers) {
+    zero::OffloadOptions offload = own;
+    offload.optimizer = optimizer;
+    if (open("--offload-gradients") && open("--offload-optimizer"))
+      offload.gradient = optimizer == Space::device ? Space::device : Space::host;
+    if (stage == 3 && options.offload.cpu_offload && is_open(options, "--offload-param"))
+      offload.parameter = Space::host;
+    offloads.push_back(offload);
+    if (stage < 3 || !open("--offload-param") || optimizer == Space::device) continue;
+    offload.parameter = optimizer;
+    offloads.push_back(offload);
+  }
+  return offloads;
+}
+
+}  // namespace
+
+std::vector<Tuning> families_of(const Run& run) {
+  std::vector<Tuning> families;
+  std::vector<bool> checkpointing = {run.options.activation_checkpoint};
+  if (is_open(run.options, "--activation-checkpoint")) checkpointing = {false, true};
+  for (int stage : stages_of(run))
+    for (const zero::OffloadOptions& offload : offloads_of(run, stage))
+      for (bool checkpoint : checkpointing) {
+        Tuning family = tuning_of(run);
+        family.stage = stage;
+        family.offload = offload;
+        family.activation_checkpoint = checkpoint;
+        const bool alone = run.options.ranks == 1 && stage == 3;
+        if (!alone || offload.parameter != Space::device || !is_stage_open(run))
+          families.push_back(family);
+      }
+  return families;
+}
+
+std::vector<int64_t> micro_batches_of(const Run& run) {
+  const bool solved = !is_open(run.options, "--train-batch-size");
+  if (!is_open(run.options, "--batch-size") || (solved && !is_open(run.options, "--grad-accum")))
+    return {run.settings.micro_batch};
+  std::vector<int64_t> sizes;
+  const int64_t share = run.settings.micro_batch * run.settings.accumulation;
+  for (int64_t size = 1; solved && size <= share; ++size)
+    if (share % size == 0) sizes.push_back(size);
+  for (int64_t size = 1; !solved && size <= largest_count; size *= 2) sizes.push_back(size);
+  return sizes;
+}
+
+Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run) {
+  tuning.micro_batch = micro_batch;
+  if (!is_open(run.options, "--train-batch-size"))
+    tuning.accumulation = run.settings.micro_batch * run.settings.accumulation / micro_batch;
+  return tuning;
+}
+
+std::vector<Tuning> smaller_ones(const Tuning& tuning, const Run& run) {
+  const double square =
+      static_cast<double>(run.settings.model.width) * static_cast<double>(run.settings.model.width);
+  Tuning cut = tuning;
+  if (is_open(run.options, "--reduce-bucket-size"))
+    cut.reduce_bucket_size = std::min(cut.reduce_bucket_size, static_cast<int64_t>(square));
+  if (tuning.stage == 3 && is_open(run.options, "--prefetch-bucket-size"))
+    cut.prefetch_bucket_size =
+        std::min(cut.prefetch_bucket_size, static_cast<int64_t>(0.9 * square));
+  std::vector<Tuning> ones = {tuning};
+  if (flags_of(cut, run) != flags_of(tuning, run)) ones.push_back(cut);
+  if (!is_open(run.options, "--offload-activations")) return ones;
+  for (size_t i = 0, count = ones.size(); i < count; ++i) {
+    ones.push_back(ones[i]);
+    ones.back().offload.activation = Space::host;
+  }
+  return ones;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/run/run.h"
+#include "zerograd/zero/config.h"
+
+namespace zg::tools {
+
+/// The settings that `tune` varies.
+struct Tuning {
+  int stage = 0;
+  zero::OffloadOptions offload;
+  bool activation_checkpoint = false;
+  int64_t micro_batch = 0, accumulation = 1;
+  int64_t reduce_bucket_size = 0, prefetch_bucket_size = 0;  ///< elements
+};
+
+Tuning tuning_of(const Run& run);
+Run tuned(const Run& run, const Tuning& tuning);
+
+/// The flags that add this tuning to the command line of `run`: stage, micro-batch, and all values
+/// that differ. Flags that were given are not repeated.
+std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
+
+/// Number of values that differ from the run as given: stage, each offload location, checkpointing,
+/// micro-batch, each bucket.
+int deviations_of(const Tuning& tuning, const Run& run);
+
+/// A description of the tuning for the user.
+std::string described(const Tuning& tuning, const Run& run);
+
+/// Whether neither a flag nor the text of a config sets it; a config's default does not count.
+bool is_open(const TrainOptions& options, const std::string& flag);
+
+/// The ZeRO stages that `run` leaves open and that make a difference: with one rank only stage 3
+/// with offloaded parameters does.
+std::vector<int> stages_of(const Run& run);
+
+/// All combinations of stage, offload and activation checkpointing. Offload covers optimizer and
+/// gradient accumulators, or parameters too; to the host and, if the run has an NVMe path, to NVMe.
+/// Micro-batch and buckets are the run's.
+std::vector<Tuning> families_of(const Run& run);
+
+/// Ascending: the run's own if it was given, the divisors that keep a given --train-batch-size,
+/// else powers of two.
+std::vector<int64_t> micro_batches_of(const Run& run);
+Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run);
+
+/// Variants that need less memory at the cost of speed only, starting with the tuning itself:
+/// buckets sized by the width as accelerate does, activations on the host, both.
+std::vector<Tuning> smaller_ones(const Tuning& tuning, const Run& run);
+
+}  // namespace zg::tools
