@@ -44,7 +44,8 @@ bool is_of_kernels(const std::filesystem::path& file) {
   const std::set<std::string> others = {"attention_bits_test.cpp", "hopper_test.cpp",
                                         "matmul_tiles_test.cpp",   "norm_widths_test.cpp",
                                         "tensor_core_test.cpp",    "variant_test.cpp"};
-  return file.parent_path().filename() == "kernels" || others.count(file.filename().string()) > 0;
+  const bool in_kernels = file.string().find("tests/kernels/") != std::string::npos;
+  return in_kernels || others.count(file.filename().string()) > 0;
 }
 
 /// Installs guards for each test of kernels.
@@ -53,12 +54,12 @@ struct Guards : doctest::IReporter {
   void test_case_start(const doctest::TestCaseData& test) override {
     if (!is_of_kernels(test.m_file.c_str())) return;
     for_every_kernel([]<class Args>(Kernel<Args>& kernel) { GuardedSlot<Args>::install(kernel); });
-    installed = true;
+    guards_installed = true;
   }
   void test_case_end(const doctest::CurrentTestCaseStats&) override {
-    if (!installed) return;
+    if (!guards_installed) return;
     for_every_kernel([]<class Args>(Kernel<Args>& kernel) { GuardedSlot<Args>::remove(kernel); });
-    installed = false;
+    guards_installed = false;
   }
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}
@@ -70,8 +71,6 @@ struct Guards : doctest::IReporter {
   void log_assert(const doctest::AssertData&) override {}
   void log_message(const doctest::MessageData&) override {}
   void test_case_skipped(const doctest::TestCaseData&) override {}
-
-  bool installed = false;
 };
 REGISTER_LISTENER("guards", 1, Guards);
 

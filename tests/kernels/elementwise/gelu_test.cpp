@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numbers>
 
+#include "tests/kernels/guarded_call.h"
 #include "tests/support/op_case.h"
 
 using namespace zg;
@@ -128,3 +129,10 @@ TEST_CASE("gelu refuses what does not fit") {
   CHECK_THROWS_WITH_AS(kernels::gelu_backward({.dy = dy, .x = x, .dx = x}, device.compute()),
                        "gelu_backward: dy holds f32; expected bf16", DTypeError);
 }
+
+#if defined(ZG_TEST_CUDA) || defined(ZG_TEST_HPU)
+TEST_CASE("tests in the folders of kernels run between guards" *
+          doctest::test_suite("every device")) {
+  CHECK(guards_installed);
+}
+#endif
