@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Tests what tools/count-lines takes for code and for a header with one user.
+
+usage: counted_lines.py SOURCE_DIR
+"""
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+import unittest
+
+root = pathlib.Path(sys.argv.pop(1))
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader("count_lines", str(root / "tools/count-lines"))
+count_lines = importlib.util.module_from_spec(importlib.util.spec_from_loader("count_lines", loader))
+loader.exec_module(count_lines)
+
+
+class Lines(unittest.TestCase):
+    def test_blanks_and_comments_are_no_code(self):
+        self.assertEqual(count_lines.code_lines("// a\n\nint b;  // c\n/* d\n e */\n  \nint f; /* g */\n"), 2)
+
+    def test_code_around_a_comment_of_several_lines_counts(self):
+        self.assertEqual(count_lines.code_lines("int a; /* b\nc\n*/ int d;\n"), 2)
+
+    def test_what_looks_like_a_comment_in_a_text_is_code(self):
+        self.assertEqual(count_lines.code_lines('f("//", \'"\');\ng("/*");\nh("*/");\n'), 3)
+        self.assertEqual(count_lines.code_lines('const char* a = R"x(// b\n/* "c)x";\nint d;\n'), 3)
+
+    def test_a_digit_separator_begins_no_character(self):
+        self.assertEqual(count_lines.code_lines("int a = 1'000;\n// b's\nint c;\n"), 2)
+
+
+class Sizes(unittest.TestCase):
+    FILES = {
+        "runtime/arena.h": "int a;\n",
+        "runtime/arena.cpp": '#include "zerograd/runtime/arena.h"\n',
+        "runtime/tensor.h": '#include "zerograd/runtime/arena.h"\n',
+        "runtime/tensor_simd.cpp": '#include "tensor.h"\nint b;\n',
+        "zero/engine.cpp": '#include "zerograd/runtime/tensor.h"\n#include "zerograd/runtime/api.h"\n',
+        "runtime/api.h": "int c;\n",
+        "tests/runtime/arena_test.cpp": '#include "zerograd/runtime/arena.h"\nint d;\n',
+        "tools/cmake/PublicHeaders.cmake": "set(ZG_ENGINE_HEADERS\n    runtime/api.h)\n",
+    }
+
+    def test_users_are_sources_of_the_layers_beside_the_own_ones(self):
+        sources = {path: text for path, text in self.FILES.items() if path.split("/")[0] in count_lines.LAYERS}
+        self.assertEqual(count_lines.headers_with_one_user(sources, {"runtime/api.h"}),
+                         ["runtime/arena.h", "runtime/tensor.h"])
+
+    def test_rows(self):
+        rows = count_lines.measure(self.FILES)
+        self.assertEqual((rows["runtime: code lines"], rows["zero: code lines"], rows["tests: code lines"]), (6, 2, 2))
+        self.assertEqual((rows["sources"], rows["headers with one user"]), (6, 2))
+        self.assertEqual(rows["layers: most files in a folder"], "runtime: 5")
+
+
+if __name__ == "__main__":
+    unittest.main()
