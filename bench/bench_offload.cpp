@@ -22,7 +22,7 @@ double percent_of_limit(const OffloadRow& row) { return 100.0 * row.limit_s / ro
 double rate(const OffloadRow& row) { return row.bytes / row.quantile(0.5); }
 
 void print(const OffloadResult& result) {
-  if (!result.drive.empty()) std::printf("drive: %s\n\n", result.drive.c_str());
+  if (!result.disk.empty()) std::printf("drive: %s\n\n", result.disk.c_str());
   std::printf(
       "| case | shape | dtype | median ms | p10 - p90 | GB/s | %% of limit |\n"
       "|---|---|---|---:|---:|---:|---:|\n");
@@ -64,7 +64,7 @@ std::string json_of(const OffloadResult& result, const Device& device) {
       {"machine", device.type() == Device::Type::cpu
                       ? Json{{"isa", name_of(traits.isa)}, {"threads", traits.threads}}
                       : Json{{"device", device.description()}}},
-      {"drive", result.drive},
+      {"drive", result.disk},
       {"limits",
        {{"memory", result.limits.memory},
         {"read", result.limits.read},

@@ -22,9 +22,9 @@ constexpr Effort effort{.warm_up = 1, .fewest = 5, .samples = 20, .seconds = 1.0
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 /// Sequential requests of one engine at its full queue depth: the upper limit for any reader.
-class RawDrive {
+class RawDisk {
  public:
-  RawDrive(const OffloadOptions& options, bool io_uring) : bytes_(options.bytes) {
+  RawDisk(const OffloadOptions& options, bool io_uring) : bytes_(options.bytes) {
     SwapOptions swap = options.device.swap;
     swap.io_uring = io_uring;
     io_ = cpu::BlockIo::open(swap);
@@ -156,12 +156,12 @@ class Measurement {
     OffloadLimits& limits = result_.limits;
     limits.memory = measure_memory_bandwidth(device());
     for (const bool io_uring : {true, false}) {
-      RawDrive drive(options_, io_uring);
-      if (io_uring && drive.engine() != "io_uring") continue;
+      RawDisk disk(options_, io_uring);
+      if (io_uring && disk.engine() != "io_uring") continue;
       for (const bool writes : {true, false}) {  // unwritten blocks would not be read from the disk
         const OffloadRow& row =
-            add(std::string("limit: drive ") + (writes ? "write, " : "read, ") + drive.engine(),
-                mebibytes(options_.bytes), DType::u8, bytes_, 0.0, [&] { drive.run(writes); });
+            add(std::string("limit: drive ") + (writes ? "write, " : "read, ") + disk.engine(),
+                mebibytes(options_.bytes), DType::u8, bytes_, 0.0, [&] { disk.run(writes); });
         double& limit = writes ? limits.write : limits.read;
         limit = std::max(limit, bytes_ / row.seconds[0]);
       }
@@ -192,7 +192,7 @@ class Measurement {
         Tensor::empty({options_.bytes + arena_granule}, DType::u8, device, Space::host);
     fill_zero(memory, device.compute());
     fill_zero(file, device.compute());
-    result_.drive = swap_description(device);
+    result_.disk = swap_description(device);
     for (const bool aligned : {true, false})
       for (const bool writes : {true, false}) {
         const Tensor here = memory.flat(aligned ? 0 : arena_granule, options_.bytes);
@@ -243,9 +243,9 @@ class Measurement {
       return add(row, shape, DType::f32, read + written, limit_s, [&] { update.run(computes); })
           .seconds[0];
     };
-    const double drive = fastest("the same without computing", false);
+    const double disk = fastest("the same without computing", false);
     const double both = fastest(name, true);
-    result_.overlap = (compute + drive - both) / std::min(compute, drive);
+    result_.overlap = (compute + disk - both) / std::min(compute, disk);
   }
 
   const OffloadOptions& options_;

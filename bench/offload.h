@@ -40,7 +40,7 @@ struct OffloadRow {
 };
 
 struct OffloadResult {
-  std::string drive;  ///< "io_uring past the page cache"
+  std::string disk;  ///< "io_uring past the page cache"
   OffloadLimits limits;
   std::vector<OffloadRow> rows;  ///< those of the limits first
   /// (compute alone + disk alone - both) / the shorter of the two, by the fastest run of each. 1:

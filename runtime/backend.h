@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "zerograd/runtime/comm/carrier.h"
+#include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/memory.h"
 
 namespace zg {
@@ -38,7 +38,7 @@ struct Backend {
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
   /// For Space::device and Space::pinned; other spaces use memory of the process.
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
-  CarrierFactory carriers = {};
+  TransportFactory transports = {};
 };
 
 namespace cuda {

@@ -225,7 +225,7 @@ Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
     throw ConfigError("plan: expected the type of the run's devices, cpu, cuda or hpu; got meta");
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) {
-    const std::optional<ProcessPlace> place = process_place();
+    const std::optional<ProcessRank> place = process_rank();
     device_options.threads =
         place && place->size > 1 ? threads_per_process(place->local_size) : threads_per_rank(world);
   }
@@ -268,7 +268,7 @@ MemoryReport run_ranks(int world, const Program& program, const RunOptions& opti
     report.machine = device.traits();
     report.ranks[static_cast<size_t>(inner.rank())] = own;
   };
-  const std::optional<ProcessPlace> place = process_place();
+  const std::optional<ProcessRank> place = process_rank();
   if (!place || place->size == 1) {
     run_local(world, run_rank, options.local);
     return report;

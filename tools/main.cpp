@@ -128,7 +128,7 @@ int check_stdout(int status) {
 int leave_last(int status) {
   using namespace std::chrono_literals;
   try {
-    if (zg::process_place() && !zg::zero::last_warning())
+    if (zg::process_rank() && !zg::zero::last_warning())
       std::this_thread::sleep_for(status == 4 ? 1300ms : 1000ms);
   } catch (const zg::ConfigError&) {  // the ConfigError was reported before
   }

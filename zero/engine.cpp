@@ -11,7 +11,7 @@
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/optimizer/optimizer.h"
 #include "zerograd/zero/parallel/mesh_sums.h"
-#include "zerograd/zero/states/places.h"
+#include "zerograd/zero/states/placements.h"
 
 namespace zg::zero {
 namespace {
@@ -64,15 +64,15 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
   const bool shards_values =
       config.stage == 3 && (comm.size() > 1 || config.offload.parameter != Space::device);
   std::vector<const Parameter*> persistent;
-  Places places_of(this->config.offload, store, comm.size());
+  Placements places_of(this->config.offload, store, comm.size());
   const auto add = [&](const std::string& name, std::span<const Parameter* const> parameters,
                        bool stays_whole) {
     const NameScope states_of(this->device, name);
     const auto [parameter, optimizer] = places_of.next(parameters, stays_whole);
     const Storage& storage =
         storages.emplace_back(name, parameters,
-                              Storage::Place{this->config, comm.rank(), comm.size(), this->device,
-                                             stays_whole, parameter, optimizer});
+                              Storage::Placement{this->config, comm.rank(), comm.size(),
+                                                 this->device, stays_whole, parameter, optimizer});
     storages.back().initialise(config.seed, config.load);
     for (const Values* values : {&storage.trainable, &storage.frozen})
       for (const FlatUnit::Piece& piece : values->flat.pieces) {

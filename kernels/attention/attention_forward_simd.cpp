@@ -92,36 +92,36 @@ inline void soften(const Query& query, float* scores, int64_t n, int64_t end, co
   store(query.sum, load(query.sum) + exponentiate(scores, n, end, factors, largest));
 }
 
-struct Place {
+struct QueryRange {
   int64_t b, h, begin, end;  // queries
 };
 
-inline Query query_at(const Scratch& scratch, const Place& place, int64_t t) {
-  const int64_t r = t - place.begin;
+inline Query query_at(const Scratch& scratch, const QueryRange& range, int64_t t) {
+  const int64_t r = t - range.begin;
   return {scratch.out + r * scratch.columns, scratch.largest + r, scratch.sum + r * Vec::lanes};
 }
 
 /// Queries [t0, t0 + rows) meet the n packed keys from j0 on.
 template <class T>
-inline void meet(const AttentionCall& call, const Scratch& scratch, const Place& place, int64_t t0,
-                 int64_t rows, int64_t j0, int64_t n) {
+inline void meet(const AttentionCall& call, const Scratch& scratch, const QueryRange& range,
+                 int64_t t0, int64_t rows, int64_t j0, int64_t n) {
   const AttentionShape& s = call.shape;
   const int64_t end = smaller(n, visible_keys(s, t0 + rows - 1) - j0);
   if (end <= 0) return;
-  load_block<T>(scratch.query, call.q, s.q, place.b, place.h, t0, rows, s.D,
+  load_block<T>(scratch.query, call.q, s.q, range.b, range.h, t0, rows, s.D,
                 static_cast<float>(call.scale));
   multiply<Left::rows, Store::write>(s.D, round_up(end, Vec::lanes), scratch.query,
                                      packed(scratch.keys, s.D), scratch.weights, row_stride);
-  const BlockFactors factors(call, scratch.factors, place.b, place.h, t0, rows);
+  const BlockFactors factors(call, scratch.factors, range.b, range.h, t0, rows);
   const int64_t D = round_up(s.D, Vec::lanes);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
-    const float* bias = bias_row(call, place.h, t0 + r);
-    add_alibi(call, scratch.weights + r * row_stride, place.h, t0 + r, j0, seen);
-    soften(query_at(scratch, place, t0 + r), scratch.weights + r * row_stride, seen, end,
+    const float* bias = bias_row(call, range.h, t0 + r);
+    add_alibi(call, scratch.weights + r * row_stride, range.h, t0 + r, j0, seen);
+    soften(query_at(scratch, range, t0 + r), scratch.weights + r * row_stride, seen, end,
            bias ? bias + j0 : nullptr, factors.row(r, j0, seen), D);
   }
-  float* out = query_at(scratch, place, t0).out;
+  float* out = query_at(scratch, range, t0).out;
   const Panels values = packed(scratch.values, n);
   if (j0 == 0)
     multiply<Left::rows, Store::write>(end, D, scratch.weights, values, out, scratch.columns);
@@ -168,23 +168,23 @@ inline void add_values(float* out, const float* weights, const T* v, int64_t tok
 
 /// Query t with n keys from j0 on, one key at a time: generation has a single query for each token.
 template <class T>
-inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch, const Place& place,
-                          int64_t t, int64_t j0, int64_t n) {
+inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch,
+                          const QueryRange& range, int64_t t, int64_t j0, int64_t n) {
   const AttentionShape& s = call.shape;
   const int64_t seen = smaller(n, visible_keys(s, t) - j0);
   if (seen <= 0) return;
-  const Query query = query_at(scratch, place, t);
-  load_row(scratch.query, at<const T>(call.q, s.q, place.b, place.h, t), s.D,
+  const Query query = query_at(scratch, range, t);
+  load_row(scratch.query, at<const T>(call.q, s.q, range.b, range.h, t), s.D,
            static_cast<float>(call.scale));
-  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, place.b, place.h, j0),
+  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, range.b, range.h, j0),
              s.k.token, seen, s.D);
-  add_alibi(call, scratch.weights, place.h, t, j0, seen);
-  const BlockFactors factors(call, scratch.factors, place.b, place.h, t, 1);
-  const float* bias = bias_row(call, place.h, t);
+  add_alibi(call, scratch.weights, range.h, t, j0, seen);
+  const BlockFactors factors(call, scratch.factors, range.b, range.h, t, 1);
+  const float* bias = bias_row(call, range.h, t);
   if (j0 == 0) zero_row(query.out, s.D);
   soften(query, scratch.weights, seen, seen, bias ? bias + j0 : nullptr, factors.row(0, j0, seen),
          round_up(s.D, Vec::lanes));
-  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, place.b, place.h, j0), s.v.token,
+  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, range.b, range.h, j0), s.v.token,
              seen, s.D);
 }
 
@@ -194,32 +194,32 @@ void forward(const AttentionCall& call, int64_t task, std::byte* data) {
   const Scratch scratch(data, s);
   // Later queries see more keys: started first, they leave no long task for the end.
   const int64_t chunk = chunks(s) - 1 - task / (s.B * s.H), head = task % (s.B * s.H);
-  const Place place = {head / s.H, head % s.H, chunk * task_queries,
-                       smaller(s.T, (chunk + 1) * task_queries)};
-  for (int64_t t = place.begin; t < place.end; ++t) {
-    const Query query = query_at(scratch, place, t);
+  const QueryRange range = {head / s.H, head % s.H, chunk * task_queries,
+                            smaller(s.T, (chunk + 1) * task_queries)};
+  for (int64_t t = range.begin; t < range.end; ++t) {
+    const Query query = query_at(scratch, range, t);
     *query.largest = lowest;
     store(query.sum, set1(0.0f));
   }
-  const int64_t visible = visible_keys(s, place.end - 1);
+  const int64_t visible = visible_keys(s, range.end - 1);
   for (int64_t j0 = 0; j0 < visible; j0 += key_block) {
     const int64_t n = smaller(key_block, visible - j0);
     if (s.T < tiled_queries) {
-      for (int64_t t = place.begin; t < place.end; ++t)
-        meet_unpacked<T>(call, scratch, place, t, j0, n);
+      for (int64_t t = range.begin; t < range.end; ++t)
+        meet_unpacked<T>(call, scratch, range, t, j0, n);
       continue;
     }
-    pack_transposed(scratch.keys, at<const T>(call.k, s.k, place.b, place.h, j0), s.k.token, n,
+    pack_transposed(scratch.keys, at<const T>(call.k, s.k, range.b, range.h, j0), s.k.token, n,
                     s.D);
-    pack_rows(scratch.values, at<const T>(call.v, s.v, place.b, place.h, j0), s.v.token, n, s.D);
-    for (int64_t t0 = place.begin; t0 < place.end; t0 += tile_rows)
-      meet<T>(call, scratch, place, t0, smaller(tile_rows, place.end - t0), j0, n);
+    pack_rows(scratch.values, at<const T>(call.v, s.v, range.b, range.h, j0), s.v.token, n, s.D);
+    for (int64_t t0 = range.begin; t0 < range.end; t0 += tile_rows)
+      meet<T>(call, scratch, range, t0, smaller(tile_rows, range.end - t0), j0, n);
   }
   float* log_sum = static_cast<float*>(call.log_sum);
-  for (int64_t t = place.begin; t < place.end; ++t) {
-    const Query query = query_at(scratch, place, t);
+  for (int64_t t = range.begin; t < range.end; ++t) {
+    const Query query = query_at(scratch, range, t);
     const float sum = reduce_add(load(query.sum));
-    store_row(at<T>(call.out, s.out, place.b, place.h, t), query.out, s.D, 1.0f / sum);
+    store_row(at<T>(call.out, s.out, range.b, range.h, t), query.out, s.D, 1.0f / sum);
     if (log_sum) log_sum[head * s.T + t] = *query.largest + __builtin_logf(sum);
   }
 }

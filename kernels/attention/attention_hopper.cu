@@ -20,16 +20,16 @@ struct Places {
   static constexpr int matrix = width / panel_columns * panel;
   static constexpr int barriers = matrix * (1 + 2 * stages), barrier_bytes = 8;
   static constexpr size_t bytes = barriers + barrier_bytes * (1 + 4 * stages);
-  SharedPlace start;
-  __device__ SharedPlace q() const { return start; }
-  __device__ SharedPlace k(int stage) const { return start + matrix * (1 + stage); }
-  __device__ SharedPlace v(int stage) const { return start + matrix * (1 + stages + stage); }
-  __device__ SharedPlace barrier(int i) const { return start + (barriers + barrier_bytes * i); }
-  __device__ SharedPlace q_full() const { return barrier(0); }
-  __device__ SharedPlace k_full(int stage) const { return barrier(1 + stage); }
-  __device__ SharedPlace v_full(int stage) const { return barrier(1 + stages + stage); }
-  __device__ SharedPlace k_empty(int stage) const { return barrier(1 + 2 * stages + stage); }
-  __device__ SharedPlace v_empty(int stage) const { return barrier(1 + 3 * stages + stage); }
+  SharedAddress start;
+  __device__ SharedAddress q() const { return start; }
+  __device__ SharedAddress k(int stage) const { return start + matrix * (1 + stage); }
+  __device__ SharedAddress v(int stage) const { return start + matrix * (1 + stages + stage); }
+  __device__ SharedAddress barrier(int i) const { return start + (barriers + barrier_bytes * i); }
+  __device__ SharedAddress q_full() const { return barrier(0); }
+  __device__ SharedAddress k_full(int stage) const { return barrier(1 + stage); }
+  __device__ SharedAddress v_full(int stage) const { return barrier(1 + stages + stage); }
+  __device__ SharedAddress k_empty(int stage) const { return barrier(1 + 2 * stages + stage); }
+  __device__ SharedAddress v_empty(int stage) const { return barrier(1 + 3 * stages + stage); }
 };
 
 /// A tensor map each for q, k and v, as kernels take them.
@@ -40,8 +40,8 @@ struct Maps {
 #if ZG_HOPPER
 
 template <int width>
-__device__ inline void bring(const HeadPart& at, SharedPlace to, const CUtensorMap& map, int row,
-                             SharedPlace full) {
+__device__ inline void bring(const HeadPart& at, SharedAddress to, const CUtensorMap& map, int row,
+                             SharedAddress full) {
   arrive_expecting(full, Places<width>::matrix);
 #pragma unroll
   for (int i = 0; i < width / panel_columns; ++i)
@@ -101,7 +101,7 @@ struct Owner {
                         describe(places.v(i % stages) + k * 16 * panel_row_bytes, panel));
     commit_products();
   }
-  __device__ void release(SharedPlace empty) {
+  __device__ void release(SharedAddress empty) {
     __syncwarp();
     if (threadIdx.x % lanes == 0) arrive(empty);
   }
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(threads, 1)
   const AttentionShape& s = a.shape;
   HeadPart at(s, parts);
   if (s.causal) at.part = parts - 1 - at.part;  // the longest first
-  const Places<width> places{dynamic_place()};
+  const Places<width> places{dynamic_address()};
   const int group = static_cast<int>(threadIdx.x) / group_threads;
   const int64_t t0 = at.part * queries;
   const int64_t end = visible_keys(s, min(t0 + queries, s.T) - 1);

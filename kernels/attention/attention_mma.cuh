@@ -22,14 +22,14 @@ __device__ inline int count_below(int64_t limit, int64_t first) {
 /// Starts to copy rows [first, first + rows) of a head to shared memory, with zeros beyond `limit`
 /// rows and D columns.
 template <int width, int rows, class T>
-__device__ inline void bring_rows(SharedPlace matrix, const T* head, int64_t token, int64_t first,
+__device__ inline void bring_rows(SharedAddress matrix, const T* head, int64_t token, int64_t first,
                                   int64_t limit, int D) {
   constexpr int pieces = width / piece, rows_of_step = mma_threads / pieces;
   static_assert(rows % rows_of_step == 0 && rows_of_step % 8 == 0);  // a step keeps the crossing
   const int row = static_cast<int>(threadIdx.x) / pieces;
   const int column = static_cast<int>(threadIdx.x) % pieces;
   const int count = column * piece < D ? count_below<rows>(limit, first) : 0;
-  const SharedPlace to = piece_at<width>(matrix, row, column);
+  const SharedAddress to = piece_at<width>(matrix, row, column);
   const T* from = head + (first + row) * token + column * piece;
 #pragma unroll
   for (int step = 0; step < rows; step += rows_of_step) {
@@ -129,8 +129,8 @@ struct Mask {
 
 /// Products of the rows of `own` from `row` on with all rows of `other`.
 template <class T, int width, int tiles, int columns>
-__device__ inline void multiply_rows(Products<tiles, columns>& products, SharedPlace own, int row,
-                                     SharedPlace other) {
+__device__ inline void multiply_rows(Products<tiles, columns>& products, SharedAddress own, int row,
+                                     SharedAddress other) {
   products = {};
 #pragma unroll
   for (int k = 0; k < width / 16; ++k) {
@@ -153,7 +153,7 @@ __device__ inline void multiply_rows(Products<tiles, columns>& products, SharedP
 /// sums += factors * other: the rows of `other` weighted by a warp's factors, rounded to T.
 template <class T, int width, int tiles, int columns>
 __device__ inline void add_rows(Products<tiles, width>& sums,
-                                const Products<tiles, columns>& factors, SharedPlace other) {
+                                const Products<tiles, columns>& factors, SharedAddress other) {
 #pragma unroll
   for (int k = 0; k < columns / 16; ++k) {
     uint32_t a[tiles][4];

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_keys(AttentionCall a,
   const T* const q_head = head_of<const T>(a.q, s.q, at);
   const T* const dout_head = head_of<const T>(a.dout, s.out, at);
   const int D = static_cast<int>(s.D);
-  const SharedPlace k = dynamic_place(), v = k + own, q = v + own, dout = q + 2 * matrix;
+  const SharedAddress k = dynamic_address(), v = k + own, q = v + own, dout = q + 2 * matrix;
   const int row = static_cast<int>(threadIdx.x) / lanes * 16;
   const int64_t j0 = at.part * own_rows, first = first_query(s, j0) / step * step;
   const auto bring = [&](int64_t t0) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(mma_threads, 1) backward_queries(AttentionCall
   const HeadPart at(s, parts);
   const T *const k_head = head_of<const T>(a.k, s.k, at), *v_head = head_of<const T>(a.v, s.v, at);
   const int D = static_cast<int>(s.D);
-  const SharedPlace q = dynamic_place(), dout = q + own, k = dout + own, v = k + 2 * matrix;
+  const SharedAddress q = dynamic_address(), dout = q + own, k = dout + own, v = k + 2 * matrix;
   const int row = static_cast<int>(threadIdx.x) / lanes * 16;
   const int64_t t0 = at.part * own_rows;
   const int64_t end = visible_keys(s, min(t0 + own_rows, s.T) - 1);

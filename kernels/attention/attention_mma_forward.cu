@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64
   const HeadPart at(s, parts);
   const T *const k_head = head_of<const T>(a.k, s.k, at), *v_head = head_of<const T>(a.v, s.v, at);
   const int D = static_cast<int>(s.D);
-  const SharedPlace q = dynamic_place(), k = q + bytes_of_rows<width>(own_rows);
-  const SharedPlace v = k + 2 * matrix;
+  const SharedAddress q = dynamic_address(), k = q + bytes_of_rows<width>(own_rows);
+  const SharedAddress v = k + 2 * matrix;
   const int row = static_cast<int>(threadIdx.x) / lanes * 16 * tiles;  // warp's first row
   const int64_t t0 = at.part * own_rows;
   const int64_t end = visible_keys(s, min(t0 + own_rows, s.T) - 1);

@@ -22,7 +22,7 @@ inline constexpr int panel_columns = 64, panel_row_bytes = 128;
 
 // --- barriers: a phase ends when all have arrived and the expected bytes, too ---
 
-__device__ inline void start_barrier(SharedPlace barrier, unsigned arrivals) {
+__device__ inline void start_barrier(SharedAddress barrier, unsigned arrivals) {
 #ifdef __CUDACC__
   asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(barrier), "r"(arrivals) : "memory");
 #else
@@ -35,7 +35,7 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-__device__ inline void arrive(SharedPlace barrier) {
+__device__ inline void arrive(SharedAddress barrier) {
 #ifdef __CUDACC__
   asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(barrier) : "memory");
 #else
@@ -43,7 +43,7 @@ __device__ inline void arrive(SharedPlace barrier) {
 #endif
 }
 /// Arrives, and makes the phase wait for so many bytes of copies.
-__device__ inline void arrive_expecting(SharedPlace barrier, unsigned bytes) {
+__device__ inline void arrive_expecting(SharedAddress barrier, unsigned bytes) {
 #ifdef __CUDACC__
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -52,7 +52,7 @@ __device__ inline void arrive_expecting(SharedPlace barrier, unsigned bytes) {
 #endif
 }
 /// Until the phase of this parity, 0 for the first one, has ended.
-__device__ inline void wait_for_phase(SharedPlace barrier, unsigned parity) {
+__device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity) {
 #ifdef __CUDACC__
   unsigned ended = 0;
   while (!ended)
@@ -68,8 +68,8 @@ __device__ inline void wait_for_phase(SharedPlace barrier, unsigned parity) {
 
 /// Starts to copy the map's box from (x, y, z, w) on; its bytes arrive at the barrier. Elements
 /// outside the tensor become 0. Called by one thread.
-__device__ inline void copy_box(SharedPlace to, const CUtensorMap& map, int x, int y, int z, int w,
-                                SharedPlace barrier) {
+__device__ inline void copy_box(SharedAddress to, const CUtensorMap& map, int x, int y, int z, int w,
+                                SharedAddress barrier) {
 #ifdef __CUDACC__
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -86,12 +86,12 @@ __device__ inline void copy_box(SharedPlace to, const CUtensorMap& map, int x, i
 /// A matrix in shared memory as a product reads it. Of a panel's rows (columns of b) 16 columns
 /// from `start` on are multiplied; where `across`, of 16 of its rows all columns, 64 from each
 /// panel.
-__device__ inline uint64_t describe(SharedPlace start, unsigned panel_bytes = 16) {
+__device__ inline uint64_t describe(SharedAddress start, unsigned panel_bytes = 16) {
   constexpr uint64_t eight_rows = 8 * panel_row_bytes, swizzle_128 = uint64_t{1} << 62;
 #ifdef __CUDACC__
   const uint64_t address = start;
 #else
-  const uint64_t address = static_cast<uint64_t>(start - dynamic_place());
+  const uint64_t address = static_cast<uint64_t>(start - dynamic_address());
 #endif
   return (address & 0x3ffff) >> 4 | uint64_t{panel_bytes >> 4} << 16 | eight_rows >> 4 << 32 |
          swizzle_128;

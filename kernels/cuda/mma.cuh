@@ -34,13 +34,13 @@ __device__ inline void multiply_fragments(float (&d)[4], const uint32_t (&a)[4],
 /// A place in shared memory as these instructions take it, counted in bytes: half the registers of
 /// a pointer.
 #ifdef __CUDACC__
-using SharedPlace = uint32_t;
+using SharedAddress = uint32_t;
 #else
-using SharedPlace = std::byte*;
+using SharedAddress = std::byte*;
 #endif
 
 /// Where the block's dynamic shared memory begins.
-__device__ inline SharedPlace dynamic_place() {
+__device__ inline SharedAddress dynamic_address() {
 #ifdef __CUDACC__
   return static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared<unsigned char>()));
 #else
@@ -52,7 +52,7 @@ __device__ inline SharedPlace dynamic_place() {
 /// l % 8 of matrix l / 8, at a multiple of 16 bytes. A lane gets elements 2 t and 2 t + 1 of row g
 /// of each, or of column g where transposed.
 template <bool transposed>
-__device__ inline void load_matrices(uint32_t (&to)[4], SharedPlace row) {
+__device__ inline void load_matrices(uint32_t (&to)[4], SharedAddress row) {
 #ifdef __CUDACC__
   if constexpr (transposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
@@ -72,7 +72,7 @@ __device__ inline void load_matrices(uint32_t (&to)[4], SharedPlace row) {
 /// 16 bytes to shared memory: the first `bytes` from global memory, then zeros; both places at a
 /// multiple of 16 bytes. They are there after wait_for_copies() of this thread, for others after a
 /// barrier too.
-__device__ inline void copy_async(SharedPlace to, const void* from, int bytes) {
+__device__ inline void copy_async(SharedAddress to, const void* from, int bytes) {
 #ifdef __CUDACC__
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
@@ -81,7 +81,7 @@ __device__ inline void copy_async(SharedPlace to, const void* from, int bytes) {
 #endif
 }
 /// The same at once, from registers.
-__device__ inline void store_shared(SharedPlace to, const Vec<uint32_t, 4>& x) {
+__device__ inline void store_shared(SharedAddress to, const Vec<uint32_t, 4>& x) {
 #ifdef __CUDACC__
   asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(to), "r"(x.v[0]), "r"(x.v[1]),
                "r"(x.v[2]), "r"(x.v[3])
@@ -147,34 +147,34 @@ inline constexpr int bytes_of_rows(int rows) {
 /// Piece `column` of a row. Pieces of eight rows are crossed, so that rows that are loaded together
 /// lie in different banks.
 template <int width>
-__device__ inline SharedPlace piece_at(SharedPlace matrix, int row, int column) {
+__device__ inline SharedAddress piece_at(SharedAddress matrix, int row, int column) {
   static_assert(width % 64 == 0);
   return matrix + (bytes_of_rows<width>(row) + (column ^ (row & 7)) * 16);
 }
 
 /// The 16 x 16 elements from (row, 16 k) on, as a.
 template <int width>
-__device__ inline void load_a(uint32_t (&a)[4], SharedPlace matrix, int row, int k) {
+__device__ inline void load_a(uint32_t (&a)[4], SharedAddress matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<false>(a, piece_at<width>(matrix, row + lane % 16, 2 * k + lane / 16));
 }
 /// The same of a matrix that has a's columns for rows: from (16 k, column) on.
 template <int width>
-__device__ inline void load_a_by_columns(uint32_t (&a)[4], SharedPlace matrix, int column, int k) {
+__device__ inline void load_a_by_columns(uint32_t (&a)[4], SharedAddress matrix, int column, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<true>(
       a, piece_at<width>(matrix, 16 * k + lane % 8 + lane / 16 * 8, column / piece + lane / 8 % 2));
 }
 /// b of two products, each of the matrix's 8 rows from `row` and `row` + 8 on: columns of b.
 template <int width>
-__device__ inline void load_b_by_columns(uint32_t (&b)[4], SharedPlace matrix, int row, int k) {
+__device__ inline void load_b_by_columns(uint32_t (&b)[4], SharedAddress matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<false>(
       b, piece_at<width>(matrix, row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 }
 /// b of two products, of the matrix's 16 rows from 16 k on and 8 columns from 16 n and 16 n + 8 on.
 template <int width>
-__device__ inline void load_b_by_rows(uint32_t (&b)[4], SharedPlace matrix, int k, int n) {
+__device__ inline void load_b_by_rows(uint32_t (&b)[4], SharedAddress matrix, int k, int n) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<true>(b, piece_at<width>(matrix, 16 * k + lane % 16, 2 * n + lane / 16));
 }

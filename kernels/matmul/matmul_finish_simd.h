@@ -8,7 +8,7 @@ namespace zg::cpu {
 namespace {
 
 /// Where a tile lies in its block of c.
-struct Place {
+struct TileRange {
   int64_t row, column, rows, columns;
 };
 
@@ -27,7 +27,7 @@ inline Vec activate(Vec sum, Activation activation) {
 }
 
 template <class Bias, class Out>
-void finish_as(const Epilogue& to, const float* sums, int64_t distance, const Place& tile) {
+void finish_as(const Epilogue& to, const float* sums, int64_t distance, const TileRange& tile) {
   const Bias* bias = to.bias ? reinterpret_cast<const Bias*>(to.bias) + tile.column : nullptr;
   for (int64_t i = 0; i < tile.rows; ++i, sums += distance) {
     const int64_t offset = (tile.row + i) * to.c_distance + tile.column;
@@ -43,13 +43,13 @@ void finish_as(const Epilogue& to, const float* sums, int64_t distance, const Pl
 
 template <class T>
 void finish_operands_of(const Epilogue& to, const float* sums, int64_t distance,
-                        const Place& tile) {
+                        const TileRange& tile) {
   to.c_dtype == DType::f32 ? finish_as<T, float>(to, sums, distance, tile)
                            : finish_as<T, T>(to, sums, distance, tile);
 }
 
 /// The epilogue of one tile; its sums are rows `distance` apart.
-inline void finish(const Epilogue& to, const float* sums, int64_t distance, const Place& tile) {
+inline void finish(const Epilogue& to, const float* sums, int64_t distance, const TileRange& tile) {
   if (to.dtype == DType::f32)
     finish_as<float, float>(to, sums, distance, tile);
   else if (to.dtype == DType::bf16)

@@ -38,14 +38,14 @@ struct Part {
   }
 
   /// The next step's, on its way or, where pieces begin anywhere, there at once.
-  __device__ void bring(SharedPlace matrix) {
-    const SharedPlace to = piece_at<width>(matrix, row, column);
+  __device__ void bring(SharedAddress matrix) {
+    const SharedAddress to = piece_at<width>(matrix, row, column);
     const int count = static_cast<int>(min(max(columns_left, int64_t{0}), int64_t{piece}));
     const T* from = data;
 #pragma unroll
     for (int i = 0; i < rows; i += rows_of_step, from += rows_of_step * distance) {
       const int valid = i < rows_left ? count : 0;
-      const SharedPlace place = to + bytes_of_rows<width>(i);
+      const SharedAddress place = to + bytes_of_rows<width>(i);
       if (aligned)
         copy_async(place, from, valid * 2);
       else
@@ -79,8 +79,8 @@ struct Plan {
 };
 
 template <class T, int tiles, bool a_across, bool b_across>
-__device__ inline void multiply_step(float (&sums)[tiles][2 * tiles][4], SharedPlace a_part,
-                                     SharedPlace b_part, int row, int column) {
+__device__ inline void multiply_step(float (&sums)[tiles][2 * tiles][4], SharedAddress a_part,
+                                     SharedAddress b_part, int row, int column) {
   using P = Plan<T, tiles, a_across, b_across>;
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(threads, 2) multiply(Product p) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row = warp / 2 * 16 * tiles, column = warp % 2 * 16 * tiles;  // the warp's, of the tile
   const int64_t m0 = int64_t{blockIdx.y} * P::side, n0 = int64_t{blockIdx.x} * P::side;
-  const SharedPlace parts = dynamic_place();
+  const SharedAddress parts = dynamic_address();
   float* const panel = dynamic_shared<float>();
   for (int64_t item = blockIdx.z; item < p.batch; item += gridDim.z) {
     typename P::A a(p.a, item, m0, p.M, p.K);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(threads, 2) multiply(Product p) {
       __syncthreads();  // the step is there, and the one before has been read
       if (k + (stages - 1) * depth < p.K) bring(stage == 0 ? stages - 1 : stage - 1);
       commit_copies();
-      const SharedPlace part = parts + stage * P::stage;
+      const SharedAddress part = parts + stage * P::stage;
       multiply_step<T, tiles, a_across, b_across>(sums, part, part + P::A::bytes, row, column);
       stage = stage + 1 == stages ? 0 : stage + 1;
     }

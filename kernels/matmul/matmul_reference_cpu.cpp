@@ -24,7 +24,7 @@ using Matrix = Eigen::Map<Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen
                           Eigen::OuterStride<>>;
 
 /// Where a tile lies, and the element of an operand at (row, column) of op(operand).
-struct Place {
+struct TileRange {
   int64_t row, column, rows, columns;
 };
 inline int64_t element(bool transpose, int64_t distance, int64_t row, int64_t column) {
@@ -32,7 +32,7 @@ inline int64_t element(bool transpose, int64_t distance, int64_t row, int64_t co
 }
 
 template <class T, class S>
-Matrix<S> widen(const T* source, bool transpose, int64_t distance, const Place& p, S* out) {
+Matrix<S> widen(const T* source, bool transpose, int64_t distance, const TileRange& p, S* out) {
   for (int64_t i = 0; i < p.rows; ++i)
     for (int64_t j = 0; j < p.columns; ++j)
       out[i * p.columns + j] =
@@ -41,7 +41,7 @@ Matrix<S> widen(const T* source, bool transpose, int64_t distance, const Place& 
 }
 
 template <class T, class Out, class S>
-void finish(const Matmul& m, int64_t item, const Place& p, const S* sums) {
+void finish(const Matmul& m, int64_t item, const TileRange& p, const S* sums) {
   const T* bias = m.bias ? m.bias.data<T>() : nullptr;
   Out* c = m.c.data<Out>() + item * m.stride_c;
   Out* before = m.pre_activation ? m.pre_activation.data<Out>() + item * m.stride_c : nullptr;
@@ -60,7 +60,7 @@ void finish(const Matmul& m, int64_t item, const Place& p, const S* sums) {
 }
 
 template <class T>
-void tile_of(const Matmul& m, int64_t item, const Place& p, Tiles<accumulator_t<T>>& tiles) {
+void tile_of(const Matmul& m, int64_t item, const TileRange& p, Tiles<accumulator_t<T>>& tiles) {
   using S = accumulator_t<T>;
   const T* a = m.a.data<T>() + item * m.stride_a;
   const T* b = m.b.data<T>() + item * m.stride_b;

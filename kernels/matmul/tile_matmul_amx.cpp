@@ -118,7 +118,7 @@ void multiply_tiles(int64_t rows, int64_t columns, const float* a, const float* 
 }
 
 /// c = sums (+ c), then the epilogue.
-void finish(const TileMultiply& block, float* sums, const Place& place) {
+void finish(const TileMultiply& block, float* sums, const TileRange& place) {
   if (block.add) {
     const float* c = reinterpret_cast<const float*>(block.epilogue.c);
     c += place.row * block.epilogue.c_distance + place.column;

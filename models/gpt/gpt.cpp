@@ -199,7 +199,7 @@ StageOutput GPT::between(int64_t samples) const {
 }
 
 Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
-               const ForwardPlace& place, bool checkpointing) const {
+               const ForwardPosition& place, bool checkpointing) const {
   check_ids(config(), ids);
   const float dropout = tape.mode() == TapeMode::record ? config().dropout : 0.0f;
   const Pass pass{layers_->parallel, dropout, place};
@@ -208,7 +208,7 @@ Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& ta
   return layers_->is_last() ? head_loss(tape, *layers_, x, targets, pass) : x;
 }
 
-Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
+Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
               bool checkpointing) const {
   if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing);
   if (tape.mode() == TapeMode::record)

@@ -55,7 +55,7 @@ ZG_API void validate(const GPTConfig& config);
 ZG_API double matmul_flops_per_token(const GPTConfig& config);
 
 /// Position of a forward pass in the run. Dropout masks depend on it alone.
-struct ForwardPlace {
+struct ForwardPosition {
   uint64_t seed = 0;
   int64_t step = 0;          ///< optimizer step
   int64_t first_sample = 0;  ///< global index of the batch's first sample
@@ -87,14 +87,14 @@ class ZG_API GPT {
   /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids. Dropout is active on a
   /// recording tape. `checkpointing` keeps only each block's input for backward. All tensor ranks
   /// must be given the same batch; their losses have the same bits.
-  Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
+  Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
            bool checkpointing = false) const;
   /// The output of this pipeline stage for `input`, which is absent on the first stage: that one
   /// starts from ids. It is the next stage's input or, on the last stage, the loss. loss() runs all
   /// stages. If the model is only a part, loss() needs a tape in inference mode (TapeError), and
   /// every stage returns the loss.
   Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
-            const ForwardPlace& place, bool checkpointing = false) const;
+            const ForwardPosition& place, bool checkpointing = false) const;
   /// Shape of the tensor that stage() passes to the next stage, for the given number of samples.
   StageOutput between(int64_t samples) const;
   /// Logits [B, T, V] of all positions, without dropout.

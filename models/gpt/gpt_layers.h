@@ -47,7 +47,7 @@ struct GPTLayers {
 struct Pass {
   TensorParallel parallel;
   float dropout = 0.0f;  ///< a probability, 0 outside training
-  ForwardPlace place;
+  ForwardPosition place;
 
   /// A pass without dropout in which every rank has all tokens.
   static Pass of_all_tokens(const GPTLayers& layers) {

@@ -46,8 +46,8 @@ std::map<std::string_view, int64_t> count_words(std::string_view text,
   for (const Splitter& splitter : splitters) {
     std::vector<std::string_view> smaller;
     for (const std::string_view whole : pieces) {
-      Splitter::Walk walk(splitter, whole);
-      for (std::string_view piece; walk.next(piece);) smaller.push_back(piece);
+      Splitter::Pieces pieces(splitter, whole);
+      for (std::string_view piece; pieces.next(piece);) smaller.push_back(piece);
     }
     pieces = std::move(smaller);
   }

@@ -41,13 +41,13 @@ struct SplitterCode {
   ~SplitterCode() { pcre2_code_free(code); }
 };
 
-struct SplitterWalk {
+struct SplitterState {
   std::shared_ptr<const SplitterCode> code;
   std::string where;
   pcre2_match_data* data;
   pcre2_match_context* context;
 
-  explicit SplitterWalk(std::shared_ptr<const SplitterCode> shared, std::string place)
+  explicit SplitterState(std::shared_ptr<const SplitterCode> shared, std::string place)
       : code(std::move(shared)),
         where(std::move(place)),
         data(pcre2_match_data_create_from_pattern(code->code, nullptr)),
@@ -59,8 +59,8 @@ struct SplitterWalk {
     }
     pcre2_set_match_limit(context, most_steps);
   }
-  SplitterWalk(const SplitterWalk&) = delete;
-  ~SplitterWalk() {
+  SplitterState(const SplitterState&) = delete;
+  ~SplitterState() {
     pcre2_match_data_free(data);
     pcre2_match_context_free(context);
   }
@@ -83,11 +83,11 @@ Splitter::Splitter(const std::string& pattern, const std::string& where) : where
   code_ = std::move(code);
 }
 
-Splitter::Walk::Walk(const Splitter& splitter, std::string_view text)
-    : text_(text), state_(std::make_unique<SplitterWalk>(splitter.code_, splitter.where_)) {}
-Splitter::Walk::~Walk() = default;
+Splitter::Pieces::Pieces(const Splitter& splitter, std::string_view text)
+    : text_(text), state_(std::make_unique<SplitterState>(splitter.code_, splitter.where_)) {}
+Splitter::Pieces::~Pieces() = default;
 
-void Splitter::Walk::next_stretch() {
+void Splitter::Pieces::next_stretch() {
   stretch_end_ = at_ + valid_utf8(text_.substr(at_));
   match_ = match_end_ = at_;
   if (stretch_end_ > at_) return match();
@@ -98,7 +98,7 @@ void Splitter::Walk::next_stretch() {
   stretch_end_ = match_end_ = match_;
 }
 
-void Splitter::Walk::match() {
+void Splitter::Pieces::match() {
   const auto run = state_->code->jit ? pcre2_jit_match : pcre2_match;
   const int result = run(state_->code->code, units(text_), stretch_end_, at_, PCRE2_NO_UTF_CHECK,
                          state_->data, state_->context);
@@ -114,7 +114,7 @@ void Splitter::Walk::match() {
   }
 }
 
-bool Splitter::Walk::next(std::string_view& piece) {
+bool Splitter::Pieces::next(std::string_view& piece) {
   if (at_ == text_.size()) return false;
   if (at_ == stretch_end_)
     next_stretch();

@@ -16,10 +16,10 @@ class Splitter {
   Splitter(const std::string& pattern, const std::string& where);
 
   /// One walk over a text, which has to outlive it.
-  class Walk {
+  class Pieces {
    public:
-    Walk(const Splitter& splitter, std::string_view text);
-    ~Walk();
+    Pieces(const Splitter& splitter, std::string_view text);
+    ~Pieces();
     /// The next piece, never empty; false at the end. ConfigError when the expression takes too
     /// many steps.
     bool next(std::string_view& piece);
@@ -32,7 +32,7 @@ class Splitter {
     size_t at_ = 0;                     // where the next piece begins
     size_t stretch_end_ = 0;            // end of the valid UTF-8 range that contains at_
     size_t match_ = 0, match_end_ = 0;  // the match at or behind at_
-    std::unique_ptr<struct SplitterWalk> state_;
+    std::unique_ptr<struct SplitterState> state_;
   };
 
  private:

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 /// A value of the file and how it is called there: "tokenizer.json: model.vocab".
-struct Place {
+struct JsonNode {
   const json& value;
   std::string name;
 
@@ -25,19 +25,19 @@ struct Place {
                       ", which is what this version computes");
   }
   /// Null where the key is absent.
-  Place at(const std::string& key) const {
+  JsonNode at(const std::string& key) const {
     static const json absent;
     if (!value.is_object()) fail("an object");
     const auto found = value.find(key);
     const bool is_root = name.ends_with(": ");
     return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key};
   }
-  std::vector<Place> members() const {
+  std::vector<JsonNode> members() const {
     if (!value.is_array()) fail("an array");
-    std::vector<Place> places;
+    std::vector<JsonNode> nodes;
     for (size_t i = 0; i < value.size(); ++i)
-      places.push_back({value[i], name + "[" + std::to_string(i) + "]"});
-    return places;
+      nodes.push_back({value[i], name + "[" + std::to_string(i) + "]"});
+    return nodes;
   }
   const std::string& text() const {
     if (!value.is_string()) fail("a string");
@@ -68,26 +68,26 @@ struct Place {
   }
 };
 
-void read_byte_level(const Place& place, TokenizerParts& parts) {
-  place.require_type("ByteLevel");
-  parts.add_prefix_space = place.at("add_prefix_space").flag();
-  parts.gpt2_split = place.at("use_regex").flag(true);
+void read_byte_level(const JsonNode& node, TokenizerParts& parts) {
+  node.require_type("ByteLevel");
+  parts.add_prefix_space = node.at("add_prefix_space").flag();
+  parts.gpt2_split = node.at("use_regex").flag(true);
 }
 
-void read_split(const Place& place, TokenizerParts& parts) {
-  if (place.at("behavior").text() != "Isolated") place.at("behavior").refuse("\"Isolated\"");
-  place.at("invert").require_false();
-  const Place pattern = place.at("pattern");
+void read_split(const JsonNode& node, TokenizerParts& parts) {
+  if (node.at("behavior").text() != "Isolated") node.at("behavior").refuse("\"Isolated\"");
+  node.at("invert").require_false();
+  const JsonNode pattern = node.at("pattern");
   if (!pattern.at("String").value.is_null()) pattern.refuse("a pattern with Regex");
   parts.split = pattern.at("Regex").text();
   if (parts.split.empty()) pattern.at("Regex").fail("a regular expression");
 }
 
-void read_pre_tokenizer(const Place& place, TokenizerParts& parts) {
-  if (place.value.is_null()) place.refuse("ByteLevel");
-  if (!place.has_type("Sequence")) return read_byte_level(place, parts);
-  const std::vector<Place> members = place.at("pretokenizers").members();
-  if (members.empty() || members.size() > 2) place.refuse("a Sequence of Split and ByteLevel");
+void read_pre_tokenizer(const JsonNode& node, TokenizerParts& parts) {
+  if (node.value.is_null()) node.refuse("ByteLevel");
+  if (!node.has_type("Sequence")) return read_byte_level(node, parts);
+  const std::vector<JsonNode> members = node.at("pretokenizers").members();
+  if (members.empty() || members.size() > 2) node.refuse("a Sequence of Split and ByteLevel");
   if (members.size() == 2) {
     members[0].require_type("Split");
     read_split(members[0], parts);
@@ -96,73 +96,73 @@ void read_pre_tokenizer(const Place& place, TokenizerParts& parts) {
 }
 
 // A processor that adds no ids to those of the text.
-void read_post_processor(const Place& place) {
-  if (place.value.is_null()) return;
-  if (place.has_type("Sequence")) {
-    for (const Place& member : place.at("processors").members()) read_post_processor(member);
-  } else if (place.has_type("TemplateProcessing")) {
-    for (const Place& piece : place.at("single").members())
+void read_post_processor(const JsonNode& node) {
+  if (node.value.is_null()) return;
+  if (node.has_type("Sequence")) {
+    for (const JsonNode& member : node.at("processors").members()) read_post_processor(member);
+  } else if (node.has_type("TemplateProcessing")) {
+    for (const JsonNode& piece : node.at("single").members())
       if (!piece.at("SpecialToken").value.is_null()) piece.refuse("no special token");
   } else {
-    place.require_type("ByteLevel");
+    node.require_type("ByteLevel");
   }
 }
 
 // Null leaves it open how tokens become text; ours become their bytes.
-void read_decoder(const Place& place) {
-  if (place.value.is_null()) return;
-  if (!place.has_type("Sequence")) return place.require_type("ByteLevel");
-  for (const Place& member : place.at("decoders").members())
+void read_decoder(const JsonNode& node) {
+  if (node.value.is_null()) return;
+  if (!node.has_type("Sequence")) return node.require_type("ByteLevel");
+  for (const JsonNode& member : node.at("decoders").members())
     if (!member.has_type("Fuse")) member.require_type("ByteLevel");
 }
 
 // No normalizer, or a sequence of none.
-void read_normalizer(const Place& place) {
-  if (place.value.is_null()) return;
-  if (!place.value.is_object() || !place.has_type("Sequence")) place.require_null();
-  for (const Place& member : place.at("normalizers").members()) read_normalizer(member);
+void read_normalizer(const JsonNode& node) {
+  if (node.value.is_null()) return;
+  if (!node.value.is_object() || !node.has_type("Sequence")) node.require_null();
+  for (const JsonNode& member : node.at("normalizers").members()) read_normalizer(member);
 }
 
 // "a b" in older files, ["a", "b"] in newer ones.
-Merge read_merge(const Place& place, const VocabularyMap& vocabulary) {
-  if (place.value.is_array()) {
-    const std::vector<Place> pair = place.members();
-    if (pair.size() != 2) place.fail("two tokens");
-    return vocabulary.merge(pair[0].text(), pair[1].text(), place.name);
+Merge read_merge(const JsonNode& node, const VocabularyMap& vocabulary) {
+  if (node.value.is_array()) {
+    const std::vector<JsonNode> pair = node.members();
+    if (pair.size() != 2) node.fail("two tokens");
+    return vocabulary.merge(pair[0].text(), pair[1].text(), node.name);
   }
-  const std::string& pair = place.text();
+  const std::string& pair = node.text();
   const size_t space = pair.find(' ');
   if (space == std::string::npos || pair.find(' ', space + 1) != std::string::npos)
-    place.fail("two tokens with a space between");
+    node.fail("two tokens with a space between");
   const std::string_view both = pair;
-  return vocabulary.merge(both.substr(0, space), both.substr(space + 1), place.name);
+  return vocabulary.merge(both.substr(0, space), both.substr(space + 1), node.name);
 }
 
-void read_added_token(const Place& place, TokenizerParts& parts) {
-  for (const char* key : {"single_word", "lstrip", "rstrip"}) place.at(key).require_false();
-  const bool special = place.at("special").flag(false);
-  if (place.at("content").text().empty()) place.at("content").fail("a text");
-  parts.added.push_back({.content = place.at("content").text(),
-                         .id = place.at("id").id(),
+void read_added_token(const JsonNode& node, TokenizerParts& parts) {
+  for (const char* key : {"single_word", "lstrip", "rstrip"}) node.at(key).require_false();
+  const bool special = node.at("special").flag(false);
+  if (node.at("content").text().empty()) node.at("content").fail("a text");
+  parts.added.push_back({.content = node.at("content").text(),
+                         .id = node.at("id").id(),
                          .special = special,
-                         .normalized = place.at("normalized").flag(!special)});
+                         .normalized = node.at("normalized").flag(!special)});
 }
 
 // Older files have no type; those of the other models have no merges.
-void require_bpe(const Place& place) {
-  if (!place.at("type").value.is_null()) return place.require_type("BPE");
-  if (place.at("merges").value.is_null()) place.refuse("BPE, with merges");
+void require_bpe(const JsonNode& node) {
+  if (!node.at("type").value.is_null()) return node.require_type("BPE");
+  if (node.at("merges").value.is_null()) node.refuse("BPE, with merges");
 }
 
-void read_model(const Place& place, TokenizerParts& parts) {
-  if (place.at("dropout").value != 0.0) place.at("dropout").require_null();
-  place.at("continuing_subword_prefix").require_empty();
-  place.at("end_of_word_suffix").require_empty();
+void read_model(const JsonNode& node, TokenizerParts& parts) {
+  if (node.at("dropout").value != 0.0) node.at("dropout").require_null();
+  node.at("continuing_subword_prefix").require_empty();
+  node.at("end_of_word_suffix").require_empty();
   // byte_fallback, unk_token and fuse_unk are for bytes without a token, and there is none.
-  parts.ignore_merges = place.at("ignore_merges").flag(false);
-  const Place tokens = place.at("vocab");
+  parts.ignore_merges = node.at("ignore_merges").flag(false);
+  const JsonNode tokens = node.at("vocab");
   VocabularyMap vocabulary(tokens.value, tokens.name);
-  for (const Place& merge : place.at("merges").members())
+  for (const JsonNode& merge : node.at("merges").members())
     parts.merges.push_back(read_merge(merge, vocabulary));
   for (const AddedToken& token : parts.added) vocabulary.add(token.content, token.id);
   parts.tokens = vocabulary.tokens();
@@ -189,7 +189,7 @@ json pre_tokenizer(const TokenizerParts& parts) {
 
 Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
   const json root = parse_json_object(text, path);
-  const Place file{root, path + ": "};
+  const JsonNode file{root, path + ": "};
   require_bpe(file.at("model"));  // before what follows from it
   // truncation and padding are those of the last batch that somebody encoded: transformers sets
   // both anew with each call.
@@ -198,8 +198,8 @@ Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) 
   read_decoder(file.at("decoder"));
   TokenizerParts parts;
   read_pre_tokenizer(file.at("pre_tokenizer"), parts);
-  if (const Place added = file.at("added_tokens"); !added.value.is_null())
-    for (const Place& token : added.members()) read_added_token(token, parts);
+  if (const JsonNode added = file.at("added_tokens"); !added.value.is_null())
+    for (const JsonNode& token : added.members()) read_added_token(token, parts);
   read_model(file.at("model"), parts);
   return Tokenizer(std::move(parts), path);
 }

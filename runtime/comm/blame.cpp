@@ -5,19 +5,19 @@
 
 namespace zg::cpu {
 
-Blame blame(const Doing& waiting, const std::vector<Doing>& ranks,
+Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,
             std::chrono::steady_clock::time_point since) {
   Blame blame;
   std::vector<bool> seen(ranks.size());
   // Breadth first: the message names the late ranks that are nearest in the chain.
-  for (std::deque<const Doing*> chain{&waiting}; !chain.empty(); chain.pop_front()) {
-    const Doing& waits = *chain.front();
+  for (std::deque<const Activity*> chain{&waiting}; !chain.empty(); chain.pop_front()) {
+    const Activity& waits = *chain.front();
     const bool named = !blame.ranks.empty();
     for (const int rank : waits.awaits) {
       const auto at = static_cast<size_t>(rank);
       if (seen[at]) continue;
       seen[at] = true;
-      const Doing& late = ranks[at];
+      const Activity& late = ranks[at];
       if (!late.awaits.empty()) {
         chain.push_back(&late);
       } else if (late.alive > since) {
@@ -32,7 +32,7 @@ Blame blame(const Doing& waiting, const std::vector<Doing>& ranks,
   return blame;
 }
 
-std::string ring(const std::vector<Doing>& ranks) {
+std::string ring(const std::vector<Activity>& ranks) {
   std::string who, places;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].awaits.empty()) continue;

@@ -8,7 +8,7 @@
 namespace zg::cpu {
 
 /// The activity of a rank while another rank waits, perhaps for too long.
-struct Doing {
+struct Activity {
   std::vector<int> awaits = {};  ///< ranks, by their numbers among all; empty: its own code
   const char* verb = "arrive";   ///< "arrive" or another action that it expects from them
   std::string place = {};        ///< where it waits for them
@@ -25,10 +25,10 @@ struct Blame {
   /// ranks wait for each other in a ring.
   std::optional<std::chrono::steady_clock::time_point> alive = {};
 };
-Blame blame(const Doing& waiting, const std::vector<Doing>& ranks,
+Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,
             std::chrono::steady_clock::time_point since);
 
 /// The error message when ranks wait for each other in a ring, so that no single rank is to blame.
-std::string ring(const std::vector<Doing>& ranks);
+std::string ring(const std::vector<Activity>& ranks);
 
 }  // namespace zg::cpu

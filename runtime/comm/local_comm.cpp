@@ -17,20 +17,20 @@ namespace cpu {
 
 /// How data moves between the members of a group: by carriers such as NCCL, or by reading the
 /// memory of each other.
-struct Carriers {
+struct Transports {
   std::string transport = "memory of this process";
-  std::vector<CarrierPlace> places = {};  // by member; empty: they read each other's memory
-  bool reaches = true;                    // or only copies get there
+  std::vector<TransportEndpoint> places = {};  // by member; empty: they read each other's memory
+  bool reaches = true;                         // or only copies get there
 
-  std::unique_ptr<Carrier> make(int member, const Device& device) const {
+  std::unique_ptr<Transport> make(int member, const Device& device) const {
     if (places.empty()) return nullptr;
-    return backend_of(device.type())->carriers.make(places, member, device.index());
+    return backend_of(device.type())->transports.make(places, member, device.index());
   }
 };
 
 namespace {
 
-Carriers carriers_of(Device::Type type, const Members& members);
+Transports transports_of(Device::Type type, const Members& members);
 
 /// One member of a LocalGroup, with the worker thread that its collectives run on.
 class LocalCommunicator final : public QueuedCommunicator {
@@ -41,10 +41,10 @@ class LocalCommunicator final : public QueuedCommunicator {
                            group->log(rank), device, {}),
         world_(std::move(world)),
         group_(std::move(group)) {
-    const Carriers& carriers = group_->carriers();
-    transport_ = carriers.transport;
-    carrier_ = carriers.make(rank, device);
-    reaches_ = carriers.reaches;
+    const Transports& transports = group_->transports();
+    transport_ = transports.transport;
+    active_transport_ = transports.make(rank, device);
+    reaches_ = transports.reaches;
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -64,7 +64,7 @@ class LocalCommunicator final : public QueuedCommunicator {
                                       const std::string& name) override {
     const int own = check_group(members, name);
     const auto make = [&](const Members& all) {
-      return std::make_shared<const Carriers>(carriers_of(device_.type(), all));
+      return std::make_shared<const Transports>(transports_of(device_.type(), all));
     };
     return std::make_unique<LocalCommunicator>(
         world_, world_->join(members_[rank_], members_of(members, name), make), own, device_);
@@ -89,7 +89,7 @@ class LocalCommunicator final : public QueuedCommunicator {
   void carry(const Job& job, Ticket ticket) {
     const auto deadline = group_->deadline();
     try {
-      carrier_->run(job, *stream_, [&](const std::function<bool()>& done) {
+      active_transport_->run(job, *stream_, [&](const std::function<bool()>& done) {
         group_->await(rank_, ticket, deadline, done);
       });
     } catch (const DeviceError& error) {
@@ -197,26 +197,26 @@ bool ranks_reach(Device::Type type, const Members& members) {
   return true;
 }
 
-Carriers carriers_of(Device::Type type, const Members& members) {
+Transports transports_of(Device::Type type, const Members& members) {
   const Backend* backend = backend_of(type);
   if (!backend || members.size() == 1 || Device::count(type) == 0) return {};
-  const CarrierFactory& factory = backend->carriers;
-  Carriers carriers;
+  const TransportFactory& factory = backend->transports;
+  Transports transports;
   if (!factory.place) {
-    carriers.reaches = ranks_reach(type, members);
-    carriers.transport = carriers.reaches ? "the peers' memory" : "memory of the host";
-    return carriers;
+    transports.reaches = ranks_reach(type, members);
+    transports.transport = transports.reaches ? "the peers' memory" : "memory of the host";
+    return transports;
   }
   for (int member = 0; member < members.size(); ++member)
-    carriers.places.push_back(factory.place(index_of_rank(type, members[member]), member == 0));
-  const std::string absence = factory.absence(carriers.places);
-  carriers.transport =
+    transports.places.push_back(factory.place(index_of_rank(type, members[member]), member == 0));
+  const std::string absence = factory.absence(transports.places);
+  transports.transport =
       absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
   if (!absence.empty()) {
-    carriers.places.clear();
-    carriers.reaches = ranks_reach(type, members);
+    transports.places.clear();
+    transports.reaches = ranks_reach(type, members);
   }
-  return carriers;
+  return transports;
 }
 
 }  // namespace
@@ -235,7 +235,8 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
                const LocalOptions& options) {
   if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
   const cpu::Members all = cpu::all_ranks(ranks);
-  const auto carriers = std::make_shared<const cpu::Carriers>(cpu::carriers_of(options.type, all));
+  const auto transports =
+      std::make_shared<const cpu::Transports>(cpu::transports_of(options.type, all));
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
@@ -258,7 +259,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
       DeviceState::of(device).rank = rank;
-      const auto group = world->join(rank, all, [&](const cpu::Members&) { return carriers; });
+      const auto group = world->join(rank, all, [&](const cpu::Members&) { return transports; });
       cpu::LocalCommunicator communicator(world, group, rank, device);
       try {
         f(communicator, device);

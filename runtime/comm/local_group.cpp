@@ -9,10 +9,11 @@
 
 namespace zg::cpu {
 
-LocalGroup::LocalGroup(LocalWorld& world, Members members, std::shared_ptr<const Carriers> carriers)
+LocalGroup::LocalGroup(LocalWorld& world, Members members,
+                       std::shared_ptr<const Transports> transports)
     : world_(world),
       members_(std::move(members)),
-      carriers_(std::move(carriers)),
+      transports_(std::move(transports)),
       each_(members_.ranks.size()) {
   for (int member = 0; member < members_.size(); ++member)
     at(member).log =
@@ -50,17 +51,17 @@ std::vector<int> LocalGroup::late(int64_t Member::*progress, int64_t sequence) c
   return ranks;
 }
 
-Doing LocalGroup::doing(int rank) const {
+Activity LocalGroup::activity(int rank) const {
   const int member = member_of(rank);
   const int64_t sequence = at(member).arrived;
-  Doing doing{.awaits = late(&Member::arrived, sequence),
-              .place = place_of(member),
-              .alive = std::max(at(member).alive, at(member).looked)};
-  if (doing.awaits.empty() && at(member).done == sequence) {
-    doing.awaits = late(&Member::done, sequence);
-    doing.verb = "finish";
+  Activity activity{.awaits = late(&Member::arrived, sequence),
+                    .place = place_of(member),
+                    .alive = std::max(at(member).alive, at(member).looked)};
+  if (activity.awaits.empty() && at(member).done == sequence) {
+    activity.awaits = late(&Member::done, sequence);
+    activity.verb = "finish";
   }
-  return doing;
+  return activity;
 }
 
 std::string LocalGroup::place_of(int member) const {
@@ -101,7 +102,7 @@ void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member:
     if (!world_.failure_.empty()) continue;
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !done() &&
         world_.failure_.empty())
-      deadline = world_.late(doing(members_[member]), began);
+      deadline = world_.late(activity(members_[member]), began);
   }
 }
 

@@ -16,7 +16,7 @@
 namespace zg::cpu {
 
 class LocalWorld;
-struct Carriers;
+struct Transports;
 
 /// Where ranks of one process meet. A collective is two meetings: all have arrived (their inputs
 /// may be read), all are done (they may be changed again). Members go by their number in the group.
@@ -24,7 +24,7 @@ class LocalGroup {
  public:
   using Clock = std::chrono::steady_clock;
 
-  LocalGroup(LocalWorld& world, Members members, std::shared_ptr<const Carriers> carriers);
+  LocalGroup(LocalWorld& world, Members members, std::shared_ptr<const Transports> transports);
 
   /// Arrives with `call`, runs `action` once every member has, and returns when all are done with
   /// theirs. Throws CommError naming rank, collective, tensor and step.
@@ -38,7 +38,7 @@ class LocalGroup {
   const Tensor& input_of(int member) const { return at(member).call.input; }
 
   const Members& members() const { return members_; }
-  const Carriers& carriers() const { return *carriers_; }
+  const Transports& transports() const { return *transports_; }
   const std::shared_ptr<CollectiveLog>& log(int member) const { return at(member).log; }
 
  private:
@@ -60,7 +60,7 @@ class LocalGroup {
   int member_of(int rank) const;
   bool join(int rank);                 ///< false: it has been in it, and left
   bool leave(int member, bool fails);  ///< true: it was the last
-  Doing doing(int rank) const;
+  Activity activity(int rank) const;
   void await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress);
   void look_for_left(int member, int64_t sequence);
   std::string place_of(int member) const;
@@ -69,7 +69,7 @@ class LocalGroup {
 
   LocalWorld& world_;
   const Members members_;
-  const std::shared_ptr<const Carriers> carriers_;
+  const std::shared_ptr<const Transports> transports_;
   std::condition_variable changed_;
   std::vector<Member> each_;
 };

@@ -12,7 +12,7 @@ LocalWorld::LocalWorld(int size, double timeout_s)
 LocalWorld::~LocalWorld() = default;
 
 std::shared_ptr<LocalGroup> LocalWorld::join(int rank, const Members& members,
-                                             const MakeCarriers& make) {
+                                             const MakeTransports& make) {
   const Lock lock(mutex_);
   for (const auto& group : groups_) {
     const Members& others = group->members();
@@ -81,18 +81,18 @@ void LocalWorld::dump_logs() const {
     for (int member = 0; member < group->members().size(); ++member) group->log(member)->dump();
 }
 
-Doing LocalWorld::doing(int rank) const {
+Activity LocalWorld::activity(int rank) const {
   const Rank& own = at(rank);
-  Doing doing = own.waits_in ? own.waits_in->doing(rank) : Doing{};
-  doing.alive = std::max(doing.alive, own.alive);
-  return doing;
+  Activity activity = own.waits_in ? own.waits_in->activity(rank) : Activity{};
+  activity.alive = std::max(activity.alive, own.alive);
+  return activity;
 }
 
-LocalWorld::Clock::time_point LocalWorld::late(const Doing& waiting, Clock::time_point began) {
+LocalWorld::Clock::time_point LocalWorld::late(const Activity& waiting, Clock::time_point began) {
   const auto now = Clock::now();
   const auto patience = std::chrono::duration_cast<Clock::duration>(timeout_);
-  std::vector<Doing> ranks;
-  for (int rank = 0; rank < size(); ++rank) ranks.push_back(doing(rank));
+  std::vector<Activity> ranks;
+  for (int rank = 0; rank < size(); ++rank) ranks.push_back(activity(rank));
   // A rank may be late only because it waited for another late rank. It gets more time, but all
   // waiting together is limited to one timeout per rank.
   const bool endless = now > began + patience * size();

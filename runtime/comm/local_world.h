@@ -19,14 +19,14 @@ class LocalWorld {
  public:
   using Clock = std::chrono::steady_clock;
   using Lock = std::unique_lock<std::mutex>;
-  using MakeCarriers = std::function<std::shared_ptr<const Carriers>(const Members&)>;
+  using MakeTransports = std::function<std::shared_ptr<const Transports>(const Members&)>;
 
   LocalWorld(int size, double timeout_s);
   ~LocalWorld();
 
   /// The group of these members, made by the first member that calls. ConfigError: this rank is in
   /// it already.
-  std::shared_ptr<LocalGroup> join(int rank, const Members& members, const MakeCarriers& make);
+  std::shared_ptr<LocalGroup> join(int rank, const Members& members, const MakeTransports& make);
   /// A member leaves the group. `fails`: it throws; its cause follows later, or never.
   void leave(LocalGroup& group, int member, bool fails) noexcept;
 
@@ -57,8 +57,8 @@ class LocalWorld {
   void fail(const std::string& cause, const std::string& place);
   /// Called for a rank that has waited like this since `began`, past its deadline. Returns its next
   /// deadline, which does not matter after fail().
-  Clock::time_point late(const Doing& waiting, Clock::time_point began);
-  Doing doing(int rank) const;
+  Clock::time_point late(const Activity& waiting, Clock::time_point began);
+  Activity activity(int rank) const;
 
   const std::chrono::duration<double> timeout_;
   mutable std::mutex mutex_;

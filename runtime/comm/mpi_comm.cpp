@@ -14,13 +14,13 @@ class MpiSubgroup final : public MpiCommunicator {
   MpiSubgroup(std::shared_ptr<MpiWorld> world, std::shared_ptr<MpiGroup> group,
               const Device& device)
       : MpiCommunicator(std::move(world), std::move(group), device, {}) {
-    CarrierPlace own;
+    TransportEndpoint own;
     const Backend* backend = backend_of(device.type());
-    if (size_ > 1 && backend && backend->carriers.place)
-      own = backend->carriers.place(device.index(), rank_ == 0);
-    std::vector<CarrierPlace> places(static_cast<size_t>(size_), own);
-    if (size_ > 1 && backend && backend->carriers.place) {
-      const auto bytes_of = [](CarrierPlace& place) {
+    if (size_ > 1 && backend && backend->transports.place)
+      own = backend->transports.place(device.index(), rank_ == 0);
+    std::vector<TransportEndpoint> places(static_cast<size_t>(size_), own);
+    if (size_ > 1 && backend && backend->transports.place) {
+      const auto bytes_of = [](TransportEndpoint& place) {
         return reinterpret_cast<std::byte*>(&place);
       };
       Meeting meeting{.group = group_.get(), .last = world_->deadline()};
@@ -32,7 +32,7 @@ class MpiSubgroup final : public MpiCommunicator {
           [&](int member) { return bytes_of(places[static_cast<size_t>(member)]); });
       world_->owner_waits(nullptr);
     }
-    choose_carrier(places);
+    choose_transport(places);
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -74,14 +74,14 @@ void MpiCommunicator::abort(const std::string& cause) noexcept {
   world_->abort(cause);
 }
 
-void MpiCommunicator::choose_carrier(const std::vector<CarrierPlace>& places) {
+void MpiCommunicator::choose_transport(const std::vector<TransportEndpoint>& places) {
   transport_ = "MPI";
   const Backend* backend = backend_of(device_.type());
-  if (!backend || !backend->carriers.place || size_ == 1) return;
-  const std::string absence = backend->carriers.absence(places);
-  transport_ = absence.empty() ? backend->carriers.name()
+  if (!backend || !backend->transports.place || size_ == 1) return;
+  const std::string absence = backend->transports.absence(places);
+  transport_ = absence.empty() ? backend->transports.name()
                                : "MPI and memory of the host; not by NCCL: " + absence;
-  if (absence.empty()) carrier_ = backend->carriers.make(places, rank_, device_.index());
+  if (absence.empty()) active_transport_ = backend->transports.make(places, rank_, device_.index());
 }
 
 void MpiCommunicator::run(const Job& job, Ticket ticket) {
@@ -105,7 +105,7 @@ void MpiCommunicator::run(const Job& job, Ticket ticket) {
 void MpiCommunicator::carry(const Job& job, Meeting& meeting) {
   meeting.carried = true;
   try {
-    carrier_->run(job, *stream_, [&](const std::function<bool()>& done) {
+    active_transport_->run(job, *stream_, [&](const std::function<bool()>& done) {
       bool over = false;
       meeting.awaited = [&](int) { return !(over = over || done()); };
       world_->until(meeting, 1000);

@@ -20,7 +20,7 @@ class MpiCommunicator : public QueuedCommunicator {
   void abort(const std::string& cause) noexcept override;
 
  protected:
-  void choose_carrier(const std::vector<CarrierPlace>& places);
+  void choose_transport(const std::vector<TransportEndpoint>& places);
 
   const std::shared_ptr<MpiWorld> world_;
   const std::shared_ptr<MpiGroup> group_;
@@ -38,7 +38,7 @@ class MpiCommunicator : public QueuedCommunicator {
 /// All ranks, with the thread that starts and ends MPI.
 class MpiRanks final : public MpiCommunicator {
  public:
-  MpiRanks(const ProcessPlace& place, const ProcessOptions& options, const Device& device);
+  MpiRanks(const ProcessRank& place, const ProcessOptions& options, const Device& device);
   ~MpiRanks() override;
 
   /// All collectives are done; returns when every rank is here. Throws CommError.

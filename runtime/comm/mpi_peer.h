@@ -12,11 +12,11 @@
 
 #include "zerograd/runtime/comm/blame.h"
 #include "zerograd/runtime/comm/call.h"
-#include "zerograd/runtime/comm/carrier.h"
 #include "zerograd/runtime/comm/collective_log.h"
 #include "zerograd/runtime/comm/mpi_wire.h"
 #include "zerograd/runtime/comm/pace.h"
 #include "zerograd/runtime/comm/process_id.h"
+#include "zerograd/runtime/comm/transport.h"
 
 namespace zg::cpu {
 
@@ -39,7 +39,7 @@ inline constexpr int hello_tag = 1, notice_tag = 2,
 struct Hello {
   ProcessId process;
   char same[8][40] = {};
-  CarrierPlace place;  ///< on an accelerator
+  TransportEndpoint place;  ///< on an accelerator
 };
 
 /// A control message between ranks. Sent as it lies in memory, up to the end of the text.
@@ -74,7 +74,7 @@ struct Peer {
   int64_t step = 0;
   bool left = false;
   int64_t answered = 0;  ///< the last question that it answered,
-  Doing doing;           ///< and how
+  Activity activity;     ///< and how
 };
 
 /// A group of processes, as one member sees it. Guarded by the mutex of MpiWorld.

@@ -8,7 +8,7 @@ namespace zg {
 
 void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                    const ProcessOptions& options) {
-  const ProcessPlace place = process_place().value_or(ProcessPlace{});
+  const ProcessRank place = process_rank().value_or(ProcessRank{});
   if (options.same.size() > std::size(cpu::Hello{}.same))
     throw ConfigError("run_processes: expected at most 8 values to compare");
   DeviceOptions device_options = options.device;

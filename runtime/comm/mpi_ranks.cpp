@@ -9,7 +9,7 @@
 
 namespace zg::cpu {
 
-MpiRanks::MpiRanks(const ProcessPlace& place, const ProcessOptions& options, const Device& device)
+MpiRanks::MpiRanks(const ProcessRank& place, const ProcessOptions& options, const Device& device)
     : MpiRanks(std::make_shared<MpiWorld>(place, options), options, device) {}
 
 MpiRanks::MpiRanks(std::shared_ptr<MpiWorld> world, const ProcessOptions& options,
@@ -82,17 +82,17 @@ void MpiRanks::connect() {
   for (size_t i = 0; i < std::min(same_.size(), std::size(own.same)); ++i)
     std::snprintf(own.same[i], sizeof own.same[i], "%s", same_[i].second.c_str());
   const Backend* backend = backend_of(device_.type());
-  if (backend && backend->carriers.place)
-    own.place = backend->carriers.place(device_.index(), rank_ == 0);
+  if (backend && backend->transports.place)
+    own.place = backend->transports.place(device_.index(), rank_ == 0);
   const std::vector<Hello> hellos = world_->connect(own);
   for (size_t rank = 0; rank < hellos.size(); ++rank)
     for (size_t i = 0; i < same_.size(); ++i)
       if (std::strcmp(hellos[rank].same[i], hellos[0].same[i]) != 0)
         throw ConfigError(
             difference(same_[i].first, static_cast<int>(rank), hellos[rank], hellos[0]));
-  std::vector<CarrierPlace> places;
+  std::vector<TransportEndpoint> places;
   for (const Hello& hello : hellos) places.push_back(hello.place);
-  choose_carrier(places);
+  choose_transport(places);
 }
 
 // An owner that computes on would see the failure at its next collective, one that stalls never.

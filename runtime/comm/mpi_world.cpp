@@ -31,7 +31,7 @@ MpiGroup::MpiGroup(int64_t group_number, Members all, int rank, int ranks)
       others.push_back(member);
 }
 
-MpiWorld::MpiWorld(const ProcessPlace& place, const ProcessOptions& options)
+MpiWorld::MpiWorld(const ProcessRank& place, const ProcessOptions& options)
     : rank_(place.rank),
       size_(place.size),
       timeout_(options.timeout_s),
@@ -295,7 +295,7 @@ void MpiWorld::look_for_dead(Lock& lock, const Meeting& meeting, const std::vect
     Peer& other = peers_[at(rank)];
     if (!other.visible || other.left || other.process.alive()) continue;
     if (++other.misses < 2) continue;
-    fail(lock, meeting, gone(rank, other) + doing_now(meeting));
+    fail(lock, meeting, gone(rank, other) + activity_now(meeting));
   }
 }
 
@@ -325,11 +325,11 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
   if (now < meeting.second.asked + answered_within &&
       !std::all_of(others_.begin(), others_.end(), is_heard))
     return;
-  // A rank that has not answered counts as stopped: its Doing stays empty.
-  std::vector<Doing> ranks(peers_.size());
+  // A rank that has not answered counts as stopped: its Activity stays empty.
+  std::vector<Activity> ranks(peers_.size());
   for (const int rank : others_)
-    if (has_answered(rank)) ranks[at(rank)] = peers_[at(rank)].doing;
-  ranks[at(rank_)] = doing();
+    if (has_answered(rank)) ranks[at(rank)] = peers_[at(rank)].activity;
+  ranks[at(rank_)] = activity();
   // A rank may be late only because it waited for another late rank. It gets more time, but all
   // waiting together is limited to one timeout per rank.
   const bool endless = now > meeting.began + patience() * size_;
@@ -384,7 +384,7 @@ void MpiWorld::owner_waits(MpiGroup* group) {
   if (!group) owner_alive_ = Clock::now();
 }
 
-Doing MpiWorld::doing() {
+Activity MpiWorld::activity() {
   const std::lock_guard lock(owner_mutex_);
   if (!owner_waits_in_) return {.alive = owner_alive_};
   for (const Meeting* meeting : waiting_)

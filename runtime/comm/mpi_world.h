@@ -45,7 +45,7 @@ class MpiWorld {
   using Out = std::function<const std::byte*(int member)>;
   using In = std::function<std::byte*(int member)>;
 
-  MpiWorld(const ProcessPlace& place, const ProcessOptions& options);
+  MpiWorld(const ProcessRank& place, const ProcessOptions& options);
 
   // The run's begin and end, by the same thread.
   /// Returns all ranks' hellos. Throws CommError, ConfigError.
@@ -104,7 +104,7 @@ class MpiWorld {
   void late(Lock& lock, Meeting& meeting, Clock::time_point now);
   void late_carried(Lock& lock, Meeting& meeting, Clock::time_point now);
   bool soon_killed(Clock::time_point now);
-  Doing doing();  ///< the activity of this rank
+  Activity activity();  ///< the activity of this rank
 
   void receive(Peer& from);
   void take_notices();
@@ -124,7 +124,7 @@ class MpiWorld {
 
   static std::vector<int> ranks_of(const MpiGroup& group, const std::vector<int>& members);
   std::string place_of(const Meeting& meeting) const;
-  std::string doing_now(const Meeting& meeting) const;
+  std::string activity_now(const Meeting& meeting) const;
 
   const int rank_, size_;
   const std::chrono::duration<double> timeout_;

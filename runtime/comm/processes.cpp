@@ -39,7 +39,7 @@ int cores_of(pid_t process) {
 }  // namespace
 
 // Open MPI's mpirun, MPICH's (and srun --mpi=pmi2), srun --mpi=pmix.
-std::optional<ProcessPlace> process_place() {
+std::optional<ProcessRank> process_rank() {
   const auto rank = first_of({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"});
   const auto size =
       first_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
@@ -47,7 +47,7 @@ std::optional<ProcessPlace> process_place() {
   if (*rank >= *size)
     throw ConfigError("ranks: expected a rank below the " + std::to_string(*size) +
                       " that the launcher names, got " + std::to_string(*rank));
-  ProcessPlace place = {.rank = *rank, .size = *size};
+  ProcessRank place = {.rank = *rank, .size = *size};
   place.local_rank = first_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
                          .value_or(place.rank);
   place.local_size = first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(0);

@@ -11,13 +11,13 @@
 namespace zg {
 
 /// Rank and size that a launcher (mpirun, srun) gives this process in its environment.
-struct ProcessPlace {
+struct ProcessRank {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  ///< on this host
 };
 
 /// Absent: no launcher of MPI started this process. ConfigError when a variable is no number.
-ZG_API std::optional<ProcessPlace> process_place();
+ZG_API std::optional<ProcessRank> process_rank();
 
 /// A process's share of this host's cores, at least one: the launcher's cores by the processes that
 /// it started here, or fewer where it bound this one to fewer.

@@ -53,7 +53,7 @@ Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t
 }
 
 void QueuedCommunicator::sum_by_library() {
-  if (!carrier_) Communicator::sum_by_library();
+  if (!active_transport_) Communicator::sum_by_library();
   by_library_ = true;
 }
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "zerograd/runtime/comm/call.h"
-#include "zerograd/runtime/comm/carrier.h"
 #include "zerograd/runtime/comm/collective_log.h"
 #include "zerograd/runtime/comm/comm_window.h"
+#include "zerograd/runtime/comm/transport.h"
 
 namespace zg::cpu {
 
@@ -66,7 +66,7 @@ class QueuedCommunicator : public Communicator {
   /// True when the carrier moves the data. run() itself moves data that lies on another type of
   /// device than the ranks', such as texts.
   bool is_carried(const Job& job) const {
-    return carrier_ && job.output && job.output.device().type() == device_.type();
+    return active_transport_ && job.output && job.output.device().type() == device_.type();
   }
   void work();  ///< until stop(), or until run() or watch() throws
   void stop();  ///< runs all queued jobs first
@@ -79,7 +79,7 @@ class QueuedCommunicator : public Communicator {
   const std::shared_ptr<CollectiveLog> log_;
   const Device device_;
   const std::unique_ptr<Stream> stream_;  ///< copies and additions of run() are launched here
-  std::unique_ptr<Carrier> carrier_;      ///< null: run() moves all data itself
+  std::unique_ptr<Transport> active_transport_;  ///< null: run() moves all data itself
   std::string transport_;
   std::mutex mutex_;
   std::condition_variable changed_;

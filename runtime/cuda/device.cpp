@@ -53,7 +53,7 @@ const Backend& backend() {
                                .reaches = reaches,
                                .make_stream = make_stream,
                                .memory = make_memory,
-                               .carriers = nccl_carriers()};
+                               .transports = nccl_transports()};
   return present;
 }
 

@@ -30,11 +30,11 @@ NcclType type_of(DType dtype) {
 
 bool is_on_device(const Tensor& tensor) { return tensor.buffer()->space() == Space::device; }
 
-class NcclCarrier final : public Carrier {
+class NcclTransport final : public Transport {
  public:
-  NcclCarrier(const NcclId& id, int rank, int size, int index)
+  NcclTransport(const NcclId& id, int rank, int size, int index)
       : nccl_(*nccl()), id_(id), rank_(rank), size_(size), index_(index) {}
-  ~NcclCarrier() override { abort(); }
+  ~NcclTransport() override { abort(); }
 
   void run(const cpu::Job& job, Stream& stream, const Await& await) override {
     const OnDevice on(index_);
@@ -229,8 +229,8 @@ class NcclCarrier final : public Carrier {
   std::optional<Clock::time_point> broken_;
 };
 
-CarrierPlace place(int index, bool first) {
-  CarrierPlace own;
+TransportEndpoint place(int index, bool first) {
+  TransportEndpoint own;
   char bus[64] = {};
   cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
   std::snprintf(own.device, sizeof own.device, "%s, GPU %s", cpu::ProcessId::own().host, bus);
@@ -247,7 +247,7 @@ CarrierPlace place(int index, bool first) {
   return own;
 }
 
-std::string absence(std::span<const CarrierPlace> places) {
+std::string absence(std::span<const TransportEndpoint> places) {
   std::string why;
   for (size_t rank = 0; rank < places.size() && why.empty(); ++rank) {
     why = places[rank].absence;
@@ -262,15 +262,15 @@ std::string absence(std::span<const CarrierPlace> places) {
   return why;
 }
 
-std::unique_ptr<Carrier> make(std::span<const CarrierPlace> places, int rank, int index) {
+std::unique_ptr<Transport> make(std::span<const TransportEndpoint> places, int rank, int index) {
   NcclId id;
   std::memcpy(id.bytes, places[0].id, sizeof id.bytes);
-  return std::make_unique<NcclCarrier>(id, rank, static_cast<int>(places.size()), index);
+  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(places.size()), index);
 }
 
 }  // namespace
 
-CarrierFactory nccl_carriers() {
+TransportFactory nccl_transports() {
   return {.place = place, .absence = absence, .name = describe_nccl, .make = make};
 }
 

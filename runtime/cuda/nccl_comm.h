@@ -1,11 +1,11 @@
 #pragma once
 
-#include "zerograd/runtime/comm/carrier.h"
+#include "zerograd/runtime/comm/transport.h"
 
 namespace zg::cuda {
 
 /// Ranks on GPUs of their own, whose data NCCL moves. Sums are added here, in rising rank; NCCL's
 /// own, whose order is open, only where Job::by_library asks for them.
-CarrierFactory nccl_carriers();
+TransportFactory nccl_transports();
 
 }  // namespace zg::cuda

@@ -125,7 +125,7 @@ int place_of(const void* address) {
   std::lock_guard lock(Ranges::all().mutex);
   for (const Ranges::Range& range : Ranges::all().held)
     if (place >= range.begin && place < range.end) return range.place;
-  return process_place;
+  return process_rank;
 }
 
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {

@@ -147,9 +147,9 @@ void BlockIo::reserve(int64_t bytes) {
   do error = posix_fallocate(descriptor_, 0, bytes);
   while (error == EINTR);
   if (error == 0) return;
-  struct statvfs drive {};
-  const bool known = fstatvfs(descriptor_, &drive) == 0;
-  const auto free = static_cast<int64_t>(drive.f_bavail) * static_cast<int64_t>(drive.f_frsize);
+  struct statvfs disk {};
+  const bool known = fstatvfs(descriptor_, &disk) == 0;
+  const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   throw FileError("nvme: " + directory_ + " has no room: " + reason(error) + "; expected " +
                   std::to_string(bytes) + " bytes in all, got " +
                   (known ? std::to_string(free) : std::string("an unknown number")) +

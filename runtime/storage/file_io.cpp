@@ -215,18 +215,18 @@ void write_text(const std::string& path, const std::string& text) {
 }
 
 std::optional<int64_t> free_bytes(const std::string& path) {
-  struct statvfs drive {};
+  struct statvfs disk {};
   std::error_code error;
   std::filesystem::path place = std::filesystem::absolute(path, error);
   if (error) return std::nullopt;
-  while (::statvfs(place.c_str(), &drive) != 0) {
+  while (::statvfs(place.c_str(), &disk) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) return std::nullopt;
     if (place == place.parent_path()) return std::nullopt;
     place = place.parent_path();
   }
-  if (drive.f_blocks == 0) return std::nullopt;  // some network file systems report this
-  const auto blocks = ::geteuid() == 0 ? drive.f_bfree : drive.f_bavail;
-  return static_cast<int64_t>(blocks) * static_cast<int64_t>(drive.f_frsize);
+  if (disk.f_blocks == 0) return std::nullopt;  // some network file systems report this
+  const auto blocks = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  return static_cast<int64_t>(blocks) * static_cast<int64_t>(disk.f_frsize);
 }
 
 void make_directories(const std::string& path) {

@@ -166,9 +166,9 @@ TEST_CASE("a save beside the training holds an accelerator's state as it was" *
     for (const Space space : spaces) {
       CAPTURE(name_of(optimizer));
       CAPTURE(name_of(space));
-      const TemporaryFolder folder, drive;
+      const TemporaryFolder folder, disk;
       const Toy toy;
-      const Device device = device_of_rank(accelerator, 0, {.swap = {.directory = drive.path()}});
+      const Device device = device_of_rank(accelerator, 0, {.swap = {.directory = disk.path()}});
       const Config config{
           .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
       Engine engine(toy.store, device, config);
@@ -190,8 +190,8 @@ TEST_CASE("meta takes the bytes of an accelerator, step by step, in every space"
     for (const Space space : spaces) {
       CAPTURE(name_of(compute));
       CAPTURE(name_of(space));
-      const TemporaryFolder drive;
-      const DeviceOptions options{.swap = {.directory = drive.path()}};
+      const TemporaryFolder disk;
+      const DeviceOptions options{.swap = {.directory = disk.path()}};
       const auto measured = [&](const Device& device) {
         const Toy toy;
         Engine engine(toy.store, device,
@@ -205,7 +205,7 @@ TEST_CASE("meta takes the bytes of an accelerator, step by step, in every space"
         for (uint64_t step = 1; step <= 2; ++step) {
           run_micro_batch(engine, random_gradients(toy.trainable(), step));
           engine.step(1e-3f);
-          zero::CheckpointSave save(drive.path(), engine, {.steps = engine.steps()});
+          zero::CheckpointSave save(disk.path(), engine, {.steps = engine.steps()});
           save.finish();
         }
         return device.memory().rows();

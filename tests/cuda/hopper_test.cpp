@@ -32,7 +32,7 @@ CUtensorMap map_of(const Tensor& x, int rows) {
 /// Copies a box of 16 rows at (x 64, y 3, z 1, w 1). Returns shared memory before and after the
 /// wait.
 void copy_box(CUtensorMap map, bf16* before, bf16* after) {
-  const cuda::SharedPlace place = cuda::dynamic_place(), barrier = place + 16 * row_bytes;
+  const cuda::SharedAddress place = cuda::dynamic_address(), barrier = place + 16 * row_bytes;
   const auto* const shared = cuda::dynamic_shared<bf16>();
   cuda::start_barrier(barrier, 1);
   cuda::publish_barriers();
@@ -46,9 +46,9 @@ void copy_box(CUtensorMap map, bf16* before, bf16* after) {
 /// c = a b^T, or c = a b with a in registers. TMA copies the panels.
 template <class T, int columns, bool registers>
 void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, float* early) {
-  const cuda::SharedPlace a = cuda::dynamic_place(), b = a + 64 * row_bytes;
+  const cuda::SharedAddress a = cuda::dynamic_address(), b = a + 64 * row_bytes;
   constexpr int b_panel = registers ? 64 * row_bytes : 128 * row_bytes;
-  const cuda::SharedPlace barrier = b + 2 * 64 * row_bytes;
+  const cuda::SharedAddress barrier = b + 2 * 64 * row_bytes;
   if (threadIdx.x == 0) {
     cuda::start_barrier(barrier, 1);
     cuda::publish_barriers();

@@ -104,7 +104,7 @@ void run_shared(void (*kernel)(float*)) {
 __global__ void copy_without_wait(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
   if (threadIdx.x < 16)
-    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, 16);
+    cuda::copy_async(cuda::dynamic_address() + 16 * threadIdx.x, out + 4 * threadIdx.x, 16);
   cuda::commit_copies();
   __syncthreads();
   out[threadIdx.x] = shared[threadIdx.x] + 1.0f;
@@ -114,7 +114,7 @@ __global__ void copy_without_wait(float* out) {
 __global__ void copy_waits_for_another(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
   if (threadIdx.x < 16)
-    cuda::copy_async(cuda::dynamic_place() + 16 * threadIdx.x, out + 4 * threadIdx.x, 16);
+    cuda::copy_async(cuda::dynamic_address() + 16 * threadIdx.x, out + 4 * threadIdx.x, 16);
   cuda::commit_copies();
   cuda::wait_for_copies<1>();
   __syncthreads();
@@ -122,18 +122,18 @@ __global__ void copy_waits_for_another(float* out) {
 }
 
 __global__ void misaligned_copy(float* out) {
-  cuda::copy_async(cuda::dynamic_place(), out + 1, 16);
+  cuda::copy_async(cuda::dynamic_address(), out + 1, 16);
 }
 
 __global__ void misaligned_rows(float* out) {
   uint32_t got[4];
-  cuda::load_matrices<false>(got, cuda::dynamic_place() + 4 * (threadIdx.x % 8));
+  cuda::load_matrices<false>(got, cuda::dynamic_address() + 4 * (threadIdx.x % 8));
   out[threadIdx.x] = static_cast<float>(got[0]);
 }
 
 __global__ void rows_behind_shared_memory(float* out) {
   uint32_t got[4];
-  cuda::load_matrices<false>(got, cuda::dynamic_place() + 16 * threadIdx.x);
+  cuda::load_matrices<false>(got, cuda::dynamic_address() + 16 * threadIdx.x);
   out[threadIdx.x] = static_cast<float>(got[0]);
 }
 
@@ -168,12 +168,12 @@ void run_box(BoxKernel kernel) {
 }
 
 /// One thread starts the box's copy to `place`, whose bytes are counted at 2048.
-cuda::SharedPlace start_box(const CUtensorMap& map, int place, unsigned bytes) {
-  const cuda::SharedPlace barrier = cuda::dynamic_place() + 2048;
+cuda::SharedAddress start_box(const CUtensorMap& map, int place, unsigned bytes) {
+  const cuda::SharedAddress barrier = cuda::dynamic_address() + 2048;
   if (threadIdx.x == 0) {
     cuda::start_barrier(barrier, 1);
     cuda::arrive_expecting(barrier, bytes);
-    cuda::copy_box(cuda::dynamic_place() + place, map, 0, 0, 0, 0, barrier);
+    cuda::copy_box(cuda::dynamic_address() + place, map, 0, 0, 0, 0, barrier);
   }
   __syncthreads();
   return barrier;
@@ -198,7 +198,7 @@ __global__ void too_many_arrivals(CUtensorMap map, float*) {
 __global__ void product_without_wait(CUtensorMap map, float* out) {
   cuda::wait_for_phase(start_box(map, 0, 1024), 0);
   float d[16][4] = {};
-  const uint64_t nothing = cuda::describe(cuda::dynamic_place());
+  const uint64_t nothing = cuda::describe(cuda::dynamic_address());
   cuda::multiply_group<bf16>(d, nothing, nothing);
   cuda::commit_products();
   out[threadIdx.x] = d[0][0] + 1.0f;
@@ -207,7 +207,7 @@ __global__ void product_without_wait(CUtensorMap map, float* out) {
 __global__ void differing_products(CUtensorMap, float* out) {
   float d[8][4] = {};
   const uint32_t a[4] = {};
-  cuda::multiply_group<bf16>(d, a, cuda::describe(cuda::dynamic_place() + threadIdx.x / 64 * 16));
+  cuda::multiply_group<bf16>(d, a, cuda::describe(cuda::dynamic_address() + threadIdx.x / 64 * 16));
   cuda::commit_products();
   cuda::wait_for_products<0>();
   out[threadIdx.x] = d[0][0];

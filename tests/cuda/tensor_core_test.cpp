@@ -52,7 +52,7 @@ void check_multiply() {
 template <bool transposed>
 void load(const bf16* from, int32_t* to) {
   const auto lane = static_cast<int>(threadIdx.x);
-  const cuda::SharedPlace mine = cuda::dynamic_place() + 16 * lane;
+  const cuda::SharedAddress mine = cuda::dynamic_address() + 16 * lane;
   cuda::copy_async(mine, from + lane * 8, 16);
   cuda::commit_copies();
   cuda::wait_for_copies<0>();
@@ -85,7 +85,7 @@ void check_load() {
 void copy_in_groups(const float* from, float* arrived) {
   auto* const shared = cuda::dynamic_shared<float>();
   for (int group = 0; group < 4; ++group) {
-    cuda::copy_async(cuda::dynamic_place() + 16 * group, from + 4 * group, group == 2 ? 8 : 16);
+    cuda::copy_async(cuda::dynamic_address() + 16 * group, from + 4 * group, group == 2 ? 8 : 16);
     cuda::commit_copies();
   }
   const auto look = [&](int row) {

@@ -32,7 +32,7 @@ __global__ void multiply(const uint32_t* operands, const float* c, float* d) {
 
 template <bool transposed>
 __global__ void load(const uint32_t* from, const uint32_t* rows, uint32_t* to) {
-  const cuda::SharedPlace shared = cuda::dynamic_place();
+  const cuda::SharedAddress shared = cuda::dynamic_address();
   const auto lane = static_cast<int>(threadIdx.x);
   cuda::copy_async(shared + lane * 16, from + lane * 4, 16);
   cuda::commit_copies();
@@ -49,7 +49,7 @@ __global__ void copies(const uint32_t* from, uint32_t* to) {
   const auto lane = static_cast<int>(threadIdx.x);
   for (int group = 0; group < 2; ++group) {
     const int place = (group * warp + lane) * 4;
-    cuda::copy_async(cuda::dynamic_place() + place * 4, from + place, (group + lane) % 3 * 8);
+    cuda::copy_async(cuda::dynamic_address() + place * 4, from + place, (group + lane) % 3 * 8);
     cuda::commit_copies();
   }
   cuda::wait_for_copies<0>();

@@ -37,10 +37,10 @@ TEST_CASE("mpi child: planned ranks" * doctest::skip()) {
   const Plan plan = plan_ranks(3, exchange());
   try {
     const MemoryReport run = run_ranks(3, exchange(want == "surplus"), {.expect = &plan});
-    std::fprintf(stderr, "rank %d: %zu ranks, %s\n", process_place()->rank, run.ranks.size(),
+    std::fprintf(stderr, "rank %d: %zu ranks, %s\n", process_rank()->rank, run.ranks.size(),
                  run == plan && run.json() == plan.json() ? "as planned" : run.json().c_str());
   } catch (const Error& error) {
-    std::fprintf(stderr, "rank %d: %s\n", process_place()->rank, error.what());
+    std::fprintf(stderr, "rank %d: %s\n", process_rank()->rank, error.what());
     std::_Exit(1);
   }
 }

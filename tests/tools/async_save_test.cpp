@@ -24,7 +24,7 @@ std::string hash_of(const Outcome& outcome) {
 }  // namespace
 
 TEST_CASE("saving beside the training changes no bit, and what is saved goes on on other ranks") {
-  const TemporaryFolder folder, drive;
+  const TemporaryFolder folder, disk;
   const std::string whole = hash_of(zerograd(sort_run + "--steps 9"));
   int runs = 0;
   const auto check = [&](const std::string& setting, Outcome (*start)(const std::string&)) {
@@ -50,7 +50,7 @@ TEST_CASE("saving beside the training changes no bit, and what is saved goes on 
     CHECK(std::distance(fs::directory_iterator(save), {}) == 6);  // and latest
   };
   const auto threads = [](const std::string& line) { return zerograd(line); };
-  const std::string nvme = " --nvme-path " + drive.path();
+  const std::string nvme = " --nvme-path " + disk.path();
   check(sort_run, threads);
   check(sort_run + "--ranks 2 --zero-stage 3", threads);
   check(sort_run + "--ranks 4 --zero-stage 1 --offload-optimizer host", threads);

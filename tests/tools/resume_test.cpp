@@ -193,10 +193,10 @@ TEST_CASE("what a text has beside its characters is told") {
 
 TEST_CASE("what trained from a drive is scored without one, and consolidated beside itself only") {
   const TemporaryFolder folder;
-  const std::string save = folder / "save", drive = " --nvme-path " + folder.path();
+  const std::string save = folder / "save", disk = " --nvme-path " + folder.path();
   REQUIRE(zerograd(sort_run +
                    "--steps 2 --offload-optimizer nvme --offload-gradients nvme --save " + save +
-                   drive)
+                   disk)
               .status == 0);
   const Outcome scored = zerograd("eval " + save + " --score-samples 0");
   CAPTURE(scored.error);

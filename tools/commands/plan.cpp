@@ -94,7 +94,7 @@ const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
 std::optional<RankMemory> largest_memory(const Run& run) {
   if (run.settings.rampup.start == 0) return std::nullopt;
   const Run largest = largest_steps(run);
-  const std::vector<RankMemory> stages = walk_stages(largest);
+  const std::vector<RankMemory> stages = plan_stages(largest);
   const RankMemory& memory = neediest(stages);
   print(described(run.settings.rampup, run.settings.samples_per_step()) +
         text("; peak %s in its largest steps", mib(needs_of(memory).device).c_str()));
@@ -102,8 +102,8 @@ std::optional<RankMemory> largest_memory(const Run& run) {
 }
 
 // Prints the disk budget and returns the exit status.
-int print_drive(const Run& run, const RankMemory& memory) {
-  const DriveBudget budget = drive_budget(run, needs_of(memory));
+int print_disk(const Run& run, const RankMemory& memory) {
+  const DiskBudget budget = disk_budget(run, needs_of(memory));
   if (budget.needed == 0) return 0;
   print("fits " + run.options.offload.nvme_path + ": " + (budget.suffices() ? "yes; " : "no; ") +
         budget.str());
@@ -136,7 +136,7 @@ int plan(const std::vector<std::string>& arguments) {
   silence(options.train);
   const Run run = prepare_run(options.train);
   const bool meshed = run.settings.axes.model_ranks() > 1;
-  const std::vector<RankMemory> stages = walk_stages(run);
+  const std::vector<RankMemory> stages = plan_stages(run);
   std::vector<RankMemory> ranks = {stages.front()};
   if (!run.options.memory_json.empty())
     for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(walk(run, rank));
@@ -149,9 +149,9 @@ int plan(const std::vector<std::string>& arguments) {
   if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, to_json(record));
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& dearest = neediest(stages);
-  const int drive = print_drive(run, dearest);
+  const int disk = print_disk(run, dearest);
   const int caps = print_caps(run, dearest, largest ? &*largest : nullptr);
-  return caps ? caps : drive;
+  return caps ? caps : disk;
 }
 
 }  // namespace zg::tools

@@ -90,7 +90,7 @@ int64_t received(const WireCounts& wire) {
 }
 
 std::string line_of(const Run& run, const RankMemory& rank) {
-  const ModelPlace& place = rank.place;
+  const ModelSlice& place = rank.place;
   std::string line =
       text("| %d | %d | %lld - %lld | %.3f |", place.stage, rank.rank, (long long)place.first_layer,
            (long long)place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);

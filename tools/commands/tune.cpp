@@ -76,7 +76,7 @@ std::string command_of(Words words) {
 }
 
 void check(const TuneOptions& options) {
-  if (process_place())
+  if (process_rank())
     throw ConfigError(
         "tune: expected one process, got one of several that a launcher started; try zerograd tune "
         "--ranks N, whose ranks are threads");

@@ -96,15 +96,15 @@ void settle_offload(TrainOptions& options) {
   }
   if (options.offload.cpu_checkpointing && options.activation_checkpoint)
     move("--offload-activations", places.activation);
-  const bool on_drive = places.parameter == Space::file || places.gradient == Space::file ||
-                        places.optimizer == Space::file || places.activation == Space::file;
-  if (on_drive && options.offload.nvme_path.empty())
+  const bool on_disk = places.parameter == Space::file || places.gradient == Space::file ||
+                       places.optimizer == Space::file || places.activation == Space::file;
+  if (on_disk && options.offload.nvme_path.empty())
     throw ConfigError(
         "--nvme-path: expected a directory on a drive, for what goes to nvme, also in a "
         "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
         "for "
         "--offload-param, -optimizer, -gradients and -activations");
-  if (on_drive && !is_directory(options.offload.nvme_path))
+  if (on_disk && !is_directory(options.offload.nvme_path))
     throw FileError("--nvme-path: " + options.offload.nvme_path +
                     " is no directory; expected one on a drive, for what goes to nvme");
   options.place.device.swap.directory = options.offload.nvme_path;

@@ -127,7 +127,7 @@ struct TrainOptions {
   PlaceOptions place;
   int64_t ranks = 1;  ///< all axes together
   Axes axes;
-  std::optional<ProcessPlace> process;  ///< the rank of this process; absent: ranks are threads
+  std::optional<ProcessRank> process;  ///< the rank of this process; absent: ranks are threads
   double comm_timeout_s = 60.0;
   bool dump_collectives = false;
   FaultInjection injection;

@@ -19,7 +19,7 @@ struct AxisWire {
 };
 
 /// The part of the model that a rank of a mesh computes.
-struct ModelPlace {
+struct ModelSlice {
   int stage = 0, tensor_rank = 0;
   int64_t first_layer = 0, end_layer = 0;
   int64_t parameters = 0;  ///< elements, replicas included
@@ -39,7 +39,7 @@ struct RankMemory {
   Needs end = {};     ///< for such a run, by plan: additional needs of saving, scores and the hash
   WireCounts wire{};  ///< received in the steps of the rows
   std::vector<AxisWire> axes;  ///< the same by axis; empty if ranks share only the data
-  ModelPlace place;
+  ModelSlice place;
   SwapCount io{};  ///< disk reads and writes, including initialisation
 };
 

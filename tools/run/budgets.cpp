@@ -66,8 +66,8 @@ void check_host_cap(const Run& run, const Needs& each) {
                               : "nvme instead of host, more --ranks or a higher cap"));
 }
 
-void check_drive(const Run& run, const Needs& each) {
-  const DriveBudget budget = drive_budget(run, each);
+void check_disk(const Run& run, const Needs& each) {
+  const DiskBudget budget = disk_budget(run, each);
   if (!budget.suffices())
     throw FileError("--nvme-path: " + run.options.offload.nvme_path + " has too little room: " +
                     budget.str() + "; try another --nvme-path, or host instead of nvme");
@@ -128,16 +128,16 @@ void check_memory(const Run& run, const Needs& needs) {
 
 }  // namespace
 
-DriveBudget drive_budget(const Run& run, const Needs& each) {
+DiskBudget disk_budget(const Run& run, const Needs& each) {
   const int64_t ranks = ranks_here(run);
-  DriveBudget budget{.ranks = ranks, .needed = each.file * ranks};
+  DiskBudget budget{.ranks = ranks, .needed = each.file * ranks};
   if (each.file > 0)
     budget.free =
         free_bytes(run.options.offload.nvme_path).value_or(std::numeric_limits<int64_t>::max());
   return budget;
 }
 
-std::string DriveBudget::str() const {
+std::string DiskBudget::str() const {
   return text("%s take%s %s by plan, and %s are free", ranks_text(ranks).c_str(),
               ranks == 1 ? "s" : "", size(needed).c_str(), size(free).c_str());
 }
@@ -146,7 +146,7 @@ void check_budgets(const Run& run) {
   check_threads(run);
   const Needs each = needs_of_rank(run);
   check_host_cap(run, each);
-  check_drive(run, each);
+  check_disk(run, each);
   check_addresses(run, each);
   check_memory(run, each);
 }

@@ -8,7 +8,7 @@ namespace zg::tools {
 
 /// Whether the NVMe file of a run fits on its disk: the bytes that a plan of all ranks on this
 /// machine gives, and the free bytes of the disk.
-struct DriveBudget {
+struct DiskBudget {
   int64_t ranks = 1;
   int64_t needed = 0;  ///< all ranks together; 0: nothing is offloaded to the disk
   int64_t free = 0;    ///< INT64_MAX if the file system does not report it
@@ -17,7 +17,7 @@ struct DriveBudget {
   std::string str()
       const;  ///< "2 ranks take 1.5 GiB (1610612736 bytes), and 1.0 GiB (...) are free"
 };
-DriveBudget drive_budget(const Run& run, const Needs& each);
+DiskBudget disk_budget(const Run& run, const Needs& each);
 
 /// Checks the limits before a run allocates or writes anything. The needs come from a plan of its
 /// first steps, or of its initialisation if it takes no steps. OutOfMemory when all ranks together

@@ -49,7 +49,7 @@ Evaluation::Scores Evaluation::scores(int64_t batch, int64_t samples,
   return {train, test};
 }
 
-void Evaluation::walk_scores(int64_t batch, int64_t samples) const {
+void Evaluation::plan_scores(int64_t batch, int64_t samples) const {
   const int64_t count = std::min({batch, samples, dataset.epoch_samples(Split::train)});
   models::KeyValueCache cache(model.config());
   Tape tape = make_tape();

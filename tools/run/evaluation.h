@@ -33,7 +33,7 @@ struct Evaluation {
                 const std::function<void(const std::string&)>& print) const;
 
   /// Dry run of the first pass of scores(); the later passes do not need more memory.
-  void walk_scores(int64_t batch, int64_t samples) const;
+  void plan_scores(int64_t batch, int64_t samples) const;
 
   /// minGPT's last lines: one problem of the test split, the model's answer, and whether it is
   /// right.

@@ -22,7 +22,7 @@ void plan_end(const Run& run, Stepper& stepper) {
   const TrainOptions& options = run.options;
   const bool asks = run.dataset->question_length() > 0;
   if (asks && options.score_samples > 0)
-    stepper.evaluation().walk_scores(run.settings.micro_batch, options.score_samples);
+    stepper.evaluation().plan_scores(run.settings.micro_batch, options.score_samples);
   if (!asks && run.dataset->epoch_samples(models::Split::validation) > 0)
     stepper.evaluation().loss(run.settings.micro_batch, 1);
   for (const auto& [name, parameter] : stepper.engine().store().by_name())
@@ -96,7 +96,7 @@ Run largest_steps(const Run& run) {
   return largest;
 }
 
-std::vector<RankMemory> walk_stages(const Run& run) {
+std::vector<RankMemory> plan_stages(const Run& run) {
   const auto stages = static_cast<size_t>(run.settings.axes.pipeline);
   const auto stride = static_cast<size_t>(run.settings.ranks * run.settings.axes.tensor);
   std::vector<RankMemory> walked(stages);
@@ -188,7 +188,7 @@ std::optional<std::string> smallest_fitting(const Run& run) {
       engine.stage = stage;
       engine.offload = places;
       if (offload) set_offload(engine);
-      const std::vector<RankMemory> stages = walk_stages(candidate);
+      const std::vector<RankMemory> stages = plan_stages(candidate);
       if (std::all_of(stages.begin(), stages.end(),
                       [&](const RankMemory& stage) { return fits(candidate, stage); }))
         return text("--zero-stage %d%s%s", stage, offload ? " --cpu-offload" : "",

@@ -19,7 +19,7 @@ Run largest_steps(const Run& run);
 
 /// Dry run of one rank of each pipeline stage, in order: the one with data rank 0 and tensor rank
 /// 0, which needs the most memory of its stage.
-std::vector<RankMemory> walk_stages(const Run& run);
+std::vector<RankMemory> plan_stages(const Run& run);
 
 /// The contents of --memory-json for a run with these ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);

@@ -72,7 +72,7 @@ size_t first_different(const std::vector<std::string>& texts) {
 }  // namespace
 
 void adopt_processes(TrainOptions& options) {
-  const std::optional<ProcessPlace> place = process_place();
+  const std::optional<ProcessRank> place = process_rank();
   if (!place) refuse_strangers();
   if (!place || place->size == 1) return;
   if (mpi_version().empty())

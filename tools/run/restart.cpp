@@ -30,7 +30,7 @@ std::string cause_of(int status) {
 
 bool restarts(const TrainOptions& options) {
   if (options.max_restarts == 0 || options.given.count("--restarted")) return false;
-  if (process_place())
+  if (process_rank())
     throw ConfigError(
         "--max-restarts: expected a run that this process can start again, got one of mpirun, "
         "which starts nothing twice; try zerograd launch ... train ... --max-restarts N");

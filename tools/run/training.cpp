@@ -124,8 +124,8 @@ void Training::announce() {
              (long long)settings_.ranks, (long long)axes.pipeline, (long long)axes.tensor,
              axes.sequence_parallel ? ", which share the tokens too" : "",
              100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
-  if (const std::string drive = swap_description(device_); !drive.empty())
-    console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), drive.c_str(),
+  if (const std::string disk = swap_description(device_); !disk.empty())
+    console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), disk.c_str(),
                        swap_requests(device_).c_str()));
   console_->log(run_.data_line);
   console_->log(

@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Later steps need no more memory than the third.
-constexpr int64_t walked_steps = 3;
+constexpr int64_t planned_steps = 3;
 
 struct Load {
   const char* what;
@@ -33,20 +33,20 @@ double Planned::samples_per_s(const Run& run) const {
 
 Planned planned(const Run& run, const Tuning& tuning, const Rates& rates) {
   Run candidate = tuned(run, tuning);
-  candidate.steps = walked_steps;
-  candidate.settings.accumulation = std::min(tuning.accumulation, walked_micro_batches);
+  candidate.steps = planned_steps;
+  candidate.settings.accumulation = std::min(tuning.accumulation, planned_micro_batches);
   const RankMemory memory = walk(candidate, 0);
   Planned plan{.tuning = tuning, .needs = needs_of(memory)};
   candidate.settings.accumulation = tuning.accumulation;
   plan.seconds = predicted_seconds(candidate, memory, rates);
   const DeviceOptions& limits = run.options.place.device;
-  const DriveBudget drive = drive_budget(run, plan.needs);
+  const DiskBudget disk = disk_budget(run, plan.needs);
   const int64_t together = run.options.ranks * (plan.needs.device + plan.needs.host);
   for (const Load& load :
        {Load{"--device-memory", plan.needs.device, limits.memory_limit},
         Load{"--host-memory", plan.needs.host, limits.host_limit},
         Load{"the machine's free memory", together, available_memory_bytes()},
-        Load{"--nvme-path's free space", drive.needed, std::max<int64_t>(1, drive.free)}}) {
+        Load{"--nvme-path's free space", disk.needed, std::max<int64_t>(1, disk.free)}}) {
     const double share = static_cast<double>(load.bytes) / static_cast<double>(load.limit);
     if (load.limit == 0 || share <= plan.load) continue;
     plan.load = share;
@@ -128,7 +128,7 @@ Rates measured_rates(const Run& run) {
   const Device device = Device::cpu(0, options);
   // Fraction of the matmul peak that whole steps of large models reach.
   constexpr double reached = 0.6;
-  constexpr double drive = 1e9;    // bytes/s, a rough rate of NVMe; trials measure the real one
+  constexpr double disk = 1e9;     // bytes/s, a rough rate of NVMe; trials measure the real one
   constexpr double slowest = 1e9;  // used where the portable instruction set has no measurement
   const double peak =
       std::max({matmul_peak_or_zero(device, run.settings.optimisation.engine.compute),
@@ -137,7 +137,7 @@ Rates measured_rates(const Run& run) {
       run.options.ranks, std::max(1, available_cores() / device.traits().threads)));
   return {.flops = reached * peak * side_by_side,
           .memory = measure_memory_bandwidth(device),
-          .drive = drive};
+          .disk = disk};
 }
 
 double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates) {
@@ -147,7 +147,7 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
   const auto W = static_cast<double>(run.options.ranks);
   const auto micro_batches = static_cast<double>(settings.accumulation);
   const auto walked = static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
-                      std::min(1.0, static_cast<double>(walked_micro_batches) / micro_batches);
+                      std::min(1.0, static_cast<double>(planned_micro_batches) / micro_batches);
   const auto value_bytes = static_cast<double>(size_of(engine.compute));
   const double P = static_cast<double>(memory_record(run, {}).parameters);
 
@@ -173,8 +173,8 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
     bytes += moved * value_bytes * P * (2.0 * micro_batches + 1.0);
   bytes += 2.0 * moved * saved_on_host * W * micro_batches;
 
-  const auto drive = static_cast<double>(memory.io.read + memory.io.written);
-  return flops / rates.flops + bytes / rates.memory + drive / walked * W / rates.drive;
+  const auto disk = static_cast<double>(memory.io.read + memory.io.written);
+  return flops / rates.flops + bytes / rates.memory + disk / walked * W / rates.disk;
 }
 
 }  // namespace zg::tools

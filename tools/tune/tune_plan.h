@@ -11,12 +11,12 @@ namespace zg::tools {
 
 /// Rates of this machine, all ranks together: operations and bytes per second.
 struct Rates {
-  double flops, memory, drive;
+  double flops, memory, disk;
 };
 Rates measured_rates(const Run& run);
 
 /// Micro-batches in a planned step; later ones do not need more memory than the third.
-inline constexpr int64_t walked_micro_batches = 3;
+inline constexpr int64_t planned_micro_batches = 3;
 
 /// Predicted time of one step: the sum over its computations and transfers. Matrix products run at
 /// 0.6 of their peak (a third more operations with activation checkpointing). Weights, AdamW,

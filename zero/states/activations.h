@@ -23,10 +23,10 @@ class OffloadedActivations final : public ActivationStore {
   struct Copy {
     std::weak_ptr<Buffer> from, to;
   };
-  using Place = std::tuple<const Buffer*, int64_t, int64_t>;  // buffer, byte offset, bytes
+  using Placement = std::tuple<const Buffer*, int64_t, int64_t>;  // buffer, byte offset, bytes
 
   const Space space_;
-  std::map<Place, Copy> copies_;
+  std::map<Placement, Copy> copies_;
 };
 
 }  // namespace zg::zero

@@ -19,7 +19,7 @@ Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, 
 }
 
 Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
-                   const Storage::Place& place) {
+                   const Storage::Placement& place) {
   Values values{.flat = FlatUnit::of(parameters, part, place.world)};
   if (values.empty()) return values;
   const int64_t shard = values.flat.shard_numel();
@@ -57,7 +57,8 @@ void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& fl
 
 }  // namespace
 
-Storage::Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place)
+Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
+                 const Placement& place)
     : name(std::move(name)),
       compute(place.config.compute),
       rank(place.rank),

@@ -25,14 +25,14 @@ struct Values {
 /// far as the ZeRO stage assigns them to this rank, master weights, moments and gradient
 /// accumulators. A storage holds one unit, or at stage 3 all small parameters of a store.
 struct Storage {
-  struct Place {
+  struct Placement {
     const Config& config;
     int rank, world;
     const Device& device;
     bool stays_whole;            ///< values are never evicted
     Space parameter, optimizer;  ///< location of the values; of the optimizer states
   };
-  Storage(std::string name, std::span<const Parameter* const> parameters, const Place& place);
+  Storage(std::string name, std::span<const Parameter* const> parameters, const Placement& place);
 
   /// Initialises values and masters from (seed, name, element), rounded to `load`, for the elements
   /// held here. Moments and accumulators are already zero. Each rank computes whole values locally,

@@ -57,7 +57,7 @@ struct GPTCase {
 
   Tape tape(TapeMode mode = TapeMode::record) { return Tape(device, &source, mode); }
 
-  double loss(const Tensor& ids, const Tensor& targets, const models::ForwardPlace& place = {}) {
+  double loss(const Tensor& ids, const Tensor& targets, const models::ForwardPosition& place = {}) {
     Tape recording = tape();
     return gpt.loss(recording, ids, targets, place).value().item();
   }

@@ -27,7 +27,7 @@ struct Step {
   Gradients gradients;  // in the order of the store
 };
 
-Step step_of(GPTCase& model, const Tensor& ids, const Tensor& targets, const ForwardPlace& place,
+Step step_of(GPTCase& model, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
              bool checkpointing) {
   model.source.gradients.clear();
   Tape tape = model.tape();
@@ -71,7 +71,7 @@ TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
   const Tensor ids = random_ids(2, 5, 7, device, 1);
   const Tensor targets =
       Tensor::from(std::vector<int32_t>{-1, 3, 6, 0, 2, 5, -1, 1, 4, 6}, {2, 5}, device);
-  const ForwardPlace place{.seed = 9, .step = 4, .first_sample = 12};
+  const ForwardPosition place{.seed = 9, .step = 4, .first_sample = 12};
   for (GPTConfig config : tiny_decoders())
     for (float dropout : {0.0f, 0.2f}) {
       CAPTURE(text_of(config));
@@ -109,7 +109,7 @@ TEST_CASE("checkpointing gives the same bits and hands every gradient over once"
       CAPTURE(text_of(config));
       GPTCase model(config, device, config.tied ? DType::f32 : DType::bf16);
       const Tensor ids = random_ids(3, 6, 7, device, 1), targets = random_ids(3, 6, 7, device, 2);
-      const ForwardPlace place{.seed = 5, .step = 2, .first_sample = 6};
+      const ForwardPosition place{.seed = 5, .step = 2, .first_sample = 6};
       const Step plain = step_of(model, ids, targets, place, false);
       model.source.log.clear();
       const Step checkpointed = step_of(model, ids, targets, place, true);
@@ -168,14 +168,15 @@ TEST_CASE("dropout masks depend on seed, step and sample, not on how a batch is 
     GPTCase model(config, device, DType::f32, 10.0);
     const Tensor ids = random_ids(4, 6, 7, device, 1);
     // One target counts, so the loss is one position's: a sum over rows would round differently.
-    const auto loss_at = [&](int64_t first, int64_t samples, int64_t sample, ForwardPlace place) {
+    const auto loss_at = [&](int64_t first, int64_t samples, int64_t sample,
+                             ForwardPosition place) {
       std::vector<int32_t> targets(static_cast<size_t>(samples * 6), -1);
       targets[static_cast<size_t>((sample - first) * 6 + 5)] = 3;
       place.first_sample += first;
       return model.loss(ids.slice(first, first + samples),
                         Tensor::from(targets, {samples, 6}, device), place);
     };
-    const ForwardPlace place{.seed = 5, .step = 2, .first_sample = 40};
+    const ForwardPosition place{.seed = 5, .step = 2, .first_sample = 40};
     // A matmul of fewer rows may add in another order, a few units in the last place; another mask
     // at probability 0.5 moves the loss by far more.
     constexpr double rounding = 1e-5, masked = 1e-3;

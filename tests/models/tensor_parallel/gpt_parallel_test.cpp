@@ -102,7 +102,7 @@ Training trained(const GPTConfig& config, const Setting& setting) {
       targets.data<int32_t>()[4] = -1;
       source.gradients.clear();
       Tape tape(device, &source);
-      const ForwardPlace place{.seed = 5, .step = step, .first_sample = 3 * step};
+      const ForwardPosition place{.seed = 5, .step = step, .first_sample = 3 * step};
       const Var loss = gpt.loss(tape, ids, targets, place, setting.checkpointing);
       result.losses.push_back(loss.value().item());
       tape.backward(loss);

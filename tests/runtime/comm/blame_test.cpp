@@ -14,11 +14,11 @@ const auto before = since - std::chrono::seconds(1), after = since + std::chrono
 
 TEST_CASE("who is late is named at the nearest place where somebody waits for it") {
   // Rank 0 waits for 1, which is late, and for 2, which waits for 3, as late.
-  const Doing waiting{.awaits = {1, 2}, .place = "near"};
-  const std::vector<Doing> ranks = {waiting,
-                                    {.alive = before},
-                                    {.awaits = {3}, .verb = "finish", .place = "far"},
-                                    {.alive = before}};
+  const Activity waiting{.awaits = {1, 2}, .place = "near"};
+  const std::vector<Activity> ranks = {waiting,
+                                       {.alive = before},
+                                       {.awaits = {3}, .verb = "finish", .place = "far"},
+                                       {.alive = before}};
   const Blame near = blame(waiting, ranks, since);
   CHECK(near.ranks == std::vector<int>{1});
   CHECK(near.place == "near");
@@ -31,12 +31,13 @@ TEST_CASE("who is late is named at the nearest place where somebody waits for it
 }
 
 TEST_CASE("nobody is named who went on of late, nor ranks that wait in a ring") {
-  const Doing waiting{.awaits = {1, 2}, .place = "here"};
+  const Activity waiting{.awaits = {1, 2}, .place = "here"};
   const Blame slow = blame(waiting, {waiting, {.alive = after}, {.alive = later}}, since);
   CHECK(slow.ranks.empty());
   CHECK(slow.alive == after);
 
-  const std::vector<Doing> ranks = {{.awaits = {1}, .place = "a"}, {.awaits = {0}, .place = "b"}};
+  const std::vector<Activity> ranks = {{.awaits = {1}, .place = "a"},
+                                       {.awaits = {0}, .place = "b"}};
   const Blame none = blame(ranks[0], ranks, since);
   CHECK(none.ranks.empty());
   CHECK(!none.alive);

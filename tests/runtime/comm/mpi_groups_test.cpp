@@ -78,7 +78,7 @@ void check_groups(Communicator& comm, const Device& device) {
 }
 
 [[noreturn]] void say_and_end(const CommError& error) {
-  std::fprintf(stderr, "rank %d: %s\n", process_place()->rank, error.what());
+  std::fprintf(stderr, "rank %d: %s\n", process_rank()->rank, error.what());
   std::this_thread::sleep_for(
       std::chrono::milliseconds(1200));  // mpirun ends the others after this
   std::_Exit(4);
@@ -192,7 +192,7 @@ TEST_CASE("mpi child: a failure in a group" * doctest::skip()) {
   try {
     run_processes(body, {.timeout_s = 30});
   } catch (const DeviceError& error) {
-    std::fprintf(stderr, "rank %d threw: %s\n", process_place()->rank, error.what());
+    std::fprintf(stderr, "rank %d threw: %s\n", process_rank()->rank, error.what());
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
     std::_Exit(1);
   } catch (const CommError& error) {

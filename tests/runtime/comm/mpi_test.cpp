@@ -120,7 +120,7 @@ TEST_CASE("mpi child: one calls something else" * doctest::skip()) {
   try {
     run_processes(body, {.timeout_s = 30});
   } catch (const CommError& error) {
-    std::fprintf(stderr, "rank %d: %s\n", process_place()->rank, error.what());
+    std::fprintf(stderr, "rank %d: %s\n", process_rank()->rank, error.what());
     std::this_thread::sleep_for(std::chrono::seconds(1));  // mpirun ends the others after this
     std::_Exit(4);
   }

@@ -103,7 +103,7 @@ TEST_CASE("processes: each launcher's variables say the rank, here and in all") 
   for (const Case& one : cases) {
     CAPTURE(one.variables.begin()->first);
     const Launched launched(one.variables);
-    const auto place = process_place();
+    const auto place = process_rank();
     REQUIRE(place);
     CHECK(place->rank == one.rank);
     CHECK(place->size == one.size);
@@ -116,16 +116,16 @@ TEST_CASE("processes: half of a launcher's variables is none, and no number is a
   for (const Variables& none : {Variables{}, Variables{{"SLURM_NTASKS", "4"}},
                                 Variables{{"PMI_RANK", "0"}}, Variables{{"PMI_SIZE", "2"}}}) {
     const Launched launched(none);
-    CHECK(!process_place());
+    CHECK(!process_rank());
   }
   for (const char* rank : {"two", "-1", "1x", "4"}) {
     CAPTURE(std::string(rank));
     const Launched launched({{"PMI_RANK", rank}, {"PMI_SIZE", "4"}});
-    CHECK_THROWS_AS(process_place(), ConfigError);
+    CHECK_THROWS_AS(process_rank(), ConfigError);
   }
   const Launched launched(
       {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "4 and 3"}});
-  CHECK_THROWS_AS(process_place(), ConfigError);
+  CHECK_THROWS_AS(process_rank(), ConfigError);
 }
 
 TEST_CASE("processes: those of a host share its cores, and one that is bound has its own") {

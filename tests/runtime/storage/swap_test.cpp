@@ -113,7 +113,7 @@ TEST_CASE(
     const Device device = device_on(folder.path(), block_size, depth, io_uring);
     const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
     std::mt19937 random(11);
-    std::vector<uint8_t> on_drive(size, 0), in_memory = random_bytes(random, size);
+    std::vector<uint8_t> on_disk(size, 0), in_memory = random_bytes(random, size);
     fill_zero(file, device.compute());
     copy(Tensor::from(in_memory, {size}, device), memory, device.compute());
     SwapTicket last = 0;
@@ -127,16 +127,16 @@ TEST_CASE(
       const int64_t place = draw(size - count), from = draw(size - count);
       if (random() % 2) {
         last = start_swap(memory.flat(from, count), file.flat(place, count));
-        std::copy_n(in_memory.begin() + from, count, on_drive.begin() + place);
+        std::copy_n(in_memory.begin() + from, count, on_disk.begin() + place);
       } else {
         last = start_swap(file.flat(place, count), memory.flat(from, count));
-        std::copy_n(on_drive.begin() + place, count, in_memory.begin() + from);
+        std::copy_n(on_disk.begin() + place, count, in_memory.begin() + from);
       }
     }
     wait_for_swap(device, last);
     CHECK(memory.to_host<uint8_t>() == in_memory);
     copy(file, memory, device.compute());
-    CHECK(memory.to_host<uint8_t>() == on_drive);
+    CHECK(memory.to_host<uint8_t>() == on_disk);
   }
 }
 

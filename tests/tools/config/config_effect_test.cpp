@@ -60,7 +60,7 @@ const std::map<std::string, const char*> needs = {
 // which tests/zero/states/residency_test.cpp checks.
 const std::set<std::string> only_when = {
     "zero_optimization.overlap_comm", "zero_optimization.stage3_prefetch_bucket_size",
-    // Which values in a file are also in memory: tests/zero/states/places_test.cpp
+    // Which values in a file are also in memory: tests/zero/states/placements_test.cpp
     "zero_optimization.offload_param.max_in_cpu", "zero_optimization.offload_param.buffer_count",
     "zero_optimization.offload_param.buffer_size",
     // Where and how a file on disk is read: tests/runtime/storage/swap_test.cpp

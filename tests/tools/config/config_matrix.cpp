@@ -108,10 +108,10 @@ ConfigRuns::Run ConfigRuns::train(const json& config, const std::string& flags) 
       run.seen["prints"] += line.substr(step + 14, line.find(',', step) - step - 14) + ";";
   if (contains(out, "| step |")) run.seen["prints"] += "memory;";
   if (contains(error, ": train_batch_size = ")) run.seen["prints"] += "settings;";
-  const std::string drive = line_after(error, "drive ");
-  if (!drive.empty()) {
-    run.seen["drive"] = replaced(drive.substr(0, drive.find(':')), drive_.path(), "DRIVE");
-    run.seen["requests"] = replaced(drive.substr(drive.rfind("; ") + 2), " ", "_");
+  const std::string disk = line_after(error, "drive ");
+  if (!disk.empty()) {
+    run.seen["drive"] = replaced(disk.substr(0, disk.find(':')), drive_.path(), "DRIVE");
+    run.seen["requests"] = replaced(disk.substr(disk.rfind("; ") + 2), " ", "_");
   }
   return run;
 }

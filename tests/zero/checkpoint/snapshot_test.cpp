@@ -78,7 +78,7 @@ TEST_CASE("what a save holds is the state when it began, whatever the engine doe
         CAPTURE(stage);
         CAPTURE(name_of(config.compute));
         CAPTURE(name_of(config.offload.optimizer));
-        const TemporaryFolder folder, drive;
+        const TemporaryFolder folder, disk;
         Values before;
         run_local(world,
                   [&](Communicator& comm, const Device& device) {
@@ -95,18 +95,18 @@ TEST_CASE("what a save holds is the state when it began, whatever the engine doe
                           std::vector<float>(static_cast<size_t>(parameter->shape.numel()), 7));
                     CHECK(save.finish().failed_rank == -1);
                   },
-                  {.device = {.swap = {.directory = drive.path()}}});
+                  {.device = {.swap = {.directory = disk.path()}}});
         CHECK(loaded(folder / "step_1") == before);
       }
 }
 
 TEST_CASE("a step waits for what is being read, and for that alone") {
-  const TemporaryFolder drive;
+  const TemporaryFolder disk;
   for (const Config& config : configs(0)) {
     CAPTURE(name_of(config.compute));
     CAPTURE(name_of(config.offload.optimizer));
     const Toy toy;
-    Engine engine(toy.store, cpu_with_drive(drive), config);
+    Engine engine(toy.store, cpu_with_drive(disk), config);
     train_step(engine, 0);
     const Values before = states_of(engine);
     Snapshot snapshot(engine);
@@ -188,10 +188,10 @@ TEST_CASE("what is longer than a bucket is saved through it, part after part") {
   };
   for (const Space space : {Space::host, Space::file}) {
     CAPTURE(name_of(space));
-    const TemporaryFolder folder, drive;
+    const TemporaryFolder folder, disk;
     ParameterStore store;
     store.add(store.unit("unit"), "weight", {(1 << 21) + 5}, Init::normal(0.5f));
-    const Device device = cpu_with_drive(drive);
+    const Device device = cpu_with_drive(disk);
     const Engine engine(
         store, device,
         {.compute = DType::bf16, .optimizer = DType::bf16, .offload = {.optimizer = space}});
@@ -213,7 +213,7 @@ TEST_CASE("a save takes one bucket of the host's memory, or none, and a plan kno
       CAPTURE(name_of(optimizer));
       const Config config = {
           .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
-      const TemporaryFolder folder, drive;
+      const TemporaryFolder folder, disk;
       const auto measured = [&](const Device& device) {
         const Toy toy;
         Engine engine(toy.store, device, config);
@@ -230,8 +230,8 @@ TEST_CASE("a save takes one bucket of the host's memory, or none, and a plan kno
         CHECK(memory.peak(Space::device) - here <= arena_granule);  // the ranks' agreement
         return std::pair(during, swapped(device).read - before.read);
       };
-      const auto run = measured(cpu_with_drive(drive));
-      CHECK(run == measured(Device::meta(0, {.swap = {.directory = drive.path()}})));
+      const auto run = measured(cpu_with_drive(disk));
+      CHECK(run == measured(Device::meta(0, {.swap = {.directory = disk.path()}})));
       // Frozen values are bf16 in either case, and no longer than a bucket.
       const bool all_in_place = space != Space::file && optimizer == DType::f32;
       CHECK(run.first == arena_bytes(all_in_place ? 12 * 4 : bucket));

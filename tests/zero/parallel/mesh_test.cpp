@@ -166,13 +166,13 @@ namespace {
 
 /// Memory and traffic of a taken and a skipped step, a save and a load, with the same gradients on
 /// every device. Without values (meta) it is a dry run. Contains peaks, traffic and resting bytes.
-struct Walk {
+struct DryRun {
   std::vector<MemoryTracker::Row> rows;
   std::vector<WireCounts> wire;
   zero::RestingBytes rest;
 };
-Walk walk(Communicator& world, const Device& device, const MeshShape& shape, const Config& config,
-          const std::string& directory) {
+DryRun dry_run(Communicator& world, const Device& device, const MeshShape& shape,
+               const Config& config, const std::string& directory) {
   const Mesh mesh(world, shape);
   const MeshToy toy(mesh);
   Engine engine(toy.store, mesh, device, config);
@@ -187,10 +187,10 @@ Walk walk(Communicator& world, const Device& device, const MeshShape& shape, con
   }
   zero::save_checkpoint(directory, engine, {.steps = engine.steps(), .skipped = engine.skipped()});
   zero::load_checkpoint(directory, engine);
-  Walk walk{.rows = device.memory().rows(), .rest = engine.resting_bytes()};
+  DryRun dry_run{.rows = device.memory().rows(), .rest = engine.resting_bytes()};
   for (Communicator* channel : {&world, mesh.data, mesh.tensor, mesh.pipeline, mesh.ends.get()})
-    walk.wire.push_back(channel ? channel->wire() : WireCounts());
-  return walk;
+    dry_run.wire.push_back(channel ? channel->wire() : WireCounts());
+  return dry_run;
 }
 
 }  // namespace
@@ -202,11 +202,11 @@ TEST_CASE("a rank of a mesh on meta takes the bytes and sends what a real one do
     const TemporaryFolder folder;
     std::mutex mutex;
     run_local(8, [&](Communicator& world, const Device& device) {
-      const Walk real = walk(world, device, shape, config, folder.path());
+      const DryRun real = dry_run(world, device, shape, config, folder.path());
       const std::lock_guard lock(mutex);
       const Device meta = Device::meta(world.rank());
       const auto counting = counting_communicator(world.rank(), 8);
-      const Walk planned = walk(*counting, meta, shape, config, folder.path());
+      const DryRun planned = dry_run(*counting, meta, shape, config, folder.path());
       CAPTURE(stage);
       CAPTURE(world.rank());
       REQUIRE(real.rows.size() == planned.rows.size());

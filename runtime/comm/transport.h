@@ -15,13 +15,13 @@ struct Job;
 
 /// Moves the data of collectives once the ranks have met. All ranks run the same job. Only the
 /// communication worker calls it.
-class Carrier {
+class Transport {
  public:
   /// Returns once done() is true. Throws CommError when a failure or the deadline makes that
   /// impossible.
   using Await = std::function<void(const std::function<bool()>& done)>;
 
-  virtual ~Carrier() = default;
+  virtual ~Transport() = default;
   /// Returns when the job is done on this rank. Throws DeviceError with the message of the library.
   /// After any exception the carrier must not be used again, and the stream has no work of it left.
   virtual void run(const cpu::Job& job, Stream& stream, const Await& await) = 0;
@@ -29,23 +29,23 @@ class Carrier {
 
 /// A rank sends this to its peers before they choose a library for accelerators (NCCL). Plain data,
 /// so that it can be sent as bytes.
-struct CarrierPlace {
+struct TransportEndpoint {
   char device[128] = {};   ///< its host and its accelerator, which no two ranks may share
   char id[128] = {};       ///< the group's id, from the rank that was asked to make it
   char absence[256] = {};  ///< why this rank cannot use it; empty: it can
 };
 
 /// How the ranks of a backend set up such a library.
-struct CarrierFactory {
-  /// The CarrierPlace of a rank on the index-th device. `first`: this rank makes the id that the
-  /// group uses.
-  CarrierPlace (*place)(int index, bool first) = nullptr;
+struct TransportFactory {
+  /// The TransportEndpoint of a rank on the index-th device. `first`: this rank makes the id that
+  /// the group uses.
+  TransportEndpoint (*place)(int index, bool first) = nullptr;
   /// Why these ranks do not use the library; empty: they use it. Throws ConfigError when the
   /// environment demands the library and they cannot use it.
-  std::string (*absence)(std::span<const CarrierPlace> places) = nullptr;
+  std::string (*absence)(std::span<const TransportEndpoint> places) = nullptr;
   std::string (*name)() = nullptr;  ///< "NCCL 2.28.9"
-  std::unique_ptr<Carrier> (*make)(std::span<const CarrierPlace> places, int rank,
-                                   int index) = nullptr;
+  std::unique_ptr<Transport> (*make)(std::span<const TransportEndpoint> places, int rank,
+                                     int index) = nullptr;
 };
 
 }  // namespace zg

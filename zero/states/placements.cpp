@@ -1,10 +1,10 @@
-#include "zerograd/zero/states/places.h"
+#include "zerograd/zero/states/placements.h"
 
 #include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
 
-Places::Places(const OffloadOptions& offload, const ParameterStore& store, int world)
+Placements::Placements(const OffloadOptions& offload, const ParameterStore& store, int world)
     : offload_(offload), world_(world), host_left_(offload.parameters_on_host) {
   int64_t trainable = 0;
   for (const auto& parameter : store.parameters())
@@ -12,8 +12,9 @@ Places::Places(const OffloadOptions& offload, const ParameterStore& store, int w
   states_left_ = offload.optimizer_ratio * static_cast<double>(trainable);
 }
 
-Places::Place Places::next(std::span<const Parameter* const> parameters, bool stays_whole) {
-  Place place{.parameter = offload_.parameter, .optimizer = offload_.optimizer};
+Placements::Placement Placements::next(std::span<const Parameter* const> parameters,
+                                       bool stays_whole) {
+  Placement place{.parameter = offload_.parameter, .optimizer = offload_.optimizer};
   int64_t all = 0, trainable = 0;
   for (const Parameter* parameter : parameters) {
     all += parameter->shape.numel();

@@ -9,24 +9,24 @@ namespace zg::cpu {
 namespace {
 
 // "arrive 2 5\ncollective #3, ...": what the rank's own thread waits for, and where.
-std::string text_of(const Doing& doing) {
+std::string text_of(const Activity& activity) {
   constexpr size_t most = 50;  // ranks; the text of a notice is limited
-  std::string text = doing.verb;
-  for (size_t i = 0; i < std::min(most, doing.awaits.size()); ++i)
-    text += " " + std::to_string(doing.awaits[i]);
-  return text + "\n" + doing.place;
+  std::string text = activity.verb;
+  for (size_t i = 0; i < std::min(most, activity.awaits.size()); ++i)
+    text += " " + std::to_string(activity.awaits[i]);
+  return text + "\n" + activity.place;
 }
 
-Doing doing_of(const std::string& text, int ranks) {
+Activity activity_of(const std::string& text, int ranks) {
   const size_t line = std::min(text.find('\n'), text.size());
   std::istringstream words(text.substr(0, line));
-  Doing doing{.place = text.substr(std::min(line + 1, text.size()))};
+  Activity activity{.place = text.substr(std::min(line + 1, text.size()))};
   std::string verb;
   words >> verb;
-  if (verb == "finish") doing.verb = "finish";
+  if (verb == "finish") activity.verb = "finish";
   for (int rank; words >> rank;)
-    if (rank >= 0 && rank < ranks) doing.awaits.push_back(rank);
-  return doing;
+    if (rank >= 0 && rank < ranks) activity.awaits.push_back(rank);
+  return activity;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ std::string MpiWorld::place_of(const Meeting& meeting) const {
                       : meeting.place;
 }
 
-std::string MpiWorld::doing_now(const Meeting& meeting) const {
+std::string MpiWorld::activity_now(const Meeting& meeting) const {
   const std::string rank = "; rank " + std::to_string(rank_);
   if (meeting.call || meeting.arriving) return rank + " waits in " + place_of(meeting);
   return rank +
@@ -72,7 +72,7 @@ void MpiWorld::take(int rank, const Notice& notice) {
     case Notice::Kind::founds:
       return founding_[{notice.group, rank}].push_back(notice.count);
     case Notice::Kind::asks: {
-      const Doing own = doing();
+      const Activity own = activity();
       const auto silent =
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - own.alive);
       Notice answer{.kind = Notice::Kind::does,
@@ -85,8 +85,8 @@ void MpiWorld::take(int rank, const Notice& notice) {
     }
     case Notice::Kind::does:
       from.answered = notice.sequence;
-      from.doing = doing_of(notice.text, size_);
-      from.doing.alive = Clock::now() - std::chrono::milliseconds(notice.count);
+      from.activity = activity_of(notice.text, size_);
+      from.activity.alive = Clock::now() - std::chrono::milliseconds(notice.count);
       return;
     case Notice::Kind::failed:
     case Notice::Kind::aborted:
@@ -164,7 +164,7 @@ void MpiWorld::raise_failure(const Meeting& meeting) {
     return;
   const bool elsewhere = meeting.call && (meeting.group->number != failed_group_ ||
                                           meeting.sequence != failed_sequence_);
-  throw CommError(cause_of_end_ + (adds_place_ || elsewhere ? doing_now(meeting) : ""));
+  throw CommError(cause_of_end_ + (adds_place_ || elsewhere ? activity_now(meeting) : ""));
 }
 
 void MpiWorld::raise_failure_of_peer(const Meeting& meeting) {

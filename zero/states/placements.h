@@ -10,14 +10,14 @@ namespace zg::zero {
 
 /// Where each storage's values and states rest: where the config says, but for what ratio and
 /// parameters_on_host leave out. Asked for one storage after the other, the same on every rank.
-class Places {
+class Placements {
  public:
-  Places(const OffloadOptions& offload, const ParameterStore& store, int world);
+  Placements(const OffloadOptions& offload, const ParameterStore& store, int world);
 
-  struct Place {
+  struct Placement {
     Space parameter, optimizer;
   };
-  Place next(std::span<const Parameter* const> parameters, bool stays_whole);
+  Placement next(std::span<const Parameter* const> parameters, bool stays_whole);
 
  private:
   const OffloadOptions& offload_;
