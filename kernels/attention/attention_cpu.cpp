@@ -50,7 +50,7 @@ AttentionCall call_of(const Args& a) {
 }
 
 template <class Args>
-int64_t workspace_bytes(const Args& a, const Device::Traits& traits) {
+int64_t scratch_of_workers(const Args& a, const Device::Traits& traits) {
   const AttentionCode& code = code_of(a, traits.isa);
   const int64_t workers = std::min<int64_t>(traits.threads, code.tasks(a.shape));
   return workers * code.scratch_bytes(a.shape);
@@ -65,10 +65,10 @@ void run(const AttentionCode& code, const AttentionCall& call, Workspace scratch
 }  // namespace
 
 int64_t workspace_bytes(const AttentionForward& a, const Device::Traits& traits) {
-  return workspace_bytes(a, traits);
+  return scratch_of_workers(a, traits);
 }
 int64_t workspace_bytes(const AttentionBackward& a, const Device::Traits& traits) {
-  return workspace_bytes(a, traits);
+  return scratch_of_workers(a, traits);
 }
 
 void attention_forward(const AttentionForward& a, Workspace scratch, Stream& stream) {
