@@ -110,8 +110,8 @@ class Encoder {
     if (stage == state_.splitters.size()) return word(text);
     const bool last = stage + 1 == state_.splitters.size() &&
                       !(state_.parts.add_prefix_space && is_byte_level(stage + 1));
-    Splitter::Pieces pieces(state_.splitters[stage], text);
-    for (std::string_view piece; pieces.next(piece);) last ? word(piece) : pieces(piece, stage + 1);
+    Splitter::Pieces parts(state_.splitters[stage], text);
+    for (std::string_view piece; parts.next(piece);) last ? word(piece) : pieces(piece, stage + 1);
   }
 
   // Where ByteLevel begins: behind a Split of its own.
