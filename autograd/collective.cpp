@@ -2,9 +2,7 @@
 
 #include <string>
 
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/movement.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/movement/indexed.h"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -142,6 +143,22 @@ class ZG_API ParameterSource {
   /// Whole gradients of one micro-batch, one per parameter of the unit and in the accumulator
   /// dtype, absent where none arose; called once per micro-batch, after the unit's last use.
   virtual void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) = 0;
+};
+
+/// The values of parameters by name, wherever they are stored. zero::load_weights() takes them into
+/// an engine.
+struct WeightSource {
+  std::string path;  ///< for errors
+  std::map<std::string, Shape> shapes;
+  /// All values of one that is in `shapes`.
+  std::function<std::vector<float>(const std::string& name)> read;
+  /// A slice of it. Absent: a slice cannot be read without the whole.
+  std::function<std::vector<float>(const std::string& name, const Slice& slice)> read_part = {};
+  /// `count` elements from `begin` on; nullopt for one of which a range cannot be read without the
+  /// whole. Absent: that is so of all of them.
+  std::function<std::optional<std::vector<float>>(const std::string& name, int64_t begin,
+                                                  int64_t count)>
+      read_range = {};
 };
 
 }  // namespace zg

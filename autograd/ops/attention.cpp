@@ -1,8 +1,7 @@
 #include "zerograd/kernels/attention/attention.h"
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 
 namespace zg {
 namespace {

@@ -1,11 +1,96 @@
+#include <string>
+
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/operand.h"
-#include "zerograd/autograd/ops/projection.h"
+#include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg {
 namespace {
+
+/// y = x weight^T + bias: x [rows, in], weight [out, in], y [rows, out].
+struct Projection {
+  int64_t rows = 0, in = 0, out = 0;
+};
+
+/// Names of the operands in an op's error messages.
+struct ProjectionNames {
+  const char *op, *x, *weight, *bias;
+};
+
+struct ProjectionForward {
+  Tensor x, weight, bias;
+  Activation activation = Activation::none;
+  Tensor y;       ///< out
+  Tensor before;  ///< out or absent: the sum that the activation reads
+};
+
+/// Throws ShapeError, DTypeError or DeviceError unless the operands fit; bias may be absent.
+Projection projection_of(const ProjectionNames& names, const Tensor& x, const Tensor& weight,
+                         const Tensor& bias) {
+  const auto& [op, x_name, weight_name, bias_name] = names;
+  check_rank(op, x_name, x, 1);
+  check_alike(op, x_name, x, weight_name, weight);
+  if (weight.shape().rank() != 2)
+    refuse_shape(op, weight_name, weight.shape(), "rank 2: [out, in]");
+  if (x.extent(-1) != weight.extent(1))
+    throw ShapeError(std::string(op) + ": " + weight_name + " " + weight.shape().str() +
+                     " does not match " + x_name + " " + x.shape().str() +
+                     "; expected a last axis of " + x_name + " of " +
+                     std::to_string(weight.extent(1)) + ", got " + std::to_string(x.extent(-1)));
+  if (bias) {
+    check_alike(op, x_name, x, bias_name, bias);
+    const Shape expected{weight.extent(0)};
+    if (bias.shape() != expected) refuse_shape(op, bias_name, bias.shape(), expected.str());
+  }
+  return {.rows = rows_of(x.shape())[0], .in = weight.extent(1), .out = weight.extent(0)};
+}
+
+void project(const Projection& p, const ProjectionForward& forward) {
+  kernels::matmul({.a = forward.x,
+                   .b = forward.weight,
+                   .c = forward.y,
+                   .M = p.rows,
+                   .N = p.out,
+                   .K = p.in,
+                   .transpose_b = true,
+                   .bias = forward.bias,
+                   .activation = forward.activation,
+                   .pre_activation = forward.before},
+                  forward.y.device().compute());
+}
+
+/// The gradient of x from that of y: dx = dy weight.
+void project_back(const Projection& p, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                  Stream& stream) {
+  kernels::matmul({.a = dy, .b = weight, .c = dx, .M = p.rows, .N = p.in, .K = p.out}, stream);
+}
+
+/// Hands over the gradient of the input `weight`, when it is needed.
+void accumulate_weight(const Projection& p, const BackwardPass& pass, int weight, const Tensor& dy,
+                       const Tensor& x) {
+  const InputGradient dweight(pass, weight);
+  if (!dweight) return;
+  kernels::matmul({.a = dy,
+                   .b = x,
+                   .c = dweight.tensor(),
+                   .M = p.out,
+                   .N = p.in,
+                   .K = p.rows,
+                   .transpose_a = true},
+                  pass.stream());
+  dweight.accumulate();
+}
+
+/// Likewise of the input `bias`.
+void accumulate_bias(const BackwardPass& pass, int bias, const Tensor& dy) {
+  const InputGradient dbias(pass, bias);
+  if (!dbias) return;
+  kernels::reduce({ReduceOp::sum, dy, dbias.tensor(), 1u << 0}, pass.stream());
+  dbias.accumulate();
+}
 
 struct Linear {
   Projection projection;
@@ -31,6 +116,53 @@ void backward_of_linear(const Linear& n, const BackwardPass& pass) {
   accumulate_bias(pass, 2, dsum);
 }
 
+constexpr const char* feed_forward_op = "feed_forward";
+
+struct FeedForward {
+  Projection fc, out;
+  Activation activation;
+  bool keeps_sum;  ///< true: saves the hidden layer before its activation; false: after it
+};
+
+/// Places among the inputs of the record and among what it saves.
+enum Input { input_x, input_fc_weight, input_fc_bias, input_out_weight, input_out_bias };
+enum Saved { saved_x, saved_fc_weight, saved_hidden, saved_out_weight };
+
+Tensor activation_of(const FeedForward& n, const BackwardPass& pass, const Tensor& hidden) {
+  if (!n.keeps_sum) return hidden;
+  const Tensor activated = empty_like(hidden);
+  kernels::gelu_forward({hidden, activated, n.activation}, pass.stream());
+  return activated;
+}
+
+/// The gradient of the hidden layer's sum. The activation is gone before this is made: at most one
+/// tensor of their size is held beside what is saved.
+Tensor backward_to_hidden(const FeedForward& n, const BackwardPass& pass) {
+  const Tensor dy = pass.gradient_of_output().view({n.out.rows, n.out.out});
+  const bool needs_weight = pass.needs(input_out_weight);
+  const Tensor hidden = n.keeps_sum || needs_weight ? pass.saved(saved_hidden) : Tensor();
+  if (needs_weight)
+    accumulate_weight(n.out, pass, input_out_weight, dy, activation_of(n, pass, hidden));
+  accumulate_bias(pass, input_out_bias, dy);
+  if (!n.keeps_sum) return {};
+  const Tensor dsum = empty_like(hidden);
+  project_back(n.out, dy, pass.saved(saved_out_weight), dsum, pass.stream());
+  kernels::gelu_backward({dsum, hidden, dsum, n.activation}, pass.stream());
+  return dsum;
+}
+
+void backward_of_feed_forward(const FeedForward& n, const BackwardPass& pass) {
+  const Tensor dsum = backward_to_hidden(n, pass);
+  if (!dsum) return;
+  if (const InputGradient dx(pass, input_x); dx) {
+    project_back(n.fc, dsum, pass.saved(saved_fc_weight), dx.tensor(), pass.stream());
+    dx.accumulate();
+  }
+  if (pass.needs(input_fc_weight))
+    accumulate_weight(n.fc, pass, input_fc_weight, dsum, pass.saved(saved_x));
+  accumulate_bias(pass, input_fc_bias, dsum);
+}
+
 }  // namespace
 
 Var linear(const Var& x, const Var& weight, const Var& bias, Activation activation) {
@@ -50,6 +182,38 @@ Var linear(const Var& x, const Var& weight, const Var& bias, Activation activati
       {weight.needs_gradient() ? inputs : Tensor(), x.needs_gradient() ? matrix : Tensor(), before},
       Linear{p, activation},
       [](const Linear& n, const BackwardPass& pass) { backward_of_linear(n, pass); });
+}
+
+Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const Var& out_weight,
+                 const Var& out_bias, Activation activation) {
+  const Tensor inputs = floating_operand(feed_forward_op, "x", x);
+  const Tensor fc_matrix = operand(feed_forward_op, "fc_weight", fc_weight);
+  const Tensor fc_shift = fc_bias ? fc_bias.value() : Tensor();
+  const Tensor out_matrix = operand(feed_forward_op, "out_weight", out_weight);
+  const Tensor out_shift = out_bias ? out_bias.value() : Tensor();
+  if (activation == Activation::none)
+    throw ConfigError("feed_forward: the activation is none; expected gelu_tanh or gelu_erf");
+  const Projection fc =
+      projection_of({feed_forward_op, "x", "fc_weight", "fc_bias"}, inputs, fc_matrix, fc_shift);
+  const Tensor activated = empty_like(inputs, inputs.shape().with(-1, fc.out));
+  const Projection out = projection_of({feed_forward_op, "hidden", "out_weight", "out_bias"},
+                                       activated, out_matrix, out_shift);
+
+  const bool keeps_sum =
+      x.needs_gradient() || fc_weight.needs_gradient() || fc_bias.needs_gradient();
+  const Tensor before = keeps_sum ? empty_like(inputs, {fc.rows, fc.out}) : Tensor();
+  project(fc, {inputs, fc_matrix, fc_shift, activation, activated, before});
+  const Tensor y = empty_like(inputs, inputs.shape().with(-1, out.out));
+  project(out, {.x = activated, .weight = out_matrix, .bias = out_shift, .y = y});
+
+  const auto kept = [](bool read, const Tensor& tensor) { return read ? tensor : Tensor(); };
+  return record(
+      feed_forward_op, {x, fc_weight, fc_bias, out_weight, out_bias}, y,
+      {kept(fc_weight.needs_gradient(), inputs), kept(x.needs_gradient(), fc_matrix),
+       keeps_sum ? before : kept(out_weight.needs_gradient(), activated.view({fc.rows, fc.out})),
+       kept(keeps_sum, out_matrix)},
+      FeedForward{fc, out, activation, keeps_sum},
+      [](const FeedForward& n, const BackwardPass& pass) { backward_of_feed_forward(n, pass); });
 }
 
 }  // namespace zg

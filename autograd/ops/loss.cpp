@@ -1,9 +1,7 @@
 #include "zerograd/autograd/ops/loss.h"
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/broadcast.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/check.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/loss/cross_entropy.h"

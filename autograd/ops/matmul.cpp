@@ -1,7 +1,5 @@
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/broadcast.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 
 namespace zg {
 namespace {

@@ -1,6 +1,5 @@
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 
 namespace zg {

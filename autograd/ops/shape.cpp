@@ -1,10 +1,69 @@
+#include <algorithm>
+
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/broadcast.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/movement.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 
 namespace zg {
+namespace {
+
+/// The numbers of an op on any count of parts, as one run of int64_t: the axis, the count, where
+/// each part begins along the axis and where the last one ends.
+class Parts {
+ public:
+  explicit Parts(int axis) : own_{axis, 0, 0} {}
+  explicit Parts(const void* numbers) : numbers_(static_cast<const int64_t*>(numbers)) {}
+
+  void append(int64_t extent) {
+    own_.push_back(own_.back() + extent);
+    ++own_[1];
+    numbers_ = own_.data();
+  }
+  int axis() const { return static_cast<int>(numbers_[0]); }
+  int count() const { return static_cast<int>(numbers_[1]); }
+  int64_t begin(int part) const { return numbers_[2 + part]; }
+  int64_t end(int part) const { return numbers_[3 + part]; }
+  int64_t whole() const { return own_.back(); }
+  const void* data() const { return own_.data(); }
+  size_t bytes() const { return own_.size() * sizeof(int64_t); }
+
+ private:
+  std::vector<int64_t> own_;
+  const int64_t* numbers_ = nullptr;
+};
+
+Parts parts_of(std::span<const Tensor> tensors, int axis) {
+  Parts parts(axis);
+  const Shape& first = tensors[0].shape();
+  for (const Tensor& tensor : tensors) {
+    check_alike("concat", "the first part", tensors[0], "another", tensor);
+    const Shape& shape = tensor.shape();
+    if (shape.rank() != first.rank() || shape.with(axis, first[axis]) != first)
+      refuse_shape("concat", "a part", shape,
+                   first.str() + " but for axis " + std::to_string(axis));
+    parts.append(shape[axis]);
+  }
+  return parts;
+}
+
+void backward_of_concat(const void* numbers, const BackwardPass& pass) {
+  const Parts parts(numbers);
+  for (int i = 0; i < parts.count(); ++i)
+    if (pass.needs(i))
+      pass.accumulate(i, block(pass.gradient_of_output(), parts.axis(), parts.begin(i),
+                               parts.end(i), pass.stream()));
+}
+
+void backward_of_split(const void* numbers, const BackwardPass& pass) {
+  const Parts parts(numbers);
+  const Tensor dx = pass.make_gradient(0);
+  fill_zero(dx, pass.stream());
+  for (int i = 0; i < parts.count(); ++i)
+    if (const Tensor& dy = pass.gradient_of_output(i))
+      write_block(dy, dx, parts.axis(), parts.begin(i), pass.stream());
+  pass.accumulate(0, dx);
+}
+
+}  // namespace
 
 Var reshape(const Var& x, const Shape& shape) {
   const Tensor values = operand("reshape", "x", x);
@@ -75,6 +134,41 @@ Var broadcast_to(const Var& x, const Shape& shape) {
                 [](const Shape& of_x, const BackwardPass& pass) {
                   accumulate_reduced(pass, 0, pass.gradient_of_output(), of_x);
                 });
+}
+
+Var concat(std::span<const Var> parts, int axis) {
+  if (parts.empty()) throw ShapeError("concat: no parts; expected at least one tensor");
+  std::vector<Tensor> tensors;
+  for (const Var& part : parts) tensors.push_back(operand("concat", "a part", part));
+  const Shape& first = tensors[0].shape();
+  axis = axis_of("concat", first, axis);
+  const Parts numbers = parts_of(tensors, axis);
+  const Tensor y = empty_like(tensors[0], first.with(axis, numbers.whole()));
+  for (int i = 0; i < numbers.count(); ++i)
+    write_block(tensors[static_cast<size_t>(i)], y, axis, numbers.begin(i), y.device().compute());
+  return detail::record("concat", parts, {&y, 1}, {}, numbers.data(), numbers.bytes(),
+                        backward_of_concat)[0];
+}
+
+std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
+  const Tensor values = operand("split", "x", x);
+  axis = axis_of("split", values.shape(), axis);
+  Parts numbers(axis);
+  for (int64_t size : sizes) {
+    if (size < 0)
+      throw ShapeError("split: a size of " + std::to_string(size) + "; expected 0 or more");
+    numbers.append(size);
+  }
+  if (numbers.whole() != values.extent(axis))
+    refuse_shape("split", "x", values.shape(),
+                 "extent " + std::to_string(numbers.whole()) + " along axis " +
+                     std::to_string(axis) + ", the sum of the sizes");
+  std::vector<Tensor> outputs;
+  for (int i = 0; i < numbers.count(); ++i)
+    outputs.push_back(
+        block(values, axis, numbers.begin(i), numbers.end(i), values.device().compute()));
+  return detail::record("split", {&x, 1}, outputs, {}, numbers.data(), numbers.bytes(),
+                        backward_of_split);
 }
 
 }  // namespace zg

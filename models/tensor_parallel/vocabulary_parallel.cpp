@@ -3,7 +3,7 @@
 
 #include "zerograd/autograd/collective.h"
 #include "zerograd/autograd/ops/loss.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/loss/projection_chunks.h"

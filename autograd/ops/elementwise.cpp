@@ -1,11 +1,11 @@
 #include <cmath>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/broadcast.h"
-#include "zerograd/autograd/ops/gradient.h"
-#include "zerograd/autograd/ops/operand.h"
+#include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/check.h"
+#include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 
 namespace zg {
 namespace {
@@ -111,6 +111,41 @@ Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
   return comparison(name, op, a, constant(name, b, operand(name, "a", a)));
 }
 
+/// Keeps the one tensor that the derivative is made from: the result or the operand.
+Var mapped(const char* name, UnaryOp op, const Var& x) {
+  const Tensor values = floating_operand(name, "x", x);
+  const Tensor y = empty_like(values);
+  kernels::unary({op, values, y}, y.device().compute());
+  return record(name, {x}, y, {reads_result(op) ? y : values}, op,
+                [](UnaryOp unary, const BackwardPass& pass) {
+                  const Tensor& dy = pass.gradient_of_output();
+                  const Tensor kept = pass.saved(0);
+                  const InputGradient dx(pass, 0, dy.dtype());
+                  const bool result = reads_result(unary);
+                  kernels::unary_backward({.op = unary,
+                                           .x = result ? Tensor() : kept,
+                                           .y = result ? kept : Tensor(),
+                                           .dy = dy,
+                                           .dx = dx.tensor()},
+                                          pass.stream());
+                  dx.accumulate();
+                });
+}
+
+struct Mask {
+  float probability = 0.0f;
+  DropoutKey key;
+};
+
+/// Forward on x and backward on dy alike: the mask is made again from its place.
+void drop(const Mask& mask, const Tensor& x, const Tensor& y, Stream& stream) {
+  const int64_t samples = x.shape().rank() == 0 ? 1 : x.extent(0);
+  const Shape shape{samples, samples == 0 ? 0 : x.numel() / samples};
+  kernels::dropout(
+      {.x = x.view(shape), .y = y.view(shape), .probability = mask.probability, .key = mask.key},
+      stream);
+}
+
 }  // namespace
 
 Var add(const Var& a, const Var& b) { return sum_of("add", BinaryOp::add, a, b); }
@@ -188,6 +223,60 @@ Var where(const Var& condition, const Var& a, const Var& b) {
                     accumulate_reduced(pass, side, kept, side == 0 ? n.a : n.b);
                   }
                 });
+}
+
+Var exp(const Var& x) { return mapped("exp", UnaryOp::exp, x); }
+Var log(const Var& x) { return mapped("log", UnaryOp::log, x); }
+Var sqrt(const Var& x) { return mapped("sqrt", UnaryOp::sqrt, x); }
+Var tanh(const Var& x) { return mapped("tanh", UnaryOp::tanh, x); }
+Var sigmoid(const Var& x) { return mapped("sigmoid", UnaryOp::sigmoid, x); }
+Var relu(const Var& x) { return mapped("relu", UnaryOp::relu, x); }
+Var silu(const Var& x) { return mapped("silu", UnaryOp::silu, x); }
+
+Var gelu(const Var& x, Activation form) {
+  const Tensor values = floating_operand("gelu", "x", x);
+  if (form == Activation::none)
+    throw ConfigError("gelu: the form is none; expected gelu_tanh or gelu_erf");
+  const Tensor y = empty_like(values);
+  kernels::gelu_forward({values, y, form}, y.device().compute());
+  return record("gelu", {x}, y, {values}, form, [](Activation kind, const BackwardPass& pass) {
+    const Tensor& dy = pass.gradient_of_output();
+    const InputGradient dx(pass, 0, dy.dtype());
+    kernels::gelu_backward({dy, pass.saved(0), dx.tensor(), kind}, pass.stream());
+    dx.accumulate();
+  });
+}
+
+Var cast(const Var& x, DType dtype) {
+  const Tensor values = operand("cast", "x", x);
+  if (values.dtype() == dtype) return x;
+  struct None {};
+  const Tensor y = Tensor::empty(values.shape(), dtype, values.device());
+  kernels::cast({values, y}, y.device().compute());
+  if (!is_floating(dtype)) return Var(y);
+  return record("cast", {x}, y, {}, None{}, [](const None&, const BackwardPass& pass) {
+    const InputGradient dx(pass, 0);
+    kernels::cast({pass.gradient_of_output(), dx.tensor()}, pass.stream());
+    dx.accumulate();
+  });
+}
+
+Var detach(const Var& x) { return Var(operand("detach", "x", x)); }
+
+Var dropout(const Var& x, float p, const DropoutKey& key) {
+  const Tensor values = floating_operand("dropout", "x", x);
+  if (!(p >= 0.0f && p < 1.0f))
+    throw ConfigError("dropout: probability " + std::to_string(p) + "; expected 0 <= p < 1");
+  if (p == 0.0f) return x;
+  const Mask mask{p, key};
+  const Tensor y = empty_like(values);
+  drop(mask, values, y, y.device().compute());
+  return record("dropout", {x}, y, {}, mask, [](const Mask& m, const BackwardPass& pass) {
+    const Tensor& dy = pass.gradient_of_output();
+    const InputGradient dx(pass, 0, dy.dtype());
+    drop(m, dy, dx.tensor(), pass.stream());
+    dx.accumulate();
+  });
 }
 
 }  // namespace zg

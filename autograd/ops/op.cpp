@@ -1,0 +1,235 @@
+#include "zerograd/autograd/ops/op.h"
+
+#include <numeric>
+
+#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg {
+namespace {
+
+/// Axes of extent 1 may move freely; the others must stay in order for the bytes to stay put.
+bool keeps_bytes(const Shape& shape, const AxisOrder& axes) {
+  int last = -1;
+  for (int i = 0; i < axes.rank; ++i) {
+    const int axis = axes.order[static_cast<size_t>(i)];
+    if (shape[axis] == 1) continue;
+    if (axis < last) return false;
+    last = axis;
+  }
+  return true;
+}
+
+Shape permuted(const Shape& shape, const AxisOrder& axes) {
+  Shape result = shape;
+  for (int i = 0; i < axes.rank; ++i)
+    result = result.with(i, shape[axes.order[static_cast<size_t>(i)]]);
+  return result;
+}
+
+void copy_permuted(const Tensor& x, const Tensor& y, const AxisOrder& axes, Stream& stream) {
+  const Strides strides = broadcast_strides(x.shape(), x.shape());
+  Strides x_strides{};
+  for (size_t i = 0; i < static_cast<size_t>(axes.rank); ++i)
+    x_strides[i] = strides[static_cast<size_t>(axes.order[i])];
+  kernels::strided_copy({.x = x,
+                         .y = y,
+                         .extents = y.shape(),
+                         .x_strides = x_strides,
+                         .y_strides = broadcast_strides(y.shape(), y.shape())},
+                        stream);
+}
+
+/// A tensor around one axis: `outer` slabs, each with `row` elements per step along the axis.
+struct Slabs {
+  int64_t outer = 1, row = 1;
+
+  Slabs(const Shape& shape, int axis) {
+    for (int i = 0; i < axis; ++i) outer *= shape[i];
+    for (int i = axis + 1; i < shape.rank(); ++i) row *= shape[i];
+  }
+};
+
+}  // namespace
+
+Tensor operand(const char* op, const char* name, const Var& x) {
+  if (!x) throw ShapeError(std::string(op) + ": " + name + " is absent; expected a tensor");
+  return x.value();
+}
+
+void check_index(const char* op, const char* name, const Tensor& index) {
+  check_dtype(op, name, index, {DType::i32, DType::i64});
+}
+
+Tensor floating_operand(const char* op, const char* name, const Var& x) {
+  const Tensor values = operand(op, name, x);
+  if (!is_floating(values.dtype()))
+    throw DTypeError(std::string(op) + ": " + name + " holds " + name_of(values.dtype()) +
+                     "; expected f64, f32, bf16 or f16; try cast(" + name + ", DType::f32)");
+  return values;
+}
+
+void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
+                 const Tensor& b) {
+  if (a.dtype() != b.dtype())
+    throw DTypeError(std::string(op) + ": " + name_a + " holds " + name_of(a.dtype()) + " and " +
+                     name_b + " holds " + name_of(b.dtype()) + "; expected one dtype; try cast");
+  check_device(op, {&a, &b});
+}
+
+void check_rank(const char* op, const char* name, const Tensor& x, int rank) {
+  if (x.shape().rank() < rank)
+    refuse_shape(op, name, x.shape(), "rank " + std::to_string(rank) + " or more");
+}
+
+void refuse_shape(const char* op, const char* name, const Shape& got, const std::string& expected) {
+  throw ShapeError(std::string(op) + ": " + name + " has shape " + got.str() + "; expected " +
+                   expected);
+}
+
+int axis_of(const char* op, const Shape& shape, int axis) {
+  const int rank = shape.rank();
+  if (axis < -rank || axis >= rank)
+    throw ShapeError(std::string(op) + ": axis " + std::to_string(axis) + " is outside " +
+                     shape.str() + "; expected " +
+                     (rank == 0 ? std::string("no axis of a scalar")
+                                : std::to_string(-rank) + " to " + std::to_string(rank - 1)));
+  return axis < 0 ? axis + rank : axis;
+}
+
+Tensor empty_like(const Tensor& x) { return empty_like(x, x.shape()); }
+
+Tensor empty_like(const Tensor& x, const Shape& shape) {
+  return Tensor::empty(shape, x.dtype(), x.device());
+}
+
+Shape rows_of(const Shape& shape) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < shape.rank(); ++i) rows *= shape[i];
+  return {rows, shape.rank() == 0 ? 1 : shape[-1]};
+}
+
+InputGradient::InputGradient(const BackwardPass& pass, int input) : pass_(pass), input_(input) {
+  if (pass.needs(input)) taken_ = written_ = pass.make_gradient(input);
+}
+
+InputGradient::InputGradient(const BackwardPass& pass, int input, DType written)
+    : InputGradient(pass, input) {
+  if (taken_ && taken_.dtype() != written)
+    written_ = Tensor::empty(taken_.shape(), written, taken_.device());
+}
+
+Tensor InputGradient::view(const Shape& shape) const {
+  return written_ ? written_.view(shape) : Tensor();
+}
+
+void InputGradient::accumulate() const {
+  if (!taken_) return;
+  if (taken_.dtype() != written_.dtype()) kernels::cast({written_, taken_}, pass_.stream());
+  pass_.accumulate(input_, taken_);
+}
+
+Tensor scaled(const Tensor& x, double factor, Stream& stream) {
+  const Tensor y = empty_like(x);
+  kernels::axpby({.x = x, .y = y, .a = factor, .b = 0.0}, stream);
+  return y;
+}
+
+void expand(const Tensor& x, const Tensor& y, Stream& stream) {
+  kernels::strided_copy({.x = x,
+                         .y = y,
+                         .extents = y.shape(),
+                         .x_strides = broadcast_strides(x.shape(), y.shape()),
+                         .y_strides = broadcast_strides(y.shape(), y.shape())},
+                        stream);
+}
+
+void accumulate_reduced(const BackwardPass& pass, int input, const Tensor& gradient,
+                        const Shape& shape) {
+  if (!pass.needs(input)) return;
+  if (gradient.shape() == shape) return pass.accumulate(input, gradient);
+  const int missing = gradient.shape().rank() - shape.rank();
+  Shape kept = gradient.shape();
+  uint32_t axes = 0;
+  for (int i = 0; i < kept.rank(); ++i) {
+    if (kept[i] == (i < missing ? 1 : shape[i - missing])) continue;
+    kept = kept.with(i, 1);
+    axes |= 1u << i;
+  }
+  if (axes == 0) return pass.accumulate(input, gradient.view(shape));
+  const InputGradient reduced(pass, input);
+  kernels::reduce({ReduceOp::sum, gradient, reduced.view(kept), axes}, pass.stream());
+  reduced.accumulate();
+}
+
+AxisOrder AxisOrder::swapping(int rank, int a, int b) {
+  AxisOrder axes{.rank = rank};
+  std::iota(axes.order.begin(), axes.order.end(), 0);
+  auto at = [&](int axis) -> int& { return axes.order[static_cast<size_t>((axis + rank) % rank)]; };
+  std::swap(at(a), at(b));
+  return axes;
+}
+
+AxisOrder AxisOrder::inverse() const {
+  AxisOrder axes{.rank = rank};
+  for (int i = 0; i < rank; ++i) axes.order[static_cast<size_t>(order[static_cast<size_t>(i)])] = i;
+  return axes;
+}
+
+bool AxisOrder::keeps_place() const {
+  for (int i = 0; i < rank; ++i)
+    if (order[static_cast<size_t>(i)] != i) return false;
+  return true;
+}
+
+Var permuted(const char* op, const Var& x, const AxisOrder& axes) {
+  const Tensor values = x.value();
+  const Shape shape = permuted(values.shape(), axes);
+  auto transposed = [&] {
+    const Tensor y = empty_like(values, shape);
+    copy_permuted(values, y, axes, y.device().compute());
+    return y;
+  };
+  const Tensor y = keeps_bytes(values.shape(), axes) ? values.view(shape) : transposed();
+  return record(op, {x}, y, {}, axes, [](const AxisOrder& forward, const BackwardPass& pass) {
+    const Tensor& dy = pass.gradient_of_output();
+    const InputGradient dx(pass, 0, dy.dtype());
+    copy_permuted(dy, dx.tensor(), forward.inverse(), pass.stream());
+    dx.accumulate();
+  });
+}
+
+Tensor block(const Tensor& x, int axis, int64_t begin, int64_t end, Stream& stream) {
+  const Slabs slabs(x.shape(), axis);
+  const Shape shape = x.shape().with(axis, end - begin);
+  if (slabs.outer == 1) return x.flat(begin * slabs.row, shape.numel()).view(shape);
+  const Tensor part = empty_like(x, shape);
+  if (part.numel() == 0) return part;
+  const int64_t run = (end - begin) * slabs.row;
+  kernels::strided_copy({.x = x,
+                         .y = part,
+                         .extents = {slabs.outer, run},
+                         .x_strides = {x.extent(axis) * slabs.row, 1},
+                         .y_strides = {run, 1},
+                         .x_offset = begin * slabs.row},
+                        stream);
+  return part;
+}
+
+void write_block(const Tensor& part, const Tensor& whole, int axis, int64_t begin, Stream& stream) {
+  if (part.numel() == 0) return;
+  const Slabs slabs(whole.shape(), axis);
+  const int64_t run = part.extent(axis) * slabs.row;
+  kernels::strided_copy({.x = part,
+                         .y = whole,
+                         .extents = {slabs.outer, run},
+                         .x_strides = {run, 1},
+                         .y_strides = {whole.extent(axis) * slabs.row, 1},
+                         .y_offset = begin * slabs.row},
+                        stream);
+}
+
+}  // namespace zg
