@@ -39,7 +39,7 @@ struct Effort {
   double seconds = 1.0;  ///< for the samples of a row; after that only the fewest
   /// A sample repeats the run for at least this time and takes the mean. Absent: 2e-4, and 2e-3 on
   /// an accelerator, where each sample ends with a wait for the device.
-  std::optional<double> sample_seconds;
+  std::optional<double> sample_seconds = {};
 };
 
 /// The work of one run; the first columns of its row.
@@ -79,8 +79,8 @@ struct ZG_API Row {
 };
 
 struct ReportOptions {
-  Effort effort;
-  std::optional<Limits> limits;  ///< measured before; absent: the constructor measures them
+  Effort effort = {};
+  std::optional<Limits> limits = {};  ///< measured before; absent: the constructor measures them
 };
 
 /// The rows of one device with its limits. For several thread counts, or several devices of one

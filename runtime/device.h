@@ -39,11 +39,11 @@ struct SwapOptions {
 };
 
 struct DeviceOptions {
-  int threads = 0;           ///< for kernels; 0 takes every available core
-  int64_t memory_limit = 0;  ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
-  int64_t host_limit = 0;    ///< bytes of Space::pinned and Space::host together, 0 for none
-  std::optional<Isa> isa;    ///< default best_isa()
-  SwapOptions swap;
+  int threads = 0;              ///< for kernels; 0 takes every available core
+  int64_t memory_limit = 0;     ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
+  int64_t host_limit = 0;       ///< bytes of Space::pinned and Space::host together, 0 for none
+  std::optional<Isa> isa = {};  ///< default best_isa()
+  SwapOptions swap = {};
 };
 
 /// A logical device: its own arena, accounting, streams and threads. Each call of cpu(), cuda(),

@@ -71,7 +71,7 @@ struct TokenizerTraining {
 /// ConfigError when the vocabulary is too small for the added tokens and 256 bytes.
 ZG_API Tokenizer train_tokenizer(std::string_view text, const TokenizerTraining& training);
 
-/// Version of the Unicode tables used for \p{L}, \p{N}, ...: "14.0.0 (PCRE2 10.42 2022-12-11)".
+/// Version of the Unicode tables used for `\p{L}`, `\p{N}`, ...: "14.0.0 (PCRE2 10.42 2022-12-11)".
 ZG_API std::string unicode_tables();
 
 }  // namespace zg::models

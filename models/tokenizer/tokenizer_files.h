@@ -38,8 +38,8 @@ struct GPT2Files {
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
 
-/// The special tokens of a tokenizer, by the names that GPT-2 and BLOOM give them: <|endoftext|>
-/// begins and ends a text; or <s>, </s> and <pad>.
+/// The special tokens of a tokenizer, by the names that GPT-2 and BLOOM give them: `<|endoftext|>`
+/// begins and ends a text; or `<s>`, `</s>` and `<pad>`.
 ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
 /// tokenizer_config.json: says that transformers takes the tokenizer.json as it is, and names the
 /// special tokens and the longest sequence. Without it transformers 5 splits the text as GPT-2 does

@@ -108,8 +108,8 @@ ZG_API std::unique_ptr<Communicator> counting_communicator(int rank, int size);
 ZG_API Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options);
 
 struct LocalOptions {
-  double timeout_s = 60.0;  ///< limit for one collective, including the wait for peers
-  DeviceOptions device;     ///< threads 0: this rank's share of the cores
+  double timeout_s = 60.0;    ///< limit for one collective, including the wait for peers
+  DeviceOptions device = {};  ///< threads 0: this rank's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu
   /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
   /// and times.

@@ -27,8 +27,8 @@ ZG_API int threads_per_process(int local_size);
 ZG_API std::string mpi_version();
 
 struct ProcessOptions {
-  double timeout_s = 60.0;  ///< limit for one collective, including the wait for peers
-  DeviceOptions device;     ///< threads 0: this process's share of the cores
+  double timeout_s = 60.0;    ///< limit for one collective, including the wait for peers
+  DeviceOptions device = {};  ///< threads 0: this process's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu or cuda
   /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
   /// and times.
@@ -36,7 +36,7 @@ struct ProcessOptions {
   /// Called now and then, on a thread of its own. Returns whether the launcher has announced that
   /// it will kill this process about a second later. A collective that cannot end before is then a
   /// CommError.
-  std::function<bool()> told_to_end;
+  std::function<bool()> told_to_end = {};
   /// Name and value, at most 8: what has to be equal on every rank before anything else happens.
   std::vector<std::pair<std::string, std::string>> same;
 };
