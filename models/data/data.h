@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/tensor.h"
 
 namespace zg::models {
@@ -86,5 +87,15 @@ struct DocumentOptions {
 /// split with less than one sample.
 ZG_API std::unique_ptr<Dataset> indexed_dataset(const std::string& prefix,
                                                 const DocumentOptions& options);
+
+/// A long sequence of tokens, cut into samples of block_size.
+struct TokenSequence {
+  std::string path;  ///< for errors
+  std::unique_ptr<const TokenSource> tokens;
+  int64_t vocabulary = 0;
+  std::unique_ptr<const TextCodec> codec;  ///< null: tokens are opaque numbers
+};
+/// ConfigError for options out of range or when a split is shorter than one block.
+ZG_API std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOptions& options);
 
 }  // namespace zg::models

@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "zerograd/models/data/data.h"
-#include "zerograd/models/data/document_stream.h"
+#include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

@@ -1,6 +1,10 @@
 #include "zerograd/models/data/token_source.h"
 
 #include <algorithm>
+#include <bit>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::models {
 namespace {
@@ -34,6 +38,56 @@ int64_t vocabulary_of(const TokenSource& tokens) {
     largest = std::max(largest, *std::max_element(piece.begin(), piece.end()));
   }
   return int64_t{largest} + 1;
+}
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are read as they lie");
+
+void expect(const std::string& path, const char* what, int64_t expected, int64_t got) {
+  if (got != expected)
+    throw FileError(path + ": not a token file of llm.c: expected " + what + " " +
+                    std::to_string(expected) + ", got " + std::to_string(got));
+}
+
+void check(const std::string& path, const TokenFileHeader& header, int64_t file_bytes) {
+  expect(path, "magic number", token_file_magic, header[0]);
+  expect(path, "version", token_file_version, header[1]);
+  for (size_t i = 3; i < header.size(); ++i) expect(path, "header padding", 0, header[i]);
+  const int64_t tokens = header[2];
+  expect(path, "bytes", static_cast<int64_t>(sizeof(TokenFileHeader)) + 2 * tokens, file_bytes);
+}
+
+class TokenFile final : public TokenSource {
+ public:
+  explicit TokenFile(const std::string& path) : file_(File::open(path)) {
+    const int64_t file_bytes = file_.size();
+    TokenFileHeader header;
+    if (file_bytes < static_cast<int64_t>(sizeof header))
+      throw FileError(path + ": not a token file of llm.c: expected at least 1024 bytes, got " +
+                      std::to_string(file_bytes));
+    file_.read_at(0, std::as_writable_bytes(std::span(header)));
+    check(path, header, file_bytes);
+    size_ = header[2];
+  }
+
+  int64_t size() const override { return size_; }
+  void read(int64_t begin, std::span<int32_t> tokens) const override {
+    std::vector<uint16_t> narrow(tokens.size());
+    file_.read_at(static_cast<int64_t>(sizeof(TokenFileHeader)) + 2 * begin,
+                  std::as_writable_bytes(std::span(narrow)));
+    std::copy(narrow.begin(), narrow.end(), tokens.begin());
+  }
+
+ private:
+  File file_;
+  int64_t size_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<const TokenSource> open_token_file(const std::string& path) {
+  return std::make_unique<TokenFile>(path);
 }
 
 }  // namespace zg::models

@@ -1,13 +1,23 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "zerograd/runtime/api.h"
 
 namespace zg::models {
+
+/// Text to tokens and back.
+class ZG_API TextCodec {
+ public:
+  virtual ~TextCodec() = default;
+  virtual std::vector<int32_t> encode(const std::string& text) const = 0;
+  virtual std::string decode(const std::vector<int32_t>& ids) const = 0;
+};
 
 /// A long sequence of tokens that is read by range, so it may be larger than memory. Ranks that are
 /// threads share it: read() is called by several at once.
@@ -24,5 +34,12 @@ ZG_API std::unique_ptr<const TokenSource> tokens_in_memory(std::vector<int32_t> 
 
 /// The largest token plus 1; reads them all.
 ZG_API int64_t vocabulary_of(const TokenSource& tokens);
+
+using TokenFileHeader = std::array<int32_t, 256>;
+inline constexpr int32_t token_file_magic = 20240520, token_file_version = 1;
+
+/// The tokens of an llm.c file: 256 little-endian int32 (20240520, 1, token count, zeros), then
+/// uint16. FileError for any other header or size.
+std::unique_ptr<const TokenSource> open_token_file(const std::string& path);
 
 }  // namespace zg::models

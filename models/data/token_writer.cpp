@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/models/data/indexed_format.h"
-#include "zerograd/models/data/token_file.h"
+#include "zerograd/models/data/indexed_dataset.h"
+#include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 

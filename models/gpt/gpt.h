@@ -2,57 +2,34 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/models/gpt/gpt_part.h"
+#include "zerograd/autograd/pipeline.h"
+#include "zerograd/models/gpt/gpt_config.h"
+#include "zerograd/runtime/comm/mesh.h"
 
 namespace zg::models {
 
-/// The model family that defines names and layout of a decoder's parameters.
-enum class Family : uint8_t {
-  gpt,   ///< minGPT and GPT-2; all queries, then all keys, then all values
-  bloom  ///< BLOOM in Hugging Face's layout; queries, keys and values of each head together
+/// Which part of a model a rank has: layers [first_layer, end_layer), with the embedding where they
+/// begin and the head where they end, and of each layer what its tensor rank has.
+struct GPTPart {
+  const Mesh* mesh = nullptr;               ///< null: the whole model; it must outlive the model
+  int64_t first_layer = 0, end_layer = -1;  ///< -1: to the last layer
+  DType activations = DType::f32;           ///< dtype of what goes from stage to stage
+  /// Between the split layers each tensor rank has its part of the tokens of loss().
+  bool sequence_parallel = false;
 };
-enum class Position : uint8_t {
-  learned,  ///< a table with one row for each of block_size positions
-  alibi     ///< bias that grows with distance. Press et al. 2022, arXiv:2108.12409
-};
-ZG_API const char* name_of(Family family);
-ZG_API const char* name_of(Position position);
 
-/// A decoder-only transformer as in minGPT (Radford et al. 2019) or BLOOM: pre-LayerNorm blocks,
-/// tanh-GELU, no bias in the head.
-struct GPTConfig {
-  int64_t layers = 3, heads = 3, width = 48;
-  int64_t vocabulary = 0;
-  int64_t block_size = 0;  ///< the longest sequence
-  bool tied = false;       ///< head and token embedding share one parameter
-  float dropout = 0.1f;    ///< on embeddings, attention weights and both residual branches
-  Family family = Family::gpt;
-  Position position = Position::learned;
-  bool embedding_norm = false;  ///< LayerNorm of the token embedding; only with bloom's names
+/// The part of this rank of a mesh: stages that cost equally many operations, as near as whole
+/// layers can. ConfigError when there are fewer layers than stages, or heads that tensor ranks
+/// cannot share.
+ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
+                       bool sequence_parallel = false);
 
-  /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or one
-  /// of BLOOM's, "bloom-560m" to "bloom-176b", with both. ConfigError lists the names.
-  ZG_API static GPTConfig preset(const std::string& model_type);
-  /// preset() with vocabulary and block size of the published model. Both are 0 for gpt-mini,
-  /// gpt-micro and gpt-nano, which were not published. Head and embedding are as in preset().
-  ZG_API static GPTConfig published(const std::string& model_type);
-  /// The family's defaults. BLOOM has ALiBi, a LayerNorm of the embedding and a tied head.
-  ZG_API static GPTConfig of(Family family);
-  ZG_API static const std::vector<std::string>& preset_names();
-};
-/// Throws ConfigError naming the field. Extents must be positive, heads must divide width with a
-/// head size of at most 1024, dropout must be in [0, 1), and the family must have names for all
-/// parameters.
-ZG_API void validate(const GPTConfig& config);
-
-/// Operations of forward and backward for each token: three products for each weight, two
-/// operations for each multiply-add. A token attends to half a block on average, once for the
-/// scores and once for the values. Recomputation is left out.
-ZG_API double matmul_flops_per_token(const GPTConfig& config);
+/// Multiplications and additions of matrix products for one token, forward: of a layer with what
+/// its attention does over half the block on average, and of the head.
+ZG_API double layer_flops(const GPTConfig& config);
+ZG_API double head_flops(const GPTConfig& config);
 
 /// Position of a forward pass in the run. Dropout masks depend on it alone.
 struct ForwardPosition {

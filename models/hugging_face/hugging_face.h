@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/autograd/weights.h"
+#include "zerograd/autograd/parameter.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/storage/file_set.h"
 

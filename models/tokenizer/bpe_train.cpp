@@ -5,7 +5,6 @@
 
 #include "zerograd/models/tokenizer/byte_alphabet.h"
 #include "zerograd/models/tokenizer/split_pattern.h"
-#include "zerograd/models/tokenizer/splitter.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/runtime/error.h"
 

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "zerograd/models/data/data.h"
 #include "zerograd/models/data/token_writer.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 
@@ -55,5 +57,11 @@ struct CorpusOptions {
 ///   writer->finish();
 ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenizer,
                                     TokenWriter& writer, const CorpusOptions& options = {});
+
+/// A text file in the tokens of byte-level BPE. FileError when it cannot be read; ConfigError with
+/// the numbers when it is too short for one block per split.
+ZG_API std::unique_ptr<Dataset> tokenized_dataset(const std::string& path,
+                                                  const Tokenizer& tokenizer,
+                                                  const TextOptions& options);
 
 }  // namespace zg::models

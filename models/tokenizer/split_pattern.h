@@ -1,6 +1,8 @@
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 
 namespace zg::models {
 
@@ -12,5 +14,39 @@ extern const char* const gpt2_split_pattern;
 /// \S \d \D \p{general category}, ".", alternatives in groups and look-aheads, and quantifiers of
 /// one character. Unsupported, beginning with `where`, for anything else.
 std::string pcre2_pattern(const std::string& oniguruma, const std::string& where);
+
+/// Cuts a text at a regular expression: what matches and what lies between two matches are pieces,
+/// as tokenizers' Split does with behavior Isolated. Bytes that are no UTF-8 match nothing. Copies
+/// share the compiled expression; threads may use one.
+class Splitter {
+ public:
+  /// `pattern` as Oniguruma reads it (models/tokenizer/split_pattern.h). Unsupported, beginning
+  /// with `where`, also for one that matches nothing at all.
+  Splitter(const std::string& pattern, const std::string& where);
+
+  /// One walk over a text, which has to outlive it.
+  class Pieces {
+   public:
+    Pieces(const Splitter& splitter, std::string_view text);
+    ~Pieces();
+    /// The next piece, never empty; false at the end. ConfigError when the expression takes too
+    /// many steps.
+    bool next(std::string_view& piece);
+
+   private:
+    void next_stretch();
+    void match();
+
+    std::string_view text_;
+    size_t at_ = 0;                     // where the next piece begins
+    size_t stretch_end_ = 0;            // end of the valid UTF-8 range that contains at_
+    size_t match_ = 0, match_end_ = 0;  // the match at or behind at_
+    std::unique_ptr<struct SplitterState> state_;
+  };
+
+ private:
+  std::shared_ptr<const struct SplitterCode> code_;
+  std::string where_;
+};
 
 }  // namespace zg::models

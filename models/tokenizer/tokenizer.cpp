@@ -1,17 +1,69 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <deque>
+#include <span>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
-#include "zerograd/models/tokenizer/added_tokens.h"
 #include "zerograd/models/tokenizer/bpe_merges.h"
 #include "zerograd/models/tokenizer/byte_alphabet.h"
 #include "zerograd/models/tokenizer/split_pattern.h"
-#include "zerograd/models/tokenizer/splitter.h"
-#include "zerograd/models/tokenizer/word_cache.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {
+namespace {
+
+/// Finds tokens in a text: the leftmost, the longest of those that begin there.
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  /// Those of `tokens` that are `normalized` or are not.
+  AddedTokens(std::span<const AddedToken> tokens, bool normalized);
+
+  /// The first at or behind `from`: moves `from` to its begin. Null and the text's end: none.
+  const AddedToken* find(std::string_view text, size_t& from) const;
+
+ private:
+  std::vector<AddedToken> tokens_;           // by first byte, the longest first
+  std::array<uint32_t, 257> first_of_ = {};  // by first byte: index into tokens_ of its first token
+};
+
+unsigned char first_byte(std::string_view text) { return static_cast<unsigned char>(text[0]); }
+
+AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized) {
+  std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(tokens_),
+               [&](const AddedToken& token) { return token.normalized == normalized; });
+  std::sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
+    if (first_byte(a.content) != first_byte(b.content))
+      return first_byte(a.content) < first_byte(b.content);
+    return a.content.size() > b.content.size();
+  });
+  for (const AddedToken& token : tokens_) ++first_of_[first_byte(token.content) + size_t{1}];
+  for (size_t i = 1; i < first_of_.size(); ++i) first_of_[i] += first_of_[i - 1];
+}
+
+const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
+  if (tokens_.empty()) return from = text.size(), nullptr;
+  const unsigned char only = first_byte(tokens_.front().content);
+  const bool one_first_byte = only == first_byte(tokens_.back().content);
+  for (; from < text.size(); ++from) {
+    if (one_first_byte) {
+      const void* found = std::memchr(text.data() + from, only, text.size() - from);
+      if (!found) break;
+      from = static_cast<size_t>(static_cast<const char*>(found) - text.data());
+    }
+    const std::string_view rest = text.substr(from);
+    for (uint32_t i = first_of_[first_byte(rest)]; i < first_of_[first_byte(rest) + size_t{1}]; ++i)
+      if (rest.starts_with(tokens_[i].content)) return &tokens_[i];
+  }
+  return from = text.size(), nullptr;
+}
+
+}  // namespace
 
 struct TokenizerState {
   TokenizerParts parts;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tests/fuzz/bounded.h"
-#include "zerograd/models/data/document_stream.h"
+#include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/error.h"
 
 // Megatron's datasets: the bytes as an index, and as the arrays and tokens behind a header whose

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tests/fuzz/bounded.h"
-#include "zerograd/models/data/token_file.h"
+#include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/error.h"
 
 // llm.c's token files: the bytes as they come, and behind a header that fits them but for what

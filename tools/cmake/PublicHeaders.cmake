@@ -52,14 +52,11 @@ set(ZG_ENGINE_HEADERS
     autograd/parameter.h
     autograd/pipeline.h
     autograd/tape.h
-    autograd/weights.h
-    zero/batch_rampup.h
     zero/batch_size.h
     zero/config.h
     zero/engine.h
     zero/interrupt.h
     zero/metrics.h
-    zero/precision.h
     zero/trainer.h
     zero/checkpoint/checkpoint_directory.h
     zero/checkpoint/checkpoint_file.h
@@ -71,14 +68,11 @@ set(ZG_ENGINE_HEADERS
     zero/states/model_states.h
     models/data/data.h
     models/data/random_stream.h
-    models/data/text_codec.h
     models/data/token_source.h
     models/data/token_writer.h
-    models/data/windows.h
     models/gpt/generate.h
     models/gpt/gpt.h
-    models/gpt/gpt_part.h
-    models/gpt/names.h
+    models/gpt/gpt_config.h
     models/gpt/score.h
     models/hugging_face/hugging_face.h
     models/tensor_parallel/tensor_parallel.h)
@@ -87,7 +81,6 @@ set(ZG_ENGINE_HEADERS
 set(ZG_TEXT_HEADERS
     models/tokenizer/corpus.h
     models/tokenizer/text_stream.h
-    models/tokenizer/tokenized_text.h
     models/tokenizer/tokenizer.h
     models/tokenizer/tokenizer_files.h)
 

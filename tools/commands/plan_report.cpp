@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "tools/run/planner.h"
-#include "zerograd/models/gpt/gpt_part.h"
+#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/precision.h"
+#include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
 
 namespace zg::tools {

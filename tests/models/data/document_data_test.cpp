@@ -9,7 +9,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/data.h"
-#include "zerograd/models/data/permutation.h"
+#include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/models/data/token_writer.h"
 #include "zerograd/runtime/error.h"
 

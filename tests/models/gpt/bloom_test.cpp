@@ -1,4 +1,4 @@
-#include "zerograd/models/gpt/bloom.h"
+#include "zerograd/models/gpt/gpt_config.h"
 
 #include <doctest/doctest.h>
 

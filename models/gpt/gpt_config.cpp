@@ -1,4 +1,7 @@
-#include "zerograd/models/gpt/bloom.h"
+#include "zerograd/models/gpt/gpt_config.h"
+
+#include <iterator>
+
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {
@@ -22,6 +25,78 @@ constexpr Preset gpt_presets[] = {
     {"gpt-nano", 3, 3, 48},
 };
 
+// Megatron-LM pads GPT-2's 50257 to a multiple of 128.
+constexpr int64_t padded_gpt2_vocabulary = 50304;
+
+constexpr GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
+  GPTConfig config = bloom_family;
+  config.layers = layers;
+  config.heads = heads;
+  config.width = width;
+  config.vocabulary = bloom_vocabulary;
+  config.block_size = bloom_sequence;
+  return config;
+}
+
+/// tr1-13B of BigScience, whose script the tutorial runs under the name BLOOM.
+constexpr GPTConfig tutorial() {
+  GPTConfig config = sized(40, 32, 5120);
+  config.vocabulary = padded_gpt2_vocabulary;
+  config.position = Position::learned;
+  config.embedding_norm = false;
+  return config;
+}
+
+struct NamedConfig {
+  const char* name;
+  GPTConfig config;
+};
+/// "bloom-13b" is the model of Habana's BLOOM tutorial: BLOOM's layout with learned positions, no
+/// norm of the embedding and GPT-2's vocabulary.
+constexpr NamedConfig bloom_presets[] = {
+    {"bloom-560m", sized(24, 16, 1024)},   {"bloom-1b1", sized(24, 16, 1536)},
+    {"bloom-1b7", sized(24, 16, 2048)},    {"bloom-3b", sized(30, 32, 2560)},
+    {"bloom-7b1", sized(30, 32, 4096)},    {"bloom-13b", tutorial()},
+    {"bloom-176b", sized(70, 112, 14336)},
+};
+
+const std::vector<NamedConfig>& presets() {
+  static const std::vector<NamedConfig> all = [] {
+    std::vector<NamedConfig> both;
+    for (const Preset& gpt : gpt_presets)
+      both.push_back({gpt.name, {.layers = gpt.layers, .heads = gpt.heads, .width = gpt.width}});
+    both.insert(both.end(), std::begin(bloom_presets), std::end(bloom_presets));
+    return both;
+  }();
+  return all;
+}
+
+constexpr DecoderNames gpt_names = {
+    .tokens = "transformer.wte",
+    .positions = "transformer.wpe",
+    .embedding_norm = nullptr,
+    .norm_1 = ".ln_1",
+    .qkv = ".attn.c_attn",
+    .attention_out = ".attn.c_proj",
+    .norm_2 = ".ln_2",
+    .mlp_in = ".mlp.c_fc",
+    .mlp_out = ".mlp.c_proj",
+    .norm_f = "transformer.ln_f",
+};
+
+constexpr DecoderNames bloom_names = {
+    .tokens = "transformer.word_embeddings",
+    .positions = "transformer.position_embeddings",
+    .embedding_norm = "transformer.word_embeddings_layernorm",
+    .norm_1 = ".input_layernorm",
+    .qkv = ".self_attention.query_key_value",
+    .attention_out = ".self_attention.dense",
+    .norm_2 = ".post_attention_layernorm",
+    .mlp_in = ".mlp.dense_h_to_4h",
+    .mlp_out = ".mlp.dense_4h_to_h",
+    .norm_f = "transformer.ln_f",
+};
+
 // Together they keep every parameter count below 2^63.
 constexpr int64_t most_layers = 1 << 16, widest = 1 << 20, most_rows = INT32_MAX;
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
@@ -30,17 +105,6 @@ void check_extent(const char* field, int64_t value, int64_t most) {
   if (value < 1 || value > most)
     throw ConfigError(std::string("gpt: ") + field + ": expected 1 to " + std::to_string(most) +
                       ", got " + std::to_string(value));
-}
-
-const std::vector<NamedConfig>& presets() {
-  static const std::vector<NamedConfig> all = [] {
-    std::vector<NamedConfig> both;
-    for (const Preset& gpt : gpt_presets)
-      both.push_back({gpt.name, {.layers = gpt.layers, .heads = gpt.heads, .width = gpt.width}});
-    both.insert(both.end(), bloom_presets().begin(), bloom_presets().end());
-    return both;
-  }();
-  return all;
 }
 
 }  // namespace
@@ -109,6 +173,12 @@ void validate(const GPTConfig& config) {
     throw ConfigError(
         "gpt: embedding_norm: expected the family bloom, got gpt, which has no name "
         "for it");
+}
+
+std::string block_name(int64_t layer) { return "transformer.h." + std::to_string(layer); }
+
+const DecoderNames& names_of(Family family) {
+  return family == Family::bloom ? bloom_names : gpt_names;
 }
 
 }  // namespace zg::models
