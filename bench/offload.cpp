@@ -7,12 +7,12 @@
 
 #include "bench/measure.h"
 #include "zerograd/kernels/matmul/peak.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/storage/block_io.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/states/streaming.h"
+#include "zerograd/zero/states/transfer.h"
 
 namespace zg::bench {
 namespace {

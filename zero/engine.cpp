@@ -10,8 +10,8 @@
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/optimizer/optimizer.h"
-#include "zerograd/zero/parallel/mesh_sums.h"
-#include "zerograd/zero/states/placements.h"
+#include "zerograd/zero/parallel/model_parts.h"
+#include "zerograd/zero/states/storage.h"
 
 namespace zg::zero {
 namespace {

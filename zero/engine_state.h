@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "zerograd/zero/engine.h"
-#include "zerograd/zero/parallel/mirrors.h"
-#include "zerograd/zero/states/activations.h"
+#include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/reducer.h"
 #include "zerograd/zero/states/residency.h"
 #include "zerograd/zero/states/storage.h"
+#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 

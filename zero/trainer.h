@@ -10,7 +10,7 @@
 
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/trace.h"
-#include "zerograd/zero/batch_rampup.h"
+#include "zerograd/zero/batch_size.h"
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/optimizer/schedule.h"

@@ -6,8 +6,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
-#include "zerograd/zero/checkpoint/checkpoint_layout.h"
-#include "zerograd/zero/checkpoint/piece_checksum.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 // Fuzzes a checkpoint's manifest, unchanged and with a correct checksum, because an attacker can
 // compute the checksum too.

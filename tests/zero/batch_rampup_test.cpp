@@ -1,4 +1,4 @@
-#include "zerograd/zero/batch_rampup.h"
+#include "zerograd/zero/batch_size.h"
 
 #include <doctest/doctest.h>
 

@@ -4,10 +4,35 @@
 
 #include <cmath>
 
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/toy.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 using namespace zg;
 using zero::Config;
+using namespace zg::testing;
+using zero::Engine;
+using zero::Precision;
+using zero::PrecisionPreset;
+using State = zero::Engine::State;
+
+namespace {
+
+Config config_of(PrecisionPreset preset) {
+  return zero::with_precision({}, zero::precision_of(preset));
+}
+
+const PrecisionPreset presets[] = {PrecisionPreset::deepspeed, PrecisionPreset::fsdp_mixed,
+                                   PrecisionPreset::fsdp_memory};
+
+bool is_bf16(const std::vector<float>& values) {
+  for (float x : values)
+    if (rounded(x, DType::bf16) != x) return false;
+  return true;
+}
+
+}  // namespace
 
 TEST_CASE("a config out of range is refused by the name of the field") {
   CHECK_NOTHROW(zero::validate(Config{}));
@@ -26,4 +51,131 @@ TEST_CASE("a config out of range is refused by the name of the field") {
   CHECK_THROWS_AS(zero::validate(Config{.adam = {.epsilon = NAN}}), ConfigError);
   CHECK_THROWS_AS(zero::validate(Config{.adam = {.weight_decay = -1.0f}}), ConfigError);
   CHECK_THROWS_AS(zero::validate(Config{.clip_norm = INFINITY}), ConfigError);
+}
+
+TEST_CASE("the presets are the published table of load, mixed, local, compute, optimizer") {
+  const auto row = [](PrecisionPreset preset) {
+    const Precision p = zero::precision_of(preset);
+    return std::string(name_of(p.load)) + " " + (p.mixed ? name_of(*p.mixed) : "none") + " " +
+           name_of(p.local) + " " + name_of(p.compute) + " " + name_of(p.optimizer);
+  };
+  CHECK(row(PrecisionPreset::deepspeed) == "bf16 bf16 f32 bf16 f32");
+  CHECK(row(PrecisionPreset::fsdp_mixed) == "bf16 bf16 f32 bf16 f32");
+  CHECK(row(PrecisionPreset::fsdp_memory) == "bf16 none bf16 bf16 bf16");
+  for (const PrecisionPreset preset : presets)
+    CHECK(zero::precision_preset(name_of(preset)) == preset);
+  for (const PrecisionPreset preset : presets)
+    CHECK(zero::precision_of(config_of(preset)) == zero::precision_of(preset));
+  CHECK(zero::precision_of(Config{.compute = DType::f16}) ==
+        Precision{DType::f32, DType::f16, DType::f32, DType::f16, DType::f32});
+  CHECK(zero::precision_of(Config{}) ==
+        Precision{DType::f32, {}, DType::f32, DType::f32, DType::f32});
+  CHECK_THROWS_WITH_AS(zero::precision_preset("fp8"),
+                       "precision: no 'fp8'; expected one of deepspeed, fsdp-mixed, fsdp-memory",
+                       ConfigError);
+}
+
+TEST_CASE("an engine of a preset holds the dtypes that the table says") {
+  for (const PrecisionPreset preset : presets) {
+    CAPTURE(name_of(preset));
+    const Precision precision = zero::precision_of(preset);
+    const Toy toy;
+    const Device device = Device::cpu();
+    Engine engine(toy.store, device, config_of(preset));
+    for (const Parameter* parameter : toy.trainable()) {
+      std::vector<float> expected(static_cast<size_t>(parameter->shape.numel()));
+      initialise(parameter->init, engine.config().seed, parameter->name, 0, expected);
+      for (float& x : expected) x = rounded(x, precision.load);
+      CHECK(engine.read(*parameter, State::master) == expected);
+    }
+    train_step(engine, 0);
+    // 1e-2 times a ratio of no short binary form: what is kept in f32 shows it.
+    const bool narrow = precision.local == DType::bf16;
+    CHECK(is_bf16(engine.read(toy.weight, State::master)) == narrow);
+    CHECK(is_bf16(engine.read(toy.weight, State::moment1)) == narrow);
+    CHECK(is_bf16(engine.read(toy.weight, State::moment2)) == narrow);
+    Tape tape = engine.inference_tape();
+    const Tape::Use use(tape, toy.first);
+    CHECK(tape.parameter(toy.weight).value().dtype() == precision.compute);
+  }
+}
+
+TEST_CASE("fsdp-memory rests on 8 bytes a parameter, the mixed presets on 18") {
+  // Values 2, sums, moments and masters 4 each; or 2 for values, sums and both moments.
+  ParameterStore store;
+  store.add(store.unit("unit"), "weight", {1 << 16}, Init::normal(0.1f));
+  for (const PrecisionPreset preset : presets) {
+    const Device device = Device::meta();
+    const Engine engine(store, device, config_of(preset));
+    CHECK(device.memory().live() == (preset == PrecisionPreset::fsdp_memory ? 8 : 18) << 16);
+  }
+}
+
+TEST_CASE("bf16 everywhere: the same bits at every stage, world size and level, and resumed") {
+  Config config = config_of(PrecisionPreset::fsdp_memory);
+  config.param_persistence_threshold = 70;
+  const auto train = [](Engine& engine, int ranks, int rank, int from, int to) {
+    for (int step = from; step < to; ++step) {
+      for (int g = rank; g < 4; g += ranks)
+        run_micro_batch(engine, random_gradients({&*engine.store().find("a.weight"),
+                                                  &*engine.store().find("b.weight"),
+                                                  &*engine.store().find("gain")},
+                                                 static_cast<uint64_t>(4 * step + g)));
+      engine.step(1e-2f);
+    }
+  };
+  const Toy toy;
+  Engine one(toy.store, Device::cpu(), config);
+  train(one, 1, 0, 0, 4);
+  const std::string expected = one.parameter_hash();
+  for (const Device& device : devices_at_every_level()) {
+    Engine engine(toy.store, device, config);
+    train(engine, 1, 0, 0, 4);
+    CHECK(engine.parameter_hash() == expected);
+  }
+  for (const int stage : {0, 1, 2, 3}) {
+    config.stage = stage;
+    run_local(2, [&](Communicator& comm, const Device& device) {
+      Engine engine(toy.store, comm, device, config);
+      train(engine, 2, comm.rank(), 0, 4);
+      if (engine.parameter_hash() != expected) throw ShapeError("other bits");
+    });
+  }
+  config.stage = 0;
+  const TemporaryFolder folder;
+  Engine saved(toy.store, Device::cpu(), config), resumed(toy.store, Device::cpu(), config);
+  train(saved, 1, 0, 0, 2);
+  zero::save_checkpoint(folder.path(), saved, {.steps = 2});
+  zero::load_checkpoint(folder.path(), resumed);
+  train(resumed, 1, 0, 2, 4);
+  CHECK(resumed.parameter_hash() == expected);
+}
+
+TEST_CASE("weights loaded in bf16 are rounded before they become f32 masters") {
+  const Toy toy;
+  const TemporaryFolder folder;
+  const Engine wide(toy.store, Device::cpu(), {.seed = 5});
+  zero::save_checkpoint(folder.path(), wide, {});
+  Engine engine(toy.store, Device::cpu(), config_of(PrecisionPreset::deepspeed));
+  zero::load_weights(folder.path(), engine);
+  std::vector<float> expected = wide.read(toy.weight, State::master);
+  CHECK_FALSE(is_bf16(expected));
+  for (float& x : expected) x = rounded(x, DType::bf16);
+  CHECK(engine.read(toy.weight, State::master) == expected);
+}
+
+TEST_CASE("dtypes that do not go together are refused") {
+  Precision precision = zero::precision_of(PrecisionPreset::deepspeed);
+  precision.optimizer = DType::bf16;
+  CHECK_THROWS_WITH_AS(zero::with_precision({}, precision),
+                       "precision: local is f32, optimizer is bf16; expected the same: masters and "
+                       "moments are kept alike",
+                       ConfigError);
+  precision = zero::precision_of(PrecisionPreset::fsdp_mixed);
+  precision.compute = DType::f16;
+  CHECK_THROWS_WITH_AS(zero::with_precision({}, precision),
+                       "precision: compute is f16; expected bf16, as mixed says", ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.optimizer = DType::bf16}), ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.optimizer = DType::f16}), ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.load = DType::i32}), ConfigError);
 }

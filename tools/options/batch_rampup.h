@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "zerograd/zero/batch_rampup.h"
 #include "zerograd/zero/batch_size.h"
 
 // The flag --rampup-batch-size.

@@ -3,7 +3,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/precision.h"
+#include "zerograd/zero/config.h"
 
 namespace zg::tools {
 namespace {

@@ -12,8 +12,8 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/schedule.h"
-#include "zerograd/zero/precision.h"
 
 namespace zg::tools {
 namespace {

@@ -11,11 +11,11 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
-#include "zerograd/zero/parallel/mesh_sums.h"
+#include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/parallel/whole_model.h"
-#include "zerograd/zero/states/slices.h"
+#include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {

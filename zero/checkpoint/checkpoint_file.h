@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/autograd/weights.h"
+#include "zerograd/autograd/parameter.h"
 #include "zerograd/runtime/api.h"
 #include "zerograd/zero/engine.h"
 

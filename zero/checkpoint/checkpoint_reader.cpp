@@ -1,17 +1,81 @@
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/zero/checkpoint/piece_checksum.h"
-#include "zerograd/zero/checkpoint/piece_sequence.h"
-#include "zerograd/zero/states/slices.h"
+#include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
+#include "zerograd/zero/checkpoint/manifest.h"
+#include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
+namespace {
+
+/// The elements of one part of a parameter in order, from the pieces that tile it, through a
+/// buffer: parts that lie in turns in the whole are read side by side.
+class PieceSequence {
+ public:
+  using Open = std::function<const SafetensorsReader&(const Manifest::Piece&)>;
+  /// Called with a piece that was read to its end, and the checksum of what was read.
+  using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
+  PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
+
+  /// The next elements, `most` of them or fewer, one at least: there are as many.
+  std::span<const float> next(int64_t most);
+
+ private:
+  void fill();
+
+  std::vector<const Manifest::Piece*> pieces_;
+  Open open_;
+  Check check_;
+  size_t piece_ = 0;                    // index of the piece that is read next
+  int64_t read_ = 0;                    // elements read from that piece so far
+  std::unique_ptr<Checksum> checksum_;  // checksum of those elements
+  std::vector<float> buffer_;
+  size_t taken_ = 0;
+};
+
+constexpr int64_t buffer_elements = int64_t{1} << 18;
+
+PieceSequence::PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check)
+    : pieces_(std::move(pieces)), open_(std::move(open)), check_(std::move(check)) {}
+
+std::span<const float> PieceSequence::next(int64_t most) {
+  if (taken_ == buffer_.size()) fill();
+  const auto count = std::min(buffer_.size() - taken_, static_cast<size_t>(most));
+  const std::span<const float> values = std::span(buffer_).subspan(taken_, count);
+  taken_ += count;
+  return values;
+}
+
+void PieceSequence::fill() {
+  const Manifest::Piece& piece = *pieces_[piece_];
+  if (!checksum_) checksum_ = std::make_unique<Checksum>();
+  const int64_t count = std::min(buffer_elements, piece.shape.numel() - read_);
+  buffer_.clear();
+  taken_ = 0;
+  open_(piece).for_floats(piece.name(), read_, count, [&](std::span<const float> values) {
+    checksum_->update(std::as_bytes(values));
+    buffer_.insert(buffer_.end(), values.begin(), values.end());
+  });
+  read_ += count;
+  if (read_ < piece.shape.numel()) return;
+  check_(piece, checksum_->hex());
+  checksum_.reset();
+  read_ = 0;
+  ++piece_;
+}
+
+}  // namespace
 
 template <class T, class Open>
 CheckpointReader::Opened<T> CheckpointReader::opened(const Open& open) {

@@ -13,13 +13,11 @@
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
-#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/manifest.h"
-#include "zerograd/zero/checkpoint/piece_checksum.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
-#include "zerograd/zero/checkpoint/unfinished_folder.h"
-#include "zerograd/zero/parallel/mesh_sums.h"
+#include "zerograd/zero/parallel/model_parts.h"
 
 namespace zg::zero {
 namespace {

@@ -4,10 +4,9 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
-#include "zerograd/zero/checkpoint/piece_checksum.h"
-#include "zerograd/zero/checkpoint/unfinished_folder.h"
+#include "zerograd/zero/checkpoint/manifest.h"
 
 namespace zg::zero {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap.h"
-#include "zerograd/zero/checkpoint/checkpoint_layout.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/states/transfer.h"
 

@@ -6,8 +6,8 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/zero/config.h"
 #include "zerograd/zero/deepspeed/hjson.h"
-#include "zerograd/zero/precision.h"
 
 namespace zg::zero {
 namespace deepspeed {

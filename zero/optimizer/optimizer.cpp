@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/host_stream.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
-#include "zerograd/zero/parallel/mesh_sums.h"
+#include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/residency.h"
-#include "zerograd/zero/states/streaming.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {

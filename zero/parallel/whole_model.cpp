@@ -6,7 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/engine_state.h"
-#include "zerograd/zero/parallel/mesh_sums.h"
+#include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {

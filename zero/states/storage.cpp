@@ -4,7 +4,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
-#include "zerograd/zero/states/loan.h"
+#include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
@@ -138,6 +138,39 @@ Tensor Storage::low_precision(int64_t begin, int64_t numel) const {
   if (values_are_masters) return {};
   return trainable.whole && stays_whole ? trainable.whole.flat(begin, numel)
                                         : trainable.shard.flat(begin - sums_begin, numel);
+}
+
+Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& loan) {
+  std::shared_ptr<Buffer> buffer(place.buffer().get(),
+                                 [owner = place.buffer()](Buffer*) mutable { owner.reset(); });
+  loan = buffer;
+  return Tensor::of(std::move(buffer), place.byte_offset(), shape, place.dtype());
+}
+
+Placements::Placements(const OffloadOptions& offload, const ParameterStore& store, int world)
+    : offload_(offload), world_(world), host_left_(offload.parameters_on_host) {
+  int64_t trainable = 0;
+  for (const auto& parameter : store.parameters())
+    if (is_updated(*parameter)) trainable += parameter->shape.numel();
+  states_left_ = offload.optimizer_ratio * static_cast<double>(trainable);
+}
+
+Placements::Placement Placements::next(std::span<const Parameter* const> parameters,
+                                       bool stays_whole) {
+  Placement place{.parameter = offload_.parameter, .optimizer = offload_.optimizer};
+  int64_t all = 0, trainable = 0;
+  for (const Parameter* parameter : parameters) {
+    all += parameter->shape.numel();
+    if (is_updated(*parameter)) trainable += parameter->shape.numel();
+  }
+  if (states_left_ <= 0.0) place.optimizer = Space::device;
+  states_left_ -= static_cast<double>(trainable);
+  if (const int64_t shard = (all + world_ - 1) / world_;
+      place.parameter == Space::file && !stays_whole && shard <= host_left_) {
+    place.parameter = Space::host;
+    host_left_ -= shard;
+  }
+  return place;
 }
 
 }  // namespace zg::zero

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/autograd/parameter.h"
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/tensor.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/partition.h"
 
@@ -76,6 +78,28 @@ struct Storage {
   Tensor local_sums;                         ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                  ///< by piece: its accumulator holds a gradient
   std::vector<std::weak_ptr<Buffer>> lent;   ///< by piece: the buffer that lend_sum() returned
+};
+
+/// A tensor in the memory of `place` whose buffer counts its own users, so that a tape that is the
+/// only one may add in place: `loan` expires with the last of them.
+Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& loan);
+
+/// Where each storage's values and states rest: where the config says, but for what ratio and
+/// parameters_on_host leave out. Asked for one storage after the other, the same on every rank.
+class Placements {
+ public:
+  Placements(const OffloadOptions& offload, const ParameterStore& store, int world);
+
+  struct Placement {
+    Space parameter, optimizer;
+  };
+  Placement next(std::span<const Parameter* const> parameters, bool stays_whole);
+
+ private:
+  const OffloadOptions& offload_;
+  const int world_;
+  double states_left_ = 0.0;  // elements whose states are still to go to `optimizer`
+  int64_t host_left_;         // elements of this rank's values that may yet rest on the host
 };
 
 }  // namespace zg::zero

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "tests/zero/toy.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -8,7 +8,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
-#include "zerograd/zero/precision.h"
+#include "zerograd/zero/config.h"
 
 using namespace zg;
 using namespace zg::testing;

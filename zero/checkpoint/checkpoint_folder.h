@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/engine.h"
 
-// Names of the files and tensors of a checkpoint; checkpoint_file.h documents their contents.
+// The folder of a checkpoint: names of its files and tensors, and how it is made.
+// checkpoint_file.h documents the contents.
 namespace zg::zero {
 
 inline constexpr const char* step_prefix = "step_";
@@ -30,5 +32,25 @@ std::span<const NamedState> states_of(const Parameter& parameter);
 std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< FileError
 /// FileError "operation: path: reason" when there is an error.
 void check(const std::error_code& error, const char* operation, const std::string& path);
+
+/// Where a step_N grows: beside its place, under another name until finish(). Whatever is there
+/// when it goes out of scope goes with it. One process at a time writes to a directory: what a
+/// killed one left unfinished is removed first. FileError.
+class UnfinishedFolder {
+ public:
+  UnfinishedFolder(const std::string& directory, int64_t step);
+  ~UnfinishedFolder();
+  UnfinishedFolder(const UnfinishedFolder&) = delete;
+
+  /// Its path, which other processes know too.
+  static std::string path_of(const std::string& directory, int64_t step);
+  const std::string& path() const { return path_; }
+  /// Writes the info's files and the manifest and gives the folder its name, in place of one that
+  /// had it; all of it is on the disk when it returns. Returns the step_N.
+  std::string finish(Manifest manifest);
+
+ private:
+  const std::string directory_, name_, path_;
+};
 
 }  // namespace zg::zero
