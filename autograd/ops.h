@@ -122,7 +122,7 @@ struct AttentionOptions {
   DropoutKey key;
   Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
   /// ALiBi: [H], accumulator dtype, constant; adds slope[h] * (j - i) to the score of key j and the
-  /// query that stands at i. kernels/attention/alibi.h has the paper's.
+  /// query that stands at i. kernels/attention/attention.h has the paper's.
   Tensor alibi_slopes;
   QKVOrder order = QKVOrder::by_part;  ///< layout of the fused projection
 };

@@ -4,8 +4,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/movement/movement.h"
-#include "zerograd/kernels/optimizer/adam.h"
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 namespace zg::bench {
 namespace {

@@ -1,6 +1,6 @@
 #include "zerograd/kernels/check.h"
 
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg {

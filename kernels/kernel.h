@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/trace.h"

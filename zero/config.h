@@ -17,7 +17,7 @@ struct AdamOptions {
   bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
   /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer
   /// one with the higher probability, so small updates are kept on average
-  /// (kernels/optimizer/adam.h).
+  /// (kernels/optimizer/optimizer.h).
   bool stochastic_rounding = false;
 };
 

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/api.h"
 #include "zerograd/runtime/random.h"
 
 namespace zg {
@@ -40,7 +44,7 @@ ZG_API HeadLayout qkv_layout(const AttentionShape& shape, QKVOrder order, int64_
 struct AttentionForward {
   Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, as the layouts say; may be one tensor
   Tensor bias;          ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
-  Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi.h has the paper's
+  Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi_slopes() has the paper's
   Tensor out;
   Tensor
       log_sum;  ///< [B, H, T] out, accumulator dtype, natural log; kept for backward; may be absent
@@ -87,5 +91,12 @@ namespace kernels {
 extern ZG_API Kernel<AttentionForward> attention_forward;
 extern ZG_API Kernel<AttentionBackward> attention_backward;
 }  // namespace kernels
+
+/// The `alibi_slopes` of attention for a model of `heads` heads, one for each head. A tensor
+/// parallel rank takes the slopes of its own heads. Press et al. 2022, arXiv:2108.12409, section 3:
+/// for n heads, n a power of two, the powers 1 to n of 2^(-8/n). Other counts have the slopes of
+/// the next lower power of two n, then every other slope of 2n heads, from the first on. Each slope
+/// is exact but for one rounding to f32. Throws ConfigError for less than one head.
+ZG_API std::vector<float> alibi_slopes(int64_t heads);
 
 }  // namespace zg

@@ -2,13 +2,166 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
-#include "zerograd/kernels/attention/attention_plain_cpu.h"
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/workspace.h"
+#include "zerograd/kernels/elementwise/dropout_scalar.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
+namespace {
+
+/// Row by row, in the accumulator type: the definition that other versions are tested against.
+extern const AttentionTable plain_attention_forward, plain_attention_backward;
+
+int64_t heads_of_batch(const AttentionShape& s) { return s.B * s.H; }
+
+/// Rows of one head, widened, so that what is read keys * T times is converted once.
+template <class T, class A>
+void load_rows(A* rows, const void* data, const HeadLayout& layout, const AttentionShape& s,
+               int64_t b, int64_t h, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const T* row = at<T>(data, layout, b, h, t);
+    for (int64_t d = 0; d < s.D; ++d) *rows++ = static_cast<A>(row[d]);
+  }
+}
+
+template <class T, class A>
+void store_rows(const A* rows, void* data, const HeadLayout& layout, const AttentionShape& s,
+                int64_t b, int64_t h, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    T* row = at<T>(data, layout, b, h, t);
+    for (int64_t d = 0; d < s.D; ++d) row[d] = T(*rows++);
+  }
+}
+
+template <class A>
+A dot(const A* x, const A* y, int64_t n) {
+  A sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+template <class A>
+void add_scaled(A* y, A factor, const A* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
+}
+
+template <class A>
+struct PlainScratch {
+  A *k, *v, *dk, *dv;      // [keys, D]
+  A *weights, *factors;    // [keys]: of one query
+  A *q, *out, *dout, *dq;  // [D]: of one query
+
+  PlainScratch(std::byte* data, const AttentionShape& s) {
+    A* next = reinterpret_cast<A*>(data);
+    for (A** matrix : {&k, &v, &dk, &dv}) *matrix = std::exchange(next, next + s.keys * s.D);
+    for (A** row : {&weights, &factors}) *row = std::exchange(next, next + s.keys);
+    for (A** row : {&q, &out, &dout, &dq}) *row = std::exchange(next, next + s.D);
+  }
+  static int64_t bytes(const AttentionShape& s) {
+    const int64_t elements = 4 * s.keys * s.D + 2 * s.keys + 4 * s.D;
+    return (elements * static_cast<int64_t>(sizeof(A)) + 255) / 256 * 256;
+  }
+};
+
+/// Scores of query t into weights, and its dropout factors.
+template <class A>
+void score_row(const AttentionCall& call, const PlainScratch<A>& scratch, int64_t b, int64_t h,
+               int64_t t) {
+  const AttentionShape& s = call.shape;
+  const int64_t n = visible_keys(s, t);
+  const A scale = static_cast<A>(call.scale);
+  const A* bias = static_cast<const A*>(call.bias);
+  const A* slopes = static_cast<const A*>(call.alibi_slopes);
+  if (bias) bias += h * call.bias_head + t * s.keys;
+  for (int64_t j = 0; j < n; ++j) {
+    A score = scale * dot(scratch.q, scratch.k + j * s.D, s.D);
+    if (slopes) score += slopes[h] * static_cast<A>(j - (t + s.offset));
+    scratch.weights[j] = bias ? score + bias[j] : score;
+  }
+  const uint32_t sample = call.mask.sample + static_cast<uint32_t>(b);
+  fill_factors(scratch.factors, call.mask, sample, first_weight(s, h, t), n);
+}
+
+template <class T>
+void forward(const AttentionCall& call, int64_t task, std::byte* data) {
+  using A = accumulator_t<T>;
+  const AttentionShape& s = call.shape;
+  const int64_t b = task / s.H, h = task % s.H;
+  const PlainScratch<A> scratch(data, s);
+  load_rows<T>(scratch.k, call.k, s.k, s, b, h, 0, s.keys);
+  load_rows<T>(scratch.v, call.v, s.v, s, b, h, 0, s.keys);
+  for (int64_t t = 0; t < s.T; ++t) {
+    const int64_t n = visible_keys(s, t);
+    load_rows<T>(scratch.q, call.q, s.q, s, b, h, t, t + 1);
+    score_row(call, scratch, b, h, t);
+    // Finite, so that a score of minus infinity has weight 0 rather than NaN.
+    A largest = std::numeric_limits<A>::lowest();
+    for (int64_t j = 0; j < n; ++j) largest = std::max(largest, scratch.weights[j]);
+    A sum = 0;
+    std::fill_n(scratch.out, s.D, A(0));
+    for (int64_t j = 0; j < n; ++j) {
+      const A weight = std::exp(scratch.weights[j] - largest);
+      sum += weight;
+      add_scaled(scratch.out, weight * scratch.factors[j], scratch.v + j * s.D, s.D);
+    }
+    for (int64_t d = 0; d < s.D; ++d) scratch.out[d] /= sum;
+    store_rows<T>(scratch.out, call.out, s.out, s, b, h, t, t + 1);
+    if (call.log_sum) static_cast<A*>(call.log_sum)[task * s.T + t] = largest + std::log(sum);
+  }
+}
+
+// With P the softmax and f the dropout factors: dv_j = sum_t f P dout_t, and the gradient of a
+// score is P (f dout_t . v_j - D_t), where D_t = sum_j f P dout_t . v_j = dout_t . out_t.
+template <class T>
+void backward(const AttentionCall& call, int64_t task, std::byte* data) {
+  using A = accumulator_t<T>;
+  const AttentionShape& s = call.shape;
+  const int64_t b = task / s.H, h = task % s.H;
+  const PlainScratch<A> scratch(data, s);
+  const A scale = static_cast<A>(call.scale);
+  load_rows<T>(scratch.k, call.k, s.k, s, b, h, 0, s.keys);
+  load_rows<T>(scratch.v, call.v, s.v, s, b, h, 0, s.keys);
+  std::fill_n(scratch.dk, s.keys * s.D, A(0));
+  std::fill_n(scratch.dv, s.keys * s.D, A(0));
+  for (int64_t t = 0; t < s.T; ++t) {
+    load_rows<T>(scratch.q, call.q, s.q, s, b, h, t, t + 1);
+    load_rows<T>(scratch.out, call.out, s.out, s, b, h, t, t + 1);
+    load_rows<T>(scratch.dout, call.dout, s.out, s, b, h, t, t + 1);
+    score_row(call, scratch, b, h, t);
+    const A log_sum = static_cast<const A*>(call.log_sum)[task * s.T + t];
+    const A mean = dot(scratch.dout, scratch.out, s.D);
+    std::fill_n(scratch.dq, s.D, A(0));
+    for (int64_t j = 0, n = visible_keys(s, t); j < n; ++j) {
+      const A weight = std::exp(scratch.weights[j] - log_sum), factor = scratch.factors[j];
+      const A dweight = factor * dot(scratch.dout, scratch.v + j * s.D, s.D);
+      const A dscore = weight * (dweight - mean) * scale;
+      add_scaled(scratch.dv + j * s.D, weight * factor, scratch.dout, s.D);
+      add_scaled(scratch.dq, dscore, scratch.k + j * s.D, s.D);
+      add_scaled(scratch.dk + j * s.D, dscore, scratch.q, s.D);
+    }
+    store_rows<T>(scratch.dq, call.dq, s.q, s, b, h, t, t + 1);
+  }
+  store_rows<T>(scratch.dk, call.dk, s.k, s, b, h, 0, s.keys);
+  store_rows<T>(scratch.dv, call.dv, s.v, s, b, h, 0, s.keys);
+}
+
+template <class T>
+constexpr AttentionCode forward_of = {heads_of_batch, PlainScratch<accumulator_t<T>>::bytes,
+                                      forward<T>};
+template <class T>
+constexpr AttentionCode backward_of = {heads_of_batch, PlainScratch<accumulator_t<T>>::bytes,
+                                       backward<T>};
+
+}  // namespace
+
+const AttentionTable plain_attention_forward = {
+    {forward_of<double>, forward_of<float>, forward_of<bf16>, forward_of<f16>}};
+const AttentionTable plain_attention_backward = {
+    {backward_of<double>, backward_of<float>, backward_of<bf16>, backward_of<f16>}};
 
 ZG_DECLARE_LEVELS(AttentionTable, attention_forward_table)
 ZG_DECLARE_LEVELS(AttentionTable, attention_backward_table)

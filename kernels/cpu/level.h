@@ -7,7 +7,7 @@ namespace zg::cpu {
 /// Chooses the table of functions for `isa` among one per instruction set; null for portable. A
 /// *_simd.cpp source defines `extern const Table name` inside namespace zg::cpu::ZG_ISA and is
 /// compiled three times. AMX only multiplies matrices: everything else at that level uses
-/// avx512_bf16, and products first look for a tile_table (kernels/matmul/tile_matmul_cpu.h).
+/// avx512_bf16, and products first look for a tile_table (kernels/matmul/matmul_cpu.h).
 template <class Table>
 const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
 #if defined(__x86_64__)

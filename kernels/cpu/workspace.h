@@ -6,7 +6,7 @@
 #include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
 
 // Scratch of the CPU kernels that need any, by shapes and traits alone.

@@ -1,6 +1,6 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
-// kernels/elementwise/unary_cpu.cpp has the same formulas in plain C++.
+// kernels/elementwise/elementwise_cpu.cpp has the same formulas in plain C++.
 #define UNARY(name, value)                                                           \
   element_kernel void name(__global const real* x_of, __global real* y_of, long n) { \
     const long i = element_index();                                                  \

@@ -4,7 +4,7 @@
 namespace zg::cuda {
 namespace {
 
-/// kernels/elementwise/unary_cpu.cpp has the same formulas in plain C++.
+/// kernels/elementwise/elementwise_cpu.cpp has the same formulas in plain C++.
 template <UnaryOp op, class T>
 struct Value {
   __device__ T operator()(T element) const {

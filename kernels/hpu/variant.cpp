@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "zerograd/kernels/hpu/dpas.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
 

@@ -4,7 +4,7 @@
 #include "zerograd/kernels/loss/projection_chunks.h"
 #include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
 
 // Scratch of the HPU kernels: plain arithmetic on shapes, in every build, so that a machine without

@@ -5,7 +5,6 @@
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
-#include "zerograd/kernels/matmul/tile_matmul_cpu.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/matmul/tile_table.h"
 
 namespace zg::cpu {
 
@@ -28,5 +29,13 @@ inline std::byte* at(const Tensor& tensor, int64_t element) {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+/// The AMX functions at level amx_bf16; null at other levels.
+const TileTable* tile_table(Isa isa);
+
+/// Products of bf16 on tile registers, of any size and form. Subnormal operands and sums count as
+/// 0.
+void tile_matmul(const TileTable&, const Matmul&, Workspace, const Device::Traits&);
+int64_t tile_matmul_workspace_bytes(const Matmul&, const Device::Traits&);
 
 }  // namespace zg::cpu

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/kernels/matmul/peak_table.h"
-#include "zerograd/kernels/matmul/tile_matmul_cpu.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"

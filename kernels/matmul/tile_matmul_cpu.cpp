@@ -1,8 +1,7 @@
-#include "zerograd/kernels/matmul/tile_matmul_cpu.h"
+#include "zerograd/kernels/matmul/matmul_cpu.h"
 
 #include <algorithm>
 
-#include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {

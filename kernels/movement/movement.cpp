@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "zerograd/kernels/check.h"
-#include "zerograd/kernels/movement/movement_cpu.h"
 #include "zerograd/kernels/slots.h"
 
 namespace zg {

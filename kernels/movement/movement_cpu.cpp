@@ -1,4 +1,4 @@
-#include "zerograd/kernels/movement/movement_cpu.h"
+#include "zerograd/kernels/movement/movement.h"
 
 #include <cstdlib>
 #include <cstring>

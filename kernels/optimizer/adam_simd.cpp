@@ -1,5 +1,5 @@
 #include "zerograd/kernels/cpu/simd.h"
-#include "zerograd/kernels/optimizer/adam_cpu.h"
+#include "zerograd/kernels/optimizer/optimizer_cpu.h"
 #include "zerograd/kernels/optimizer/rounding_simd.h"
 
 namespace zg::cpu::ZG_ISA {
@@ -13,7 +13,7 @@ struct Element {
   Vec parameter, moment1, moment2;
 };
 
-// Line by line the plain update of kernels/optimizer/adam_cpu.cpp, for the same bits.
+// Line by line the plain update of kernels/optimizer/optimizer_cpu.cpp, for the same bits.
 template <bool has_l2>
 inline Element step(const Element& s, Vec gradient, const AdamVectors& c) {
   Vec g = gradient * c.gradient_scale;

@@ -1,5 +1,5 @@
 #include "zerograd/kernels/cpu/simd.h"
-#include "zerograd/kernels/optimizer/fold_gradient_cpu.h"
+#include "zerograd/kernels/optimizer/optimizer_cpu.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "zerograd/kernels/cpu/philox_simd.h"
 #include "zerograd/kernels/cpu/simd.h"
-#include "zerograd/kernels/optimizer/adam_cpu.h"
+#include "zerograd/kernels/optimizer/optimizer_cpu.h"
 
 // Stochastic rounding for the *_simd.cpp sources: the vector form of
 // kernels/optimizer/adam_constants.h.

@@ -1,5 +1,5 @@
 #include "zerograd/kernels/cuda/tile.cuh"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 namespace zg::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "zerograd/kernels/optimizer/sum_of_squares_cpu.h"
+#include "zerograd/kernels/optimizer/optimizer_cpu.h"
 
 #include "zerograd/kernels/cpu/simd.h"
 

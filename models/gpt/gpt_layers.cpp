@@ -1,6 +1,6 @@
 #include "zerograd/models/gpt/gpt_layers.h"
 
-#include "zerograd/kernels/attention/alibi.h"
+#include "zerograd/kernels/attention/attention.h"
 
 namespace zg::models {
 namespace {

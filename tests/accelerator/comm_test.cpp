@@ -13,7 +13,7 @@
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/movement/embedding.h"
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

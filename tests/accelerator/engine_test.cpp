@@ -12,7 +12,7 @@
 #include "tests/support/op_case.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_save.h"

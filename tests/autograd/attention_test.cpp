@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "tests/autograd/op_check.h"
-#include "zerograd/kernels/attention/alibi.h"
+#include "zerograd/kernels/attention/attention.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -12,7 +12,7 @@
 #include "tests/fakes/cuda/launch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 

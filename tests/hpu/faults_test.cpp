@@ -6,7 +6,7 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/movement.h"
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 

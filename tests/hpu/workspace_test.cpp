@@ -8,7 +8,7 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
 
 using namespace zg;

@@ -9,8 +9,7 @@
 #include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/optimizer/adam.h"
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
 
 namespace zg::testing {

@@ -7,7 +7,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/zero/states/partition.h"

@@ -8,7 +8,6 @@
 set(ZG_ENGINE_HEADERS
     runtime/api.h
     runtime/device.h
-    runtime/device_names.h
     runtime/dlpack.h
     runtime/dtype.h
     runtime/error.h
@@ -20,18 +19,15 @@ set(ZG_ENGINE_HEADERS
     runtime/shape.h
     runtime/tensor.h
     runtime/trace.h
-    runtime/version.h
     runtime/comm/communicator.h
     runtime/comm/mesh.h
     runtime/comm/processes.h
     runtime/storage/file_set.h
     runtime/storage/safetensors.h
-    runtime/storage/safetensors_folder.h
     runtime/storage/swap.h
     runtime/storage/tensorboard.h
     kernels/check.h
     kernels/kernel.h
-    kernels/attention/alibi.h
     kernels/attention/attention.h
     kernels/elementwise/dropout.h
     kernels/elementwise/elementwise.h
@@ -42,9 +38,8 @@ set(ZG_ENGINE_HEADERS
     kernels/movement/embedding.h
     kernels/movement/movement.h
     kernels/norm/layer_norm.h
-    kernels/optimizer/adam.h
+    kernels/optimizer/optimizer.h
     kernels/optimizer/adam_constants.h
-    kernels/optimizer/fold_gradient.h
     kernels/reduce/reduce.h
     autograd/collective.h
     autograd/gradcheck.h

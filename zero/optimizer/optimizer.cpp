@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -9,7 +10,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/host_stream.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/residency.h"
@@ -22,6 +23,29 @@ namespace {
 enum { masters, moment1, moment2, low_precision, sums };
 using States = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
+
+/// Work of the CPU on what a device of any kind has in memory of the host: at once, on the caller's
+/// thread, who has waited for what the device itself has queued there. Kernels on it are the CPU's.
+class HostStream final : public Stream {
+ public:
+  explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {
+    traits_.backend = Device::Type::cpu;
+  }
+  Device device() const override { return device_; }
+  const Device::Traits& traits() const override { return traits_; }
+  Device::Type type() const override {
+    return device_.type() == Device::Type::meta ? Device::Type::meta : Device::Type::cpu;
+  }
+  Trace* trace() const override { return device_.trace(); }
+  const char* name() const override { return "host"; }
+  void synchronize() override {}
+  void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
+  void fill_zero(void* to, size_t bytes) override { std::memset(to, 0, bytes); }
+
+ private:
+  const Device device_;
+  Device::Traits traits_;
+};
 
 /// The gradient accumulators of all ranks.
 Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,

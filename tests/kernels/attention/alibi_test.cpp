@@ -1,4 +1,4 @@
-#include "zerograd/kernels/attention/alibi.h"
+#include "zerograd/kernels/attention/attention.h"
 
 #include "tests/kernels/attention/attention_case.h"
 #include "zerograd/runtime/error.h"

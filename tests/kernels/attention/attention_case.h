@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tests/support/op_case.h"
-#include "zerograd/kernels/attention/alibi.h"
 #include "zerograd/kernels/attention/attention.h"
 
 // Attention by its definition, in double and with whole matrices, and what kernels may differ by.

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "tests/support/op_case.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 #include <doctest/doctest.h>
 

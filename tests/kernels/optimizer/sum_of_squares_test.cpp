@@ -5,7 +5,7 @@
 
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/hpu/workspace.h"
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -2,11 +2,46 @@
 
 #include <cstdint>
 
-#include "zerograd/kernels/optimizer/fold_gradient.h"
+#include "zerograd/kernels/cpu/philox.h"
+#include "zerograd/kernels/optimizer/adam_constants.h"
+#include "zerograd/runtime/dtype.h"
 
 namespace zg::cpu {
 
-void fold_gradient(const FoldGradient&, Workspace, Stream&);
+/// The stochastic rounding of a range of elements.
+struct AdamRounding {
+  bf16* to;  ///< element 0 of the range: of low_precision, or of the parameter
+  RoundingKey key;
+  PhiloxKeys keys;  ///< Philox keys derived from the seed
+  int64_t first;    ///< index of element 0 of the range in its parameter
+};
+
+/// Elements [0, n) of the tensors of an AdamTensor, or of a part of them.
+struct AdamRange {
+  void* parameter;
+  const void* gradient;
+  void* moment1;
+  void* moment2;
+  void* low_precision;  ///< null when absent
+  int64_t n;
+  const AdamRounding* rounding;  ///< null: to nearest even
+};
+
+using AdamUpdate = void (*)(const AdamRange&, const AdamConstants&);
+
+/// By the dtypes of gradient (f32, bf16) and low_precision (absent, bf16, f16).
+struct AdamTable {
+  AdamUpdate update[2][3];
+  AdamUpdate narrow[2];  ///< with parameter and moments in bf16, low_precision absent
+};
+
+/// The sums of squares of `count` granules of x, in f64, in the order that zg::SumOfSquares states.
+using GranuleSums = void (*)(const void* x, int64_t count, double* sums);
+
+/// Indexed by f64, f32, bf16, f16; null where there are no vectors and the plain one is used.
+struct GranuleTable {
+  GranuleSums sums[4];
+};
 
 /// sum[0, n) = (first ? 0 : sum) + the leaf rounded.
 using Fold = void (*)(const void* leaf, void* sum, int64_t n);

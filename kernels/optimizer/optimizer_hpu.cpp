@@ -1,6 +1,7 @@
-#include "zerograd/kernels/optimizer/adam.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/workspace.h"
 
 namespace zg::hpu {
 namespace {
@@ -30,6 +31,24 @@ void adam(const Adam& a, Workspace, Stream& stream) {
            Constants(constants(a, t.weight_decay)), uint32_t{a.rounding_seed.has_value()}, key.seed,
            key.name, t.first, key.step);
   }
+}
+
+void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
+  const SquareGroups cut(a.x.numel());
+  if (cut.granules == 0) return;
+  const Code code = module("sum_of_squares", a.x.dtype());
+  launch(stream, code, "squares", {cut.groups}, a.x.raw(), workspace.data, cut.granules);
+  launch(stream, code, "add_squares", {}, workspace.data, a.limbs.raw(), a.non_finite.raw(),
+         cut.groups);
+}
+
+void fold_gradient(const FoldGradient& a, Workspace, Stream& stream) {
+  std::string kernel = "fold";
+  for (const DType dtype : {a.leaf.dtype(), a.rounding, a.sum.dtype()})
+    kernel += std::string("_") + word("fold_gradient", dtype, {DType::f32, DType::bf16});
+  const int64_t n = a.leaf.numel();
+  launch(stream, module("fold_gradient"), kernel.c_str(), {groups_for(n)}, a.leaf.raw(),
+         a.sum.raw(), n, int32_t{a.first});
 }
 
 }  // namespace zg::hpu

@@ -1,12 +1,115 @@
+#include "zerograd/kernels/elementwise/elementwise_cpu.h"
+
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/loop_nest.h"
-#include "zerograd/kernels/elementwise/elementwise_cpu.h"
 #include "zerograd/kernels/elementwise/visit_elementwise.h"
+#include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {
+
+ZG_DECLARE_LEVELS(UnaryTable, unary_table)
+
+namespace {
+
+// The costliest of these maps takes some 20 ns an element.
+constexpr int64_t grain = 1 << 13;
+
+template <UnaryOp op, class A>
+A value(A x) {
+  if constexpr (op == UnaryOp::negate) return -x;
+  if constexpr (op == UnaryOp::exp) return std::exp(x);
+  if constexpr (op == UnaryOp::log) return std::log(x);
+  if constexpr (op == UnaryOp::sqrt) return std::sqrt(x);
+  if constexpr (op == UnaryOp::tanh) return std::tanh(x);
+  if constexpr (op == UnaryOp::sigmoid) return A{1} / (A{1} + std::exp(-x));
+  if constexpr (op == UnaryOp::relu) return x <= 0 ? A{0} : x;  // so that NaN stays
+  if constexpr (op == UnaryOp::silu) return x / (A{1} + std::exp(-x));
+  if constexpr (op == UnaryOp::abs) return std::abs(x);
+  if constexpr (op == UnaryOp::reciprocal) return A{1} / x;
+}
+
+/// dy times the slope, made from y where reads_result(op), else from x.
+template <UnaryOp op, class A>
+A gradient(A v, A dy) {
+  if constexpr (op == UnaryOp::negate) return -dy;
+  if constexpr (op == UnaryOp::exp) return dy * v;
+  if constexpr (op == UnaryOp::log) return dy / v;
+  if constexpr (op == UnaryOp::sqrt) return dy / (A{2} * v);
+  if constexpr (op == UnaryOp::tanh) return dy * (A{1} - v * v);
+  if constexpr (op == UnaryOp::sigmoid) return dy * v * (A{1} - v);
+  if constexpr (op == UnaryOp::relu) return v <= 0 ? A{0} : dy;
+  if constexpr (op == UnaryOp::silu) {
+    const A s = A{1} / (A{1} + std::exp(-v));
+    return dy * s * (A{1} + v * (A{1} - s));
+  }
+  if constexpr (op == UnaryOp::abs) return v > 0 ? dy : v < 0 ? -dy : A{0};
+  if constexpr (op == UnaryOp::reciprocal) return -dy / (v * v);
+}
+
+/// Null where there is plain code only.
+UnaryTable::Function vectorised(const Unary& args, const Stream& stream) {
+  const DType dtype = args.x.dtype();
+  const UnaryTable* table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
+  if (!table || (dtype != DType::f32 && dtype != DType::bf16)) return nullptr;
+  const int narrow = dtype == DType::bf16 ? 1 : 0;
+  switch (args.op) {
+    case UnaryOp::exp:
+      return table->exp[narrow];
+    case UnaryOp::tanh:
+      return table->tanh[narrow];
+    case UnaryOp::sigmoid:
+      return table->sigmoid[narrow];
+    case UnaryOp::silu:
+      return table->silu[narrow];
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+void unary(const Unary& args, Workspace, Stream& stream) {
+  if (const auto function = vectorised(args, stream)) {
+    const int64_t size = size_of(args.x.dtype());
+    const std::byte* x = args.x.raw();
+    std::byte* y = args.y.raw();
+    parallel_for(stream.traits().threads, args.x.numel(), grain, [&](int64_t begin, int64_t end) {
+      function(x + begin * size, y + begin * size, end - begin);
+    });
+    return;
+  }
+  visit_floating(args.x.dtype(), [&]<class T>() {
+    visit_unary(args.op, [&]<UnaryOp op>() {
+      const T* x = args.x.data<T>();
+      T* y = args.y.data<T>();
+      parallel_for(stream.traits().threads, args.x.numel(), grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          y[i] = static_cast<T>(value<op>(static_cast<accumulator_t<T>>(x[i])));
+      });
+    });
+  });
+}
+
+void unary_backward(const UnaryBackward& args, Workspace, Stream& stream) {
+  visit_floating(args.dy.dtype(), [&]<class T>() {
+    visit_unary(args.op, [&]<UnaryOp op>() {
+      const T* v = (reads_result(op) ? args.y : args.x).template data<T>();
+      const T* dy = args.dy.data<T>();
+      T* dx = args.dx.data<T>();
+      using A = accumulator_t<T>;
+      const int threads = stream.traits().threads;
+      parallel_for(threads, args.dy.numel(), grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          dx[i] = static_cast<T>(gradient<op>(static_cast<A>(v[i]), static_cast<A>(dy[i])));
+      });
+    });
+  });
+}
 
 ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
@@ -185,6 +288,106 @@ void where(const Where& args, Workspace, Stream& stream) {
             y[offsets[3] + i] = condition[offsets[0] + i * stride_c] ? a[offsets[1] + i * stride_a]
                                                                      : b[offsets[2] + i * stride_b];
         });
+  });
+}
+
+ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
+
+namespace {
+
+// Memory bound, so a task only has to be longer than its hand-out.
+constexpr int64_t cast_grain = 1 << 16;
+
+bool vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+int narrow(const Tensor& tensor) { return tensor.dtype() == DType::bf16 ? 1 : 0; }
+
+const ElementwiseTable* table_for(const Tensor& x, const Tensor& y, const Stream& stream) {
+  if (!vectorised(x.dtype()) || !vectorised(y.dtype())) return nullptr;
+  return ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
+}
+
+// A float outside the range of To would be undefined behaviour in a static_cast.
+template <class To, class From>
+To saturated(From value) {
+  if (std::isnan(value)) return To{0};
+  if (value <= static_cast<From>(std::numeric_limits<To>::min()))
+    return std::numeric_limits<To>::min();
+  if (value >= static_cast<From>(std::numeric_limits<To>::max()))
+    return std::numeric_limits<To>::max();
+  return static_cast<To>(value);
+}
+
+template <class To, class From>
+To converted(From value) {
+  const auto wide = static_cast<arithmetic_t<From>>(value);
+  if constexpr (std::is_same_v<To, bool>)
+    return wide != 0;
+  else if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>)
+    return saturated<To>(wide);
+  else if constexpr (std::is_integral_v<To>)
+    return static_cast<To>(wide);
+  else
+    return static_cast<To>(static_cast<accumulator_t<To>>(wide));
+}
+
+}  // namespace
+
+void axpby(const Axpby& args, Workspace, Stream& stream) {
+  const int threads = stream.traits().threads;
+  const std::byte* x = args.x.raw();
+  std::byte* y = args.y.raw();
+  const int64_t x_size = size_of(args.x.dtype()), y_size = size_of(args.y.dtype());
+  if (const ElementwiseTable* table = table_for(args.x, args.y, stream)) {
+    const auto function = table->axpby[narrow(args.x)][narrow(args.y)];
+    parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
+      function(x + begin * x_size, y + begin * y_size, static_cast<float>(args.a),
+               static_cast<float>(args.b), end - begin);
+    });
+    return;
+  }
+  visit_floating(args.x.dtype(), [&]<class X>() {
+    visit_floating(args.y.dtype(), [&]<class Y>() {
+      using A = decltype(accumulator_t<X>{} + accumulator_t<Y>{});
+      const X* from = args.x.data<X>();
+      Y* to = args.y.data<Y>();
+      const A a = static_cast<A>(args.a), b = static_cast<A>(args.b);
+      parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const A product = a * static_cast<A>(from[i]);
+          to[i] = static_cast<Y>(static_cast<accumulator_t<Y>>(
+              b == 0 ? product : product + b * static_cast<A>(to[i])));
+        }
+      });
+    });
+  });
+}
+
+void cast(const Cast& args, Workspace, Stream& stream) {
+  const int threads = stream.traits().threads;
+  const std::byte* x = args.x.raw();
+  std::byte* y = args.y.raw();
+  const int64_t x_size = size_of(args.x.dtype()), y_size = size_of(args.y.dtype());
+  if (args.x.dtype() == args.y.dtype()) {
+    parallel_for(threads, args.x.bytes(), cast_grain * 4, [&](int64_t begin, int64_t end) {
+      std::memmove(y + begin, x + begin, static_cast<size_t>(end - begin));
+    });
+    return;
+  }
+  if (const ElementwiseTable* table = table_for(args.x, args.y, stream)) {
+    const auto function = table->cast[narrow(args.x)][narrow(args.y)];
+    parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
+      function(x + begin * x_size, y + begin * y_size, end - begin);
+    });
+    return;
+  }
+  visit_any(args.x.dtype(), [&]<class X>() {
+    visit_any(args.y.dtype(), [&]<class Y>() {
+      const X* from = args.x.data<X>();
+      Y* to = args.y.data<Y>();
+      parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) to[i] = converted<Y>(from[i]);
+      });
+    });
   });
 }
 

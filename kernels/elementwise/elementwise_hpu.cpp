@@ -1,0 +1,131 @@
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/elementwise/dropout_hpu.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/nest.h"
+
+namespace zg::hpu {
+namespace {
+
+/// In the order of UnaryOp.
+constexpr const char* values[] = {"unary_negate", "unary_exp",       "unary_log",  "unary_sqrt",
+                                  "unary_tanh",   "unary_sigmoid",   "unary_relu", "unary_silu",
+                                  "unary_abs",    "unary_reciprocal"};
+constexpr const char* slopes[] = {"slope_negate", "slope_exp",       "slope_log",  "slope_sqrt",
+                                  "slope_tanh",   "slope_sigmoid",   "slope_relu", "slope_silu",
+                                  "slope_abs",    "slope_reciprocal"};
+
+}  // namespace
+
+void unary(const Unary& a, Workspace, Stream& stream) {
+  const int64_t n = a.x.numel();
+  launch(stream, module("unary", a.x.dtype()), values[static_cast<size_t>(a.op)], {groups_for(n)},
+         a.x.raw(), a.y.raw(), n);
+}
+
+void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
+  const Tensor& known = reads_result(a.op) ? a.y : a.x;
+  const int64_t n = a.dy.numel();
+  launch(stream, module("unary", a.dy.dtype()), slopes[static_cast<size_t>(a.op)], {groups_for(n)},
+         known.raw(), a.dy.raw(), a.dx.raw(), n);
+}
+
+namespace {
+
+/// In the order of BinaryOp.
+constexpr const char* names[] = {"add",        "subtract", "multiply",     "divide",    "power",
+                                 "maximum",    "minimum",  "equal",        "not_equal", "less",
+                                 "less_equal", "greater",  "greater_equal"};
+
+std::string kernel_of(const char* prefix, BinaryOp op) {
+  return std::string(prefix) + names[static_cast<size_t>(op)];
+}
+
+Nest<2> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {
+  return {shape, {broadcast_strides(a.shape(), shape), broadcast_strides(b.shape(), shape)}};
+}
+
+}  // namespace
+
+void binary(const Binary& args, Workspace, Stream& stream) {
+  const Nest<2> nest = nest_of(args.a, args.b, args.y.shape());
+  const Code code = module("binary", args.a.dtype());
+  const std::string kernel = kernel_of("binary_", args.op);
+  const auto run = [&](const auto&... faults) {
+    launch(stream, code, kernel.c_str(), {groups_for(nest.numel)}, args.a.raw(), args.b.raw(),
+           args.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0], nest.strides[1],
+           faults...);
+  };
+  if (args.op == BinaryOp::divide && !is_floating(args.a.dtype()))
+    run(fault_place(stream), literal("binary"), literal("divisor"));
+  else
+    run();
+}
+
+void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
+  const Nest<2> nest = nest_of(args.a, args.b, args.dy.shape());
+  launch(stream, module("binary", args.a.dtype()), kernel_of("slopes_", args.op).c_str(),
+         {groups_for(nest.numel)}, args.a.raw(), args.b.raw(), args.dy.raw(), args.da.raw(),
+         args.db.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0], nest.strides[1]);
+}
+
+void where(const Where& a, Workspace, Stream& stream) {
+  const Shape& shape = a.y.shape();
+  const Nest<3> nest(
+      shape, {broadcast_strides(a.condition.shape(), shape), broadcast_strides(a.a.shape(), shape),
+              broadcast_strides(a.b.shape(), shape)});
+  const std::string kernel = "where_" + std::to_string(size_of(a.y.dtype()));
+  launch(stream, module("where"), kernel.c_str(), {groups_for(nest.numel)}, a.condition.raw(),
+         a.a.raw(), a.b.raw(), a.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0],
+         nest.strides[1], nest.strides[2]);
+}
+
+void cast(const Cast& a, Workspace, Stream& stream) {
+  if (a.x.dtype() == a.y.dtype()) {
+    if (a.x.raw() != a.y.raw() && a.x.numel() > 0)
+      stream.copy(a.y.raw(), a.x.raw(), static_cast<size_t>(a.x.bytes()));
+    return;
+  }
+  const auto known = {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean};
+  const std::string kernel = std::string("cast_") + word("cast", a.x.dtype(), known) + "_" +
+                             word("cast", a.y.dtype(), known);
+  const int64_t n = a.x.numel();
+  launch(stream, module("cast"), kernel.c_str(), {groups_for(n)}, a.x.raw(), a.y.raw(), n);
+}
+
+void axpby(const Axpby& args, Workspace, Stream& stream) {
+  const auto known = {DType::f32, DType::bf16};
+  const std::string kernel = std::string("axpby_") + word("axpby", args.x.dtype(), known) + "_" +
+                             word("axpby", args.y.dtype(), known);
+  const int64_t n = args.x.numel();
+  launch(stream, module("cast"), kernel.c_str(), {groups_for(n)}, args.x.raw(), args.y.raw(), n,
+         static_cast<float>(args.a), static_cast<float>(args.b));
+}
+
+void gelu_forward(const GeluForward& a, Workspace, Stream& stream) {
+  const bool tanh = a.activation == Activation::gelu_tanh;
+  const int64_t n = a.x.numel();
+  launch(stream, module("gelu", a.x.dtype()), tanh ? "gelu_tanh_forward" : "gelu_erf_forward",
+         {groups_for(n)}, a.x.raw(), a.y.raw(), n);
+}
+
+void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
+  const bool tanh = a.activation == Activation::gelu_tanh;
+  const int64_t n = a.x.numel();
+  launch(stream, module("gelu", a.x.dtype()), tanh ? "gelu_tanh_backward" : "gelu_erf_backward",
+         {groups_for(n)}, a.dy.raw(), a.x.raw(), a.dx.raw(), n);
+}
+
+void dropout(const Dropout& a, Workspace, Stream& stream) {
+  constexpr int64_t words = 4;  // in one Philox block
+  const int64_t samples = a.x.extent(0);
+  if (a.x.numel() == 0) return;
+  const int64_t elements = a.x.numel() / samples;
+  launch(stream, module("dropout", a.x.dtype()), "dropout",
+         {.x = groups_for(groups_for(elements, words)), .y = samples}, a.x.raw(), a.residual.raw(),
+         a.y.raw(), elements, a.key.seed, a.key.sample, a.key.step, a.key.site,
+         dropout_threshold(a.probability), dropout_scale(a.probability));
+}
+
+}  // namespace zg::hpu

@@ -1,0 +1,267 @@
+#include "zerograd/kernels/optimizer/optimizer_cpu.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include "zerograd/kernels/cpu/dispatch.h"
+#include "zerograd/kernels/cpu/level.h"
+#include "zerograd/kernels/cpu/workspace.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/runtime/cpu/team.h"
+
+namespace zg::cpu {
+
+ZG_DECLARE_LEVELS(AdamTable, adam_table)
+
+namespace {
+
+// The definition of the step: kernels/README.md explains each line, and every other version has to
+// give these bits. std::fma rounds once on every machine, by a libm call where there is no
+// instruction.
+template <class State, class Gradient, class Low>
+void update(const AdamRange& range, const AdamConstants& c) {
+  const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
+  State* parameter = static_cast<State*>(range.parameter);
+  State* moment1 = static_cast<State*>(range.moment1);
+  State* moment2 = static_cast<State*>(range.moment2);
+  Low* low_precision = static_cast<Low*>(range.low_precision);
+  const AdamRounding* rounding = range.rounding;
+  Philox::Block words = {};
+  for (int64_t i = 0; i < range.n; ++i) {
+    const float p = static_cast<float>(parameter[i]);
+    float g = static_cast<float>(gradient[i]) * c.gradient_scale;
+    if (c.l2 != 0.0f) g = std::fma(c.l2, p, g);
+    const float m = std::fma(c.beta1, static_cast<float>(moment1[i]), c.new1 * g);
+    const float v = std::fma(c.beta2, static_cast<float>(moment2[i]), c.new2 * (g * g));
+    const float denominator = std::fma(std::sqrt(v), c.unbias2, c.epsilon);
+    const float next = std::fma(-c.move, m / denominator, c.keep * p);
+    moment1[i] = State(m);
+    moment2[i] = State(v);
+    parameter[i] = State(next);
+    if (low_precision) low_precision[i] = Low(next);
+    if (!rounding) continue;
+    const int64_t element = rounding->first + i;
+    if (i == 0 || element % 4 == 0) words = rounding->key.block(element);
+    rounding->to[i].bits =
+        stochastic_bf16(std::bit_cast<uint32_t>(next), words[static_cast<size_t>(element % 4)]);
+  }
+}
+
+constexpr AdamTable portable_adam = {
+    {{update<float, float, bf16>, update<float, float, bf16>, update<float, float, f16>},
+     {update<float, bf16, bf16>, update<float, bf16, bf16>, update<float, bf16, f16>}},
+    {update<bf16, float, bf16>, update<bf16, bf16, bf16>}};
+
+// Memory bound: 28 bytes an element with f32 gradients. A chunk is half a megabyte, enough to hide
+// the cost of handing it out.
+constexpr int64_t chunk_elements = 1 << 14;
+
+std::byte* at(const Tensor& tensor, int64_t element) {
+  return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
+}
+
+/// Elements [begin, end) of one tensor.
+void update_part(const Adam& a, const AdamTensor& t, int64_t begin, int64_t end,
+                 AdamUpdate update) {
+  std::optional<AdamRounding> rounding;
+  if (a.rounding_seed)
+    rounding = {
+        .to = reinterpret_cast<bf16*>(at(t.low_precision ? t.low_precision : t.parameter, begin)),
+        .key = rounding_key(a, t),
+        .keys = philox_keys(*a.rounding_seed),
+        .first = t.first + begin};
+  update({.parameter = at(t.parameter, begin),
+          .gradient = at(t.gradient, begin),
+          .moment1 = at(t.moment1, begin),
+          .moment2 = at(t.moment2, begin),
+          .low_precision = at(t.low_precision, begin),
+          .n = end - begin,
+          .rounding = rounding ? &*rounding : nullptr},
+         constants(a, t.weight_decay));
+}
+
+}  // namespace
+
+void adam(const Adam& a, Workspace, Stream& stream) {
+  if (a.tensors.empty()) return;
+  const AdamTensor& first = a.tensors[0];
+  const AdamTable* level = ZG_AT_LEVEL(stream.traits().isa, adam_table);
+  const AdamTable& table = level ? *level : portable_adam;
+  const int low = !first.low_precision ? 0 : first.low_precision.dtype() == DType::bf16 ? 1 : 2;
+  const bool bf16_gradient = first.gradient.dtype() == DType::bf16;
+  const AdamUpdate update = first.parameter.dtype() == DType::bf16
+                                ? table.narrow[bf16_gradient]
+                                : table.update[bf16_gradient][low];
+  // Chunks of all tensors laid end to end: many small ones are one, and one large is many.
+  std::vector<int64_t> ends;
+  int64_t numel = 0;
+  for (const AdamTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
+  parallel_for(stream.traits().threads, numel, chunk_elements, [&](int64_t begin, int64_t end) {
+    auto last = std::upper_bound(ends.begin(), ends.end(), begin);
+    for (; begin < end; ++last) {
+      const AdamTensor& tensor = a.tensors[static_cast<size_t>(last - ends.begin())];
+      const int64_t start = *last - tensor.parameter.numel(), until = std::min(end, *last);
+      if (begin < until) update_part(a, tensor, begin - start, until - start, update);
+      begin = until;
+    }
+  });
+}
+
+ZG_DECLARE_LEVELS(GranuleTable, granule_table)
+
+namespace {
+
+constexpr int64_t granule = SumOfSquares::granule;
+
+template <class T>
+void granule_sums(const void* data, int64_t count, double* sums) {
+  const T* x = static_cast<const T*>(data);
+  for (int64_t g = 0; g < count; ++g, x += granule) {
+    double s[granule];
+    for (int i = 0; i < granule; ++i) s[i] = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    for (int distance = granule / 2; distance > 0; distance /= 2)
+      for (int i = 0; i < distance; ++i) s[i] += s[i + distance];
+    sums[g] = s[0];
+  }
+}
+
+constexpr GranuleTable portable_sums = {
+    {granule_sums<double>, granule_sums<float>, granule_sums<bf16>, granule_sums<f16>}};
+
+static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
+
+GranuleSums sums_for(DType dtype, Isa isa) {
+  const auto index = static_cast<size_t>(dtype);
+  const GranuleTable* table = ZG_AT_LEVEL(isa, granule_table);
+  return table && table->sums[index] ? table->sums[index] : portable_sums.sums[index];
+}
+
+/// A fixed-point number and the count of what could not be added to it.
+struct Total {
+  int64_t limbs[SumOfSquares::limb_count];
+  int64_t non_finite;
+};
+
+/// Adds a finite value >= 0, exactly but for what zg::SumOfSquares says is dropped or clamped.
+inline void add(Total& total, double value) {
+  constexpr int bits = SumOfSquares::limb_bits, count = SumOfSquares::limb_count;
+  constexpr uint64_t mask = (uint64_t{1} << bits) - 1;
+  constexpr double limit = 0x1p520;
+  static_assert(SumOfSquares::lowest_exponent + bits * count == 520);
+  static_assert(3 * bits >= 53 + bits - 1, "53 bits at any place lie within three limbs");
+  if (value >= limit) value = 0x1.fffffffffffffp519;
+  const uint64_t u = std::bit_cast<uint64_t>(value);
+  uint64_t mantissa = (u & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
+  // The place of the mantissa's last bit above the last bit of limb 0. Subnormal doubles, whose
+  // mantissa is not this one, lie far below it and are shifted out all the same.
+  int place = static_cast<int>(u >> 52) - 1075 - SumOfSquares::lowest_exponent;
+  if (place < 0) {
+    if (place <= -53) return;
+    mantissa >>= -place;
+    place = 0;
+  }
+  int64_t* limb = total.limbs + place / bits;
+  const int shift = place % bits;
+  limb[0] += static_cast<int64_t>((mantissa << shift) & mask);
+  limb[1] += static_cast<int64_t>((mantissa >> (bits - shift)) & mask);
+  limb[2] += static_cast<int64_t>(mantissa >> (2 * bits - shift));
+}
+
+/// A granule whose sum is not finite: its elements are not, or it is the clamped sum of large f64.
+template <class T>
+void add_overflow(Total& total, const T* x) {
+  const int64_t count = std::count_if(
+      x, x + granule, [](T value) { return !std::isfinite(static_cast<double>(value)); });
+  total.non_finite += count;
+  if (count == 0) add(total, 0x1p520);
+}
+
+template <class T>
+void add_range(Total& total, GranuleSums granule_sums, const T* x, int64_t granules) {
+  constexpr int64_t batch = 256;
+  double sums[batch];
+  for (int64_t begin = 0; begin < granules; begin += batch) {
+    const int64_t count = std::min(batch, granules - begin);
+    granule_sums(x + begin * granule, count, sums);
+    for (int64_t i = 0; i < count; ++i) {
+      if (std::isfinite(sums[i]))
+        add(total, sums[i]);
+      else
+        add_overflow(total, x + (begin + i) * granule);
+    }
+  }
+}
+
+// Each part has a total of its own, in scratch. Their number is fixed by n, like all scratch.
+struct Parts {
+  int64_t granules, count;
+  explicit Parts(int64_t n)
+      : granules(std::max<int64_t>(1 << 12, (n / granule + 63) / 64)),
+        count((n / granule + granules - 1) / granules) {}
+};
+
+}  // namespace
+
+int64_t workspace_bytes(const SumOfSquares& a, const Device::Traits&) {
+  return Parts(a.x.numel()).count * int64_t{sizeof(Total)};
+}
+
+void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
+  const Parts parts(a.x.numel());
+  const int64_t granules = a.x.numel() / granule;
+  const GranuleSums sums = sums_for(a.x.dtype(), stream.traits().isa);
+  Total* totals = reinterpret_cast<Total*>(workspace.data);
+  visit_floating(a.x.dtype(), [&]<class T>() {
+    const T* x = a.x.data<T>();
+    team(stream.traits().threads, parts.count, [&](int64_t part, int) {
+      const int64_t begin = part * parts.granules;
+      Total total = {};
+      add_range(total, sums, x + begin * granule, std::min(parts.granules, granules - begin));
+      totals[part] = total;
+    });
+  });
+  for (int64_t part = 0; part < parts.count; ++part) {
+    for (int i = 0; i < SumOfSquares::limb_count; ++i)
+      a.limbs.data<int64_t>()[i] += totals[part].limbs[i];
+    *a.non_finite.data<int64_t>() += totals[part].non_finite;
+  }
+}
+
+ZG_DECLARE_LEVELS(FoldTable, fold_table)
+
+namespace {
+
+template <class Leaf, class Rounding, class Sum, bool first>
+void fold(const void* leaf, void* sum, int64_t n) {
+  const Leaf* x = static_cast<const Leaf*>(leaf);
+  Sum* y = static_cast<Sum*>(sum);
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = Sum((first ? 0.0f : static_cast<float>(y[i])) +
+               static_cast<float>(Rounding(static_cast<float>(x[i]))));
+}
+
+constexpr FoldTable portable_fold = ZG_FOLD_TABLE(fold);
+
+int index_of(DType dtype) { return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2; }
+
+// Memory bound: at most 12 bytes an element, so a task only has to be longer than its hand-out.
+constexpr int64_t grain = 1 << 16;
+
+}  // namespace
+
+void fold_gradient(const FoldGradient& args, Workspace, Stream& stream) {
+  const FoldTable* table = ZG_AT_LEVEL(stream.traits().isa, fold_table);
+  const Fold function = (table ? *table : portable_fold)
+                            .fold[index_of(args.leaf.dtype())][index_of(args.rounding)]
+                                 [index_of(args.sum.dtype())][args.first];
+  const std::byte* leaf = args.leaf.raw();
+  std::byte* sum = args.sum.raw();
+  const int64_t leaf_size = size_of(args.leaf.dtype()), sum_size = size_of(args.sum.dtype());
+  parallel_for(stream.traits().threads, args.leaf.numel(), grain, [&](int64_t begin, int64_t end) {
+    function(leaf + begin * leaf_size, sum + begin * sum_size, end - begin);
+  });
+}
+
+}  // namespace zg::cpu
