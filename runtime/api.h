@@ -6,3 +6,9 @@
 #else
 #define ZG_API __attribute__((visibility("default")))
 #endif
+
+namespace zg {
+
+ZG_API const char* version();  ///< "0.2.0", of the library that is linked
+
+}  // namespace zg

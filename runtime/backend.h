@@ -30,7 +30,7 @@ struct Backend {
   int (*count)() = nullptr;            ///< how many devices; null: not in this build
   std::string (*absence)() = nullptr;  ///< why there are none; empty: there are some
   std::string (*describe)(int index) = nullptr;
-  /// See stand_in() in device_names.h.
+  /// See stand_in() in device.h.
   /// Null: there is none.
   std::string (*stand_in)(int index) = nullptr;
   /// Whether kernels and copies of one device reach the memory of another.

@@ -6,8 +6,6 @@
 #include <charconv>
 
 #include "zerograd/runtime/backend.h"
-#include "zerograd/runtime/cpu/isa.h"
-#include "zerograd/runtime/device_names.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 

@@ -131,4 +131,13 @@ class ZG_API Stream {
   virtual void fill_zero(void* to, size_t bytes) = 0;  ///< queued, too
 };
 
+ZG_API const char* name_of(Device::Type type);  ///< "cpu", "cuda", "hpu", "meta"
+
+/// The name of a driver for tests that computes in the place of the index-th accelerator, so that
+/// its times say nothing of one; empty: the accelerator computes, or there is none.
+ZG_API std::string stand_in(Device::Type type, int index);
+
+/// For an error: how two devices differ that had to be one, and what to do about it.
+ZG_API std::string difference(const Device& one, const Device& other);
+
 }  // namespace zg

@@ -117,6 +117,9 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
 
 namespace cpu {
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
-}
+/// The highest level that this machine, its kernel and this build have. The first call asks the
+/// kernel to let this process use tile registers.
+Isa machine_isa();
+}  // namespace cpu
 
 }  // namespace zg

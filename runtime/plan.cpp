@@ -7,7 +7,7 @@
 
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/processes.h"
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"

@@ -1,4 +1,4 @@
-#include "zerograd/runtime/version.h"
+#include "zerograd/runtime/api.h"
 
 namespace zg {
 

@@ -10,7 +10,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
-#include "zerograd/runtime/storage/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 namespace zg::models {
 namespace {

@@ -1,10 +1,162 @@
 #include "zerograd/runtime/comm/local_world.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "zerograd/runtime/comm/pace.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
+
+// --- LocalGroup ---
+
+LocalGroup::LocalGroup(LocalWorld& world, Members members,
+                       std::shared_ptr<const Transports> transports)
+    : world_(world),
+      members_(std::move(members)),
+      transports_(std::move(transports)),
+      each_(members_.ranks.size()) {
+  for (int member = 0; member < members_.size(); ++member)
+    at(member).log =
+        std::make_shared<CollectiveLog>(members_[member], world_.size(), members_.group);
+}
+
+int LocalGroup::member_of(int rank) const {
+  const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
+  return static_cast<int>(place - members_.ranks.begin());
+}
+
+bool LocalGroup::join(int rank) {
+  Member& self = at(member_of(rank));
+  if (self.joined && !self.left)
+    throw ConfigError("group '" + members_.group + "': rank " + std::to_string(rank) +
+                      " is in it already; expected a new name");
+  return !std::exchange(self.joined, true);
+}
+
+bool LocalGroup::leave(int member, bool fails) {
+  at(member).left = true;
+  at(member).fails = fails;
+  changed_.notify_all();
+  return std::all_of(each_.begin(), each_.end(), [](const Member& other) { return other.left; });
+}
+
+LocalGroup::Clock::time_point LocalGroup::deadline() const {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(world_.timeout_);
+}
+
+std::vector<int> LocalGroup::late(int64_t Member::*progress, int64_t sequence) const {
+  std::vector<int> ranks;
+  for (int member = 0; member < members_.size(); ++member)
+    if (at(member).*progress < sequence) ranks.push_back(members_[member]);
+  return ranks;
+}
+
+Activity LocalGroup::activity(int rank) const {
+  const int member = member_of(rank);
+  const int64_t sequence = at(member).arrived;
+  Activity activity{.awaits = late(&Member::arrived, sequence),
+                    .place = place_of(member),
+                    .alive = std::max(at(member).alive, at(member).looked)};
+  if (activity.awaits.empty() && at(member).done == sequence) {
+    activity.awaits = late(&Member::done, sequence);
+    activity.verb = "finish";
+  }
+  return activity;
+}
+
+std::string LocalGroup::place_of(int member) const {
+  const Member& self = at(member);
+  return where(self.call, self.arrived, members_.group, *world_.at(members_[member]).step);
+}
+
+// Adds the place of this rank where the failure does not contain it.
+std::string LocalGroup::failure_for(int member) const {
+  const std::string place = place_of(member);
+  if (place == world_.failed_at_) return world_.failure_;
+  return world_.failure_ + "; rank " + std::to_string(members_[member]) + " waits in " + place;
+}
+
+void LocalGroup::look_for_left(int member, int64_t sequence) {
+  for (int peer = 0; peer < members_.size(); ++peer) {
+    const Member& other = at(peer);
+    const LocalWorld::Rank& rank = world_.at(members_[peer]);
+    if (other.arrived >= sequence || other.fails || !(other.left || rank.left)) continue;
+    const std::string place = place_of(member);
+    return world_.fail(early_return(members_[peer], *rank.step, place), place);
+  }
+}
+
+void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress) {
+  const auto began = Clock::now();
+  auto deadline = this->deadline();
+  const auto done = [&] {
+    return std::all_of(each_.begin(), each_.end(),
+                       [&](const Member& other) { return other.*progress >= sequence; });
+  };
+  for (;;) {
+    // First, so that what every rank has done succeeds on all of them, whatever failed since.
+    if (done()) return;
+    if (!world_.failure_.empty()) throw CommError(failure_for(member));
+    if (at(member).fails) throw CommError(place_of(member) + ": this rank has failed");
+    look_for_left(member, sequence);
+    if (!world_.failure_.empty()) continue;
+    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !done() &&
+        world_.failure_.empty())
+      deadline = world_.late(activity(members_[member]), began);
+  }
+}
+
+void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
+                       const std::function<bool()>& done) {
+  Member& self = at(member);
+  for (Pace pace(1000); !done(); pace.rest()) {
+    const Lock lock(world_.mutex_);
+    self.looked = Clock::now();
+    if (world_.failure_.empty() && self.looked > deadline) {
+      // The ranks that were not seen waiting lately, if there are any: the others wait for them.
+      std::vector<int> ranks = late(&Member::done, sequence);
+      const auto recently = self.looked - std::chrono::milliseconds(500);
+      const auto silent = [&](int rank) { return at(member_of(rank)).looked < recently; };
+      if (std::any_of(ranks.begin(), ranks.end(), silent))
+        std::erase_if(ranks, [&](int rank) { return !silent(rank); });
+      const std::string place = place_of(member);
+      world_.fail(absence(ranks, "finish", world_.timeout_.count(), place), place);
+    }
+    if (!world_.failure_.empty()) throw CommError(failure_for(member));
+    if (self.fails) throw CommError(place_of(member) + ": this rank has failed");
+  }
+}
+
+void LocalGroup::meet(int member, int64_t sequence, Call call,
+                      const std::function<void()>& action) {
+  Lock lock(world_.mutex_);
+  Member& self = at(member);
+  LocalWorld::Rank& rank = world_.at(members_[member]);
+  self.call = std::move(call);
+  self.arrived = sequence;
+  rank.last = named(self.call, sequence, members_.group);
+  changed_.notify_all();
+  await(lock, member, sequence, &Member::arrived);
+  const auto agrees = [&](const Member& other) { return other.call.agrees(self.call); };
+  if (!std::all_of(each_.begin(), each_.end(), agrees)) {
+    std::vector<Call> calls;
+    for (const Member& other : each_) calls.push_back(other.call);
+    world_.fail(disagreement(sequence, members_, *rank.step, calls), place_of(member));
+    throw CommError(world_.failure_);
+  }
+  self.alive = Clock::now();
+  lock.unlock();
+  action();
+  lock.lock();
+  self.done = sequence;
+  changed_.notify_all();
+  await(lock, member, sequence, &Member::done);
+  self.alive = Clock::now();
+  self.call.input = {};
+}
+
+// --- LocalWorld ---
 
 LocalWorld::LocalWorld(int size, double timeout_s)
     : timeout_(timeout_s), ranks_(static_cast<size_t>(size)) {}

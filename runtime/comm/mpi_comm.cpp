@@ -1,11 +1,146 @@
 #include "zerograd/runtime/comm/mpi_comm.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::cpu {
+namespace {
+
+constexpr int64_t largest_message = int64_t{256} << 20;  // MPI counts in int
+constexpr int64_t window_bytes = int64_t{1} << 20;       // where pieces from all peers arrive
+
+}  // namespace
+
+// --- HostWindows ---
+
+HostWindows::HostWindows(int rank, int size, bool on_host)
+    : rank_(rank), size_(size), on_host_(on_host) {}
+
+// At first use: many groups pass nothing this way.
+void HostWindows::take_windows() {
+  window_.resize(window_bytes);
+  outgoing_.resize(on_host_ ? 0 : window_bytes);
+}
+
+void HostWindows::run(const Job& job, Stream& stream, const Exchange& exchange) {
+  switch (job.call.op) {
+    case Collective::all_gather:
+      return gather(job, stream, exchange);
+    case Collective::reduce_scatter:
+      return combine(job, stream, exchange);
+    case Collective::all_reduce:
+      return sum(job, stream, exchange);
+    case Collective::broadcast:
+      return broadcast(job, stream, exchange);
+    case Collective::barrier:
+      return;
+  }
+}
+
+void HostWindows::gather(const Job& job, Stream& stream, const Exchange& exchange) {
+  const int64_t shard_numel = job.output.numel() / size_;
+  const auto place = [&](int peer) {
+    return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count).raw();
+  };
+  const std::byte* shard = job.call.input.raw();
+  const int64_t bytes = job.call.input.bytes();
+  if (place(rank_) != shard) stream.copy(place(rank_), shard, static_cast<size_t>(bytes));
+  if (!host_reaches(job.call.input) || !host_reaches(job.output))
+    return pass(
+        bytes, [&](int) { return shard; },
+        [&](int peer, int64_t offset, const std::byte* from, size_t length) {
+          stream.copy(place(peer) + offset, from, length);
+        },
+        stream, exchange);
+  for (int64_t begin = 0; begin < bytes; begin += largest_message)
+    exchange(
+        std::min(largest_message, bytes - begin), [&](int) { return shard + begin; },
+        [&](int peer) { return place(peer) + begin; });
+}
+
+/// Peers' pieces of `bytes` each, by way of the window: take(peer, begin, from, bytes).
+void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
+                       const Exchange& exchange) {
+  if (size_ == 1) return;
+  take_windows();
+  const int64_t share = window_bytes / (size_ - 1) / 64 * 64;
+  const auto slot = [&](std::vector<std::byte>& window, int peer) {
+    return window.data() + (peer - (peer > rank_)) * share;
+  };
+  for (int64_t begin = 0; begin < bytes; begin += share) {
+    const int64_t length = std::min(share, bytes - begin);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !outgoing_.empty())
+        stream.copy(slot(outgoing_, peer), out(peer) + begin, static_cast<size_t>(length));
+    stream.synchronize();
+    exchange(
+        length,
+        [&](int peer) { return outgoing_.empty() ? out(peer) + begin : slot(outgoing_, peer); },
+        [&](int peer) { return slot(window_, peer); });
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) take(peer, begin, slot(window_, peer), static_cast<size_t>(length));
+  }
+}
+
+// A peer's piece of `full` is sent to it, and its piece for this rank takes the place: no bytes
+// beyond the tensors are needed, and the fold is that of ranks that are threads.
+void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchange) {
+  const auto& [begin, numel] = job.chunk;
+  const auto piece = [&](int peer) {
+    return job.call.input.flat(peer * job.output.numel() + begin, numel);
+  };
+  pass(
+      piece(0).bytes(), [&](int peer) { return piece(peer).raw(); },
+      [&](int peer, int64_t offset, const std::byte* from, size_t bytes) {
+        stream.copy(piece(peer).raw() + offset, from, bytes);
+      },
+      stream, exchange);
+  const Tensor place = job.output.flat(begin, numel);
+  for (int peer = 0; peer < size_; ++peer)
+    job.combine(piece(peer), place, job.fresh && peer == 0, stream);
+}
+
+void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exchange) {
+  const bool sends = rank_ == job.root;
+  const bool direct = host_reaches(job.output);
+  if (!direct) take_windows();
+  const int64_t longest = direct ? largest_message : window_bytes, bytes = job.output.bytes();
+  for (int64_t begin = 0; begin < bytes; begin += longest) {
+    const int64_t length = std::min(longest, bytes - begin);
+    std::byte* const part = job.output.raw() + begin;
+    std::byte* const place = direct ? part : window_.data();
+    if (sends && !direct) {
+      stream.copy(place, part, static_cast<size_t>(length));
+      stream.synchronize();
+    }
+    exchange(
+        length, [&](int) { return sends ? place : nullptr; },
+        [&](int peer) { return peer == job.root ? place : nullptr; });
+    if (!sends && !direct) stream.copy(part, place, static_cast<size_t>(length));
+    if (!direct) stream.synchronize();  // the window is used again
+  }
+}
+
+void HostWindows::sum(const Job& job, Stream& stream, const Exchange& exchange) {
+  const auto bytes_of_sums = static_cast<size_t>(job.output.bytes());
+  std::vector<int64_t> sums(bytes_of_sums / sizeof(int64_t));
+  stream.copy(sums.data(), job.output.raw(), bytes_of_sums);
+  pass(
+      job.output.bytes(), [&](int) { return job.output.raw(); },
+      [&](int, int64_t offset, const std::byte* from, size_t bytes) {
+        const auto* values = reinterpret_cast<const int64_t*>(from);
+        for (size_t i = 0; i < bytes / sizeof(int64_t); ++i)
+          sums[static_cast<size_t>(offset) / sizeof(int64_t) + i] += values[i];
+      },
+      stream, exchange);
+  stream.copy(job.output.raw(), sums.data(), bytes_of_sums);
+}
+
+// --- MpiCommunicator ---
+
 namespace {
 
 /// A group of some, with a worker of its own.

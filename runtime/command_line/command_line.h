@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/dtype.h"
+
 namespace zg {
 
 /// One flag: how it is spelled, what help says, and what its value does.
@@ -46,5 +49,20 @@ using Given = std::set<std::string>;
 /// the nearest known one), a missing value or a stray word; of a flag given twice the last counts.
 /// Returns false after printing help to stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
+
+/// --device cpu|cuda|hpu.
+Flag device_flag(Device::Type& type);
+/// --use-hpu, DeepSpeed's examples' word for --device hpu.
+Flag use_hpu_flag(Device::Type& type);
+/// ConfigError where both were given.
+void check_device(const Given& given);
+
+/// Unsupported where such devices do not compute in the dtype: "`what`: ... f16 ...; try ...".
+void require_dtype(Device::Type type, DType dtype, const std::string& what);
+
+/// Unsupported, with the reason, where this machine has no such device.
+void require_device(Device::Type type);
+/// That too where what computes is no such device: its times are no figures.
+void require_figures(Device::Type type);
 
 }  // namespace zg

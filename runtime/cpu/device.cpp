@@ -1,6 +1,92 @@
+#include <cstdlib>
 #include <cstring>
 
 #include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+
+#if defined(ZG_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace zg {
+namespace cpu {
+namespace {
+
+#if defined(ZG_AMX)
+/// Whether the processor has tiles of bf16, the system saves them, and this process may use them:
+/// their 8 KiB a thread are given only to those who ask (Linux 5.16, arch_prctl).
+bool has_amx() {
+  constexpr unsigned bf16_bit = 1u << 22, tile_bit = 1u << 24;  // leaf 7, edx
+  constexpr unsigned state_bits = 1u << 17 | 1u << 18;        // in xcr0: tile config and tile data
+  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & bf16_bit) || !(d & tile_bit)) return false;
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & state_bits) == state_bits &&
+         syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+#endif
+
+Isa detect() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::portable;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+    return Isa::avx2;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+#if defined(ZG_AMX)
+  if (has_amx()) return Isa::amx_bf16;
+#endif
+  return Isa::avx512_bf16;
+#else
+  return Isa::portable;
+#endif
+}
+
+}  // namespace
+
+Isa machine_isa() {
+  static const Isa isa = detect();
+  return isa;
+}
+
+}  // namespace cpu
+
+const char* name_of(Isa isa) {
+  constexpr const char* names[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
+  return names[static_cast<size_t>(isa)];
+}
+
+namespace {
+
+/// `where` the name comes from, for the error.
+Isa parse(const std::string& where, const std::string& name) {
+  for (Isa isa : every_isa)
+    if (name == name_of(isa)) return isa;
+  throw ConfigError(where + ": expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '" +
+                    name + "'");
+}
+
+}  // namespace
+
+Isa parse_isa(const std::string& name) { return parse("instruction set", name); }
+
+Isa best_isa() {
+  const Isa best = cpu::machine_isa();
+  const char* asked = std::getenv("ZG_CPU_ISA");
+  if (!asked || !*asked) return best;
+  const Isa isa = parse("ZG_CPU_ISA", asked);
+  if (isa > best)
+    throw ConfigError(std::string("ZG_CPU_ISA: this machine goes up to ") + name_of(best) +
+                      ", got '" + asked + "'");
+  return isa;
+}
+
+}  // namespace zg
 
 namespace zg::cpu {
 namespace {

@@ -3,7 +3,6 @@
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/cublaslt.h"
 #include "zerograd/runtime/cuda/nccl.h"
-#include "zerograd/runtime/cuda/nccl_comm.h"
 
 namespace zg::cuda {
 namespace {

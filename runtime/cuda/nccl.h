@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <string>
+
+#include "zerograd/runtime/comm/transport.h"
 
 namespace zg::cuda {
 
@@ -56,5 +57,9 @@ bool insists_on_nccl();
 
 /// "NCCL 2.28.9", or "no NCCL (why)".
 std::string describe_nccl();
+
+/// Ranks on GPUs of their own, whose data NCCL moves. Sums are added here, in rising rank; NCCL's
+/// own, whose order is open, only where Job::by_library asks for them.
+TransportFactory nccl_transports();
 
 }  // namespace zg::cuda

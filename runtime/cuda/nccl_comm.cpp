@@ -1,4 +1,4 @@
-#include "zerograd/runtime/cuda/nccl_comm.h"
+#include "zerograd/runtime/cuda/nccl.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,6 @@
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/cuda/api.h"
-#include "zerograd/runtime/cuda/nccl.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::cuda {

@@ -1,6 +1,8 @@
 #include "zerograd/runtime/hpu/queue.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -21,7 +23,11 @@ uint32_t compute_ordinal(ze_device_handle_t device) {
   throw DeviceError("hpu: the device has no queue that computes");
 }
 
+constexpr uint32_t events_of_a_pool = 64;
+
 }  // namespace
+
+// --- Queue ---
 
 Queue::Queue(ze_device_handle_t device) : device_(device) {
   const ze_command_queue_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC,
@@ -90,6 +96,134 @@ void Queue::wait_for(int point) {
   if (!std::exchange(marked_[point], false)) return;
   check(api().eventHostSynchronize(event(point), UINT64_MAX), "synchronize");
   check(api().eventHostReset(event(point)), "zeEventHostReset");
+}
+
+// --- Staging ---
+
+Staging::~Staging() {
+  if (!memory_) return;
+  try {
+    queue_.wait();
+  } catch (...) {  // told before
+  }
+  api().memFree(driver().context, memory_);
+}
+
+std::byte* Staging::half(int i) {
+  if (!memory_) {
+    const ze_host_mem_alloc_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC};
+    void* memory = nullptr;
+    check(api().memAllocHost(driver().context, &wanted, 2 * half_bytes, 64, &memory),
+          "zeMemAllocHost");
+    memory_ = static_cast<std::byte*>(memory);
+  }
+  return memory_ + static_cast<size_t>(i) * half_bytes;
+}
+
+void Staging::to_device(void* to, const void* from, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    const size_t part = std::min(half_bytes, bytes - done);
+    std::byte* const place = half(next_);
+    queue_.wait_for(next_);
+    std::memcpy(place, static_cast<const std::byte*>(from) + done, part);
+    queue_.copy(static_cast<std::byte*>(to) + done, place, part);
+    queue_.mark(next_);
+    next_ = 1 - next_;
+    done += part;
+  }
+}
+
+void Staging::to_host(void* to, const void* from, size_t bytes) {
+  // One half is copied out of while the other fills.
+  size_t asked = 0;
+  const auto ask = [&](int i) {
+    if (asked == bytes) return size_t{0};
+    const size_t part = std::min(half_bytes, bytes - asked);
+    std::byte* const place = half(i);
+    queue_.wait_for(i);
+    queue_.copy(place, static_cast<const std::byte*>(from) + asked, part);
+    queue_.mark(i);
+    asked += part;
+    return part;
+  };
+  int current = next_;
+  size_t part = ask(current);
+  for (size_t done = 0; done < bytes; current = 1 - current) {
+    const size_t following = ask(1 - current);
+    queue_.wait_for(current);
+    std::memcpy(static_cast<std::byte*>(to) + done, half(current), part);
+    done += part;
+    part = following;
+  }
+}
+
+// --- KernelTimes ---
+
+KernelTimes::KernelTimes(ze_device_handle_t device) : device_(device) {
+  // In this version of the structure timerResolution is in ticks per second; in the first version
+  // it is in whole nanoseconds.
+  ze_device_properties_t properties = {.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2};
+  check(api().deviceGetProperties(device_, &properties), "zeDeviceGetProperties");
+  nanoseconds_of_a_tick_ = 1e9 / static_cast<double>(properties.timerResolution);
+  const uint32_t bits = properties.kernelTimestampValidBits;
+  mask_ = bits < 64 ? (uint64_t{1} << bits) - 1 : ~uint64_t{0};
+}
+
+KernelTimes::~KernelTimes() {
+  for (ze_event_handle_t event : events_) api().eventDestroy(event);
+  for (ze_event_pool_handle_t pool : pools_) api().eventPoolDestroy(pool);
+}
+
+ze_event_handle_t KernelTimes::next(const char* kernel) {
+  if (kernels_.size() == events_.size()) add_pool();
+  kernels_.emplace_back(kernel);
+  return events_[kernels_.size() - 1];
+}
+
+void KernelTimes::tell(Trace* trace, int rank, const std::string& stream) {
+  std::vector<ze_kernel_timestamp_data_t> times;
+  for (size_t i = 0; i < kernels_.size(); ++i) {
+    ze_kernel_timestamp_result_t time = {};
+    check(api().eventQueryKernelTimestamp(events_[i], &time), "zeEventQueryKernelTimestamp");
+    check(api().eventHostReset(events_[i]), "zeEventHostReset");
+    times.push_back(time.global);
+  }
+  const int64_t now_ns = trace ? trace->now_ns() : 0;
+  for (size_t i = 0; trace && i < times.size(); ++i) {
+    const double until_now = nanoseconds(times[i].kernelEnd, times.back().kernelEnd);
+    const double taken = nanoseconds(times[i].kernelStart, times[i].kernelEnd);
+    const int64_t end_ns = now_ns - static_cast<int64_t>(until_now);
+    trace->span({.rank = rank,
+                 .track = stream == "compute" ? "kernels" : "kernels, " + stream,
+                 .kind = Trace::Kind::kernel,
+                 .name = kernels_[i],
+                 .begin_ns = end_ns - static_cast<int64_t>(taken),
+                 .end_ns = end_ns});
+  }
+  kernels_.clear();
+}
+
+double KernelTimes::nanoseconds(uint64_t from, uint64_t to) const {
+  return static_cast<double>((to - from) & mask_) * nanoseconds_of_a_tick_;
+}
+
+void KernelTimes::add_pool() {
+  const ze_event_pool_desc_t wanted = {
+      .stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
+      .flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE | ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP,
+      .count = events_of_a_pool};
+  ze_device_handle_t device = device_;
+  ze_event_pool_handle_t pool = nullptr;
+  check(api().eventPoolCreate(driver().context, &wanted, 1, &device, &pool), "zeEventPoolCreate");
+  pools_.push_back(pool);
+  for (uint32_t i = 0; i < events_of_a_pool; ++i) {
+    const ze_event_desc_t event = {.stype = ZE_STRUCTURE_TYPE_EVENT_DESC,
+                                   .index = i,
+                                   .signal = ZE_EVENT_SCOPE_FLAG_HOST,
+                                   .wait = ZE_EVENT_SCOPE_FLAG_HOST};
+    events_.push_back(nullptr);
+    check(api().eventCreate(pool, &event, &events_.back()), "zeEventCreate");
+  }
 }
 
 }  // namespace zg::hpu

@@ -1,8 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "zerograd/runtime/hpu/api.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::hpu {
 
@@ -40,6 +44,58 @@ class Queue {
   ze_event_pool_handle_t pool_ = nullptr;
   ze_event_handle_t events_[points + 1] = {};  // the last one is wait()'s
   bool marked_[points] = {};
+};
+
+/// Memory of the host that the device reaches, through which all other memory of the process comes
+/// and goes. Two halves: one is filled while the other is on its way.
+class Staging {
+ public:
+  explicit Staging(Queue& queue) : queue_(queue) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  /// Queued; `from` may be used again at once.
+  void to_device(void* to, const void* from, size_t bytes);
+  /// Waits until the bytes are there.
+  void to_host(void* to, const void* from, size_t bytes);
+
+ private:
+  static constexpr size_t half_bytes = size_t{4} << 20;
+  std::byte* half(int i);
+
+  Queue& queue_;
+  std::byte* memory_ = nullptr;  // taken at first use
+  int next_ = 0;
+};
+
+/// How long the device itself took for kernels, for traces.
+class KernelTimes {
+ public:
+  explicit KernelTimes(ze_device_handle_t device);
+  ~KernelTimes();  ///< launches that signal its events must be done
+  KernelTimes(const KernelTimes&) = delete;
+  KernelTimes& operator=(const KernelTimes&) = delete;
+
+  /// The event that the next launch must signal.
+  ze_event_handle_t next(const char* kernel);
+  /// Spans on the track "kernels" of all launches since the last call, which must be done; none
+  /// without a trace. Another stream than "compute" has a track of its own. Lengths and distances
+  /// come from the device's clock, which is not related to the trace's clock: the last span ends
+  /// now.
+  void tell(Trace* trace, int rank, const std::string& stream);
+
+ private:
+  void add_pool();
+  /// Time between two timestamps of a counter that wraps around.
+  double nanoseconds(uint64_t from, uint64_t to) const;
+
+  const ze_device_handle_t device_;
+  double nanoseconds_of_a_tick_ = 0.0;
+  uint64_t mask_ = 0;
+  std::vector<ze_event_pool_handle_t> pools_;
+  std::vector<ze_event_handle_t> events_;
+  std::vector<std::string> kernels_;  // kernel names of the first events, in launch order
 };
 
 }  // namespace zg::hpu

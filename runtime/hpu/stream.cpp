@@ -8,8 +8,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
-#include "zerograd/runtime/hpu/kernel_times.h"
-#include "zerograd/runtime/hpu/staging.h"
+#include "zerograd/runtime/hpu/queue.h"
 
 namespace zg::hpu {
 namespace {

@@ -18,7 +18,6 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/storage/uring_io.h"
 
 namespace zg::cpu {
 namespace {

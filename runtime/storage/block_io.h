@@ -62,4 +62,7 @@ class BlockIo {
   std::unique_ptr<std::byte[], Free> buffer_;
 };
 
+/// Null where this build or kernel has no io_uring; then the file is still the caller's.
+std::unique_ptr<BlockIo> open_uring(const SwapOptions& options, int file, bool direct);
+
 }  // namespace zg::cpu

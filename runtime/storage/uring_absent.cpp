@@ -1,5 +1,5 @@
+#include "zerograd/runtime/storage/block_io.h"
 #include "zerograd/runtime/storage/swap.h"
-#include "zerograd/runtime/storage/uring_io.h"
 
 namespace zg::cpu {
 

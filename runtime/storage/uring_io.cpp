@@ -1,4 +1,4 @@
-#include "zerograd/runtime/storage/uring_io.h"
+#include "zerograd/runtime/storage/block_io.h"
 
 #include <liburing.h>
 

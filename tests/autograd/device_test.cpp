@@ -8,7 +8,7 @@
 #include "tests/support/error_message.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -1,7 +1,7 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/storage/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 
 // The same text as Hugging Face's config.json and as model.safetensors.index.json.

@@ -8,7 +8,7 @@
 #include "bench/measure.h"
 #include "tests/accelerator/wish.h"
 #include "tests/tools/command.h"
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

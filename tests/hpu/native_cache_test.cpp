@@ -1,4 +1,4 @@
-#include "zerograd/runtime/hpu/native_cache.h"
+#include "zerograd/runtime/hpu/module.h"
 
 #include <doctest/doctest.h>
 

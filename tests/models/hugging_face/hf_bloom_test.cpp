@@ -9,7 +9,7 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/storage/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 // tests/reference/bloom.py makes the fixture with transformers.
 using namespace zg;

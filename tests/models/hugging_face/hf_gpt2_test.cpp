@@ -10,7 +10,7 @@
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/storage/safetensors_folder.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -1,4 +1,4 @@
-#include "zerograd/runtime/comm/blame.h"
+#include "zerograd/runtime/comm/call.h"
 
 #include <doctest/doctest.h>
 
