@@ -4,15 +4,14 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/command.h"
-#include "bench/limits.h"
 #include "bench/measure.h"
 #include "bench/random_tokens.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/setup.h"
 #include "zerograd/models/gpt/generate.h"
-#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/text.h"

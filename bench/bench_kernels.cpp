@@ -3,11 +3,11 @@
 
 #include "bench/case.h"
 #include "bench/command.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"

@@ -6,7 +6,7 @@
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"

@@ -1,12 +1,17 @@
+#include "bench/report.h"
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "bench/limits.h"
 #include "bench/measure.h"
 #include "zerograd/bench.h"
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::bench {
 namespace {
@@ -135,6 +140,172 @@ Row Report::add_unmeasured(const Work& work, const std::string& why) {
   if (why.empty()) throw ConfigError("bench: " + work.name + ": expected a reason, got none");
   row.unmeasured = why;
   return rows_.emplace_back(std::move(row));
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  const int length = std::snprintf(text, sizeof text, "%.*f", digits, value);
+  if (length < static_cast<int>(sizeof text)) return text;
+  std::snprintf(text, sizeof text, "%.*e", digits, value);  // no figure of a machine is as large
+  return text;
+}
+
+/// A rate in billions a second.
+std::string giga(double rate) { return fixed(1e-9 * rate, 1); }
+
+struct LimitLine {
+  const char* name;
+  const char* dtype;
+  double flops, bytes;  ///< a second; 0: an empty cell
+};
+
+bool is_measured(const Row& row) { return row.unmeasured.empty(); }
+
+/// The rows that have figures, of every report.
+std::vector<const Row*> measured_rows(const std::vector<Report>& reports) {
+  std::vector<const Row*> rows;
+  for (const Report& report : reports)
+    for (const Row& row : report.rows())
+      if (is_measured(row)) rows.push_back(&row);
+  return rows;
+}
+
+void require_one_kind(const char* function, const std::vector<Report>& reports) {
+  if (reports.empty())
+    throw ConfigError(std::string("bench: ") + function + ": expected a report or more, got none");
+  const Device& first = reports.front().device();
+  for (const Report& report : reports)
+    if (report.device().type() != first.type() ||
+        report.device().description() != first.description())
+      throw ConfigError(std::string("bench: ") + function + ": reports of " + first.name() +
+                        " and " + report.device().name() +
+                        "; expected one kind of device; call it once for each kind");
+}
+
+Json json_of(const Report& report) {
+  const Limits& limits = report.limits();
+  const bool is_cpu = report.device().type() == Device::Type::cpu;
+  return {{"threads", is_cpu ? report.device().traits().threads : 1},
+          {"matmul_f32", limits.matmul_f32},
+          {"matmul_bf16", limits.matmul_bf16},
+          {"memory", limits.memory},
+          {"update", limits.update},
+          {"read", limits.read}};
+}
+
+Json json_of(const Row& row) {
+  const Work& work = row.work;
+  const double median = row.quantile(0.5);
+  const std::optional<double> percent = row.percent_of_limit(0.5);
+  const std::string cache = row.cache();
+  return {{"case", work.name},
+          {"shape", work.shape},
+          {"dtype", name_of(work.dtype)},
+          {"threads", row.threads},
+          {"samples", row.seconds.size()},
+          {"median_s", median},
+          {"p10_s", row.quantile(0.1)},
+          {"p90_s", row.quantile(0.9)},
+          {"best_s", row.seconds.front()},
+          {"flops", work.flops},
+          {"bytes", work.bytes()},
+          {"flops_per_s", work.flops / median},
+          {"bytes_per_s", work.bytes() / median},
+          {"limit", row.bound.name},
+          {"percent_of_limit", percent ? Json(*percent) : Json(nullptr)},
+          {"cache", cache.empty() ? Json(nullptr) : Json(cache)}};
+}
+
+}  // namespace
+
+std::string table_head() {
+  return "| case | shape | dtype | threads | median ms | p10 - p90 | GFLOP/s | GB/s | limit | "
+         "% of limit | best |\n"
+         "|---|---|---|---:|---:|---:|---:|---:|---|---:|---:|\n";
+}
+
+std::string lines_of_limits(const Report& report) {
+  const Limits& limits = report.limits();
+  const bool is_cpu = report.device().type() == Device::Type::cpu;
+  std::vector<LimitLine> lines;
+  if (limits.matmul_f32 > 0.0) lines.push_back({"matmul peak", "f32", limits.matmul_f32, 0.0});
+  if (limits.matmul_bf16 > 0.0) lines.push_back({"matmul peak", "bf16", limits.matmul_bf16, 0.0});
+  lines.push_back({is_cpu ? "memory, y += x" : "memory, a copy", "f32", 0.0, limits.memory});
+  if (is_cpu) {
+    lines.push_back({"memory, y += 1", "i32", 0.0, limits.update});
+    lines.push_back({"read", "i32", 0.0, limits.read});
+  }
+  const std::string threads = std::to_string(is_cpu ? report.device().traits().threads : 1);
+  const auto cell = [](double rate) { return rate > 0.0 ? giga(rate) : std::string(); };
+  std::string text;
+  for (const LimitLine& line : lines)
+    text += std::string("| limit: ") + line.name + " | | " + line.dtype + " | " + threads +
+            " | | | " + cell(line.flops) + " | " + cell(line.bytes) + " | | | |\n";
+  return text;
+}
+
+std::string line_of(const Row& row) {
+  const Work& work = row.work;
+  const std::string first = "| " + work.name + " | " + work.shape + " | " + name_of(work.dtype) +
+                            " | " + std::to_string(row.threads) + " | ";
+  if (!is_measured(row)) return first + row.unmeasured + " | | | | | | |\n";
+  const auto ms = [&](double q) { return fixed(1e3 * row.quantile(q), 3); };
+  const auto percent = [&](double q) {
+    const std::optional<double> value = row.percent_of_limit(q);
+    return value ? fixed(*value, 0) + " %" : std::string();
+  };
+  const double median = row.quantile(0.5);
+  const std::string cache = row.cache();
+  return first + ms(0.5) + " | " + ms(0.1) + " - " + ms(0.9) + " | " + giga(work.flops / median) +
+         " | " + giga(work.bytes() / median) + " | " + row.bound.name + " | " + percent(0.5) +
+         (cache.empty() ? "" : " (" + cache + ")") + " | " + percent(0.0) + " |\n";
+}
+
+std::string note_of(const std::vector<Report>& reports) {
+  const std::vector<const Row*> rows = measured_rows(reports);
+  if (std::all_of(rows.begin(), rows.end(), [](const Row* row) { return row->cache().empty(); }))
+    return "";
+  return "\nA cache behind a percentage: it holds the operands from run to run, so that the limit "
+         "of "
+         "memory does not bound the row.\n";
+}
+
+std::string table(const std::vector<Report>& reports) {
+  require_one_kind("table", reports);
+  std::string text = table_head();
+  for (const Report& report : reports) text += lines_of_limits(report);
+  for (const Report& report : reports)
+    for (const Row& row : report.rows()) text += line_of(row);
+  return text + note_of(reports);
+}
+
+nlohmann::ordered_json machine_json(Device::Type type) {
+  if (type != Device::Type::cpu)
+    return {{"device", device_of_rank(type, 0, {}).description()},
+            {"devices", Device::count(type)}};
+  return {{"isa", name_of(best_isa())}, {"cores", available_cores()}};
+}
+
+std::string json(const std::vector<Report>& reports) {
+  require_one_kind("json", reports);
+  const Device& device = reports.front().device();
+  const Json machine = device.type() == Device::Type::cpu
+                           ? machine_json()
+                           : Json::object({{"device", device.description()}});
+  Json limits = Json::array(), rows = Json::array();
+  for (const Report& report : reports) limits.push_back(json_of(report));
+  for (const Row* row : measured_rows(reports)) rows.push_back(json_of(*row));
+  return Json{
+      {"schema", 1}, {"bench", "kernels"}, {"machine", machine}, {"limits", limits}, {"rows", rows}}
+      .dump(1);
+}
+
+void write_json(const std::string& path, const std::vector<Report>& reports) {
+  write_text(path, json(reports));
 }
 
 }  // namespace zg::bench

@@ -2,16 +2,152 @@
 #include <cstdio>
 #include <optional>
 
-#include "tools/commands/plan_report.h"
-#include "tools/output/run_header.h"
-#include "tools/run/budgets.h"
-
 #include "tools/commands/subcommands.h"
-#include "zerograd/runtime/device_names.h"
+#include "tools/output/console.h"
+#include "tools/run/planner.h"
+#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/text/text.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/states/model_states.h"
 
 namespace zg::tools {
 namespace {
+
+std::string gigabytes(double bytes) { return text("%.1f", bytes / 1e9); }
+
+std::string states_table(double parameters, int ranks, zero::Config config) {
+  std::string table = text(
+      "%.4g parameters on %d ranks; the paper: 2 bytes of value, 2 of gradient, K = 12 of "
+      "optimizer;\nours: values %s, sums %s in shards at every stage, masters and moments %s\n\n"
+      "| stage | paper GB | paper volume | ours GB | values | sums | optimizer | our volume |\n"
+      "|---|---:|---:|---:|---:|---:|---:|---:|",
+      parameters, ranks, name_of(config.compute), name_of(config.grad_accum),
+      name_of(config.optimizer));
+  for (config.stage = 0; config.stage <= 3; ++config.stage) {
+    const zero::ModelStates paper = zero::paper_states(parameters, ranks, config.stage);
+    const zero::ModelStates ours = zero::our_states(parameters, ranks, config);
+    table += text("\n| %d | %s | %gx | %s | %s | %s | %s | %gx |", config.stage,
+                  gigabytes(paper.total()).c_str(), paper.volume, gigabytes(ours.total()).c_str(),
+                  gigabytes(ours.parameter).c_str(), gigabytes(ours.gradient).c_str(),
+                  gigabytes(ours.optimizer).c_str(), ours.volume);
+  }
+  return table;
+}
+
+constexpr const char* precision_columns =
+    "| precision | load | mixed | local | compute | optimizer |\n|---|---|---|---|---|---|";
+
+std::string precision_row(const std::string& name, const zero::Precision& precision) {
+  return text("\n| %s | %s | %s | %s | %s | %s |", name.c_str(), zg::name_of(precision.load),
+              precision.mixed ? zg::name_of(*precision.mixed) : "none",
+              zg::name_of(precision.local), zg::name_of(precision.compute),
+              zg::name_of(precision.optimizer));
+}
+
+std::string precision_table() {
+  std::string table = precision_columns;
+  for (DType compute : {DType::f32, DType::bf16, DType::f16})
+    table +=
+        precision_row(zg::name_of(compute), zero::precision_of(zero::Config{.compute = compute}));
+  for (auto preset : {zero::PrecisionPreset::fsdp_memory, zero::PrecisionPreset::fsdp_mixed,
+                      zero::PrecisionPreset::deepspeed})
+    table += precision_row(zero::name_of(preset), zero::precision_of(preset));
+  return table;
+}
+
+std::string explain_formulas() {
+  constexpr double parameters = 7.5e9;
+  constexpr int ranks = 64;
+  return "ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, figure 1): " +
+         states_table(parameters, ranks, {.compute = DType::bf16}) + "\n\n" + precision_table();
+}
+
+std::string explain_run(const Run& run, int64_t parameters, const RankMemory& memory) {
+  const int ranks = static_cast<int>(run.options.data_ranks());
+  const zero::Config& config = run.settings.optimisation.engine;
+  const zero::RestingBytes& rest = memory.rest;
+  zero::Config stages = config;
+  stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
+  return "This run: " + states_table(static_cast<double>(parameters), ranks, stages) + "\n\n" +
+         precision_columns +
+         precision_row(run.settings.optimisation.precision(), zero::precision_of(config)) +
+         text(
+             "\n\nresting bytes of rank %d at stage %d: %lld = values %lld + sums %lld + "
+             "optimizer %lld + padding %lld",
+             memory.rank, config.stage, (long long)rest.total(), (long long)rest.parameter,
+             (long long)rest.gradient, (long long)rest.optimizer, (long long)rest.padding);
+}
+
+std::string mib(int64_t bytes) { return text("%.1f", static_cast<double>(bytes) / (1 << 20)); }
+
+int64_t received(const WireCounts& wire) {
+  int64_t bytes = 0;
+  for (const WireCount& count : wire) bytes += count.bytes;
+  return bytes;
+}
+
+std::string line_of(const Run& run, const RankMemory& rank) {
+  const ModelSlice& place = rank.place;
+  std::string line =
+      text("| %d | %d | %lld - %lld | %.3f |", place.stage, rank.rank, (long long)place.first_layer,
+           (long long)place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);
+  const MemoryRow& peak = peak_of(rank);
+  for (int purpose = 0; purpose < purpose_count; ++purpose)
+    line += " " + mib(peak.at_max[static_cast<size_t>(purpose)]) + " |";
+  line += " " + mib(peak.reserved) + " |";
+  const auto steps = std::max<int64_t>(1, run.steps - run.steps_done);
+  for (const AxisWire& axis : rank.axes) line += " " + mib(received(axis.wire) / steps) + " |";
+  return line;
+}
+
+// The largest cost of a stage divided by the mean cost; 1: all stages are equal.
+double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& stages) {
+  double most = 0.0, all = 0.0;
+  for (const RankMemory& stage : stages) {
+    double cost = static_cast<double>(stage.place.end_layer - stage.place.first_layer) *
+                  models::layer_flops(model);
+    if (&stage == &stages.back()) cost += models::head_flops(model);
+    most = std::max(most, cost);
+    all += cost;
+  }
+  return most * static_cast<double>(stages.size()) / all;
+}
+
+std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) {
+  const Settings& settings = run.settings;
+  const Axes& axes = settings.axes;
+  std::string summary =
+      text(
+          "mesh: data %lld x pipeline %lld x tensor %lld\n\nMiB of a rank of each stage at its "
+          "peak, and received a step by axis:\n\n",
+          (long long)settings.ranks, (long long)axes.pipeline, (long long)axes.tensor) +
+      "| stage | rank | layers | parameters (B) |";
+  std::string rule = "\n|---:|---:|---:|---:|";
+  const auto column = [&](const std::string& title) {
+    summary += " " + title + " |";
+    rule += "---:|";
+  };
+  for (int purpose = 0; purpose < purpose_count; ++purpose)
+    column(zg::name_of(static_cast<Purpose>(purpose)));
+  column("reserved");
+  for (const AxisWire& axis : stages.front().axes) column(text("%s wire", axis.axis));
+  summary += rule;
+  for (const RankMemory& rank : stages) summary += "\n" + line_of(run, rank);
+  const double bubble = pipeline_bubble(static_cast<int>(axes.pipeline), settings.accumulation);
+  summary += text(
+      "\n\nbubble %.1f %%: (p - 1) / (m + p - 1) of %lld stages and %lld "
+      "micro-batches; the dearest stage costs %.1f %% more than the mean",
+      100.0 * bubble, (long long)axes.pipeline, (long long)settings.accumulation,
+      100.0 * (imbalance(settings.model, stages) - 1.0));
+  if (settings.optimisation.engine.stage > 1)
+    summary += text("\nZeRO stage %d in a pipeline: %s; stages 0 and 1 send less",
+                    settings.optimisation.engine.stage,
+                    settings.optimisation.engine.stage == 3
+                        ? "every micro-batch gathers its stage's values, forward and backward"
+                        : "sums are shared out at every stage here, so it saves nothing over 1");
+  return summary;
+}
 
 // Clears the options of files that a plan must not write, and lists them in one line: the command
 // line may be that of a training run. --save is kept if `--resume auto` reads from it.

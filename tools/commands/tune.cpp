@@ -5,12 +5,12 @@
 #include <set>
 
 #include "tools/commands/subcommands.h"
-#include "tools/tune/tune_config.h"
 #include "tools/tune/tune_plan.h"
 #include "tools/tune/tune_search.h"
+#include "tools/tune/tune_space.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/device_names.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"
 

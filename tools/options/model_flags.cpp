@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "zerograd/models/gpt/gpt.h"
-#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 

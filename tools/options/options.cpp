@@ -3,7 +3,7 @@
 #include "tools/deepspeed/load.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/processes.h"
-#include "zerograd/runtime/command_line/device_flag.h"
+#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
