@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/comm/comm_window.h"
+#include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg {

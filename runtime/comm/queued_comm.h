@@ -11,7 +11,6 @@
 
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/collective_log.h"
-#include "zerograd/runtime/comm/comm_window.h"
 #include "zerograd/runtime/comm/transport.h"
 
 namespace zg::cpu {

@@ -1,10 +1,146 @@
 #include "zerograd/runtime/hpu/device.h"
 
+#include <mutex>
 #include <string>
+#include <vector>
 
+#include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
+
+// --- memory ---
+
+namespace {
+
+/// The ranges of addresses that devices reach, and whose they are.
+struct Ranges {
+  struct Range {
+    const std::byte *begin, *end;
+    int place;
+  };
+  std::mutex mutex;
+  std::vector<Range> held;
+
+  static Ranges& all() {
+    static Ranges& ranges = *new Ranges;
+    return ranges;
+  }
+  void add(const std::byte* begin, int64_t bytes, int place) {
+    std::lock_guard lock(mutex);
+    held.push_back({begin, begin + bytes, place});
+  }
+  void remove(const std::byte* begin) {
+    std::lock_guard lock(mutex);
+    std::erase_if(held, [&](const Range& range) { return range.begin == begin; });
+  }
+};
+
+/// A range of addresses, with the device's memory mapped behind its beginning as it grows: freed
+/// neighbours always merge, and what is reserved is what the device gave.
+class DeviceMemory final : public ArenaMemory {
+ public:
+  explicit DeviceMemory(int index) : device_(handle_of(index)) {
+    size_t page = 0;
+    check(api().virtualMemQueryPageSize(driver().context, device_, step, &page),
+          "zeVirtualMemQueryPageSize");
+    if (page == 0 || step % page != 0)
+      throw DeviceError("hpu: memory comes in pages of " + std::to_string(page) +
+                        " bytes; expected a divisor of " + std::to_string(step));
+    // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
+    capacity_ = features_of(index).memory_bytes * 2 / step * step;
+    ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
+                                                   static_cast<size_t>(capacity_), &address_);
+    // The loader's validation layer takes no null for "anywhere"; an address is only a wish.
+    if (reserved == ZE_RESULT_ERROR_INVALID_NULL_POINTER)
+      reserved = api().virtualMemReserve(driver().context, reinterpret_cast<void*>(step),
+                                         static_cast<size_t>(capacity_), &address_);
+    check(reserved, "zeVirtualMemReserve");
+    Ranges::all().add(base(), capacity_, index);
+  }
+  ~DeviceMemory() override {
+    Ranges::all().remove(base());
+    for (const Part& part : parts_) {
+      api().virtualMemUnmap(driver().context, part.address, part.bytes);
+      api().physicalMemDestroy(driver().context, part.memory);
+    }
+    api().virtualMemFree(driver().context, address_, static_cast<size_t>(capacity_));
+  }
+
+  std::byte* base() const override { return static_cast<std::byte*>(address_); }
+  int64_t capacity() const override { return capacity_; }
+  bool grow(int64_t from, int64_t to) override {
+    Part part{base() + from, static_cast<size_t>(to - from), nullptr};
+    ze_physical_mem_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_PHYSICAL_MEM_DESC,
+                                     .size = part.bytes};
+    if (api().physicalMemCreate(driver().context, device_, &wanted, &part.memory) !=
+        ZE_RESULT_SUCCESS)
+      return false;
+    if (api().virtualMemMap(driver().context, part.address, part.bytes, part.memory, 0,
+                            ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE) != ZE_RESULT_SUCCESS) {
+      api().physicalMemDestroy(driver().context, part.memory);
+      return false;
+    }
+    parts_.push_back(part);
+    return true;
+  }
+
+ private:
+  struct Part {
+    void* address;
+    size_t bytes;
+    ze_physical_mem_handle_t memory;
+  };
+  static constexpr int64_t step = Arena::grow_bytes;
+
+  const ze_device_handle_t device_;
+  void* address_ = nullptr;
+  int64_t capacity_ = 0;
+  std::vector<Part> parts_;
+};
+
+/// The process's memory, brought into the driver's as it grows, so that kernels and copies reach
+/// it.
+class PinnedMemory final : public ArenaMemory {
+ public:
+  PinnedMemory() : memory_(host_memory()) { Ranges::all().add(base(), capacity(), pinned_place); }
+  ~PinnedMemory() override {
+    Ranges::all().remove(base());
+    for (std::byte* part : parts_) release_memory(part);
+  }
+
+  std::byte* base() const override { return memory_->base(); }
+  int64_t capacity() const override { return memory_->capacity(); }
+  bool grow(int64_t from, int64_t to) override {
+    if (!memory_->grow(from, to)) return false;
+    import_memory(base() + from, static_cast<size_t>(to - from));
+    parts_.push_back(base() + from);
+    return true;
+  }
+
+ private:
+  const std::unique_ptr<ArenaMemory> memory_;
+  std::vector<std::byte*> parts_;
+};
+
+}  // namespace
+
+int place_of(const void* address) {
+  const auto* place = static_cast<const std::byte*>(address);
+  std::lock_guard lock(Ranges::all().mutex);
+  for (const Ranges::Range& range : Ranges::all().held)
+    if (place >= range.begin && place < range.end) return range.place;
+  return process_rank;
+}
+
+std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {
+  if (space == Space::pinned) return std::make_unique<PinnedMemory>();
+  return std::make_unique<DeviceMemory>(index);
+}
+
+// --- devices ---
+
 namespace {
 
 int count_devices() { return static_cast<int>(driver().devices.size()); }
