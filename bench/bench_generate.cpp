@@ -5,7 +5,6 @@
 
 #include "bench/command.h"
 #include "bench/measure.h"
-#include "bench/random_tokens.h"
 #include "bench/report.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
@@ -130,7 +129,7 @@ std::vector<double> generate_once(const Options& options, const models::GPT& mod
 }
 
 Measured measure(const Options& options) {
-  const auto tokens = bench::random_tokens(options.model.vocabulary, options.model.block_size);
+  const auto tokens = random_tokens(options.model.vocabulary, options.model.block_size);
   ModelOptions sizes = options.model;
   sizes.dropout = 0.0;
   const Device device = device_of_rank(options.place.type, 0, options.place.device);

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "bench/command.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "tools/run/run.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/pipeline.h"

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "bench/command.h"
 #include "bench/measure.h"
-#include "bench/profile.h"
-#include "bench/random_tokens.h"
 #include "bench/report.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
@@ -21,6 +20,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg::tools {
 namespace {
@@ -29,6 +29,89 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t traced = 2;  // steps
+
+/// A share of the time that spans named "step" cover.
+struct ProfileRow {
+  std::string
+      part;        ///< "matmul forward", "layer_norm", ..., a kernel's own name, "between kernels"
+  double seconds;  ///< total over all profiled steps
+};
+
+using Span = Trace::Span;
+
+const char* between = "between kernels";
+
+std::string part_of(const std::string& kernel, bool is_backward) {
+  if (kernel == "matmul") return is_backward ? "matmul backward" : "matmul forward";
+  if (kernel == "adam") return "AdamW";
+  for (const auto& [kind, part] : {std::pair{"attention", "attention"},
+                                   {"layer_norm", "layer_norm"},
+                                   {"gelu", "gelu"},
+                                   {"projection_cross_entropy", "projection + cross_entropy"}})
+    if (kernel.starts_with(kind)) return part;
+  return kernel;
+}
+
+/// Spans of one thread, each inside the one before it or after its end.
+class Walk {
+ public:
+  explicit Walk(std::vector<const Span*> spans) : spans_(std::move(spans)) {
+    std::stable_sort(spans_.begin(), spans_.end(), [](const Span* a, const Span* b) {
+      return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
+    });
+  }
+
+  std::map<std::string, double> parts() {
+    while (next_ < spans_.size())
+      if (const Span& span = *spans_[next_++]; span.name == "step") section(span, false);
+    return std::move(parts_);
+  }
+
+ private:
+  bool inside(const Span& outer) const {
+    return next_ < spans_.size() && spans_[next_]->end_ns <= outer.end_ns;
+  }
+  void count(const std::string& part, int64_t ns) {
+    parts_[part] += static_cast<double>(ns) * 1e-9;
+  }
+
+  /// A step or a part of it: what its kernels and waits leave is between them.
+  void section(const Span& outer, bool is_backward) {
+    int64_t rest = outer.end_ns - outer.begin_ns;
+    while (inside(outer)) {
+      const Span& span = *spans_[next_++];
+      rest -= span.end_ns - span.begin_ns;
+      if (span.kind == Trace::Kind::kernel || span.kind == Trace::Kind::wait)
+        leaf(span, is_backward);
+      else
+        section(span, is_backward || span.name == "backward");
+    }
+    count(between, rest);
+  }
+  void leaf(const Span& span, bool is_backward) {
+    count(span.kind == Trace::Kind::wait ? "waiting" : part_of(span.name, is_backward),
+          span.end_ns - span.begin_ns);
+    while (inside(span)) ++next_;
+  }
+
+  std::vector<const Span*> spans_;
+  size_t next_ = 0;
+  std::map<std::string, double> parts_;
+};
+
+/// Where the steps of one rank went, the largest part first; the seconds add up to the steps'. A
+/// kernel that another one calls counts as that one's. "waiting" is for peers, copies and NVMe;
+/// what is in no kernel and no wait is "between kernels".
+std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank) {
+  std::vector<const Span*> own;
+  for (const Span& span : spans)
+    if (span.rank == rank && span.track == "compute") own.push_back(&span);
+  std::vector<ProfileRow> rows;
+  for (const auto& [part, seconds] : Walk(std::move(own)).parts()) rows.push_back({part, seconds});
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
 
 /// The options of train that change the work of a step, and the number of steps.
 struct BenchStepOptions {
@@ -85,7 +168,7 @@ struct Measured {
   std::vector<double> seconds;  ///< one value for each timed step, sorted
   int64_t minor_faults = 0;     ///< largest count of a timed step, for the whole process
   int64_t resident_bytes = 0;   ///< largest value by the end of the timed steps
-  std::vector<bench::ProfileRow> profile;  ///< rank 0, over the traced steps
+  std::vector<ProfileRow> profile;  ///< rank 0, over the traced steps
 };
 
 rusage used() {
@@ -137,7 +220,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
              .device = run.options.place.device,
              .type = run.options.place.type});
   measure_peak();
-  first.profile = bench::profile(trace->spans(), 0);
+  first.profile = profile(trace->spans(), 0);
   return first;
 }
 
@@ -156,7 +239,7 @@ struct Report {
   }
   double profiled_seconds() const {
     double sum = 0.0;
-    for (const bench::ProfileRow& row : measured.profile) sum += row.seconds;
+    for (const ProfileRow& row : measured.profile) sum += row.seconds;
     return sum;
   }
 };
@@ -194,7 +277,7 @@ void print(const Report& report) {
       1e-9 * report.flops(), 1e-6 * static_cast<double>(measured.resident_bytes),
       (long long)measured.minor_faults);
   std::printf("\n| part of a step | ms | %% |\n|---|---:|---:|\n");
-  for (const bench::ProfileRow& row : measured.profile)
+  for (const ProfileRow& row : measured.profile)
     std::printf("| %s | %.2f | %.1f |\n", row.part.c_str(), 1e3 * row.seconds / traced,
                 100.0 * row.seconds / report.profiled_seconds());
 }
@@ -205,7 +288,7 @@ Json json_of(const Report& report) {
   const double median = report.seconds(0.5);
   const bool known = measured.peak_flops > 0.0;
   Json parts = Json::array();
-  for (const bench::ProfileRow& row : measured.profile)
+  for (const ProfileRow& row : measured.profile)
     parts.push_back({{"part", row.part},
                      {"seconds", row.seconds / traced},
                      {"percent", 100.0 * row.seconds / report.profiled_seconds()}});
@@ -243,8 +326,8 @@ int bench_step(const std::vector<std::string>& arguments) {
   check_writable("--json", options.json);
   options.train.steps = options.warm_up + options.steps + traced;
   require_figures(options.train.place.type);
-  const Run run = prepare_run(options.train, bench::random_tokens(options.train.model.vocabulary,
-                                                                  options.train.model.block_size));
+  const Run run = prepare_run(
+      options.train, random_tokens(options.train.model.vocabulary, options.train.model.block_size));
   const Measured measured = measure(run, options);
   const Report report{run, measured};
   print(report);

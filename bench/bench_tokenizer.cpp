@@ -7,7 +7,7 @@
 
 #include "bench/command.h"
 #include "bench/measure.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "tools/run/run.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/runtime/command_line/flags.h"

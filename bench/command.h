@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 
 // The subcommands of `zerograd bench` and their helpers. Each takes its arguments without its name
@@ -23,5 +25,9 @@ nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
 /// Parses --filter. ConfigError when it is not a regular expression.
 std::regex pattern_of(const std::string& filter);
+
+/// Tokens that follow from nothing: sample by sample uniform in [0, vocabulary), each the target of
+/// the one before it. What a step takes does not depend on them.
+std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size);
 
 }  // namespace zg::tools

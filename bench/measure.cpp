@@ -1,11 +1,19 @@
 #include "bench/measure.h"
 
+#include <unistd.h>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <string>
 
+#include "bench/operands.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/matmul/peak.h"
+#include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
 
 namespace zg::bench {
 namespace {
@@ -72,6 +80,166 @@ std::vector<double> measure(const Device& device, const std::function<void()>& r
 
 double quantile(const std::vector<double>& sorted, double q) {
   return sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+namespace {
+
+// 512 MiB, because server processors have caches of 256 MiB. Four streams of prefetched lines keep
+// more of them under way than one stream does.
+constexpr int64_t numel = int64_t{128} << 20, grain = int64_t{1} << 17;
+constexpr int64_t places = 4, part = grain / places, line = 16, ahead = 32 * line;
+
+/// Seconds of the fastest of several passes over x, which give each line of 16 elements to f()
+/// once.
+template <class F>
+double best_pass(const Device& device, const Tensor& x, const F& f) {
+  constexpr int passes = 6;
+  int32_t* begin_of_x = x.data<int32_t>();
+  double best = 1e9;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t first, int64_t) {
+      auto work = f();
+      for (int64_t i = first; i < first + part; i += line)
+        for (int64_t place = 0; place < places; ++place) {
+          int32_t* here = begin_of_x + i + place * part;
+          __builtin_prefetch(here + ahead);
+          work(here);
+        }
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, seconds.count());
+  }
+  return best;
+}
+
+/// Adds up the lines. Because `total` may be read, the compiler cannot leave the reading out.
+struct Sum {
+  int32_t sums[line] = {};
+  std::atomic<int64_t>& total;
+
+  explicit Sum(std::atomic<int64_t>& t) : total(t) {}
+  ~Sum() { total += *std::max_element(sums, sums + line); }
+  void operator()(const int32_t* here) {
+    for (int64_t lane = 0; lane < line; ++lane) sums[lane] += here[lane];
+  }
+};
+
+/// The rate of an accelerator at the largest size, or at the first that takes long, or at the last
+/// that fits its memory.
+template <class WorkOf>
+double rate(const Device& device, int64_t smallest, int64_t largest, const WorkOf& work_of) {
+  constexpr double long_enough = 0.05;  // seconds: a slower device is known by smaller work
+  const auto best_of = [&](int rounds, const std::function<void()>& run) {
+    double best = 1e9;
+    for (int round = 0; round < rounds; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      run();
+      device.compute().synchronize();
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, seconds.count());
+    }
+    return best;
+  };
+  double found = 0.0;
+  for (int64_t size = smallest; size <= largest; size *= 2) try {
+      const auto [amount, run] = work_of(size);
+      if (size == smallest) best_of(1, run);  // some kernels are built at first use
+      const double first = best_of(1, run);
+      found = amount / (first > long_enough ? first : best_of(8, run));
+      if (first > long_enough) break;
+    } catch (const OutOfMemory&) {
+      if (found > 0.0) break;
+      throw;
+    }
+  return found;
+}
+
+Tensor large_array(const Device& device) { return Tensor::full({numel}, 1.0, DType::i32, device); }
+
+/// Bytes a second that all threads read of x, added up.
+double read_bandwidth(const Device& device, const Tensor& x) {
+  std::atomic<int64_t> total{0};
+  const double seconds = best_pass(device, x, [&] { return Sum(total); });
+  return total > 0 ? static_cast<double>(x.bytes()) / seconds : 0.0;
+}
+
+/// Bytes a second that all threads read and write of y, in place.
+double update_bandwidth(const Device& device, const Tensor& y) {
+  const double seconds = best_pass(device, y, [] {
+    return [](int32_t* here) {
+      for (int64_t lane = 0; lane < line; ++lane) here[lane] += 1;
+    };
+  });
+  return 2.0 * static_cast<double>(y.bytes()) / seconds;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(const Device& device) {
+  return read_bandwidth(device, large_array(device));
+}
+
+double measure_copy_rate(const Device& device) {
+  return rate(device, numel / 128, 4 * numel, [&](int64_t size) {
+    const Tensor from = Tensor::zeros({size}, DType::f32, device);
+    const Tensor to = Tensor::zeros({size}, DType::f32, device);
+    return std::pair(2.0 * static_cast<double>(to.bytes()),
+                     std::function<void()>([=] { copy(from, to, device.compute()); }));
+  });
+}
+
+double measure_product_rate(const Device& device, DType dtype) {
+  return rate(device, 256, 8192, [&](int64_t side) {
+    const Matmul call{.a = operand({side, side}, dtype, device, 1),
+                      .b = operand({side, side}, dtype, device, 2),
+                      .c = Tensor::zeros({side, side}, dtype, device),
+                      .M = side,
+                      .N = side,
+                      .K = side};
+    return std::pair(2.0 * static_cast<double>(side * side * side),
+                     std::function<void()>([=] { kernels::matmul(call, device.compute()); }));
+  });
+}
+
+std::string cache_of(double bytes, int threads) {
+  const struct {
+    const char* name;
+    int number;  // argument of sysconf()
+    int copies;  // one for each core, or 1 if all cores share it
+  } levels[] = {{"L1", _SC_LEVEL1_DCACHE_SIZE, threads},
+                {"L2", _SC_LEVEL2_CACHE_SIZE, threads},
+                {"L3", _SC_LEVEL3_CACHE_SIZE, 1},
+                {"L4", _SC_LEVEL4_CACHE_SIZE, 1}};
+  std::string last;
+  for (const auto& level : levels) {
+    const int64_t size = sysconf(level.number);
+    if (size <= 0) continue;
+    if (bytes <= static_cast<double>(size * level.copies)) return level.name;
+    last = std::string("part of ") + level.name;
+  }
+  return last;
+}
+
+Limits measure_limits(const Device& device, int rounds) {
+  Limits best;
+  if (device.type() != Device::Type::cpu) {
+    best.memory = best.update = best.read = measure_copy_rate(device);
+    best.matmul_f32 = measure_product_rate(device, DType::f32);
+    best.matmul_bf16 = measure_product_rate(device, DType::bf16);
+    return best;
+  }
+  const auto keep = [](double& limit, double now) { limit = std::max(limit, now); };
+  // Rounds lie apart from each other: other programs may be busy for a while.
+  for (int round = 0; round < rounds; ++round) {
+    keep(best.matmul_f32, matmul_peak_or_zero(device, DType::f32));
+    keep(best.matmul_bf16, matmul_peak_or_zero(device, DType::bf16));
+    keep(best.memory, measure_memory_bandwidth(device));
+    const Tensor array = large_array(device);
+    keep(best.update, update_bandwidth(device, array));
+    keep(best.read, read_bandwidth(device, array));
+  }
+  return best;
 }
 
 }  // namespace zg::bench

@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/limits.h"
 #include "bench/measure.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/bench.h"

@@ -1,6 +1,6 @@
 #include "tests/fuzz/bounded.h"
 #include "tests/support/placed_message.h"
-#include "tools/launch/hostfile.h"
+#include "tools/launch/launcher.h"
 #include "zerograd/runtime/error.h"
 
 // A hostfile, and behind a byte 0 what --include or --exclude says: words for mpirun, which are to

@@ -1,4 +1,3 @@
-#include "tools/deepspeed/yaml.h"
 #include "tests/fuzz/text.h"
 #include "tests/support/placed_message.h"
 #include "tools/deepspeed/accelerate.h"

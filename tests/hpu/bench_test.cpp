@@ -4,7 +4,6 @@
 #include <set>
 
 #include "bench/case.h"
-#include "bench/limits.h"
 #include "bench/measure.h"
 #include "tests/accelerator/wish.h"
 #include "tests/tools/command.h"

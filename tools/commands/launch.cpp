@@ -3,10 +3,9 @@
 #include <filesystem>
 
 #include "tools/commands/subcommands.h"
-#include "tools/launch/hostfile.h"
 #include "tools/launch/launcher.h"
 #include "tools/options/options.h"
-#include "tools/run/restart.h"
+#include "tools/run/child.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"

@@ -56,6 +56,8 @@ std::string precision_table() {
   return table;
 }
 
+/// ZeRO's memory formula and ours at the paper's model size, and the dtypes of the precision
+/// presets. Markdown.
 std::string explain_formulas() {
   constexpr double parameters = 7.5e9;
   constexpr int ranks = 64;
@@ -63,6 +65,8 @@ std::string explain_formulas() {
          states_table(parameters, ranks, {.compute = DType::bf16}) + "\n\n" + precision_table();
 }
 
+/// The same formulas at the run's size, and the resting bytes of the planned rank, exact to the
+/// byte.
 std::string explain_run(const Run& run, int64_t parameters, const RankMemory& memory) {
   const int ranks = static_cast<int>(run.options.data_ranks());
   const zero::Config& config = run.settings.optimisation.engine;
@@ -114,6 +118,8 @@ double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& 
   return most * static_cast<double>(stages.size()) / all;
 }
 
+/// The text that `plan` prints for a mesh: a Markdown table with a row per pipeline stage, its peak
+/// bytes by purpose and the bytes received in a step by axis, then the pipeline bubble.
 std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) {
   const Settings& settings = run.settings;
   const Axes& axes = settings.axes;
@@ -174,7 +180,7 @@ void silence(TrainOptions& options) {
 
 void print(const std::string& line) { std::printf("%s\n", line.c_str()); }
 
-std::string mib(int64_t bytes) {
+std::string size_in_mib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 20);
   return text(value < 100.0 ? "%.1f MiB" : "%.0f MiB", value);
 }
@@ -205,19 +211,19 @@ void print_summary(const Run& run, const RankMemory& memory) {
   const MemoryRow& peak = peak_of(memory);
   const Needs needs = needs_of(memory);
   if (memory.rows.empty()) {
-    print(text("peak %s (rank %d, no steps, %s)", mib(needs.device).c_str(), memory.rank,
+    print(text("peak %s (rank %d, no steps, %s)", size_in_mib(needs.device).c_str(), memory.rank,
                needs.device > peak.reserved ? "scores and saving" : peak.phase.c_str()));
   } else {
-    print(text("peak %s (rank %d, step %lld, %s)", mib(peak.reserved).c_str(), memory.rank,
+    print(text("peak %s (rank %d, step %lld, %s)", size_in_mib(peak.reserved).c_str(), memory.rank,
                (long long)peak.step, peak.phase.c_str()));
     print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
                                              static_cast<double>(run.steps - run.steps_done)));
   }
-  print("host " + mib(needs.host));
-  print("disk " + mib(needs.file));
+  print("host " + size_in_mib(needs.host));
+  print("disk " + size_in_mib(needs.file));
   if (needs.file > 0)
-    print(text("drive reads %s and writes %s, first values included", mib(memory.io.read).c_str(),
-               mib(memory.io.written).c_str()));
+    print(text("drive reads %s and writes %s, first values included",
+               size_in_mib(memory.io.read).c_str(), size_in_mib(memory.io.written).c_str()));
 }
 
 const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
@@ -233,7 +239,7 @@ std::optional<RankMemory> largest_memory(const Run& run) {
   const std::vector<RankMemory> stages = plan_stages(largest);
   const RankMemory& memory = neediest(stages);
   print(described(run.settings.rampup, run.settings.samples_per_step()) +
-        text("; peak %s in its largest steps", mib(needs_of(memory).device).c_str()));
+        text("; peak %s in its largest steps", size_in_mib(needs_of(memory).device).c_str()));
   return memory;
 }
 

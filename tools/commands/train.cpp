@@ -1,10 +1,9 @@
 #include <cstdio>
 
 #include "tools/commands/subcommands.h"
-#include "tools/run/budgets.h"
+#include "tools/run/child.h"
 #include "tools/run/planner.h"
 #include "tools/run/processes.h"
-#include "tools/run/restart.h"
 #include "tools/run/training.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"

@@ -1,9 +1,17 @@
 #pragma once
 
+#include <string>
+
 #include "tools/options/options.h"
 #include "zerograd/zero/deepspeed/check.h"
+#include "zerograd/zero/deepspeed/hjson.h"
 
 namespace zg::tools {
+
+/// Reads YAML as accelerate writes it into the same tree as read_hjson(). ConfigError with file,
+/// line and column for invalid YAML, repeated keys, more than 64 levels, more than 1000 keys in an
+/// object, anchors, bytes that are not UTF-8, and more than one document.
+zero::deepspeed::Value read_yaml(const std::string& source, const std::string& file);
 
 /// Converts the DeepSpeed settings in accelerate's own keys of a checked YAML to a DeepSpeed
 /// config. Values keep their positions in the YAML; the batch is "auto".

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "tools/deepspeed/accelerate.h"
-#include "tools/deepspeed/yaml.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"

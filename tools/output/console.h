@@ -4,9 +4,19 @@
 #include <cstdint>
 #include <string>
 
+#include "tools/options/batch_rampup.h"
 #include "tools/options/options.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {
+
+// Lines printed at the start of a run.
+
+std::string described(const zero::ScheduleOptions& schedule);
+/// ", optimizer on the host"; empty if all states are on the device.
+std::string described(const zero::OffloadOptions& offload);
+std::string described(const BatchRampup& rampup, int64_t whole);
 
 /// The output of a run. Results go to stdout, logs to stderr. A progress line that is redrawn in
 /// place (on a terminal) is never mixed with other lines.

@@ -26,9 +26,11 @@
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 namespace zg::tools {
+namespace {
 
 using models::Split;
-namespace {
+
+enum class Validates : uint8_t { no, yes };
 
 class MetaDataset final : public models::Dataset {
  public:
@@ -51,6 +53,9 @@ class MetaDataset final : public models::Dataset {
   const Validates validates_;
 };
 
+/// Data for a plan without --data and for an import, which takes no step: an unlimited number of
+/// samples that contain only token 0. Vocabulary and block size come from the flags or from the
+/// published configuration of the named model. ConfigError when neither gives them.
 std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
                                                     Validates validates) {
   int64_t vocabulary = model.vocabulary, block_size = model.block_size;

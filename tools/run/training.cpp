@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tools/options/run_checks.h"
-#include "tools/output/run_header.h"
+#include "tools/output/console.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/models/gpt/gpt.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "tools/run/budgets.h"
 #include "tools/run/planner.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/gpt.h"

@@ -53,4 +53,9 @@ Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run);
 /// buckets sized by the width as accelerate does, activations on the host, both.
 std::vector<Tuning> smaller_ones(const Tuning& tuning, const Run& run);
 
+/// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this tuning in its keys.
+/// A section "zerograd" holds the values that DeepSpeed has no key for. Other flags of `run` must
+/// still be given as flags.
+std::string config_with(const Tuning& tuning, const Run& run);
+
 }  // namespace zg::tools

@@ -2,8 +2,8 @@
 
 #include "tests/support/placed_message.h"
 #include "tests/zero/deepspeed/deepspeed_case.h"
-#include "tools/deepspeed/yaml.h"
-#include "tools/launch/hostfile.h"
+#include "tools/deepspeed/accelerate.h"
+#include "tools/launch/launcher.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/text.h"
 

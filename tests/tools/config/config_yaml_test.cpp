@@ -4,7 +4,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/deepspeed/yaml.h"
+#include "tools/deepspeed/accelerate.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/deepspeed/check.h"
 

@@ -6,8 +6,9 @@
 
 #include "zerograd/bench.h"
 
-// The lines of table(), for a program that prints each when it is known, and the parts of records.
 namespace zg::bench {
+
+// The lines of table(), for a program that prints each when it is known, and the parts of records.
 
 std::string table_head();
 std::string lines_of_limits(const Report& report);
