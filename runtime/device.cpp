@@ -8,6 +8,7 @@
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/swap_file.h"
 
 namespace zg {
 namespace {

@@ -10,10 +10,12 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/storage/swap.h"
-#include "zerograd/runtime/storage/swap_file.h"
 
 namespace zg {
 
+namespace cpu {
+class SwapFile;
+}
 class Recorder;
 
 /// The arenas and the memory accounting of one device.

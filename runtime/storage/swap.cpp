@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/swap_file.h"
 #include "zerograd/runtime/trace.h"
 
 namespace zg {
