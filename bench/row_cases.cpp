@@ -1,7 +1,7 @@
 #include "bench/case.h"
 #include "bench/operands.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
-#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/reduce/reduce.h"
 

@@ -1,5 +1,8 @@
 #include "zerograd/kernels/kernel.h"
 
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/error.h"
+
 namespace zg {
 
 std::string text_of(const std::vector<Operand>& operands) {
@@ -13,6 +16,49 @@ std::string text_of(const std::vector<Operand>& operands) {
   }
   if (present > most) text += " and " + std::to_string(present - most) + " more";
   return text;
+}
+
+namespace {
+
+std::string subject(const char* op, const char* name) { return std::string(op) + ": " + name; }
+
+}  // namespace
+
+void check_present(const char* op, const char* name, const Tensor& tensor) {
+  if (!tensor) throw ShapeError(subject(op, name) + " is absent; expected a tensor");
+}
+
+void check_shape(const char* op, const char* name, const Tensor& tensor, const Shape& expected) {
+  check_present(op, name, tensor);
+  if (tensor.shape() != expected)
+    throw ShapeError(subject(op, name) + " has shape " + tensor.shape().str() + "; expected " +
+                     expected.str());
+}
+
+void check_dtype(const char* op, const char* name, const Tensor& tensor, DType expected) {
+  check_dtype(op, name, tensor, {expected});
+}
+
+void check_dtype(const char* op, const char* name, const Tensor& tensor,
+                 std::initializer_list<DType> allowed) {
+  check_present(op, name, tensor);
+  std::string names;
+  for (DType dtype : allowed) {
+    if (tensor.dtype() == dtype) return;
+    names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
+  }
+  throw DTypeError(subject(op, name) + " holds " + name_of(tensor.dtype()) + "; expected " + names);
+}
+
+void check_device(const char* op, std::initializer_list<const Tensor*> tensors) {
+  const Tensor* reference = nullptr;
+  for (const Tensor* tensor : tensors) {
+    if (!*tensor) continue;
+    if (!reference) reference = tensor;
+    if (!(tensor->device() == reference->device()))
+      throw DeviceError(std::string(op) + ": tensors on " +
+                        difference(reference->device(), tensor->device()));
+  }
 }
 
 }  // namespace zg

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -91,5 +92,16 @@ struct Kernel {
     if constexpr (requires { sizes(args); }) span.add("sizes", sizes(args));
   }
 };
+
+/// Building blocks of validate() functions. Each throws with "op: name ..." and what was expected.
+ZG_API void check_present(const char* op, const char* name, const Tensor& tensor);
+ZG_API void check_shape(const char* op, const char* name, const Tensor& tensor,
+                        const Shape& expected);
+ZG_API void check_dtype(const char* op, const char* name, const Tensor& tensor, DType expected);
+/// Any of `allowed`.
+ZG_API void check_dtype(const char* op, const char* name, const Tensor& tensor,
+                        std::initializer_list<DType> allowed);
+/// Every present tensor on one device.
+ZG_API void check_device(const char* op, std::initializer_list<const Tensor*> tensors);
 
 }  // namespace zg

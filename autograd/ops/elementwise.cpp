@@ -2,10 +2,10 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
-#include "zerograd/kernels/check.h"
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/kernel.h"
 
 namespace zg {
 namespace {

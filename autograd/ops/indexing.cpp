@@ -1,6 +1,5 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
-#include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/movement.h"
 
 namespace zg {

@@ -2,8 +2,8 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
-#include "zerograd/kernels/check.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/reduce/reduce.h"
 

@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "zerograd/kernels/check.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"

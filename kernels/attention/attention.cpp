@@ -7,8 +7,8 @@
 #include <string>
 
 #include "zerograd/kernels/attention/attention_cpu.h"
-#include "zerograd/kernels/check.h"
 #include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/error.h"
 

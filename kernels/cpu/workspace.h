@@ -3,7 +3,6 @@
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/matmul/matmul.h"
-#include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/optimizer/optimizer.h"

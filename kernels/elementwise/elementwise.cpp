@@ -1,7 +1,6 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
-#include "zerograd/kernels/check.h"
-#include "zerograd/kernels/elementwise/elementwise_cpu.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 
 namespace zg {

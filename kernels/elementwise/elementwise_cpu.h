@@ -1,16 +1,8 @@
 #pragma once
 
-#include "zerograd/kernels/elementwise/elementwise.h"
+#include <cstdint>
 
 namespace zg::cpu {
-
-void unary(const Unary&, Workspace, Stream&);
-void unary_backward(const UnaryBackward&, Workspace, Stream&);
-void binary(const Binary&, Workspace, Stream&);
-void binary_backward(const BinaryBackward&, Workspace, Stream&);
-void where(const Where&, Workspace, Stream&);
-void axpby(const Axpby&, Workspace, Stream&);
-void cast(const Cast&, Workspace, Stream&);
 
 /// Loops over f32 and bf16, compiled per instruction set. The first index of each array is 1 where
 /// x is bf16, the second where y is. They do the same IEEE operations as the plain loops, so an
@@ -27,6 +19,20 @@ struct ElementwiseTable {
 struct UnaryTable {
   using Function = void (*)(const void* x, void* y, int64_t n);
   Function exp[2], tanh[2], sigmoid[2], silu[2];
+};
+
+/// n elements of one dtype; dx may be dy.
+using GeluForwardRange = void (*)(const void* x, void* y, int64_t n);
+using GeluBackwardRange = void (*)(const void* dy, const void* x, void* dx, int64_t n);
+
+struct GeluFunctions {
+  GeluForwardRange forward;
+  GeluBackwardRange backward;
+};
+
+/// Indexed by f64, f32, bf16, f16; null where there are no vectors and the plain one is used.
+struct GeluTable {
+  GeluFunctions tanh[4], erf[4];
 };
 
 }  // namespace zg::cpu

@@ -1,7 +1,7 @@
 #include "zerograd/kernels/elementwise/gelu.h"
 
 #include "zerograd/kernels/cpu/level.h"
-#include "zerograd/kernels/elementwise/gelu_cpu.h"
+#include "zerograd/kernels/elementwise/elementwise_cpu.h"
 #include "zerograd/kernels/elementwise/gelu_scalar.h"
 #include "zerograd/runtime/cpu/team.h"
 

@@ -1,6 +1,6 @@
 #include "zerograd/kernels/elementwise/gelu_simd.h"
 
-#include "zerograd/kernels/elementwise/gelu_cpu.h"
+#include "zerograd/kernels/elementwise/elementwise_cpu.h"
 
 namespace zg::cpu::ZG_ISA {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
-#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"

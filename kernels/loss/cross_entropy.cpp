@@ -1,6 +1,6 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 
-#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 
 namespace zg {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/kernels/slots.h"
 

@@ -2,7 +2,6 @@
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/nest.h"
-#include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/indexed.h"
 
 namespace zg::hpu {

@@ -1,6 +1,6 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 
-#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 
 namespace zg {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "zerograd/kernels/check.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/optimizer/optimizer_cpu.h"
 #include "zerograd/kernels/slots.h"
 

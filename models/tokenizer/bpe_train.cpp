@@ -3,9 +3,9 @@
 #include <map>
 #include <unordered_map>
 
-#include "zerograd/models/tokenizer/byte_alphabet.h"
 #include "zerograd/models/tokenizer/split_pattern.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
+#include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

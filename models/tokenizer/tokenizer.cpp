@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "zerograd/models/tokenizer/bpe_merges.h"
-#include "zerograd/models/tokenizer/byte_alphabet.h"
 #include "zerograd/models/tokenizer/split_pattern.h"
+#include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

@@ -27,7 +27,7 @@ struct Merge {
 
 /// The contents of a byte-level BPE tokenizer in Hugging Face's files.
 struct TokenizerParts {
-  std::vector<std::string> tokens;  ///< by id, in the characters of byte_alphabet.h
+  std::vector<std::string> tokens;  ///< by id, in the characters of vocabulary.h
   std::vector<Merge> merges;        ///< by rank
   std::vector<AddedToken> added;    ///< their contents are in `tokens` verbatim
   std::string split;                ///< a regular expression for Oniguruma; empty: none

@@ -3,8 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/json_text.h"
-#include "zerograd/models/tokenizer/byte_alphabet.h"
-#include "zerograd/models/tokenizer/vocabulary_map.h"
+#include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 

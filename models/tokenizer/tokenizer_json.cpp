@@ -4,7 +4,7 @@
 #include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/split_pattern.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/models/tokenizer/vocabulary_map.h"
+#include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {

@@ -12,7 +12,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
-#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
 

@@ -4,7 +4,7 @@
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
-#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "tests/fuzz/bounded.h"
-#include "zerograd/models/tokenizer/byte_alphabet.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 
 // The same text as tokenizer.json, as vocab.json with merges.txt behind an empty line, and as what

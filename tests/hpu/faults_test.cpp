@@ -4,7 +4,6 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
-#include "zerograd/kernels/movement/embedding.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"

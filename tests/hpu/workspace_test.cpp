@@ -6,7 +6,7 @@
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
-#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"

@@ -26,7 +26,6 @@ set(ZG_ENGINE_HEADERS
     runtime/storage/safetensors.h
     runtime/storage/swap.h
     runtime/storage/tensorboard.h
-    kernels/check.h
     kernels/kernel.h
     kernels/attention/attention.h
     kernels/elementwise/dropout.h
@@ -35,7 +34,6 @@ set(ZG_ENGINE_HEADERS
     kernels/loss/cross_entropy.h
     kernels/matmul/matmul.h
     kernels/matmul/peak.h
-    kernels/movement/embedding.h
     kernels/movement/movement.h
     kernels/norm/layer_norm.h
     kernels/optimizer/optimizer.h

@@ -6,7 +6,6 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
 #include "tools/run/checkpoints.h"
-#include "tools/run/hugging_face.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"

@@ -14,7 +14,6 @@
 #include "tools/options/options.h"
 #include "tools/options/run_checks.h"
 #include "tools/run/checkpoints.h"
-#include "tools/run/hugging_face.h"
 #include "tools/run/processes.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"

@@ -6,7 +6,6 @@
 
 #include "tools/options/model_flags.h"
 #include "tools/run/checkpoints.h"
-#include "tools/run/hugging_face.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/tokenizer/corpus.h"

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tools/options/run_checks.h"
-#include "tools/run/hugging_face.h"
+#include "tools/run/checkpoints.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/trace.h"

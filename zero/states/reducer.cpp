@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "zerograd/kernels/check.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/zero/states/storage.h"
 #include "zerograd/zero/states/transfer.h"

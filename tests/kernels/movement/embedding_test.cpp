@@ -1,4 +1,4 @@
-#include "zerograd/kernels/movement/embedding.h"
+#include "zerograd/kernels/movement/movement.h"
 
 #include <doctest/doctest.h>
 
