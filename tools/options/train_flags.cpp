@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "tools/options/fault_injection.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/optimisation_flags.h"
 #include "tools/options/options.h"

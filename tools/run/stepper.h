@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "tools/options/fault_injection.h"
 #include "tools/output/memory_json.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/run.h"
