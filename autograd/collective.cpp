@@ -23,7 +23,7 @@ struct Along {
 // collective's own stand for, and without scratch.
 void add_piece(const Tensor& piece, const Tensor& sum, bool first, Stream& stream) {
   const Axpby args{.x = piece, .y = sum, .a = 1.0, .b = first ? 0.0 : 1.0};
-  kernels::axpby.select(stream.type())(args, {}, stream);
+  kernels::axpby[stream.type()].function(args, {}, stream);
 }
 
 /// Rank r gets the sum of slice r of every rank's `full`. The content of `full` is undefined

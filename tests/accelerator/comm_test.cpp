@@ -29,7 +29,7 @@ void on_devices(int ranks, const Body& body, Device::Type type = accelerator) {
 
 void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
   const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
-  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+  kernels::fold_gradient[stream.type()].function(args, {}, stream);
 }
 
 /// Every rank's shard after two folds, by rank.

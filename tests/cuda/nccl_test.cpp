@@ -25,7 +25,7 @@ using Body = std::function<void(Communicator&, const Device&)>;
 
 void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
   const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
-  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+  kernels::fold_gradient[stream.type()].function(args, {}, stream);
 }
 
 struct Way {

@@ -72,7 +72,7 @@ TEST_CASE("guards lie around every output and the workspace, and change no resul
   };
   const BinaryBackward plain = slopes(), guarded = slopes();
   kernels::binary_backward(plain, stream);
-  const auto function = kernels::binary_backward.select(device.type());
+  const auto function = kernels::binary_backward[device.type()].function;
   CHECK(guarded_call<BinaryBackward>(function, "binary_backward", guarded, {}, stream).empty());
   CHECK(same_bits(plain.da, guarded.da));
   CHECK(same_bits(plain.db, guarded.db));

@@ -23,7 +23,7 @@ Tensor empty_leaf(const FlatUnit& flat, const std::string& name, DType dtype,
 // launches the kernel without checks and without scratch.
 void fold_piece(const Tensor& piece, const Tensor& sums, bool first, Stream& stream) {
   const FoldGradient args{.leaf = piece, .sum = sums, .rounding = piece.dtype(), .first = first};
-  kernels::fold_gradient.select(stream.type())(args, {}, stream);
+  kernels::fold_gradient[stream.type()].function(args, {}, stream);
 }
 
 const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter) {
