@@ -106,7 +106,7 @@ void TapeState::record_span(const UseRecord& use) const {
                .end_ns = trace->now_ns()});
 }
 
-void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
+void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
   switch (entry.kind) {
     case Kind::use_end: {
       UseRecord& use = uses[entry.index];
@@ -152,13 +152,13 @@ void TapeState::walk_entry(const Entry& entry, size_t entry_index) {
   }
 }
 
-void TapeState::walk() {
-  walked = true;
+void TapeState::visit_entries() {
+  visited = true;
   gathered.clear();
   try {
     while (!entries.empty()) {
       const Entry entry = entries.back();
-      walk_entry(entry, entries.size() - 1);
+      visit_entry(entry, entries.size() - 1);
       output_gradients.clear();
       entries.pop_back();
       input_slots.resize(entry.inputs);
@@ -215,7 +215,7 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   }
   for (size_t i = 0; i < outputs.size(); ++i)
     state_->accumulate(outputs[i].slot_, gradients[i], "backward");
-  state_->walk();
+  state_->visit_entries();
 }
 
 Tensor Tape::gradient(const Var& variable) const {
@@ -225,7 +225,7 @@ Tensor Tape::gradient(const Var& variable) const {
     throw TapeError(
         "gradient: only variables keep theirs, the walk frees all others; make the leaf with "
         "tape.variable()");
-  if (!state_->walked) throw TapeError("gradient: backward has not run on this tape yet");
+  if (!state_->visited) throw TapeError("gradient: backward has not run on this tape yet");
   return state_->slots[static_cast<size_t>(variable.slot_)].gradient;
 }
 
@@ -288,7 +288,7 @@ void TapeState::run_segment(const Entry& entry) {
   const Var output = segments.back()(tape, inputs);
   if (output.slot_ < 0) return;  // constant: nothing flows back
   state.accumulate(output.slot_, gradient, "checkpoint");
-  state.walk();
+  state.visit_entries();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].slot_ < 0) continue;
     Tensor& collected = state.slots[static_cast<size_t>(inputs[i].slot_)].gradient;

@@ -37,7 +37,7 @@ TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mod
       root(parent ? parent->root : *this) {}
 
 void TapeState::require_usable(const char* op) const {
-  if (walked)
+  if (visited)
     throw TapeError(std::string(op) +
                     ": its tape was already walked by backward, which freed what was recorded; "
                     "expected a live tape; make a new Tape for each micro-batch");

@@ -99,8 +99,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
 
   void accumulate(int slot, Tensor gradient, const char* op);
   Tensor make_gradient(int slot) const;
-  void walk();
-  void walk_entry(const Entry& entry, size_t entry_index);
+  void visit_entries();
+  void visit_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
   void record_span(const UseRecord& use) const;  ///< time between the unit's marks
   void hand_over(const Unit& unit);
@@ -113,7 +113,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   TapeState& root;                     // leaves and counts live there
 
   int paused = 0;  // inside a checkpointed segment's first run: nothing is recorded
-  bool walked = false, poisoned = false;
+  bool visited = false, poisoned = false;
 
   std::vector<Slot> slots;
   std::vector<Entry> entries;

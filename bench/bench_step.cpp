@@ -53,9 +53,9 @@ std::string part_of(const std::string& kernel, bool is_backward) {
 }
 
 /// Spans of one thread, each inside the one before it or after its end.
-class Walk {
+class SpanVisitor {
  public:
-  explicit Walk(std::vector<const Span*> spans) : spans_(std::move(spans)) {
+  explicit SpanVisitor(std::vector<const Span*> spans) : spans_(std::move(spans)) {
     std::stable_sort(spans_.begin(), spans_.end(), [](const Span* a, const Span* b) {
       return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
     });
@@ -107,7 +107,7 @@ std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank)
   for (const Span& span : spans)
     if (span.rank == rank && span.track == "compute") own.push_back(&span);
   std::vector<ProfileRow> rows;
-  for (const auto& [part, seconds] : Walk(std::move(own)).parts()) rows.push_back({part, seconds});
+  for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts()) rows.push_back({part, seconds});
   std::stable_sort(rows.begin(), rows.end(),
                    [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;

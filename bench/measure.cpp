@@ -1,6 +1,7 @@
 #include "bench/measure.h"
 
 #include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -9,8 +9,8 @@ namespace zg {
 ZG_API int64_t physical_memory_bytes();
 ZG_API int64_t available_memory_bytes();  ///< memory that Linux could hand out now without swapping
 
-/// What all ranks together can hold: physical memory and swap, or less where a control group says
-/// so.
+/// The limit of all ranks together: physical memory and swap, or less if a control group sets a
+/// smaller limit.
 ZG_API int64_t memory_limit_bytes();
 
 /// Addresses that `ulimit -v` still lets this process map; INT64_MAX: it sets no limit.

@@ -12,6 +12,7 @@ namespace {
 
 // Row functions that plain and projection-fused cross entropy share: on a row of logits, or on a
 // chunk of its columns.
+
 /// Elements of logits in one task.
 constexpr int64_t rows_per_task(int64_t columns) {
   return std::max<int64_t>((1 << 14) / std::max<int64_t>(columns, 1), 1);

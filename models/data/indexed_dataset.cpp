@@ -225,16 +225,16 @@ int64_t Permutation::operator()(int64_t place) const {
         Philox::block({static_cast<uint32_t>(digit), index_, round, purpose_}, seed_);
     return block[0] | uint64_t{block[1]} << 32;
   };
-  auto walked = static_cast<uint64_t>(place);
+  auto visited = static_cast<uint64_t>(place);
   do {
-    uint64_t high = walked / low_, low = walked % low_;
+    uint64_t high = visited / low_, low = visited % low_;
     for (uint32_t round = 0; round < 8; round += 2) {
       high = (high + word(round, low) % high_) % high_;
       low = (low + word(round + 1, high) % low_) % low_;
     }
-    walked = high * low_ + low;
-  } while (walked >= n_);
-  return static_cast<int64_t>(walked);
+    visited = high * low_ + low;
+  } while (visited >= n_);
+  return static_cast<int64_t>(visited);
 }
 
 namespace {

@@ -26,7 +26,8 @@ ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& pr
 ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(FileSet& files, const std::string& name,
                                                            int64_t vocabulary);
 
-/// llm.c's file (token_source.h), the documents end to end. ConfigError for a vocabulary above 65536.
+/// llm.c's file (token_source.h), the documents end to end. ConfigError for a vocabulary above
+/// 65536.
 ZG_API std::unique_ptr<TokenWriter> token_file_writer(const std::string& path, int64_t vocabulary);
 ZG_API std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
                                                       int64_t vocabulary);

@@ -281,7 +281,7 @@ int plan(const std::vector<std::string>& arguments) {
   const std::vector<RankMemory> stages = plan_stages(run);
   std::vector<RankMemory> ranks = {stages.front()};
   if (!run.options.memory_json.empty())
-    for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(walk(run, rank));
+    for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(dry_run(run, rank));
   const MemoryRecord record = memory_record(run, std::move(ranks));
   const RankMemory& first = record.ranks.front();
   print(text("number of parameters: %lld", (long long)record.parameters));

@@ -1,6 +1,7 @@
 #include "tools/launch/launcher.h"
 
 #include <unistd.h>
+
 #include <algorithm>
 #include <sstream>
 

@@ -2,6 +2,7 @@
 
 #include <sys/ioctl.h>
 #include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <utility>

@@ -63,7 +63,7 @@ RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& devi
 
 }  // namespace
 
-RankMemory walk(const Run& run, int rank) {
+RankMemory dry_run(const Run& run, int rank) {
   zg::PlanOptions options{.device = run.options.place.device,
                           .type = run.options.place.type,
                           .ranks = {rank},
@@ -102,14 +102,14 @@ Run largest_steps(const Run& run) {
 std::vector<RankMemory> plan_stages(const Run& run) {
   const auto stages = static_cast<size_t>(run.settings.axes.pipeline);
   const auto stride = static_cast<size_t>(run.settings.ranks * run.settings.axes.tensor);
-  std::vector<RankMemory> walked(stages);
+  std::vector<RankMemory> stage_memory(stages);
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
   std::atomic<bool> failed = false;
   const auto work = [&] {
     try {
       for (size_t stage = next++; stage < stages && !failed; stage = next++)
-        walked[stage] = walk(run, static_cast<int>(stage * stride));
+        stage_memory[stage] = dry_run(run, static_cast<int>(stage * stride));
     } catch (...) {
       if (!failed.exchange(true)) failure = std::current_exception();
     }
@@ -120,7 +120,7 @@ std::vector<RankMemory> plan_stages(const Run& run) {
   work();
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);
-  return walked;
+  return stage_memory;
 }
 
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
@@ -219,7 +219,7 @@ Needs needs_of_rank(const Run& run) {
   candidate.options.eval_interval = candidate.options.sample_interval = 0;
   candidate.options.save_interval = 0;
   candidate.options.dump_gradients_step.reset();
-  return needs_of(walk(candidate, 0));
+  return needs_of(dry_run(candidate, 0));
 }
 
 int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, limit) : bytes; }

@@ -11,7 +11,7 @@ namespace zg::tools {
 /// Dry run of the run's steps as rank `rank` on a device without memory. It executes the same code,
 /// so it gives the same bytes as a real run. Limits are not applied. For a run without steps it
 /// also covers the end of the run, which reserves less than a step does.
-RankMemory walk(const Run& run, int rank);
+RankMemory dry_run(const Run& run, int rank);
 
 /// Three steps with the run's largest batch. A growing batch may reach that size after the steps of
 /// the dry run, so the run needs at least the memory of these steps.

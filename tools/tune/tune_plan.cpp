@@ -34,7 +34,7 @@ Planned planned(const Run& run, const Tuning& tuning, const Rates& rates) {
   Run candidate = tuned(run, tuning);
   candidate.steps = planned_steps;
   candidate.settings.accumulation = std::min(tuning.accumulation, planned_micro_batches);
-  const RankMemory memory = walk(candidate, 0);
+  const RankMemory memory = dry_run(candidate, 0);
   Planned plan{.tuning = tuning, .needs = needs_of(memory)};
   candidate.settings.accumulation = tuning.accumulation;
   plan.seconds = predicted_seconds(candidate, memory, rates);
@@ -145,8 +145,9 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
   const zero::OffloadOptions& offload = engine.offload;
   const auto W = static_cast<double>(run.options.ranks);
   const auto micro_batches = static_cast<double>(settings.accumulation);
-  const auto walked = static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
-                      std::min(1.0, static_cast<double>(planned_micro_batches) / micro_batches);
+  const auto counted_steps =
+      static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
+      std::min(1.0, static_cast<double>(planned_micro_batches) / micro_batches);
   const auto value_bytes = static_cast<double>(size_of(engine.compute));
   const double P = static_cast<double>(memory_record(run, {}).parameters);
 
@@ -165,7 +166,8 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
   constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
   // Weights read twice, gradients written once.
   const double weights = 3.0 * value_bytes * P * W * micro_batches;
-  double bytes = weights + adam * P * (engine.stage == 0 ? W : 1.0) + added * wire / walked * W;
+  double bytes =
+      weights + adam * P * (engine.stage == 0 ? W : 1.0) + added * wire / counted_steps * W;
   if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
   if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;
   if (offload.parameter != Space::device)
@@ -173,7 +175,7 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
   bytes += 2.0 * moved * saved_on_host * W * micro_batches;
 
   const auto disk = static_cast<double>(memory.io.read + memory.io.written);
-  return flops / rates.flops + bytes / rates.memory + disk / walked * W / rates.disk;
+  return flops / rates.flops + bytes / rates.memory + disk / counted_steps * W / rates.disk;
 }
 
 }  // namespace zg::tools

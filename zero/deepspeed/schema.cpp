@@ -40,7 +40,7 @@ std::string quoted_section(const std::string& section) {
 using Names = std::vector<std::string>;
 
 const Names optimizers = {"Adam", "AdamW"};
-const Names later_optimizers = {
+const Names unsupported_optimizers = {
     "Adagrad", "Lamb",  "Lion", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Muon",   "MuAdam",
     "MuAdamW", "MuSGD", "SGD",  "RMSprop",    "NAdam",       "RAdam",      "Adamax", "Adafactor"};
 const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
@@ -128,7 +128,7 @@ std::string section_of_schedule(const std::string& type) {
   return std::find(schedules.begin(), schedules.end(), type) != schedules.end() ? type : "";
 }
 
-bool is_later_optimizer(const std::string& type) { return contains_folded(later_optimizers, type); }
+bool is_later_optimizer(const std::string& type) { return contains_folded(unsupported_optimizers, type); }
 
 std::string join_names(const std::string& section) {
   return join(is_optimizer(section) ? optimizers : schedules, ", ");
@@ -137,7 +137,7 @@ std::string join_names(const std::string& section) {
 std::string name_advice(const std::string& section, const std::string& type) {
   Names known = is_optimizer(section) ? optimizers : schedules;
   if (is_optimizer(section))
-    known.insert(known.end(), later_optimizers.begin(), later_optimizers.end());
+    known.insert(known.end(), unsupported_optimizers.begin(), unsupported_optimizers.end());
   for (const std::string& name : known)
     if (equal_folded(name, type)) return "; did you mean " + name + "?";
   const std::string meant = did_you_mean(type, known);

@@ -140,10 +140,10 @@ Tensor Storage::low_precision(int64_t begin, int64_t numel) const {
                                         : trainable.shard.flat(begin - sums_begin, numel);
 }
 
-Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& loan) {
+Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& borrowed) {
   std::shared_ptr<Buffer> buffer(place.buffer().get(),
                                  [owner = place.buffer()](Buffer*) mutable { owner.reset(); });
-  loan = buffer;
+  borrowed = buffer;
   return Tensor::of(std::move(buffer), place.byte_offset(), shape, place.dtype());
 }
 

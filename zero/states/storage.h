@@ -82,7 +82,7 @@ struct Storage {
 
 /// A tensor in the memory of `place` whose buffer counts its own users, so that a tape that is the
 /// only one may add in place: `loan` expires with the last of them.
-Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& loan);
+Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& borrowed);
 
 /// Where each storage's values and states rest: where the config says, but for what ratio and
 /// parameters_on_host leave out. Asked for one storage after the other, the same on every rank.
