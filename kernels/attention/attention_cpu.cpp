@@ -13,9 +13,6 @@
 namespace zg::cpu {
 namespace {
 
-/// Row by row, in the accumulator type: the definition that other versions are tested against.
-extern const AttentionTable plain_attention_forward, plain_attention_backward;
-
 int64_t heads_of_batch(const AttentionShape& s) { return s.B * s.H; }
 
 /// Rows of one head, widened, so that what is read keys * T times is converted once.
@@ -156,12 +153,13 @@ template <class T>
 constexpr AttentionCode backward_of = {heads_of_batch, PlainScratch<accumulator_t<T>>::bytes,
                                        backward<T>};
 
-}  // namespace
-
+// Row by row, in the accumulator type: the definition that other versions are tested against.
 const AttentionTable plain_attention_forward = {
     {forward_of<double>, forward_of<float>, forward_of<bf16>, forward_of<f16>}};
 const AttentionTable plain_attention_backward = {
     {backward_of<double>, backward_of<float>, backward_of<bf16>, backward_of<f16>}};
+
+}  // namespace
 
 ZG_DECLARE_LEVELS(AttentionTable, attention_forward_table)
 ZG_DECLARE_LEVELS(AttentionTable, attention_backward_table)
