@@ -70,7 +70,7 @@ class Damaged {
   std::string index_;
 };
 
-constexpr size_t version = 9, dtype = 17, sequences = 18, documents = 26, sizes = 34,
+constexpr size_t version_at = 9, dtype = 17, sequences = 18, documents = 26, sizes = 34,
                  pointers = sizes + 3 * 4, entries = pointers + 3 * 8;
 
 }  // namespace
@@ -150,7 +150,7 @@ TEST_CASE("an index that is not what it claims is refused by file, field and pla
         index +
             "magic: expected 4d4d49444944580000 (MMIDIDX, of Megatron's mmap datasets), got "
             "4e4d49444944580000");
-  CHECK(damaged.with(version, uint64_t{2}) == index + "version: expected 1, got 2");
+  CHECK(damaged.with(version_at, uint64_t{2}) == index + "version: expected 1, got 2");
   CHECK(damaged.with(dtype, uint8_t{6}) ==
         index + "dtype: expected integer tokens, got floating ones (6)");
   CHECK(damaged.with(dtype, uint8_t{7}) ==
