@@ -86,12 +86,12 @@ void strike(const FaultInjection& injection, Phase phase, int64_t step, Communic
     case Fault::infinity:
       return;
     case Fault::error:
-      throw ShapeError("inject: a injection " + where);
+      throw ShapeError("inject: a drill " + where);
     case Fault::leave:  // with a single rank no peer would notice
-      if (alone) throw CommError("inject: a injection ended the rank " + where);
+      if (alone) throw CommError("inject: a drill ended the rank " + where);
       throw LeftEarly{};
     case Fault::stall:
-      if (alone) throw CommError("inject: a injection stalled the rank " + where);
+      if (alone) throw CommError("inject: a drill stalled the rank " + where);
       stall();
     case Fault::kill:
       std::raise(SIGKILL);
