@@ -56,7 +56,7 @@ ZG_API double matmul_flops_per_token(const GPTConfig& config);
 // arXiv:2211.05100. It is the decoder of gpt.h with a LayerNorm behind the token embedding, ALiBi
 // instead of learned positions, queries, keys and values fused head by head and the head tied.
 
-inline constexpr int64_t bloom_vocabulary = 250880;  ///< begins with <unk>, <s>, </s>, <pad>
+inline constexpr int64_t bloom_vocabulary = 250880;  ///< `<unk>`, `<s>`, `</s>`, `<pad>`, ...
 inline constexpr int64_t bloom_sequence =
     2048;  ///< sequence length with which every BLOOM model was trained
 
