@@ -52,7 +52,7 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
 void MetricsFile::write_line(const std::string& line) {
   // Flushed at once: whoever follows the file sees each step as it ends.
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
-    throw FileError("--metrics: writing " + path_ + " failed: " + std::strerror(errno));
+    throw FileError("writing " + path_ + " failed: " + std::strerror(errno));
 }
 
 void MetricsFile::write(const StepRecord& r) {

@@ -79,12 +79,14 @@ class Numbers final : public TextStream {
     std::vector<int32_t> ids;
     std::istringstream words(prompt);
     for (std::string word; words >> word;) {
-      int32_t id = 0;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-      if (error != std::errc() || end != word.data() + word.size() || id < 0)
+      if (!std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; }))
         throw ConfigError(where_ +
                           ": the model has neither characters nor a tokenizer; expected tokens as "
                           "in \"1 2 3\", got '" +
+                          printable(word) + "'");
+      int32_t id = 0;
+      if (std::from_chars(word.data(), word.data() + word.size(), id).ec != std::errc())
+        throw ConfigError(where_ + ": expected a whole number from 0 to 2147483647, got '" +
                           printable(word) + "'");
       ids.push_back(id);
     }

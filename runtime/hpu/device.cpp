@@ -104,7 +104,7 @@ class DeviceMemory final : public ArenaMemory {
 /// it.
 class PinnedMemory final : public ArenaMemory {
  public:
-  PinnedMemory() : memory_(host_memory()) { Ranges::all().add(base(), capacity(), pinned_place); }
+  PinnedMemory() : memory_(host_memory()) { Ranges::all().add(base(), capacity(), pinned_memory); }
   ~PinnedMemory() override {
     Ranges::all().remove(base());
     for (std::byte* part : parts_) release_memory(part);
@@ -131,7 +131,7 @@ int place_of(const void* address) {
   std::lock_guard lock(Ranges::all().mutex);
   for (const Ranges::Range& range : Ranges::all().held)
     if (place >= range.begin && place < range.end) return range.place;
-  return process_rank;
+  return process_memory;
 }
 
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {

@@ -13,8 +13,8 @@ ze_device_handle_t handle_of(int index);
 bool reaches(int index, int other);
 
 /// Where an address lies: the index of the device whose memory it is, or one of these.
-inline constexpr int pinned_place = -1;  ///< the process's, that devices reach
-inline constexpr int process_rank = -2;  ///< the process's own
+inline constexpr int pinned_memory = -1;   ///< the process's, that devices reach
+inline constexpr int process_memory = -2;  ///< the process's own
 int place_of(const void* address);
 
 /// Built at the first call. Any thread may call.

@@ -59,21 +59,21 @@ class HpuStream final : public Stream {
   // Returns after the copy is done when `to` is memory that no device reaches.
   void copy(void* to, const void* from, size_t bytes) override {
     const int out = place_of(to), in = place_of(from);
-    if (out == process_rank && in == process_rank) {
+    if (out == process_memory && in == process_memory) {
       queue_.wait();
       std::memmove(to, from, bytes);
-    } else if (in == process_rank) {
+    } else if (in == process_memory) {
       staging_.to_device(to, from, bytes);
     } else if (is_far(in) || is_far(out)) {
       copy_far(to, out, from, in, bytes);
-    } else if (out == process_rank) {
+    } else if (out == process_memory) {
       staging_.to_host(to, from, bytes);
     } else {
       queue_.copy(to, from, bytes);
     }
   }
   void fill_zero(void* to, size_t bytes) override {
-    if (place_of(to) != process_rank) return queue_.fill_zero(to, bytes);
+    if (place_of(to) != process_memory) return queue_.fill_zero(to, bytes);
     queue_.wait();
     std::memset(to, 0, bytes);
   }
@@ -150,7 +150,7 @@ class HpuStream final : public Stream {
       const size_t count = std::min(part.size(), bytes - done);
       staging_at(in).to_host(part.data(), static_cast<const std::byte*>(from) + done, count);
       std::byte* const place = static_cast<std::byte*>(to) + done;
-      if (out == process_rank)
+      if (out == process_memory)
         std::memcpy(place, part.data(), count);
       else
         staging_at(out).to_device(place, part.data(), count);

@@ -64,17 +64,22 @@ TEST_CASE("a resumed run's metrics replace those of the steps that it takes agai
                        doctest::Contains("/proc/nowhere/m cannot be written"), FileError);
 }
 
+TEST_CASE("metrics that cannot be written name the file and no flag") {
+  zero::MetricsFile file("/dev/full", /*resumed=*/false, 0);
+  CHECK_THROWS_WITH_AS(file.write(record_of(0)),
+                       "writing /dev/full failed: No space left on device", FileError);
+}
+
 TEST_CASE("a trainer's observer notes memory at six points of each step") {
   const Device device = Device::cpu();
   const Net net;
   zero::Engine engine(net.store, device);
   MemoryRows rows(device, MemoryRows::Keep::all_steps);
   zero::TrainerOptions options{.micro_batch = 2, .accumulation = 3, .steps = 2};
-  zero::Trainer trainer(
-      engine, options, task_of(net, device),
-      {.observe = [&](zero::TrainerMoment moment, const zero::MicroBatch& batch) {
-        zero::note_memory(rows, moment, batch);
-      }});
+  zero::Trainer trainer(engine, options, task_of(net, device),
+                        {.observe = [&](zero::TrainerMoment moment, const zero::MicroBatch& batch) {
+                          zero::note_memory(rows, moment, batch);
+                        }});
   trainer.run();
   REQUIRE(rows.rows().size() == 12);
   for (size_t i = 0; i < rows.rows().size(); ++i) {

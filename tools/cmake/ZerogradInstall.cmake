@@ -40,7 +40,6 @@ endfunction()
 
 # The libraries that a program links beside a static library, for pkg-config. find_package() takes
 # them from the PRIVATE libraries of zg_add_library().
-# zg_add_library() has them for find_package().
 set(zerograd_needs ${OpenMP_CXX_FLAGS} ${CMAKE_THREAD_LIBS_INIT} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY})
 if(ZG_HAVE_CUDA)
   list(APPEND zerograd_needs ${CUDA_cudart_static_LIBRARY} -ldl -lrt)

@@ -39,9 +39,18 @@ std::optional<models::Tokenizer> tokenizer_for(const Known& known, const Generat
   return settle_tokenizer(data, &known, named);
 }
 
+std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::string& prompt) try {
+  return words.encode(prompt);
+} catch (const ConfigError& error) {
+  const std::string message = error.what();
+  if (message.find("neither characters nor a tokenizer") == std::string::npos) throw;
+  throw ConfigError(message +
+                    "; try --tokenizer PATH, or --data with the text that it was trained on");
+}
+
 void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words) {
   const int64_t known = trained.known.settings.model.vocabulary;
-  const std::vector<int32_t> prompt = words.encode(options.prompt);
+  const std::vector<int32_t> prompt = prompt_tokens(words, options.prompt);
   for (int32_t token : prompt)
     if (token >= known)
       throw ConfigError("--prompt: expected tokens below " + std::to_string(known) + ", got " +

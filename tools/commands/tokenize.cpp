@@ -215,7 +215,7 @@ class Progress {
 
 }  // namespace
 
-int tokenize(const std::vector<std::string>& arguments) {
+int tokenize(const std::vector<std::string>& arguments) try {
   TokenizeOptions options;
   if (!parse(arguments, options)) return 0;
   check_outputs(options);
@@ -247,6 +247,13 @@ int tokenize(const std::vector<std::string>& arguments) {
               (long long)done.documents, (long long)done.tokens, (long long)vocabulary,
               done.empty > 0 ? text("; %lld empty left out", (long long)done.empty).c_str() : "");
   return 0;
+} catch (const FileError& error) {
+  // The library cannot name the flag.
+  std::string message = error.what();
+  const std::string advice = "; try another key";
+  if (message.ends_with(advice))
+    message.replace(message.size() - advice.size(), advice.size(), "; try --json-key");
+  throw FileError(message);
 }
 
 }  // namespace zg::tools

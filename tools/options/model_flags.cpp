@@ -1,7 +1,7 @@
 #include "tools/options/model_flags.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/command_line/command_line.h"
@@ -40,9 +40,10 @@ void read_split(const std::string& name, const std::string& value, std::array<do
 Flag unsupported_flag(Names names, const std::vector<double>& accepted, const std::string& why) {
   return {std::move(names), "N", "",
           [accepted, why](const std::string& name, const std::string& value) {
-            char* end = nullptr;
-            const double number = std::strtod(value.c_str(), &end);
-            const bool read = !value.empty() && *end == '\0';
+            double number = 0.0;
+            const char* last = value.data() + value.size();
+            const auto [end, error] = std::from_chars(value.data(), last, number);
+            const bool read = error == std::errc() && end == last;
             std::vector<std::string> shown;
             for (const double one : accepted) {
               if (read && number == one) return;

@@ -39,11 +39,11 @@ TEST_CASE("a corpus has a document for each file and each line of JSON, in any n
     models::TextDocuments documents({folder / "a.txt", folder / "b.jsonl"});
     Collected written;
     models::CorpusCounts last;
-    const models::CorpusCounts counts =
-        models::tokenize_corpus(documents, tokenizer, written,
-                                {.end_of_document = 7,
-                                 .threads = threads,
-                                 .progress = [&](const auto& so_far) { last = so_far; }});
+    const models::CorpusCounts counts = models::tokenize_corpus(
+        documents, tokenizer, written,
+        {.end_of_document = 7, .threads = threads, .progress = [&](const auto& so_far) {
+           last = so_far;
+         }});
     std::vector<Ids> expected;
     for (const char* document : {"Hello, world.\n", "na\u00efve", "x"}) {
       expected.push_back(tokenizer.encode(document));
@@ -102,9 +102,12 @@ TEST_CASE("a model of characters knows only them, and without characters tokens 
   const auto numbers = models::character_stream("", "prompt");
   CHECK(numbers->encode(" 15 2\n7") == Ids{15, 2, 7});
   CHECK(numbers->decode(15) == "15 ");
-  for (const char* wrong : {"x", "-1", "1.5", "4294967296", "3x"})
+  for (const char* wrong : {"x", "-1", "-0", "1.5", "3x"})
     CHECK_THROWS_WITH_AS(numbers->encode(wrong), doctest::Contains("expected tokens as in"),
                          ConfigError);
+  CHECK_THROWS_WITH_AS(numbers->encode("2147483648"),
+                       "prompt: expected a whole number from 0 to 2147483647, got '2147483648'",
+                       ConfigError);
 }
 
 }  // namespace zg::testing
