@@ -107,7 +107,8 @@ std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank)
   for (const Span& span : spans)
     if (span.rank == rank && span.track == "compute") own.push_back(&span);
   std::vector<ProfileRow> rows;
-  for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts()) rows.push_back({part, seconds});
+  for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts())
+    rows.push_back({part, seconds});
   std::stable_sort(rows.begin(), rows.end(),
                    [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;

@@ -8,10 +8,10 @@
 #include "zerograd/kernels/kernel.h"
 
 // ZG_KERNEL(GeluForward, gelu_forward), at the end of an op's source, declares
-// zg::cpu::gelu_forward, zg::cuda::gelu_forward and zg::hpu::gelu_forward, which the backends define,
-// and defines zg::kernels::gelu_forward with them in its slots. A backend without the function is a
-// link error. Scratch is what a backend's workspace_bytes(const GeluForward&, traits) says; without
-// such a function it is none.
+// zg::cpu::gelu_forward, zg::cuda::gelu_forward and zg::hpu::gelu_forward, which the backends
+// define, and defines zg::kernels::gelu_forward with them in its slots. A backend without the
+// function is a link error. Scratch is what a backend's workspace_bytes(const GeluForward&, traits)
+// says; without such a function it is none.
 //
 // A new backend is a column here, a Device::Type and its sources. No op changes.
 #define ZG_FOR_EACH_BACKEND(DO, Args, name) \
@@ -36,21 +36,21 @@
   }
 
 // Scratch is counted in builds without the backend too: a plan may be for another machine.
-#define ZG_WORKSPACE_BYTES(backend, Args)                                                       \
-  []<class A>(std::type_identity<A>) -> typename Kernel<A>::WorkspaceBytes {                    \
-    if constexpr (requires(const A& args, const Device::Traits& traits) {                       \
-                    ::zg::backend::workspace_bytes(args, traits);                               \
-                  })                                                                            \
-      return ::zg::backend::workspace_bytes;                                                    \
-    else                                                                                        \
-      return nullptr;                                                                           \
+#define ZG_WORKSPACE_BYTES(backend, Args)                                    \
+  []<class A>(std::type_identity<A>) -> typename Kernel<A>::WorkspaceBytes { \
+    if constexpr (requires(const A& args, const Device::Traits& traits) {    \
+                    ::zg::backend::workspace_bytes(args, traits);            \
+                  })                                                         \
+      return ::zg::backend::workspace_bytes;                                 \
+    else                                                                     \
+      return nullptr;                                                        \
   }(std::type_identity<Args>{})
 
 #define ZG_SLOT(backend, Args, name) \
   {ZG_FUNCTION_##backend(name), ZG_WORKSPACE_BYTES(backend, Args)},
 
-#define ZG_KERNEL(Args, name)                               \
-  ZG_FOR_EACH_BACKEND(ZG_DECLARE_FUNCTION, Args, name)      \
-  namespace kernels {                                       \
+#define ZG_KERNEL(Args, name)                                                       \
+  ZG_FOR_EACH_BACKEND(ZG_DECLARE_FUNCTION, Args, name)                              \
+  namespace kernels {                                                               \
   constinit Kernel<Args> name{#name, {{ZG_FOR_EACH_BACKEND(ZG_SLOT, Args, name)}}}; \
   }

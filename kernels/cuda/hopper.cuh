@@ -68,8 +68,8 @@ __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity) {
 
 /// Starts to copy the map's box from (x, y, z, w) on; its bytes arrive at the barrier. Elements
 /// outside the tensor become 0. Called by one thread.
-__device__ inline void copy_box(SharedAddress to, const CUtensorMap& map, int x, int y, int z, int w,
-                                SharedAddress barrier) {
+__device__ inline void copy_box(SharedAddress to, const CUtensorMap& map, int x, int y, int z,
+                                int w, SharedAddress barrier) {
 #ifdef __CUDACC__
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "

@@ -160,7 +160,8 @@ __device__ inline void load_a(uint32_t (&a)[4], SharedAddress matrix, int row, i
 }
 /// The same of a matrix that has a's columns for rows: from (16 k, column) on.
 template <int width>
-__device__ inline void load_a_by_columns(uint32_t (&a)[4], SharedAddress matrix, int column, int k) {
+__device__ inline void load_a_by_columns(uint32_t (&a)[4], SharedAddress matrix, int column,
+                                         int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<true>(
       a, piece_at<width>(matrix, 16 * k + lane % 8 + lane / 16 * 8, column / piece + lane / 8 % 2));

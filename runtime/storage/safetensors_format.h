@@ -32,7 +32,8 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(const std::string& path, const std::string& text,
                                            int64_t data_begin, int64_t file_bytes);
 
-/// Whether a name is that of an entry of the folder that it is looked up in, and of nothing outside.
+/// Whether a name is that of an entry of the folder that it is looked up in, and of nothing
+/// outside.
 bool is_file_name(const std::string& name);
 
 }  // namespace zg

@@ -11,7 +11,8 @@
 // Kernel calls whose outputs lie between guards: bytes that the kernel must not touch.
 namespace zg::testing {
 
-/// Whether this test's kernel calls on an accelerator lie between guards (tests/accelerator/main.cpp).
+/// Whether this test's kernel calls on an accelerator lie between guards
+/// (tests/accelerator/main.cpp).
 inline bool guards_installed = false;
 
 /// Moves what a call writes, and what shares bytes with that, into memory with guards on both

@@ -128,7 +128,9 @@ std::string section_of_schedule(const std::string& type) {
   return std::find(schedules.begin(), schedules.end(), type) != schedules.end() ? type : "";
 }
 
-bool is_later_optimizer(const std::string& type) { return contains_folded(unsupported_optimizers, type); }
+bool is_later_optimizer(const std::string& type) {
+  return contains_folded(unsupported_optimizers, type);
+}
 
 std::string join_names(const std::string& section) {
   return join(is_optimizer(section) ? optimizers : schedules, ", ");

@@ -65,7 +65,8 @@ Tensor GradientLeaf::lend(const Parameter& parameter) {
 }
 
 bool GradientLeaf::is_lent() const {
-  return std::any_of(lent_.begin(), lent_.end(), [](const auto& borrowed) { return !borrowed.expired(); });
+  return std::any_of(lent_.begin(), lent_.end(),
+                     [](const auto& borrowed) { return !borrowed.expired(); });
 }
 
 void GradientLeaf::move() {
