@@ -10,15 +10,6 @@
 
 namespace zg::models {
 
-double layer_flops(const GPTConfig& config) {
-  const double C = static_cast<double>(config.width), T = static_cast<double>(config.block_size);
-  return 2.0 * (12.0 * C * C + T * C);
-}
-
-double head_flops(const GPTConfig& config) {
-  return 2.0 * static_cast<double>(config.vocabulary) * static_cast<double>(config.width);
-}
-
 GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                 bool sequence_parallel) {
   const int stages = mesh.shape.pipeline;

@@ -26,11 +26,6 @@ struct GPTPart {
 ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                        bool sequence_parallel = false);
 
-/// Multiplications and additions of matrix products for one token, forward: of a layer with what
-/// its attention does over half the block on average, and of the head.
-ZG_API double layer_flops(const GPTConfig& config);
-ZG_API double head_flops(const GPTConfig& config);
-
 /// Position of a forward pass in the run. Dropout masks depend on it alone.
 struct ForwardPosition {
   uint64_t seed = 0;

@@ -144,11 +144,17 @@ const std::vector<std::string>& GPTConfig::preset_names() {
   return names;
 }
 
-double matmul_flops_per_token(const GPTConfig& config) {
+double layer_flops(const GPTConfig& config) {
   const double C = static_cast<double>(config.width), T = static_cast<double>(config.block_size);
-  const double per_layer = 12.0 * C * C + T * C;
-  return 6.0 * (static_cast<double>(config.layers) * per_layer +
-                static_cast<double>(config.vocabulary) * C);
+  return 2.0 * (12.0 * C * C + T * C);
+}
+
+double head_flops(const GPTConfig& config) {
+  return 2.0 * static_cast<double>(config.vocabulary) * static_cast<double>(config.width);
+}
+
+double matmul_flops_per_token(const GPTConfig& config) {
+  return 3.0 * (static_cast<double>(config.layers) * layer_flops(config) + head_flops(config));
 }
 
 void validate(const GPTConfig& config) {

@@ -47,9 +47,13 @@ struct GPTConfig {
 /// parameters.
 ZG_API void validate(const GPTConfig& config);
 
-/// Operations of forward and backward for each token: three products for each weight, two
-/// operations for each multiply-add. A token attends to half a block on average, once for the
-/// scores and once for the values. Recomputation is left out.
+/// Operations of one layer's matrix products for each token in forward, two for each multiply-add.
+/// A token attends to half a block on average, once for the scores and once for the values.
+ZG_API double layer_flops(const GPTConfig& config);
+/// Operations of the head's matrix product for each token in forward.
+ZG_API double head_flops(const GPTConfig& config);
+/// Operations of all layers and the head for each token in forward and backward. Backward has two
+/// products for each one of forward. Recomputation is left out.
 ZG_API double matmul_flops_per_token(const GPTConfig& config);
 
 // BLOOM as Hugging Face's transformers has it (BloomForCausalLM). BigScience 2022,
