@@ -18,6 +18,11 @@ std::string text_of(const std::vector<Operand>& operands) {
   return text;
 }
 
+void throw_no_slot(const char* op, Device::Type backend) {
+  throw Unsupported(std::string(op) + ": slot: expected cpu, cuda or hpu, got " + name_of(backend) +
+                    "; a meta device stands for the backend in its traits().backend");
+}
+
 namespace {
 
 std::string subject(const char* op, const char* name) { return std::string(op) + ": " + name; }

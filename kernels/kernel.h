@@ -37,6 +37,9 @@ struct Operand {
 /// "x f32 [64, 48], y f32 [64, 48]"; of many the first sixteen.
 ZG_API std::string text_of(const std::vector<Operand>& operands);
 
+/// Throws Unsupported: a kernel has no slot for this backend, which is meta.
+[[noreturn]] ZG_API void throw_no_slot(const char* op, Device::Type backend);
+
 /// One computation with a slot for each backend. The struct of arguments is the contract; this
 /// object is the whole dispatch. Each is declared `extern ZG_API` in the op's header and defined
 /// once, by ZG_KERNEL (kernels/slots.h). A program may put its own function into a slot:
@@ -56,8 +59,15 @@ struct Kernel {
   /// By Device::Type. The first, of the CPU, is the reference that the others are tested against.
   std::array<Slot, static_cast<size_t>(Device::Type::meta)> slots = {};
 
-  Slot& operator[](Device::Type backend) { return slots[static_cast<size_t>(backend)]; }
-  const Slot& operator[](Device::Type backend) const { return slots[static_cast<size_t>(backend)]; }
+  /// Throws Unsupported for meta, which has no slot: it stands for the backend in its traits.
+  Slot& operator[](Device::Type backend) {
+    if (backend == Device::Type::meta) throw_no_slot(name, backend);
+    return slots[static_cast<size_t>(backend)];
+  }
+  const Slot& operator[](Device::Type backend) const {
+    if (backend == Device::Type::meta) throw_no_slot(name, backend);
+    return slots[static_cast<size_t>(backend)];
+  }
 
   /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
   /// there. Throws Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
