@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct GenerateBench {
   ModelOptions model{.model_type = "gpt2", .block_size = 1024, .vocabulary = 50257};
   int64_t prompt = 128, tokens = 128, batch = 1, repeats = 3;
   zero::Config engine;
@@ -29,7 +29,7 @@ struct Options {
   std::string json;
 };
 
-struct Measured {
+struct Generated {
   models::GPTConfig model;
   int threads;
   double read = 0.0;          ///< measure_read_bandwidth(), of an accelerator measure_copy_rate()
@@ -48,13 +48,13 @@ struct Row {
   double percent_of_limit(double q) const { return 100.0 * limit_s / bench::quantile(seconds, q); }
 };
 
-std::vector<Row> rows_of(const Options& options, const Measured& measured) {
+std::vector<Row> rows_of(const GenerateBench& options, const Generated& measured) {
   const auto batch = static_cast<double>(options.batch);
   return {{"prefill", measured.prefills, batch * static_cast<double>(options.prompt), 0.0},
           {"decode", measured.tokens, batch, measured.weight_bytes / measured.read}};
 }
 
-bool parse(const std::vector<std::string>& arguments, Options& options) {
+bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
   ModelOptions& model = options.model;
   const CommandLine line = {
       .usage = "zerograd bench generate [flags]",
@@ -113,7 +113,7 @@ bool parse(const std::vector<std::string>& arguments, Options& options) {
 }
 
 /// Generates once and returns the seconds of each token.
-std::vector<double> generate_once(const Options& options, const models::GPT& model,
+std::vector<double> generate_once(const GenerateBench& options, const models::GPT& model,
                                   zero::Engine& engine,
                                   const std::vector<std::vector<int32_t>>& prompts) {
   std::vector<double> seconds;
@@ -128,12 +128,12 @@ std::vector<double> generate_once(const Options& options, const models::GPT& mod
   return seconds;
 }
 
-Measured measure(const Options& options) {
+Generated measure(const GenerateBench& options) {
   const auto tokens = random_tokens(options.model.vocabulary, options.model.block_size);
   ModelOptions sizes = options.model;
   sizes.dropout = 0.0;
   const Device device = device_of_rank(options.place.type, 0, options.place.device);
-  Measured measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
+  Generated measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
   const auto measure_read = [&] {  // twice, because other processes on this machine vary
     const Device own = device_of_rank(options.place.type, 0, options.place.device);
     measured.read =
@@ -169,7 +169,7 @@ Measured measure(const Options& options) {
   return measured;
 }
 
-void print(const Options& options, const Measured& measured) {
+void print(const GenerateBench& options, const Generated& measured) {
   const models::GPTConfig& model = measured.model;
   const std::string shape =
       text("%lld blocks, width %lld, %lld tokens%s; B%lld, prompt %lld, %lld more",
@@ -199,7 +199,7 @@ void print(const Options& options, const Measured& measured) {
   std::printf("\na token reads %.1f MB of weights\n", 1e-6 * measured.weight_bytes);
 }
 
-Json json_of(const Options& options, const Measured& measured) {
+Json json_of(const GenerateBench& options, const Generated& measured) {
   Json rows = Json::array();
   for (const Row& row : rows_of(options, measured)) {
     const bool limited = row.limit_s > 0.0;
@@ -230,9 +230,9 @@ Json json_of(const Options& options, const Measured& measured) {
 }  // namespace
 
 int bench_generate(const std::vector<std::string>& arguments) {
-  Options options;
+  GenerateBench options;
   if (!parse(arguments, options)) return 0;
-  const Measured measured = measure(options);
+  const Generated measured = measure(options);
   print(options, measured);
   if (!options.json.empty()) write_text(options.json, json_of(options, measured).dump(1));
   return 0;

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct PipelineBench {
   int64_t stages = 4, micro_batches = 8, steps = 5;
   double forward_ms = 10.0;
 };
@@ -74,7 +74,7 @@ struct Waits {
 
 // The share of all stages' time, from the step's beginning to its end on the last of them, in which
 // they did not work.
-Waits measure(const Options& options, PipelineSchedule schedule) {
+Waits measure(const PipelineBench& options, PipelineSchedule schedule) {
   const auto stages = static_cast<int>(options.stages);
   double busy = 0.0, seconds = 0.0;
   std::mutex mutex;
@@ -101,7 +101,7 @@ Waits measure(const Options& options, PipelineSchedule schedule) {
           .step_s = seconds / static_cast<double>(stages * options.steps)};
 }
 
-nlohmann::ordered_json json_of(const Options& options, const std::vector<Waits>& rows) {
+nlohmann::ordered_json json_of(const PipelineBench& options, const std::vector<Waits>& rows) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Waits& row : rows)
     list.push_back({{"schedule", row.name()},
@@ -119,7 +119,7 @@ nlohmann::ordered_json json_of(const Options& options, const std::vector<Waits>&
 }  // namespace
 
 int bench_pipeline(const std::vector<std::string>& arguments) {
-  Options options;
+  PipelineBench options;
   std::string json;
   const CommandLine line = {
       .usage = "zerograd bench pipeline [flags]",

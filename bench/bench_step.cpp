@@ -162,7 +162,7 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   return true;
 }
 
-struct Measured {
+struct MeasuredSteps {
   double peak_flops = 0.0;      ///< all ranks together, measured before or after the steps; 0: no
                                 ///< kernel to compare with
   int threads = 1;              ///< threads of each rank
@@ -178,7 +178,7 @@ rusage used() {
   return usage;
 }
 
-void timed_steps(Stepper& stepper, const BenchStepOptions& options, Measured& measured) {
+void timed_steps(Stepper& stepper, const BenchStepOptions& options, MeasuredSteps& measured) {
   for (int64_t i = 0; i < options.warm_up; ++i) stepper.trainer().step();
   for (int64_t i = 0; i < options.steps; ++i) {
     const int64_t faults = used().ru_minflt;
@@ -191,10 +191,10 @@ void timed_steps(Stepper& stepper, const BenchStepOptions& options, Measured& me
   measured.resident_bytes = int64_t{used().ru_maxrss} << 10;
 }
 
-Measured measure(const Run& run, const BenchStepOptions& bench) {
+MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
   const auto ranks = static_cast<int>(run.options.ranks);
   DeviceOptions options = run.options.place.device;
-  Measured first;
+  MeasuredSteps first;
   first.threads = options.threads;
   options.threads = std::min(available_cores(), options.threads * ranks);
   const auto measure_peak = [&] {  // twice, because other processes on this machine vary
@@ -211,7 +211,7 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
   run_local(ranks,
             [&](Communicator& communicator, const Device& device) {
               Stepper stepper(run, communicator, device, MemoryRows::Keep::one_step, {}, {});
-              Measured own;
+              MeasuredSteps own;
               timed_steps(stepper, bench, communicator.rank() == 0 ? first : own);
               device.set_trace(trace);
               for (int64_t i = 0; i < traced; ++i) stepper.trainer().step();
@@ -226,9 +226,9 @@ Measured measure(const Run& run, const BenchStepOptions& bench) {
 }
 
 /// A run with its measurements and the figures derived from them.
-struct Report {
+struct StepReport {
   const Run& run;
-  const Measured& measured;
+  const MeasuredSteps& measured;
 
   double tokens() const {
     return static_cast<double>(run.settings.samples_per_step() * run.dataset->block_size());
@@ -252,7 +252,7 @@ std::string described(const Settings& settings) {
               (long long)settings.samples_per_step(), (long long)model.block_size);
 }
 
-void print(const Report& report) {
+void print(const StepReport& report) {
   const auto& [run, measured] = report;
   const std::string precision = run.settings.optimisation.precision();
   const auto all_threads = static_cast<int>(run.options.ranks) * measured.threads;
@@ -283,7 +283,7 @@ void print(const Report& report) {
                 100.0 * row.seconds / report.profiled_seconds());
 }
 
-Json json_of(const Report& report) {
+Json json_of(const StepReport& report) {
   const auto& [run, measured] = report;
   const Settings& settings = run.settings;
   const double median = report.seconds(0.5);
@@ -329,8 +329,8 @@ int bench_step(const std::vector<std::string>& arguments) {
   require_figures(options.train.place.type);
   const Run run = prepare_run(
       options.train, random_tokens(options.train.model.vocabulary, options.train.model.block_size));
-  const Measured measured = measure(run, options);
-  const Report report{run, measured};
+  const MeasuredSteps measured = measure(run, options);
+  const StepReport report{run, measured};
   print(report);
   if (!options.json.empty()) write_text(options.json, json_of(report).dump(1));
   return 0;

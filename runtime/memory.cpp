@@ -10,18 +10,9 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg {
-namespace {
-
-std::string mib(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (1 << 20));
-  return text;
-}
-
-}  // namespace
-
 Space host_space(const Device& device) {
   return device.traits().backend == Device::Type::cpu ? Space::host : Space::pinned;
 }

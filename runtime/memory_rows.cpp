@@ -8,7 +8,7 @@ namespace zg {
 namespace {
 
 // Whole MiB as in the tutorials' tables; a tenth where that would hide a small model.
-std::string mib(int64_t bytes) {
+std::string table_mib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 20);
   return text(value < 100.0 ? "%.1f" : "%.0f", value);
 }
@@ -83,10 +83,10 @@ std::string memory_table(const std::vector<MemoryRow>& rows) {
       most = 0;
     }
     most = std::max(most, row.reserved);
-    const std::string live = mib(row.live), peak = mib(row.reserved);
+    const std::string live = table_mib(row.live), peak = table_mib(row.reserved);
     table +=
         " " + live + (row.reserved > row.live && live != peak ? " (max " + peak + ") |" : " |");
-    if (row.at == StepPoint::after_step) table += " " + mib(most) + " |";
+    if (row.at == StepPoint::after_step) table += " " + table_mib(most) + " |";
   }
   return table;
 }

@@ -11,6 +11,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {
@@ -30,12 +31,6 @@ class RecordingScope {
  private:
   const Device device_;
 };
-
-std::string mib(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (1 << 20));
-  return text;
-}
 
 int64_t wire_bytes(const WireCounts& wire) {
   int64_t bytes = 0;

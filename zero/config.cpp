@@ -8,7 +8,7 @@
 namespace zg::zero {
 namespace {
 
-void check(bool within, const char* field, double value, const char* expected) {
+void check_config(bool within, const char* field, double value, const char* expected) {
   if (!within)
     throw ConfigError(std::string("config: ") + field + " is " + std::to_string(value) +
                       "; expected " + expected);
@@ -56,56 +56,68 @@ void validate(const Config& config) {
     if (space == Space::pinned)
       throw Unsupported(std::string("config: offload.") + field + " is " + name_of(space) +
                         "; expected device, host or file");
-  check(offload.sub_group_size >= 1, "offload.sub_group_size",
-        static_cast<double>(offload.sub_group_size), "1 or more");
-  check(offload.optimizer_ratio >= 0.0 && offload.optimizer_ratio <= 1.0, "offload.optimizer_ratio",
-        offload.optimizer_ratio, "a number in [0, 1]");
-  check(offload.parameters_on_host >= 0, "offload.parameters_on_host",
-        static_cast<double>(offload.parameters_on_host), "0 or more");
-  check(offload.parameter_buffer >= 1, "offload.parameter_buffer",
-        static_cast<double>(offload.parameter_buffer), "1 or more");
+  check_config(offload.sub_group_size >= 1, "offload.sub_group_size",
+               static_cast<double>(offload.sub_group_size), "1 or more");
+  check_config(offload.optimizer_ratio >= 0.0 && offload.optimizer_ratio <= 1.0,
+               "offload.optimizer_ratio", offload.optimizer_ratio, "a number in [0, 1]");
+  check_config(offload.parameters_on_host >= 0, "offload.parameters_on_host",
+               static_cast<double>(offload.parameters_on_host), "0 or more");
+  check_config(offload.parameter_buffer >= 1, "offload.parameter_buffer",
+               static_cast<double>(offload.parameter_buffer), "1 or more");
   if (offload.parameter != Space::device && config.stage != 3)
     throw ConfigError(
         "config: offload.parameter needs stage 3, where values are shards between "
         "their uses; got stage " +
         std::to_string(config.stage));
   const AdamOptions& adam = config.adam;
-  check(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1, "a number in [0, 1)");
-  check(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2, "a number in [0, 1)");
+  check_config(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1,
+               "a number in [0, 1)");
+  check_config(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2,
+               "a number in [0, 1)");
   if (adam.stochastic_rounding && config.optimizer != DType::bf16)
     throw ConfigError(std::string("config: adam.stochastic_rounding is on, optimizer is ") +
                       name_of(config.optimizer) +
                       "; expected bf16: nothing is lost between f32 masters, whose copies are made "
                       "anew by every step; try --precision fsdp-memory, which keeps no masters");
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
-  check(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
-  check(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,
-        "a finite number from 0");
-  check(from_zero(config.clip_norm), "clip_norm", config.clip_norm,
-        "a finite number from 0, where 0 means no clipping");
+  check_config(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
+  check_config(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,
+               "a finite number from 0");
+  check_config(from_zero(config.clip_norm), "clip_norm", config.clip_norm,
+               "a finite number from 0, where 0 means no clipping");
 }
 
 // --- Precision ---
 
 namespace {
 
-constexpr const char* names[] = {"deepspeed", "fsdp-mixed", "fsdp-memory"};
-
-constexpr DType f32 = DType::f32, bf16 = DType::bf16;
+constexpr const char* preset_names[] = {"deepspeed", "fsdp-mixed", "fsdp-memory"};
 
 constexpr Precision presets[] = {
-    {.load = bf16, .mixed = bf16, .local = f32, .compute = bf16, .optimizer = f32},
-    {.load = bf16, .mixed = bf16, .local = f32, .compute = bf16, .optimizer = f32},
-    {.load = bf16, .mixed = {}, .local = bf16, .compute = bf16, .optimizer = bf16},
+    {.load = DType::bf16,
+     .mixed = DType::bf16,
+     .local = DType::f32,
+     .compute = DType::bf16,
+     .optimizer = DType::f32},
+    {.load = DType::bf16,
+     .mixed = DType::bf16,
+     .local = DType::f32,
+     .compute = DType::bf16,
+     .optimizer = DType::f32},
+    {.load = DType::bf16,
+     .mixed = {},
+     .local = DType::bf16,
+     .compute = DType::bf16,
+     .optimizer = DType::bf16},
 };
 
 }  // namespace
 
-const char* name_of(PrecisionPreset preset) { return names[static_cast<size_t>(preset)]; }
+const char* name_of(PrecisionPreset preset) { return preset_names[static_cast<size_t>(preset)]; }
 
 PrecisionPreset precision_preset(const std::string& name) {
-  for (size_t i = 0; i < std::size(names); ++i)
-    if (name == names[i]) return static_cast<PrecisionPreset>(i);
+  for (size_t i = 0; i < std::size(preset_names); ++i)
+    if (name == preset_names[i]) return static_cast<PrecisionPreset>(i);
   throw ConfigError("precision: no '" + name +
                     "'; expected one of deepspeed, fsdp-mixed, fsdp-memory");
 }

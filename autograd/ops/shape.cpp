@@ -8,10 +8,10 @@ namespace {
 
 /// The numbers of an op on any count of parts, as one run of int64_t: the axis, the count, where
 /// each part begins along the axis and where the last one ends.
-class Parts {
+class ConcatParts {
  public:
-  explicit Parts(int axis) : own_{axis, 0, 0} {}
-  explicit Parts(const void* numbers) : numbers_(static_cast<const int64_t*>(numbers)) {}
+  explicit ConcatParts(int axis) : own_{axis, 0, 0} {}
+  explicit ConcatParts(const void* numbers) : numbers_(static_cast<const int64_t*>(numbers)) {}
 
   void append(int64_t extent) {
     own_.push_back(own_.back() + extent);
@@ -31,8 +31,8 @@ class Parts {
   const int64_t* numbers_ = nullptr;
 };
 
-Parts parts_of(std::span<const Tensor> tensors, int axis) {
-  Parts parts(axis);
+ConcatParts parts_of(std::span<const Tensor> tensors, int axis) {
+  ConcatParts parts(axis);
   const Shape& first = tensors[0].shape();
   for (const Tensor& tensor : tensors) {
     check_alike("concat", "the first part", tensors[0], "another", tensor);
@@ -46,7 +46,7 @@ Parts parts_of(std::span<const Tensor> tensors, int axis) {
 }
 
 void backward_of_concat(const void* numbers, const BackwardPass& pass) {
-  const Parts parts(numbers);
+  const ConcatParts parts(numbers);
   for (int i = 0; i < parts.count(); ++i)
     if (pass.needs(i))
       pass.accumulate(i, block(pass.gradient_of_output(), parts.axis(), parts.begin(i),
@@ -54,7 +54,7 @@ void backward_of_concat(const void* numbers, const BackwardPass& pass) {
 }
 
 void backward_of_split(const void* numbers, const BackwardPass& pass) {
-  const Parts parts(numbers);
+  const ConcatParts parts(numbers);
   const Tensor dx = pass.make_gradient(0);
   fill_zero(dx, pass.stream());
   for (int i = 0; i < parts.count(); ++i)
@@ -142,7 +142,7 @@ Var concat(std::span<const Var> parts, int axis) {
   for (const Var& part : parts) tensors.push_back(operand("concat", "a part", part));
   const Shape& first = tensors[0].shape();
   axis = axis_of("concat", first, axis);
-  const Parts numbers = parts_of(tensors, axis);
+  const ConcatParts numbers = parts_of(tensors, axis);
   const Tensor y = empty_like(tensors[0], first.with(axis, numbers.whole()));
   for (int i = 0; i < numbers.count(); ++i)
     write_block(tensors[static_cast<size_t>(i)], y, axis, numbers.begin(i), y.device().compute());
@@ -153,7 +153,7 @@ Var concat(std::span<const Var> parts, int axis) {
 std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
   const Tensor values = operand("split", "x", x);
   axis = axis_of("split", values.shape(), axis);
-  Parts numbers(axis);
+  ConcatParts numbers(axis);
   for (int64_t size : sizes) {
     if (size < 0)
       throw ShapeError("split: a size of " + std::to_string(size) + "; expected 0 or more");

@@ -77,7 +77,7 @@ class WindowDataset final : public Dataset {
   Part train_, validation_;
 };
 
-std::string read_text(const std::string& path) {
+std::string read_stream(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   std::vector<char> chunk(1 << 20);
@@ -163,7 +163,7 @@ std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOption
 }
 
 std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options) {
-  const std::string text = read_text(path);
+  const std::string text = read_stream(path);
   if (text.empty()) throw ConfigError(path + ": the file is empty; expected text");
   constexpr char32_t code_points = 0x110000;
   std::vector<int32_t> id_of(code_points, -1);

@@ -16,13 +16,13 @@ namespace zg {
 namespace {
 
 constexpr int64_t step = Arena::grow_bytes;
-constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
 // `ulimit -v`: every mapped address counts against it, whether or not there is memory behind it.
 int64_t address_limit_bytes() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
-  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(unlimited)));
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return no_limit;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(no_limit)));
 }
 
 // Four times the machine's memory: room for whatever can run here. No arena can outgrow the limit.
@@ -36,7 +36,7 @@ int64_t capacity_bytes() {
 class HostMemory final : public ArenaMemory {
  public:
   HostMemory() : limit_(address_limit_bytes()), capacity_(capacity_bytes()) {
-    if (limit_ == unlimited)
+    if (limit_ == no_limit)
       reserve();
     else
       claim();
@@ -51,9 +51,9 @@ class HostMemory final : public ArenaMemory {
     return mprotect(base_ + from, static_cast<size_t>(to - from), PROT_READ | PROT_WRITE) == 0;
   }
   std::string cause() const override {
-    return limit_ == unlimited ? ""
-                               : "; `ulimit -v` allows this process " + std::to_string(limit_) +
-                                     " bytes of addresses in all";
+    return limit_ == no_limit ? ""
+                              : "; `ulimit -v` allows this process " + std::to_string(limit_) +
+                                    " bytes of addresses in all";
   }
 
  private:

@@ -24,7 +24,7 @@ constexpr TypeName type_names[] = {
     {DType::f64, "F64"}, {DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"},
     {DType::i32, "I32"}, {DType::i64, "I64"}, {DType::u8, "U8"},     {DType::boolean, "BOOL"}};
 
-constexpr int deepest = 3;  // the header, a tensor, its shape
+constexpr int deepest_header = 3;  // the header, a tensor, its shape
 
 bool is_count(const json& value) {
   return value.is_number_unsigned() &&
@@ -70,12 +70,12 @@ class HeaderParser {
 
   // The parser alone would keep the last of two equal names and follow any depth.
   json parse_json(const std::string& text) const {
-    std::array<std::set<std::string>, deepest + 1> names;
+    std::array<std::set<std::string>, deepest_header + 1> names;
     const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
       const size_t level = static_cast<size_t>(depth);
       if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-        if (depth >= deepest)
-          fail("the header is nested deeper than " + std::to_string(deepest) + " levels");
+        if (depth >= deepest_header)
+          fail("the header is nested deeper than " + std::to_string(deepest_header) + " levels");
         names[level + 1].clear();
       } else if (event == json::parse_event_t::key) {
         const std::string& name = parsed.get_ref<const std::string&>();

@@ -125,6 +125,10 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
   return joined;
 }
 
+std::string mib(int64_t bytes) { return text("%.2f", static_cast<double>(bytes) / (1 << 20)); }
+
+std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
+
 std::string text(const char* format, ...) {
   va_list arguments, again;
   va_start(arguments, format);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 std::string lower(std::string word);  ///< ASCII letters in lower case
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
+
+/// Bytes as MiB with two decimals, without the unit.
+std::string mib(int64_t bytes);
+/// "1.5 GiB".
+std::string gib(double bytes);
 
 /// printf into a string.
 [[gnu::format(printf, 1, 2)]] ZG_API std::string text(const char* format, ...);

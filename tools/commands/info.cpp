@@ -24,8 +24,6 @@ void row(const char* what, const std::string& value) {
   std::printf("%-18s %s\n", what, value.c_str());
 }
 
-std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
-
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)

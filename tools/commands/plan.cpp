@@ -83,7 +83,9 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
              (long long)rest.gradient, (long long)rest.optimizer, (long long)rest.padding);
 }
 
-std::string mib(int64_t bytes) { return text("%.1f", static_cast<double>(bytes) / (1 << 20)); }
+std::string short_mib(int64_t bytes) {
+  return text("%.1f", static_cast<double>(bytes) / (1 << 20));
+}
 
 int64_t received(const WireCounts& wire) {
   int64_t bytes = 0;
@@ -98,10 +100,11 @@ std::string line_of(const Run& run, const RankMemory& rank) {
            (long long)place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);
   const MemoryRow& peak = peak_of(rank);
   for (int purpose = 0; purpose < purpose_count; ++purpose)
-    line += " " + mib(peak.at_max[static_cast<size_t>(purpose)]) + " |";
-  line += " " + mib(peak.reserved) + " |";
+    line += " " + short_mib(peak.at_max[static_cast<size_t>(purpose)]) + " |";
+  line += " " + short_mib(peak.reserved) + " |";
   const auto steps = std::max<int64_t>(1, run.steps - run.steps_done);
-  for (const AxisWire& axis : rank.axes) line += " " + mib(received(axis.wire) / steps) + " |";
+  for (const AxisWire& axis : rank.axes)
+    line += " " + short_mib(received(axis.wire) / steps) + " |";
   return line;
 }
 
@@ -186,7 +189,7 @@ std::string size_in_mib(int64_t bytes) {
 }
 
 // Formats a size as flags accept it: 12GiB, 50MiB.
-std::string size(int64_t bytes) {
+std::string flag_size(int64_t bytes) {
   double value = static_cast<double>(bytes);
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
   size_t unit = 0;
@@ -257,9 +260,9 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = fits(run, memory) && (!largest || fits(run, *largest));
   const std::optional<std::string> smallest = smallest_fitting(run);
-  std::string caps = limits.memory_limit ? size(limits.memory_limit) : "";
+  std::string caps = limits.memory_limit ? flag_size(limits.memory_limit) : "";
   if (limits.host_limit)
-    caps += (caps.empty() ? "" : " and ") + size(limits.host_limit) + " of host memory";
+    caps += (caps.empty() ? "" : " and ") + flag_size(limits.host_limit) + " of host memory";
   std::string line =
       "fits " + caps + ": " + (yes ? "yes" : "no") + "; smallest setting that fits: ";
   line += smallest ? *smallest : "none; try a smaller --batch-size or more --ranks";

@@ -196,7 +196,7 @@ std::optional<int32_t> end_of_document(const TokenizeOptions& options,
 }
 
 /// Prints on stderr how far the work is, at most every five seconds.
-class Progress {
+class ProgressLine {
  public:
   void print(const models::CorpusCounts& counts) {
     const auto now = Clock::now();
@@ -228,7 +228,7 @@ int tokenize(const std::vector<std::string>& arguments) try {
                           ? models::indexed_dataset_writer(out.files, out.name, vocabulary)
                           : models::token_file_writer(out.files, out.name + ".bin", vocabulary);
   models::TextDocuments documents(options.inputs, options.json_key);
-  Progress progress;
+  ProgressLine progress;
   const models::CorpusCounts done = models::tokenize_corpus(
       documents, tokenizer, *writer,
       {.end_of_document = end_of_document(options, tokenizer),

@@ -28,7 +28,7 @@ struct Between {
 };
 /// Larger numbers are rounded by other JSON readers. Sums of two do not overflow.
 constexpr int64_t exact = int64_t{1} << 53;
-constexpr Between size{1, largest_count}, count{0, largest_count}, any_size{1, exact},
+constexpr Between extent{1, largest_count}, count{0, largest_count}, any_size{1, exact},
     any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, kept{-1, largest_count},
     token_id{0, largest_count};
 constexpr Between any_seed{0, std::numeric_limits<int64_t>::max()};
@@ -44,11 +44,11 @@ constexpr AnyNumber any_number;
 // have bounds: those of their flag, if there is one.
 template <class SettingsType, class Visit>
 void for_each_field(SettingsType& settings, const Visit& visit) {
-  visit("model", "layers", settings.model.layers, size);
-  visit("model", "heads", settings.model.heads, size);
-  visit("model", "width", settings.model.width, size);
-  visit("model", "vocabulary", settings.model.vocabulary, size);
-  visit("model", "block_size", settings.model.block_size, size);
+  visit("model", "layers", settings.model.layers, extent);
+  visit("model", "heads", settings.model.heads, extent);
+  visit("model", "width", settings.model.width, extent);
+  visit("model", "vocabulary", settings.model.vocabulary, extent);
+  visit("model", "block_size", settings.model.block_size, extent);
   visit("model", "tied", settings.model.tied);
   visit("model", "family", settings.model.family);
   visit("model", "position", settings.model.position);
@@ -65,11 +65,11 @@ void for_each_field(SettingsType& settings, const Visit& visit) {
   visit("data", "bos_token", settings.special_tokens.bos, token_id);
   visit("data", "eos_tokens", settings.special_tokens.eos, token_id);
   visit("data", "pad_token", settings.special_tokens.pad, token_id);
-  visit("run", "micro_batch", settings.micro_batch, size);
-  visit("run", "accumulation", settings.accumulation, size);
-  visit("run", "ranks", settings.ranks, size);
-  visit("run", "tensor_parallel", settings.axes.tensor, size);
-  visit("run", "pipeline_parallel", settings.axes.pipeline, size);
+  visit("run", "micro_batch", settings.micro_batch, extent);
+  visit("run", "accumulation", settings.accumulation, extent);
+  visit("run", "ranks", settings.ranks, extent);
+  visit("run", "tensor_parallel", settings.axes.tensor, extent);
+  visit("run", "pipeline_parallel", settings.axes.pipeline, extent);
   visit("run", "sequence_parallel", settings.axes.sequence_parallel);
   visit("run", "rampup_start", settings.rampup.start, count);
   visit("run", "rampup_increment", settings.rampup.increment, count);

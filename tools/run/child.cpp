@@ -24,11 +24,11 @@ namespace zg::tools {
 namespace {
 
 volatile pid_t started = 0;
-volatile std::sig_atomic_t received = 0;
+volatile std::sig_atomic_t received_signal = 0;
 
 // A Ctrl-C in a terminal reaches the child as well; a signal sent to this process alone does not.
 void pass_on(int signal, siginfo_t* info, void*) {
-  received = signal;
+  received_signal = signal;
   if (info->si_code <= 0 && started > 0) kill(started, signal);
 }
 
@@ -72,12 +72,12 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
   const pid_t parent = getpid(), child = fork();
   if (child == 0) {
     const int why = become(pointers.data(), parent, how);
-    [[maybe_unused]] const ssize_t written = write(ends[1], &why, sizeof why);
+    [[maybe_unused]] const ssize_t written = ::write(ends[1], &why, sizeof why);
     _exit(127);
   }
   int error = child < 0 ? errno : 0;
   close(ends[1]);
-  if (child > 0 && read(ends[0], &error, sizeof error) > 0) waitpid(child, nullptr, 0);
+  if (child > 0 && ::read(ends[0], &error, sizeof error) > 0) waitpid(child, nullptr, 0);
   close(ends[0]);
   if (error != 0) refuse(error);
   return child;
@@ -88,7 +88,7 @@ ChildEnd end_of(pid_t child) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   started = 0;
-  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), received};
+  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), received_signal};
 }
 
 }  // namespace
@@ -103,7 +103,8 @@ CapturedEnd capture_child(std::vector<std::string> words, const std::string& adv
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                    std::chrono::duration<double>(seconds));
-  if (received != 0) return {.end = {128 + received, received}, .output = "", .timed_out = false};
+  if (received_signal != 0)
+    return {.end = {128 + received_signal, received_signal}, .output = "", .timed_out = false};
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Unsupported(std::string("pipe: ") + std::strerror(errno));
   CapturedEnd captured{};
@@ -113,13 +114,13 @@ CapturedEnd capture_child(std::vector<std::string> words, const std::string& adv
   constexpr int look_again_ms = 50;
   for (pollfd waiting{ends[0], POLLIN, 0};;) {
     captured.timed_out = Clock::now() >= end;
-    if (captured.timed_out || received != 0) {
+    if (captured.timed_out || received_signal != 0) {
       kill(child, SIGKILL);
       break;
     }
     if (poll(&waiting, 1, look_again_ms) <= 0) continue;
     char bytes[4096];
-    const ssize_t count = read(ends[0], bytes, sizeof bytes);
+    const ssize_t count = ::read(ends[0], bytes, sizeof bytes);
     if (count <= 0) break;
     captured.output.append(bytes, static_cast<size_t>(count));
   }

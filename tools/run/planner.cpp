@@ -224,9 +224,7 @@ Needs needs_of_rank(const Run& run) {
 
 int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, limit) : bytes; }
 
-std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
-
-std::string size(int64_t bytes) {
+std::string size_text(int64_t bytes) {
   const double value = static_cast<double>(bytes);
   const bool large = value >= 0x1p30;
   return text("%.2f %s (%lld bytes)", value / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB",
@@ -250,8 +248,8 @@ void check_host_cap(const Run& run, const Needs& each) {
   const int64_t limit = run.options.place.device.host_limit;
   if (limit == 0 || each.host <= limit) return;
   const std::optional<std::string> smallest = smallest_fitting(run);
-  throw OutOfMemory("--host-memory: a rank takes " + size(each.host) +
-                    " of host memory by plan; expected at most the cap of " + size(limit) +
+  throw OutOfMemory("--host-memory: a rank takes " + size_text(each.host) +
+                    " of host memory by plan; expected at most the cap of " + size_text(limit) +
                     "; try " +
                     (smallest ? *smallest + ": the smallest setting that fits"
                               : "nvme instead of host, more --ranks or a higher cap"));
@@ -285,8 +283,8 @@ void check_addresses(const Run& run, const Needs& needs) {
       text("train: %s of addresses for the memory of %s and the stacks of %lld threads, "
            "by plan; `ulimit -v` leaves this process %s; try `ulimit -v unlimited`, "
            "fewer --ranks or a smaller --batch-size",
-           size(static_cast<int64_t>(together)).c_str(), ranks_text(ranks).c_str(),
-           (long long)threads, size(left).c_str()));
+           size_text(static_cast<int64_t>(together)).c_str(), ranks_text(ranks).c_str(),
+           (long long)threads, size_text(left).c_str()));
 }
 
 void check_memory(const Run& run, const Needs& needs) {
@@ -330,7 +328,7 @@ DiskBudget disk_budget(const Run& run, const Needs& each) {
 
 std::string DiskBudget::str() const {
   return text("%s take%s %s by plan, and %s are free", ranks_text(ranks).c_str(),
-              ranks == 1 ? "s" : "", size(needed).c_str(), size(free).c_str());
+              ranks == 1 ? "s" : "", size_text(needed).c_str(), size_text(free).c_str());
 }
 
 void check_budgets(const Run& run) {

@@ -7,6 +7,7 @@
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/manifest.h"
+#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 namespace {
@@ -68,8 +69,6 @@ std::vector<Manifest::Piece> share_of(const std::map<std::string, Shape>& parame
   }
   return pieces;
 }
-
-constexpr int64_t chunk_elements = int64_t{1} << 20;
 
 void for_zeros(int64_t numel, const SafetensorsReader::Visit& visit) {
   const std::vector<float> zeros(static_cast<size_t>(std::min(numel, chunk_elements)));

@@ -13,8 +13,6 @@
 namespace zg::zero {
 namespace {
 
-constexpr int64_t chunk_elements = int64_t{1} << 20;
-
 bool is_read_in_place(const Tensor& values) {
   return values.dtype() == DType::f32 && host_reaches(values);
 }

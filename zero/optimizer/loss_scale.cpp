@@ -8,7 +8,7 @@
 namespace zg::zero {
 namespace {
 
-void check(bool within, const char* what, double value, const char* expected) {
+void check_scale(bool within, const char* what, double value, const char* expected) {
   if (!within)
     throw ConfigError(std::string("loss scale: ") + what + " is " + std::to_string(value) +
                       "; expected " + expected);
@@ -25,14 +25,15 @@ std::string integer(double x) {
 }  // namespace
 
 void validate(const LossScaleOptions& o) {
-  check(o.loss_scale == 0.0 || positive(o.loss_scale), "loss_scale", o.loss_scale,
-        "a finite number from 0, where 0 means dynamic");
+  check_scale(o.loss_scale == 0.0 || positive(o.loss_scale), "loss_scale", o.loss_scale,
+              "a finite number from 0, where 0 means dynamic");
   // Beyond, the scale itself is no f32.
-  check(o.initial_scale_power >= -126 && o.initial_scale_power <= 127, "initial_scale_power",
-        o.initial_scale_power, "an exponent in -126 .. 127");
-  check(o.window >= 1, "window", static_cast<double>(o.window), "1 or more");
-  check(o.hysteresis >= 1, "hysteresis", static_cast<double>(o.hysteresis), "1 or more");
-  check(positive(o.min_loss_scale), "min_loss_scale", o.min_loss_scale, "a finite number above 0");
+  check_scale(o.initial_scale_power >= -126 && o.initial_scale_power <= 127, "initial_scale_power",
+              o.initial_scale_power, "an exponent in -126 .. 127");
+  check_scale(o.window >= 1, "window", static_cast<double>(o.window), "1 or more");
+  check_scale(o.hysteresis >= 1, "hysteresis", static_cast<double>(o.hysteresis), "1 or more");
+  check_scale(positive(o.min_loss_scale), "min_loss_scale", o.min_loss_scale,
+              "a finite number above 0");
 }
 
 LossScaler::LossScaler(const LossScaleOptions& options)
@@ -43,12 +44,13 @@ LossScaler::LossScaler(const LossScaleOptions& options)
 }
 
 void LossScaler::restore(const State& state) {
-  check(positive(state.scale), "the restored scale", state.scale, "a finite number above 0");
-  check(state.hysteresis >= 1, "the restored hysteresis", static_cast<double>(state.hysteresis),
-        "1 or more");
-  check(state.last_overflow >= -1 && state.last_overflow < std::max<int64_t>(state.iteration, 0),
-        "the restored last overflow", static_cast<double>(state.last_overflow),
-        "-1, or an iteration that was");
+  check_scale(positive(state.scale), "the restored scale", state.scale, "a finite number above 0");
+  check_scale(state.hysteresis >= 1, "the restored hysteresis",
+              static_cast<double>(state.hysteresis), "1 or more");
+  check_scale(
+      state.last_overflow >= -1 && state.last_overflow < std::max<int64_t>(state.iteration, 0),
+      "the restored last overflow", static_cast<double>(state.last_overflow),
+      "-1, or an iteration that was");
   if (dynamic_) state_ = state;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 /// Tensors that AdamW reads and writes. At stage 0 `sums` is absent: gathered_sums() replaces it.
 enum { masters, moment1, moment2, low_precision, sums };
-using States = std::array<Tensor, 5>;
+using StateTensors = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
 /// Work of the CPU on what a device of any kind has in memory of the host: at once, on the caller's
@@ -115,7 +115,7 @@ void update(std::vector<AdamTensor> tensors, const OptimizerStep& step, const Co
       stream);
 }
 
-States states_of(const Storage& storage) {
+StateTensors states_of(const Storage& storage) {
   const bool own = storage.sums.numel() == storage.state_numel;
   return {storage.masters, storage.moment1, storage.moment2,
           storage.low_precision(storage.state_begin, storage.state_numel),
@@ -130,7 +130,7 @@ bool is_updated_by_host(const Storage& storage) {
          storage.moment1.device().traits().backend != Device::Type::cpu;
 }
 
-Streaming::Lane lane_of(const Storage& storage, const States& states, size_t state) {
+Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t state) {
   return {.tensor = states[state],
           .loads = state != low_precision,
           .saves = state != sums,
@@ -145,7 +145,7 @@ int64_t step_of(int64_t numel, bool streams, const Config& config) {
   return streams ? std::min(FlatUnit::aligned(config.offload.sub_group_size), numel) : numel;
 }
 bool streams(const Storage& storage) {
-  const States states = states_of(storage);
+  const StateTensors states = states_of(storage);
   bool moves = false;
   for (size_t i = 0; i < states.size(); ++i) moves |= lane_of(storage, states, i).moves();
   return moves;
@@ -160,7 +160,7 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
   std::vector<Streaming::Part> parts;
   for (const Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
-    const States states = states_of(storage);
+    const StateTensors states = states_of(storage);
     const int64_t step = step_of(storage, config);
     for (int64_t begin = 0; begin < storage.state_numel; begin += step) {
       Streaming::Part& part = parts.emplace_back();
@@ -254,7 +254,7 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
     if (storage.trainable.empty()) continue;
     const bool by_host = is_updated_by_host(storage);
     Stream& stream = by_host ? static_cast<Stream&>(host) : device.compute();
-    const States whole = states_of(storage);
+    const StateTensors whole = states_of(storage);
     const Tensor everybodys =
         whole[sums] ? Tensor()
                     : gathered_sums(storage, config, device,

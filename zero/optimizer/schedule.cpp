@@ -10,12 +10,13 @@
 namespace zg::zero {
 namespace {
 
-constexpr const char* names[] = {"none",   "WarmupLR",    "WarmupDecayLR", "WarmupCosineLR",
-                                 "cosine", "LRRangeTest", "OneCycle",      "AnnealingLR"};
+constexpr const char* schedule_names[] = {"none",           "WarmupLR",   "WarmupDecayLR",
+                                          "WarmupCosineLR", "cosine",     "LRRangeTest",
+                                          "OneCycle",       "AnnealingLR"};
 constexpr const char* styles[] = {"linear", "cosine", "constant"};
 constexpr double one_cycle_beta2 = 0.99;  // as DeepSpeed has it
 
-void check(bool within, const char* field, double value, const char* expected) {
+void check_schedule(bool within, const char* field, double value, const char* expected) {
   if (!within)
     throw ConfigError(std::string("schedule: ") + field + " is " + std::to_string(value) +
                       "; expected " + expected);
@@ -40,15 +41,16 @@ double ratio(int64_t steps, int64_t of) {
   return static_cast<double>(steps) / static_cast<double>(std::max<int64_t>(1, of));
 }
 
-void check(const RangeTestOptions& o) {
-  check(o.step_size >= 1, "range_test.step_size", static_cast<double>(o.step_size), "1 or more");
-  check(std::isfinite(o.step_rate) && o.step_rate >= 0.0, "range_test.step_rate", o.step_rate,
-        "a finite number from 0");
+void check_schedule(const RangeTestOptions& o) {
+  check_schedule(o.step_size >= 1, "range_test.step_size", static_cast<double>(o.step_size),
+                 "1 or more");
+  check_schedule(std::isfinite(o.step_rate) && o.step_rate >= 0.0, "range_test.step_rate",
+                 o.step_rate, "a finite number from 0");
 }
 
-void check(const OneCycleOptions& o) {
+void check_schedule(const OneCycleOptions& o) {
   const auto at_least = [](const char* field, double value, double least, const char* expected) {
-    check(std::isfinite(value) && value >= least, field, value, expected);
+    check_schedule(std::isfinite(value) && value >= least, field, value, expected);
   };
   at_least("one_cycle.cycle_min_lr", o.cycle_min_lr, 0.0, "a finite number from 0");
   at_least("one_cycle.decay_lr_rate", o.decay_lr_rate, 0.0, "a finite number from 0");
@@ -59,16 +61,18 @@ void check(const OneCycleOptions& o) {
            "1 or more");
   at_least("one_cycle.decay_step_size", static_cast<double>(o.decay_step_size), 0.0, "0 or more");
   for (double momentum : {o.cycle_min_mom, o.cycle_max_mom})
-    check(momentum >= 0.0 && momentum < 1.0, "one_cycle momentum", momentum, "a number in [0, 1)");
+    check_schedule(momentum >= 0.0 && momentum < 1.0, "one_cycle momentum", momentum,
+                   "a number in [0, 1)");
 }
 
-void check(const AnnealingOptions& o, double rate, double min_rate) {
-  check(min_rate <= rate, "min_rate", min_rate, "at most the rate");
-  check(o.lr_warmup_samples >= 0, "annealing.lr_warmup_samples",
-        static_cast<double>(o.lr_warmup_samples), "0 or more");
-  check(o.lr_decay_style == DecayStyle::constant || o.lr_decay_samples > o.lr_warmup_samples,
-        "annealing.lr_decay_samples", static_cast<double>(o.lr_decay_samples),
-        "more than lr_warmup_samples");
+void check_schedule(const AnnealingOptions& o, double rate, double min_rate) {
+  check_schedule(min_rate <= rate, "min_rate", min_rate, "at most the rate");
+  check_schedule(o.lr_warmup_samples >= 0, "annealing.lr_warmup_samples",
+                 static_cast<double>(o.lr_warmup_samples), "0 or more");
+  check_schedule(
+      o.lr_decay_style == DecayStyle::constant || o.lr_decay_samples > o.lr_warmup_samples,
+      "annealing.lr_decay_samples", static_cast<double>(o.lr_decay_samples),
+      "more than lr_warmup_samples");
 }
 
 double range_test_rate(const RangeTestOptions& o, double rate, int64_t k) {
@@ -114,10 +118,10 @@ double annealed_rate(const AnnealingOptions& o, double rate, double min_rate, in
 
 }  // namespace
 
-const char* name_of(ScheduleKind kind) { return names[static_cast<size_t>(kind)]; }
+const char* name_of(ScheduleKind kind) { return schedule_names[static_cast<size_t>(kind)]; }
 
 ScheduleKind schedule_kind(const std::string& name) {
-  return one_of<ScheduleKind>(names, "schedule", name);
+  return one_of<ScheduleKind>(schedule_names, "schedule", name);
 }
 
 const char* name_of(DecayStyle style) { return styles[static_cast<size_t>(style)]; }
@@ -141,19 +145,20 @@ bool counts_samples(ScheduleKind kind) { return kind == ScheduleKind::annealing;
 void validate(const ScheduleOptions& o) {
   const auto from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
   const auto fraction = [](double x) { return x >= 0.0 && x <= 1.0; };
-  check(from_zero(o.rate), "rate", o.rate, "a finite number from 0");
-  check(from_zero(o.warmup_min_lr), "warmup_min_lr", o.warmup_min_lr, "a finite number from 0");
-  check(from_zero(o.min_rate), "min_rate", o.min_rate, "a finite number from 0");
-  check(fraction(o.warmup_min_ratio), "warmup_min_ratio", o.warmup_min_ratio, "0 to 1");
-  check(fraction(o.cos_min_ratio), "cos_min_ratio", o.cos_min_ratio, "0 to 1");
+  check_schedule(from_zero(o.rate), "rate", o.rate, "a finite number from 0");
+  check_schedule(from_zero(o.warmup_min_lr), "warmup_min_lr", o.warmup_min_lr,
+                 "a finite number from 0");
+  check_schedule(from_zero(o.min_rate), "min_rate", o.min_rate, "a finite number from 0");
+  check_schedule(fraction(o.warmup_min_ratio), "warmup_min_ratio", o.warmup_min_ratio, "0 to 1");
+  check_schedule(fraction(o.cos_min_ratio), "cos_min_ratio", o.cos_min_ratio, "0 to 1");
   const bool deepspeed = is_deepspeed_warmup(o.kind);
-  check(o.warmup_num_steps >= (deepspeed ? 1 : 0), "warmup_num_steps",
-        static_cast<double>(o.warmup_num_steps), deepspeed ? "1 or more" : "0 or more");
-  check(!decays(o.kind) || o.total_num_steps >= 1, "total_num_steps",
-        static_cast<double>(o.total_num_steps), "1 or more");
-  check(o.range_test);
-  check(o.one_cycle);
-  if (o.kind == ScheduleKind::annealing) check(o.annealing, o.rate, o.min_rate);
+  check_schedule(o.warmup_num_steps >= (deepspeed ? 1 : 0), "warmup_num_steps",
+                 static_cast<double>(o.warmup_num_steps), deepspeed ? "1 or more" : "0 or more");
+  check_schedule(!decays(o.kind) || o.total_num_steps >= 1, "total_num_steps",
+                 static_cast<double>(o.total_num_steps), "1 or more");
+  check_schedule(o.range_test);
+  check_schedule(o.one_cycle);
+  if (o.kind == ScheduleKind::annealing) check_schedule(o.annealing, o.rate, o.min_rate);
 }
 
 Schedule::Schedule(const ScheduleOptions& options) : options_(options) {

@@ -13,10 +13,8 @@
 namespace zg::zero {
 namespace {
 
-constexpr int64_t chunk_elements = int64_t{1} << 20;
-
 template <class F>
-void for_each_chunk(const Tensor& tensor, const F& f) {
+void for_each_workspace_chunk(const Tensor& tensor, const F& f) {
   const PurposeScope purpose(tensor.device(), Purpose::workspace);
   for (int64_t begin = 0; begin < tensor.numel(); begin += chunk_elements) {
     const int64_t count = std::min(chunk_elements, tensor.numel() - begin);
@@ -61,7 +59,7 @@ void traced_copy(const Tensor& from, const Tensor& to, std::string_view name,
 }
 
 void convert(const Tensor& from, const Tensor& to) {
-  for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
+  for_each_workspace_chunk(to, [&](int64_t begin, const Tensor& chunk) {
     store(in_memory(from.flat(begin, chunk.numel())), chunk);
   });
 }
@@ -71,7 +69,7 @@ void write_floats(const Tensor& to,
   const Device device = to.device();
   const Space space =
       device.traits().backend == Device::Type::cpu ? Space::device : host_space(device);
-  for_each_chunk(to, [&](int64_t begin, const Tensor& chunk) {
+  for_each_workspace_chunk(to, [&](int64_t begin, const Tensor& chunk) {
     const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device, space);
     device.compute().synchronize();  // the chunk before may still be read
     if (staging.raw()) produce(begin, {staging.data<float>(), static_cast<size_t>(chunk.numel())});
@@ -84,7 +82,7 @@ void round_to_bf16(std::span<float> values) {
 }
 
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume) {
-  for_each_chunk(from, [&](int64_t, Tensor chunk) {
+  for_each_workspace_chunk(from, [&](int64_t, Tensor chunk) {
     chunk = in_memory(chunk);
     if (chunk.dtype() != DType::f32) {
       const Tensor wide = Tensor::empty(chunk.shape(), DType::f32, chunk.device());

@@ -19,6 +19,9 @@
 // are computed on, and what a tape keeps for backward.
 namespace zg::zero {
 
+/// Elements that are copied or converted at a time.
+inline constexpr int64_t chunk_elements = int64_t{1} << 20;
+
 /// Fills a floating tensor with floats made on the host, rounded once to its dtype. `produce` is
 /// given the place of the first element and the elements to write, a few MiB at a time, so that no
 /// second copy of a large tensor exists. On a meta device nothing is produced.
