@@ -15,6 +15,7 @@
 #include "zerograd/runtime/error.h"
 
 namespace zg::models {
+
 /// Finds tokens in a text: the leftmost, the longest of those that begin there.
 class AddedTokens {
  public:
@@ -30,7 +31,9 @@ class AddedTokens {
   std::array<uint32_t, 257> first_of_ = {};  // by first byte: index into tokens_ of its first token
 };
 
-static unsigned char first_byte(std::string_view text) { return static_cast<unsigned char>(text[0]); }
+static unsigned char first_byte(std::string_view text) {
+  return static_cast<unsigned char>(text[0]);
+}
 
 AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized) {
   std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(tokens_),
