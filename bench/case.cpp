@@ -38,8 +38,8 @@ Case matmul_case(const Extents& s, DType dtype) {
 }  // namespace
 
 std::vector<Case> matmul_cases(const Sizes& sizes) {
-  // GPT-2 small: forward, gradients of x and of the weight; its head; a square; a nano GPT; and
-  // one token of generation.
+  // Layers of GPT-2 small: forward pass, gradient of x, gradient of the weight, output head. Then
+  // a product of square matrices, layers of a nano GPT, and GPT-2 small for one generated token.
   std::vector<Extents> extents = {
       {1024, 768, 768, false, true, "NT"},    {1024, 3072, 768, false, true, "NT"},
       {1024, 768, 3072, false, true, "NT"},   {1024, 768, 3072, false, false, "NN"},
@@ -48,7 +48,7 @@ std::vector<Case> matmul_cases(const Sizes& sizes) {
       {704, 48, 48, false, true, "NT"},       {704, 192, 48, false, true, "NT"},
       {48, 192, 704, true, false, "TN"},      {1, 3072, 768, false, true, "NT"},
       {1, 50257, 768, false, true, "NT"}};
-  if (sizes.on_accelerator)  // the same of 16 sequences of 1024, and a square beyond all caches
+  if (sizes.on_accelerator)  // 16 sequences of 1024 tokens; the square exceeds all caches
     extents = {{16384, 2304, 768, false, true, "NT"},  {16384, 3072, 768, false, true, "NT"},
                {16384, 768, 3072, false, true, "NT"},  {16384, 768, 3072, false, false, "NN"},
                {768, 3072, 16384, true, false, "TN"},  {16384, 50304, 768, false, true, "NT"},
@@ -70,13 +70,13 @@ struct Size {
     return "B" + std::to_string(B) + " H" + std::to_string(H) + " T" + std::to_string(T) + " d" +
            std::to_string(D);
   }
-  /// FLOP of one product of T x D and D x T where query t needs only keys 0 to t.
+  /// FLOP of one T x D by D x T product, summed over heads. Query t uses only keys 0 to t.
   double causal_flops() const {
     return static_cast<double>(B * H * D) * static_cast<double>(T) * static_cast<double>(T + 1);
   }
 };
 
-/// q, k and v fused in [B, T, 3C], the layout of a model.
+/// The layout of the models: one tensor [B, T, 3C] holds q, k and v.
 AttentionShape fused(const Size& s) {
   const auto part = [&](int64_t i) {
     return HeadLayout{
@@ -116,7 +116,7 @@ Case forward_case(const Size& s, DType dtype) {
           }};
 }
 
-/// Five products, where forward has two: the scores again, dv, the weights' gradient, dq and dk.
+/// Five matrix products: scores, dv, gradient of the weights, dq, dk. The forward pass has two.
 Case backward_case(const Size& s, DType dtype) {
   const auto make = [s, dtype](const Device& device) -> std::function<void()> {
     const AttentionForward forward = forward_call(s, dtype, device);
@@ -143,7 +143,7 @@ Case backward_case(const Size& s, DType dtype) {
           .make = make};
 }
 
-/// One query for each head against a cache of T positions.
+/// One query per head attends to T positions of the key and value cache.
 Case decode_case(const Size& s, DType dtype) {
   const auto make = [s, dtype](const Device& device) -> std::function<void()> {
     const HeadLayout one{.batch = s.C(), .head = s.D, .token = s.C()};
@@ -169,7 +169,7 @@ Case decode_case(const Size& s, DType dtype) {
                    .dtype = dtype,
                    .flops = 4.0 * static_cast<double>(s.numel()),
                    .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
-                   .written = 0.0},  // one row in T
+                   .written = 0.0},  // neglected: one row is written for T rows that are read
           .make = make};
 }
 

@@ -119,7 +119,7 @@ void Recorder::note_step() {
 
 namespace {
 
-/// A plan under a cap beside a run without it.
+/// The message for a run without the memory cap that ended the plan.
 std::string beyond_refusal(size_t events) {
   return "plan: the plan ends out of memory after " + std::to_string(events) +
          " events, this run does not; expected the caps of the plan; try a plan without "
@@ -172,7 +172,7 @@ void Recorder::note(PlannedEvent event, const std::string& name, const std::stri
 void Recorder::compare(const PlannedEvent& event, const std::string& name,
                        const std::string& phase) {
   if (next_ == expected_->events.size()) {
-    if (!expected_is_complete_) return;  // the plan ended before the program did
+    if (!expected_is_complete_) return;  // the plan covers only the first steps
     if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
     throw PlanError("plan: expected the end after event " + std::to_string(next_) + ", got " +
                     text(event, name, phase) +
@@ -263,7 +263,7 @@ class RecordedCommunicator final : public Communicator {
   void note(Collective collective, int64_t bytes, const std::string& name) {
     recorder_.note_collective(collective, bytes, name, group_);
   }
-  std::unique_ptr<Communicator> owned_;  // a group's; null: the world's, which outlives this
+  std::unique_ptr<Communicator> owned_;  // null: the world's communicator outlives this object
   Communicator& inner_;
   Recorder& recorder_;
   const std::string group_;

@@ -83,7 +83,7 @@ Strides broadcast_strides(const Shape& shape, const Shape& extents) {
   int64_t stride = 1;
   for (int i = shape.rank() - 1; i >= 0; --i) {
     if (shape[i] != 1) strides[static_cast<size_t>(i + extents.rank() - shape.rank())] = stride;
-    stride *= std::max<int64_t>(shape[i], 1);  // places of an empty tensor are distinct, too
+    stride *= std::max<int64_t>(shape[i], 1);  // extent 0 counts as 1: no stride becomes 0
   }
   return strides;
 }

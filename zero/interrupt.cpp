@@ -12,14 +12,14 @@
 namespace zg::zero {
 namespace {
 
-// A signal handler reaches only globals. It runs on any thread; ranks read what it noted.
+// A signal handler can use only global variables. It runs on any thread. Ranks read `noted`.
 std::atomic<int> noted = 0;
 std::atomic<int64_t> noted_at_ms = 0;
 std::atomic<bool> saves = false, warned = false, under_mpirun = false, handles_hangup = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a handler takes no locks");
 
-// `timeout` and others send a signal to the process and to its group: within this time two are one.
+// `timeout` and others signal the process and its group. Two signals within this time count as one.
 constexpr int64_t echo_ms = 300;
 
 int64_t now_ms() {
@@ -30,14 +30,14 @@ int64_t now_ms() {
 
 void end_by(int signal) {
   std::signal(signal, SIG_DFL);
-  std::raise(signal);  // inside a handler it arrives when that returns
+  std::raise(signal);  // in a handler: the signal is delivered after the handler returns
 }
 
 void note(int signal, siginfo_t* info, void*) {
-  // Slurm and others wait longer, but do not start processes under this name.
+  // Slurm and others wait longer before SIGKILL. They do not set OMPI_COMM_WORLD_RANK.
   const bool warns = signal == SIGTERM && info->si_pid == getppid() && under_mpirun;
   if (warns) warned = true;
-  // A warned process first says where it waits for the rank that failed.
+  // After mpirun's SIGTERM the process first reports where it waits for the failed rank.
   if (!saves && !warns) return end_by(signal);
   int before = noted;
   if ((before == 0 || before == SIGPIPE) && noted.compare_exchange_strong(before, signal))
@@ -77,8 +77,8 @@ InterruptScope::InterruptScope() {
   handles_hangup = !is_ignored(SIGHUP);
   for (int signal : {SIGINT, SIGTERM}) handle(signal, note);
   if (handles_hangup) handle(SIGHUP, note);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write
-  handle(SIGPIPE, note_pipe);     // saving prints as well, and that must not end it
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit returns an error
+  handle(SIGPIPE, note_pipe);     // saving prints too, and a closed pipe must not stop it
 }
 
 InterruptScope::~InterruptScope() {

@@ -40,8 +40,8 @@ void check_extents(const char* op, const AttentionShape& s) {
 
 enum class Access { read, write };
 
-/// Every element that the layout names lies in the tensor; those that are written are distinct, or
-/// threads would race for one place.
+/// Throws ShapeError unless the tensor contains all elements of the layout. Elements that are
+/// written must be distinct, because two threads must not write the same element.
 void check_layout(const char* op, const char* name, const Tensor& tensor, const HeadLayout& layout,
                   const AttentionShape& s, int64_t tokens, Access access) {
   if (layout.offset < 0 || layout.batch < 0 || layout.head < 0 || layout.token < 0)

@@ -1,20 +1,20 @@
 #include "zerograd/kernels/attention/attention_mma.cuh"
 #include "zerograd/kernels/cuda/hopper.cuh"
 
-// The forward pass for sm_90a. Shah et al. 2024, arXiv:2407.08608. One thread of one group loads
-// keys and values by the tensor memory accelerator. Two other groups own 64 queries each. While the
-// weights of one step are multiplied with values, a group computes the weights of the next step.
+// The forward pass for sm_90a; see Shah et al. 2024, arXiv:2407.08608. One thread of group 0 loads
+// q, k and v with the tensor memory accelerator. Groups 1 and 2 compute 64 queries each. A group
+// computes the weights of step i while the tensor cores multiply the weights of step i - 1 by v.
 namespace zg::cuda {
 namespace {
 
 constexpr int owners = 2, threads = group_threads * (1 + owners);
 constexpr int queries = 64 * owners, keys_of_step = 128, stages = 2;
-constexpr int panel = keys_of_step * panel_row_bytes;  // bytes; of queries as well
+constexpr int panel = keys_of_step * panel_row_bytes;  // size in bytes, for keys and for queries
 static_assert(queries == keys_of_step);
 constexpr int box_rows = 128;
 
-/// Layout of shared memory. The phase of a full barrier ends when a matrix has been loaded, that of
-/// an empty barrier when the owners have read it.
+/// Layout of shared memory. The phase of a `full` barrier ends when its matrix has been loaded. The
+/// phase of an `empty` barrier ends when all owner groups have read the matrix.
 template <int width>
 struct Places {
   static constexpr int matrix = width / panel_columns * panel;
@@ -32,7 +32,7 @@ struct Places {
   __device__ SharedAddress v_empty(int stage) const { return barrier(1 + 3 * stages + stage); }
 };
 
-/// A tensor map each for q, k and v, as kernels take them.
+/// The tensor maps of q, k and v. They are one kernel parameter.
 struct Maps {
   CUtensorMap q, k, v;
 };
@@ -49,7 +49,7 @@ __device__ inline void bring(const HeadPart& at, SharedAddress to, const CUtenso
              static_cast<int>(at.b), full);
 }
 
-/// Called by one thread.
+/// Loads q once, then k and v of each step. Only one thread calls this function.
 template <int width>
 __device__ inline void bring_all(const Places<width>& places, const HeadPart& at, const Maps& maps,
                                  int steps) {
@@ -57,35 +57,35 @@ __device__ inline void bring_all(const Places<width>& places, const HeadPart& at
   for (int i = 0; i < steps; ++i) {
     const int stage = i % stages;
     const unsigned parity = i / stages % 2;
-    wait_for_phase(places.k_empty(stage), parity ^ 1);  // at once in the first round
+    wait_for_phase(places.k_empty(stage), parity ^ 1);  // does not wait while i < stages
     bring<width>(at, places.k(stage), maps.k, i * keys_of_step, places.k_full(stage));
     wait_for_phase(places.v_empty(stage), parity ^ 1);
     bring<width>(at, places.v(stage), maps.v, i * keys_of_step, places.v_full(stage));
   }
 }
 
-/// The work of a group of owners, on its 64 queries.
+/// The computation of one owner group, 128 threads, for its 64 queries.
 template <class T, int width, Extras extras>
 struct Owner {
   const AttentionCall& a;
   const HeadPart& at;
   Places<width> places;
   int group, steps;
-  int64_t t0;   ///< the warp's first query
+  int64_t t0;   ///< the first query of this warp
   float slope;  ///< ALiBi slope
   Products<1, keys_of_step> scores = {};
   Products<1, width> out = {};
   uint32_t weights[keys_of_step / 16][4];
   OnlineSoftmax<1> softmax;
 
-  /// Starts the product; the result is not ready when this returns.
+  /// Starts the product of queries and keys. `scores` is not ready when this function returns.
   __device__ void multiply_keys(int i) {
     wait_for_phase(places.k_full(i % stages), i / stages % 2);
     scores = {};
     open_products();
 #pragma unroll
     for (int k = 0; k < width / 16; ++k) {
-      const int column = k / 4 * panel + k % 4 * 32;  // in bytes
+      const int column = k / 4 * panel + k % 4 * 32;  // offset in bytes
       multiply_group<T>(scores.of[0],
                         describe(places.q() + (column + group * 64 * panel_row_bytes)),
                         describe(places.k(i % stages) + column));
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(threads, 1)
 #if ZG_HOPPER
   const AttentionShape& s = a.shape;
   HeadPart at(s, parts);
-  if (s.causal) at.part = parts - 1 - at.part;  // the longest first
+  if (s.causal) at.part = parts - 1 - at.part;  // blocks with more keys start first
   const Places<width> places{dynamic_address()};
   const int group = static_cast<int>(threadIdx.x) / group_threads;
   const int64_t t0 = at.part * queries;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(threads, 1)
 #endif
 }
 
-/// A stride of an axis of one element may be anything, but for a tensor map.
+/// An axis of extent 1 may have any stride. A tensor map needs a valid one: 16 bytes.
 uint64_t stride_bytes(int64_t stride, int64_t extent) {
   return extent == 1 ? 16 : static_cast<uint64_t>(stride) * 2;
 }
@@ -244,7 +244,7 @@ bool takes_map(const HeadLayout& layout, const AttentionShape& s, int64_t tokens
 }  // namespace
 
 bool suits_hopper(const AttentionCall& call, const Stream& stream) {
-  // For fewer queries the other kernel's tiles are as good, and it needs no maps.
+  // For fewer queries the tiles of mma_attention_forward are as good. It needs no tensor maps.
   constexpr int64_t fewest_queries = 65, most_tokens = int64_t{1} << 30;
   const AttentionShape& s = call.shape;
   int major = 0;

@@ -1,30 +1,30 @@
 #include "zerograd/kernels/attention/attention.cuh"
 
-// A warp has some rows of its own (queries, or for dk and dv keys). The block iterates over the
-// rows of the other kind 32 at a time, one for each lane, through one tile in shared memory. For a
-// product of rows a lane has a row of the tile; for a sum of rows it has columns. Each output is
-// written by one block only, in a fixed order, so the bits are the same every time.
+// Each warp owns a few rows: queries, or keys for dk and dv. The block loads the other rows
+// (keys, or queries for dk and dv) into a tile in shared memory, 32 at a time. For dot products, a
+// lane reads one row of the tile. For weighted sums, a lane reads some columns. Only one block
+// computes each output, in a fixed order. Therefore repeated runs give the same bits.
 namespace zg::cuda {
 namespace {
 
 constexpr int warps = 8, threads = lanes * warps;
 
-/// Shared memory for `rows` rows a warp of up to `chunks` * 32 columns.
+/// Shared memory layout. Each warp has `rows` rows of up to `chunks` * 32 columns.
 template <int rows, int chunks>
 struct Memory {
-  static constexpr int own_rows = warps * rows;  // rows of the block
-  static constexpr int width = lanes * chunks;   // columns of a row; zero-padded
-  static constexpr int tile_width = width + 1;   // lanes read different banks
+  static constexpr int own_rows = warps * rows;  // own rows of the block
+  static constexpr int width = lanes * chunks;   // columns of a row, padded with zeros
+  static constexpr int tile_width = width + 1;   // one more column avoids bank conflicts
   static constexpr int tile_size = lanes * tile_width;
   static constexpr int own_size = own_rows * width;
   static constexpr int factors_size = own_rows * lanes;
-  /// Floats, with `operands` kinds of own rows and of factors.
+  /// Number of floats. There are `operands` matrices of own rows and as many of factors.
   static constexpr int size(int operands) {
     return tile_size + operands * (own_size + factors_size);
   }
 };
 
-/// Rows [first, first + count) of a head as floats, zeros beyond `limit` rows and D columns.
+/// Copies rows [first, first + count) of a head as floats. Rows >= limit and columns >= D are 0.
 template <int width, class T>
 __device__ inline void bring(float* to, int stride, int count, const T* head, int64_t token,
                              int64_t first, int64_t limit, int D) {
@@ -35,7 +35,7 @@ __device__ inline void bring(float* to, int stride, int count, const T* head, in
   }
 }
 
-/// products[r] = own row r . the lane's row of the tile.
+/// products[r] = dot product of own row r and the lane's row of the tile.
 template <int rows, int chunks>
 __device__ inline void multiply_rows(float (&products)[rows], const float* own, const float* tile,
                                      int D) {
@@ -50,7 +50,7 @@ __device__ inline void multiply_rows(float (&products)[rows], const float* own, 
       products[r] = __fmaf_rn(own[r * M::width + d], mine[d], products[r]);
 }
 
-/// sums[r] += factors[r][j] * row j of the tile, for the lane's columns.
+/// sums[r] += factors[r][j] * row j of the tile, only in the columns of this lane.
 template <int rows, int chunks>
 __device__ inline void add_rows(float (&sums)[rows][chunks], const float* factors,
                                 const float* tile, int count) {
@@ -77,7 +77,7 @@ __device__ inline void write_row(T* to, const float (&values)[chunks], int D) {
   }
 }
 
-/// Dao 2023, arXiv:2307.08691, algorithm 1.
+/// The forward pass: Dao 2023, arXiv:2307.08691, algorithm 1.
 template <class T, int rows, int chunks>
 __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t parts) {
   using M = Memory<rows, chunks>;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t part
   float* const weights = q + M::own_size + warp * rows * lanes;
   const int64_t t0 = at.part * M::own_rows, t = t0 + warp * rows;
   const int64_t last = min(t0 + M::own_rows, s.T) - 1;
-  // Rows of this warp, and the most that any of them sees.
+  // The number of keys that the last query of this warp sees; 0 if the warp has no query.
   const int64_t seen = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
   bring<M::width>(q, M::width, M::own_rows, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
   float best[rows], sum[rows], out[rows][chunks];
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t part
         const float now = warp_max(score > best[r] || score != score ? score : best[r]);
         const float weight = visible ? expf(score - now) : 0.0f, before = expf(best[r] - now);
         best[r] = now;
-        sum[r] = sum[r] * before + weight;  // this lane's sum; lanes are added at the end
+        sum[r] = sum[r] * before + weight;  // sum of this lane; warp_sum() adds all lanes
 #pragma unroll
         for (int c = 0; c < chunks; ++c) out[r][c] *= before;
         weights[r * lanes + lane] = visible ? weight * dropout_factor(s, at, t + r, j) : 0.0f;
@@ -143,13 +143,13 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t part
   }
 }
 
-/// row_dots: a warp a query.
+/// Computes row_dots. Each warp computes one query.
 template <class T>
 __global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t parts) {
   const AttentionShape& s = a.shape;
   const HeadPart at(s, parts);
   const int64_t t = at.part * warps + threadIdx.x / lanes;
-  if (t >= s.T) return;  // whole warps
+  if (t >= s.T) return;  // all lanes of a warp have the same t
   const T* const out = head_of<const T>(a.out, s.out, at) + t * s.out.token;
   const T* const dout = head_of<const T>(a.dout, s.out, at) + t * s.out.token;
   float sum = 0.0f;
@@ -159,11 +159,11 @@ __global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t par
   if (threadIdx.x % lanes == 0) a.row_dots[(at.b * s.H + at.h) * s.T + t] = sum;
 }
 
-/// The backward pass for one query and one key, where P is the weight and f its dropout factor:
-/// dv_j = sum_t f P dout_t, and the gradient of a score is P (f dout_t . v_j - D_t), where D_t =
-/// sum_j f P dout_t . v_j = dout_t . out_t.
+/// Backward pass for query t and key j. P: weight, f: its dropout factor, D_t: row_dots of query t.
+/// dv_j = sum_t f P dout_t. The gradient of the score is P (f dout_t . v_j - D_t).
+/// D_t = sum_j f P dout_t . v_j = dout_t . out_t.
 struct Pair {
-  float weight, dscore;  // f P, and with the scale
+  float weight, dscore;  // f P; score gradient times the scale
 };
 __device__ inline Pair pair_of(const AttentionCall& a, const HeadPart& at, int64_t t, int64_t j,
                                float product, float dproduct) {
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionCall a, int
     }
 }
 
-/// f(rows, chunks) as integral constants: what suits a head size, up to 1024.
+/// Calls f(rows, chunks) with the integral constants for head size D. D is at most 1024.
 template <class F>
 void with_columns(int64_t D, const F& f) {
   const auto call = [&]<int rows, int chunks>() {
@@ -283,7 +283,7 @@ void with_columns(int64_t D, const F& f) {
   call.template operator()<1, 32>();
 }
 
-/// A block for each `rows` of the `tokens` of a head.
+/// Launches one block for every `rows` rows of the `tokens` rows of each head.
 void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int64_t rows,
                   int64_t tokens, int floats, const AttentionCall& call, Stream& stream) {
   const int64_t parts = (tokens + rows - 1) / rows;

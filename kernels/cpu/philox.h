@@ -6,10 +6,10 @@
 
 namespace zg::cpu {
 
-/// The keys of the rounds of Philox, derived from a seed. Plain data: vector code includes this
-/// too.
+/// The two keys of each Philox round, computed from a seed. This header has only plain data,
+/// because the source files with vector instructions include it too.
 struct PhiloxKeys {
-  uint64_t first[Philox::rounds], second[Philox::rounds];  ///< in the lower 32 bits
+  uint64_t first[Philox::rounds], second[Philox::rounds];  ///< each key uses the lower 32 bits
 };
 
 constexpr PhiloxKeys philox_keys(uint64_t seed) {

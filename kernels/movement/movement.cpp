@@ -22,8 +22,8 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
                      std::to_string(tensor.numel() - 1) + " of " + tensor.shape().str());
 }
 
-/// ShapeError unless index, but for `axis`, fits into the tensor; axis -1: index fits in every
-/// axis.
+/// Throws ShapeError unless index has the rank of the tensor and at most its extents. The extent of
+/// `axis` is not checked; axis -1: all extents are checked.
 void check_fits(const char* op, const Tensor& index, const char* name, const Tensor& tensor,
                 int axis) {
   bool fits = index.shape().rank() == tensor.shape().rank();
@@ -91,7 +91,7 @@ void check_ids(const char* op, const Tensor& ids, int64_t tokens) {
   check_shape(op, "ids", ids, {tokens});
 }
 
-/// The N tokens are whole sequences of T, whose positions exist.
+/// Checks that the N tokens are whole sequences of length T and that their positions are below P.
 void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_t P) {
   if (T <= 0 || N % T != 0)
     throw ShapeError(std::string(op) + ": T is " + std::to_string(T) +

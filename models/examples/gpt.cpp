@@ -1,5 +1,5 @@
-// A GPT that learns to sort. One rank trains and saves it, two ranks resume it at ZeRO stage 3, and
-// the result is evaluated.
+// Trains a GPT to sort. One rank trains the model and saves a checkpoint. Two ranks resume from the
+// checkpoint with ZeRO stage 3. Then the example evaluates the model.
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace zg;
 
-// Each rank makes its own: the model and its data are the same on all ranks.
+// Each rank creates its own Program. The model and the data are the same on all ranks.
 struct Program {
   std::unique_ptr<models::Dataset> data = models::sort_dataset(/*seed=*/3407);
   ParameterStore store;
@@ -26,7 +26,7 @@ struct Program {
     return config;
   }
 
-  /// The functions that a trainer calls: tensors of a micro-batch, and its loss.
+  /// The functions that a trainer calls. They return the tensors and the loss of a micro-batch.
   zero::TrainerTask task(const Device& device) const {
     return {.batch =
                 [this, device](const zero::MicroBatch& batch) {
@@ -43,8 +43,8 @@ struct Program {
   }
 };
 
-/// Trains up to `steps`, 64 samples each. Resumes from the folder's checkpoint and saves at the
-/// end.
+/// Trains until the run has done `steps` steps of 64 samples. Resumes from the checkpoint in
+/// `folder`, if there is one. Saves a checkpoint at the end. Returns the loss of the last step.
 double train(zero::Engine& engine, const Program& program, const std::string& folder,
              int64_t steps) {
   double loss = 0.0;

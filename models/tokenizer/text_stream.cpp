@@ -22,7 +22,7 @@ std::vector<std::string> code_points(const std::string& utf8, const std::string&
   return points;
 }
 
-/// On one line: control characters are escaped.
+/// Escapes control characters, so that the result stays on one line.
 std::string shown(const std::string& character) {
   if (character == "\n") return "\\n";
   if (character == "\r") return "\\r";
@@ -60,7 +60,7 @@ class Characters final : public TextStream {
   }
 
   std::string decode(int32_t token) override {
-    // A model may have more tokens than the data had characters.
+    // The vocabulary of the model may be larger than the number of characters in its data.
     const auto id = static_cast<size_t>(token);
     return id < characters_.size() ? characters_[id] : "\uFFFD";
   }
@@ -108,7 +108,7 @@ class Tokenized final : public TextStream {
   }
 
   std::string decode(int32_t token) override {
-    // A model may have more tokens than its tokenizer.
+    // The vocabulary of the model may be larger than that of its tokenizer.
     pending_ +=
         token < tokenizer_.vocabulary() ? tokenizer_.decode(std::span(&token, 1)) : utf8(0xfffd);
     const size_t complete = pending_.size() - unfinished_utf8(pending_);
@@ -125,7 +125,7 @@ class Tokenized final : public TextStream {
 
  private:
   Tokenizer tokenizer_;
-  std::string pending_;  // the first bytes of a character
+  std::string pending_;  // the first bytes of a UTF-8 character that is not complete yet
 };
 
 }  // namespace

@@ -16,19 +16,19 @@
 
 namespace zg::models {
 
-/// Finds tokens in a text: the leftmost, the longest of those that begin there.
+/// Finds added tokens in a text: the leftmost one, and the longest one at that position.
 class AddedTokens {
  public:
   AddedTokens() = default;
-  /// Those of `tokens` that are `normalized` or are not.
+  /// Takes each token whose field `normalized` equals the argument `normalized`.
   AddedTokens(std::span<const AddedToken> tokens, bool normalized);
 
-  /// The first at or behind `from`: moves `from` to its begin. Null and the text's end: none.
+  /// Finds the next token and moves `from` to its begin. Null: none, and `from` is text.size().
   const AddedToken* find(std::string_view text, size_t& from) const;
 
  private:
-  std::vector<AddedToken> tokens_;           // by first byte, the longest first
-  std::array<uint32_t, 257> first_of_ = {};  // by first byte: index into tokens_ of its first token
+  std::vector<AddedToken> tokens_;           // sorted by first byte, then the longest first
+  std::array<uint32_t, 257> first_of_ = {};  // by first byte: index of its first token
 };
 
 static unsigned char first_byte(std::string_view text) {
@@ -66,11 +66,11 @@ const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
 
 struct TokenizerState {
   TokenizerParts parts;
-  std::vector<std::string> bytes;  // by id
+  std::vector<std::string> bytes;  // the bytes of each token, by id
   std::array<int32_t, 256> id_of_byte;
-  std::unordered_map<std::string_view, int32_t> id_of;  // by bytes, for ignore_merges
+  std::unordered_map<std::string_view, int32_t> id_of;  // by bytes; for ignore_merges only
   MergeTable merges;
-  std::vector<Splitter> splitters;  // each cuts what the one before left
+  std::vector<Splitter> splitters;  // each one splits the pieces of the previous one
   AddedTokens first, second;
 
   TokenizerState(TokenizerParts given, const std::string& where);
@@ -108,7 +108,7 @@ void TokenizerState::check(const std::string& where) const {
 }
 
 void TokenizerState::find_bytes(const std::string& where) {
-  // An added token is written as it is read, unless words have it too: those are bytes.
+  // decode() writes added tokens unchanged. Those that a merge also produces are decoded to bytes.
   std::vector<bool> literal(parts.tokens.size());
   for (const AddedToken& token : parts.added) literal[static_cast<size_t>(token.id)] = true;
   for (const Merge& merge : parts.merges) literal[static_cast<size_t>(merge.result)] = false;
@@ -132,7 +132,7 @@ void TokenizerState::find_bytes(const std::string& where) {
 
 namespace {
 
-/// One encode().
+/// Performs one call of encode().
 class Encoder {
  public:
   Encoder(const TokenizerState& state, std::vector<int32_t>& ids) : state_(state), ids_(ids) {}
@@ -165,7 +165,7 @@ class Encoder {
     for (std::string_view piece; parts.next(piece);) last ? word(piece) : pieces(piece, stage + 1);
   }
 
-  // Where ByteLevel begins: behind a Split of its own.
+  // ByteLevel is stage 0, or stage 1 if the tokenizer has a Split before it.
   bool is_byte_level(size_t stage) const { return stage == (state_.parts.split.empty() ? 0u : 1u); }
 
   void word(std::string_view bytes) {

@@ -15,12 +15,12 @@
 namespace zg {
 namespace cpu {
 
-/// How data moves between the members of a group: by carriers such as NCCL, or by reading the
-/// memory of each other.
+/// How the members of a group exchange data. They use a library such as NCCL, or they read the
+/// memory of their peers.
 struct Transports {
   std::string transport = "memory of this process";
-  std::vector<TransportEndpoint> places = {};  // by member; empty: they read each other's memory
-  bool reaches = true;                         // or only copies get there
+  std::vector<TransportEndpoint> places = {};  // one per member; empty: members read peers' memory
+  bool reaches = true;                         // false: only copies can read the peers' memory
 
   std::unique_ptr<Transport> make(int member, const Device& device) const {
     if (places.empty()) return nullptr;
@@ -49,8 +49,8 @@ class LocalCommunicator final : public QueuedCommunicator {
   }
 
   ~LocalCommunicator() override {
-    // A rank that throws reports its cause only after all its groups have ended. It leaves this
-    // group first, so that peers wait for that report.
+    // A rank that throws reports its error only after all its communicators are destroyed. It first
+    // leaves this group as a failed rank. Therefore its peers wait for the report.
     const bool fails = std::uncaught_exceptions() > exceptions_;
     if (fails) world_->leave(*group_, rank_, fails);
     stop();
@@ -80,8 +80,8 @@ class LocalCommunicator final : public QueuedCommunicator {
       stream_->synchronize();
     });
     if (is_carried(job)) return;
-    // A sum in place must not change data that peers still read, so it is written after the second
-    // meeting.
+    // all_reduce works in place, and peers may read the input until meet() returns. Therefore the
+    // sum is written to the output here.
     if (job.call.op == Collective::all_reduce)
       stream_->copy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
   }
@@ -144,7 +144,7 @@ class LocalCommunicator final : public QueuedCommunicator {
       job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
   }
 
-  /// Works in rounds: one round is as much as the window holds of one peer.
+  /// Works in rounds. In each round, the same range of every peer's input is copied to the window.
   template <class Piece>
   void combine_copies(const Job& job, const Piece& piece, const Tensor& place) {
     const DType dtype = job.call.input.dtype();
@@ -180,7 +180,7 @@ class LocalCommunicator final : public QueuedCommunicator {
 
 int index_of_rank(Device::Type type, int rank) { return rank % std::max(1, Device::count(type)); }
 
-/// Whether the kernels of each member read the memory of all others.
+/// True when the kernels of each member can read the memory of all other members.
 bool ranks_reach(Device::Type type, const Members& members) {
   std::set<int> used;
   for (const int rank : members.ranks) used.insert(index_of_rank(type, rank));
@@ -240,7 +240,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
-  // Shared with the threads: a stalled one may outlive this call's frame until the process ends.
+  // Threads share this state: a stalled thread may outlive this call until the process ends.
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;
@@ -282,7 +282,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   try {
     for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
   } catch (const std::exception& error) {
-    // The ranks that run must end before anything that they use does.
+    // The threads that already run use objects of this call. They must end before the call returns.
     const int rank = static_cast<int>(threads.size());
     const std::string cause = "ranks: the system has no thread for rank " + std::to_string(rank) +
                               " of " + std::to_string(ranks) + ": " + error.what() +
@@ -299,8 +299,8 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     const auto all_ended = [&] { return shared->running == 0; };
     while (!shared->changed.wait_for(lock, std::chrono::milliseconds(100), all_ended)) {
       if (!world->failed()) continue;
-      // The peers have given up. A rank that still computes sees the failure at its next
-      // collective.
+      // All collectives fail from now on. A rank that still computes receives the failure at its
+      // next collective.
       if (shared->changed.wait_for(lock, std::chrono::milliseconds(1500), all_ended)) break;
       if (options.dump_collectives) world->dump_logs();
       std::string stalled;
@@ -316,7 +316,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     }
   }
   for (std::thread& thread : threads) thread.join();
-  // The cause before its consequences.
+  // Prefer an error that is not a CommError: the CommErrors of other ranks are its consequences.
   std::exception_ptr first;
   for (const std::exception_ptr& error : shared->errors) {
     if (!error) continue;

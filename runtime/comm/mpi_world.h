@@ -28,39 +28,39 @@ namespace zg::cpu {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto watch_every = 20ms;  // for control messages, when nothing is queued
-inline constexpr auto look_every = 50ms;   // whether peers are alive
+inline constexpr auto watch_every = 20ms;  // how often an idle worker reads control messages
+inline constexpr auto look_every = 50ms;   // how often a worker checks that peers are alive
 inline constexpr auto grace =
-    700ms;  // for the owner to see a failure; mpirun kills a second after one
+    700ms;  // time for the rank's own thread to see a failure; mpirun kills the ranks 1 s after it
 
-inline constexpr auto pause = 500ms;  // longer than any scheduling delay between two checks
+inline constexpr auto pause = 500ms;  // longer than the scheduler can delay a thread between checks
 
-inline constexpr auto answered_within = 700ms;  // by a rank that is not stopped
+inline constexpr auto answered_within = 700ms;  // a rank that is not stopped answers in this time
 
 inline constexpr int hello_tag = 1, notice_tag = 2,
-                     data_tag = 3;  // the latter and a group's number
+                     data_tag = 3;  // a group's data has tag data_tag + its number
 
-/// The identity of a rank, and the values that must be equal on all ranks. Sent as it lies in
-/// memory.
+/// The identity of a rank, and the values that must be equal on all ranks. MPI sends the bytes of
+/// this struct.
 struct Hello {
   ProcessId process;
   char same[8][40] = {};
-  TransportEndpoint place;  ///< on an accelerator
+  TransportEndpoint place;  ///< for the library that connects accelerators (NCCL)
 };
 
-/// A control message between ranks. Sent as it lies in memory, up to the end of the text.
+/// A control message between ranks. MPI sends the bytes of this struct up to the end of `text`.
 struct Notice {
   enum class Kind : int64_t { founds, arrived, waits, left, ended, failed, aborted, asks, does };
   Kind kind{};
-  int64_t group = 0;  ///< its number; for a new group a hash of members and name
-  /// Where it arrived, waits or failed, or the last that it finished; the number of a question.
+  int64_t group = 0;  ///< the group's number; founds: a hash of its members and its name
+  /// arrived, waits, failed: the collective; ended: the last finished one; asks, does: the question
   int64_t sequence = 0;
   int64_t step = 0;
-  int64_t count = 0;  ///< elements; of a new group: the number that is free; of an answer: ms
+  int64_t count = 0;  ///< elements; founds: a free group number; does: ms without progress
   int root = -1;      ///< broadcast only
   Collective op{};
   DType dtype{};
-  char text[1000] = {};  ///< the tensor's or group's name, what failed, or what a rank does
+  char text[1000] = {};  ///< name of the tensor or group, cause of a failure, or Activity
 
   void set_text(const std::string& value) { std::snprintf(text, sizeof text, "%s", value.c_str()); }
   int64_t bytes() const {
@@ -73,34 +73,34 @@ struct Notice {
 
 struct Peer {
   ProcessId process;
-  bool visible = false;  ///< on this host, and seen alive at the start
-  int misses = 0;        ///< times that it was not seen since
+  bool visible = false;  ///< is on this host and was alive at the start
+  int misses = 0;        ///< number of checks that did not find its process
   Notice incoming;
   wire::Message receiving;
   int64_t step = 0;
   bool left = false;
-  int64_t answered = 0;  ///< the last question that it answered,
-  Activity activity;     ///< and how
+  int64_t answered = 0;  ///< number of the last question that it answered
+  Activity activity;     ///< its answer to that question
 };
 
-/// A group of processes, as one member sees it. Guarded by the mutex of MpiWorld.
+/// The state that one member keeps of a group of processes. The mutex of MpiWorld guards it.
 struct MpiGroup {
   struct Member {
-    std::deque<Notice> arrivals;  ///< not yet met; a peer is at most one collective ahead
-    int64_t waits_in = -1;        ///< the last collective for which it reported a wait
-    int64_t ended_after = -1;     ///< once it failed: the last collective that it finished
+    std::deque<Notice> arrivals;  ///< not processed yet; a peer is at most one collective ahead
+    int64_t waits_in = -1;        ///< the last collective for which the member sent `waits`
+    int64_t ended_after = -1;     ///< set after the member failed: its last finished collective
     bool left = false;
   };
   int64_t number = 0;
   Members members;
-  int own = 0;  ///< this rank, in the group
+  int own = 0;  ///< the number of this rank in the group
   std::vector<Member> each;
-  std::vector<int> others;  ///< every member but this one
+  std::vector<int> others;  ///< all members except this one
   std::shared_ptr<CollectiveLog> log;
-  int64_t finished = -1;      ///< the last collective that is done here
-  int64_t said_to_wait = -1;  ///< the last one for which this rank reported a wait
-  std::chrono::steady_clock::time_point alive{};  ///< when its worker last waited for others
-  bool fails = false;                             ///< its owner throws
+  int64_t finished = -1;                          ///< the last collective that this rank finished
+  int64_t said_to_wait = -1;                      ///< the last one for which this rank sent `waits`
+  std::chrono::steady_clock::time_point alive{};  ///< when the worker last waited for members
+  bool fails = false;                             ///< the rank's own thread throws
 
   MpiGroup(int64_t number, Members all, int rank, int ranks);
   Member& at(int member) { return each[static_cast<size_t>(member)]; }
@@ -124,28 +124,28 @@ struct Meeting {
   using Clock = std::chrono::steady_clock;
 
   MpiGroup* group;
-  int64_t sequence = -1;  // none: the rank computes, or what begins or ends is no collective
+  int64_t sequence = -1;  // -1: no collective; the rank computes, or a run or group begins or ends
   const Call* call = nullptr;
-  std::string place = "the end or the beginning of the run";  // where there is no call
-  bool arriving = false;                                      // else it is under way
-  bool carried = false;  // by accelerators, which do not report who is missing
-  Clock::time_point began = Clock::now(), last = Clock::time_point::max();  // waits until then
+  std::string place = "the end or the beginning of the run";  // used if `call` is null
+  bool arriving = false;                                      // false: the call is under way
+  bool carried = false;  // true: an accelerator library runs it and cannot tell who is missing
+  Clock::time_point began = Clock::now(), last = Clock::time_point::max();  // last: the deadline
 
-  // until()'s own.
+  // Internal state of until().
   std::function<bool(int member)> awaited;
-  std::vector<int> missing;  // members that it waits for
+  std::vector<int> missing;  // members that this rank waits for
   std::condition_variable woken;
   struct Question {
-    int64_t number = 0;  // 0: none was asked
+    int64_t number = 0;  // 0: not asked
     Clock::time_point asked{};
   };
   Question first, second;
 };
 
-/// Shared by all groups of one process: the MPI connection to all other processes, their control
-/// messages, the failure that ends all groups, and the activity of the rank's own thread. Among the
-/// workers that wait, the one that came last calls MPI for all of them. It sleeps between its
-/// calls.
+/// The state that all groups of one process share: the MPI connection to all other processes, their
+/// control messages, the failure that ends all groups, and the activity of the rank's own thread.
+/// Several workers may wait at once. The worker that began to wait last calls MPI for all of them.
+/// It sleeps between its calls.
 class MpiWorld {
  public:
   using Clock = std::chrono::steady_clock;
@@ -154,34 +154,34 @@ class MpiWorld {
 
   MpiWorld(const ProcessRank& place, const ProcessOptions& options);
 
-  // The run's begin and end, by the same thread.
-  /// Returns all ranks' hellos. Throws CommError, ConfigError.
+  // The same thread must begin and end the run.
+  /// Exchanges Hellos with all ranks and returns them by rank. Throws CommError, ConfigError.
   std::vector<Hello> connect(Hello own);
   bool is_up() const { return is_up_; }  ///< MPI has started
-  void leave();  ///< every rank must call it; else peers report that this one left too early
+  void leave();  ///< every rank must call it, or peers report that this rank left too early
 
   const std::shared_ptr<MpiGroup>& all() const { return all_; }
-  /// Every member must call it, on the rank's own thread.
+  /// Creates a group. Every member must call it on the rank's own thread.
   std::shared_ptr<MpiGroup> found(Members members);
-  /// `fails`: the rank's own thread throws, and the wait of its worker ends.
+  /// `fails`: the rank's own thread throws, so the worker of the group must stop waiting.
   void leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcept;
 
-  /// Tells the other members of the call, and returns when all have arrived with the same call.
+  /// Announces the call to the other members. Returns when all have arrived with the same call.
   void arrive(Meeting& meeting);
-  /// Sends out(member) to and receives in(member) from every other member; null: nothing.
+  /// Sends from out(member) to every other member and receives into in(member). Null: no transfer.
   void exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in);
   /// Returns when meeting.awaited() is false for every member. Throws CommError when that has
-  /// become impossible. `yields`: how many checks it makes before it sleeps between checks.
+  /// become impossible. `yields`: the number of checks that are made without sleeping in between.
   void until(Meeting& meeting, int64_t yields);
   void finished(MpiGroup& group, int64_t sequence);
   void watch();  ///< reads control messages while no collective runs
 
-  void owner_waits(MpiGroup* group);  ///< null: it goes on
-  void told() { told_ = true; }       ///< the rank's own thread knows of the failure
+  void owner_waits(MpiGroup* group);  ///< the group where the rank's own thread waits; null: none
+  void told() { told_ = true; }       ///< the rank's own thread has seen the failure
   bool is_told() const { return told_; }
-  /// This rank's own thread failed: the workers tell the other ranks.
+  /// Called when the rank's own thread failed. The workers report `cause` to the other ranks.
   void abort(const std::string& cause);
-  /// Called by a worker that failed: tells the other ranks, and throws on this rank.
+  /// Called by a worker that failed. Reports `cause` to the other ranks and throws on this rank.
   [[noreturn]] void raise_own(const std::string& cause);
   void raise_failure_of_peer(const Meeting& meeting);
   void failed(const std::exception_ptr& error);
@@ -204,7 +204,7 @@ class MpiWorld {
 
   Lock enter();
 
-  // Called with the mutex locked. A function that is given the lock may unlock it for a while.
+  // Called with the mutex locked. A function with a Lock parameter may unlock it for some time.
   bool is_over(Meeting& meeting);
   void look_for_left(Lock& lock, const Meeting& meeting);
   void look_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks);
@@ -217,10 +217,10 @@ class MpiWorld {
   void take_notices();
   void take(int rank, const Notice& notice);
   bool take_in_group(int rank, const Notice& notice);
-  /// Starts to send. Small messages complete at once, except to peers that no longer receive.
+  /// Starts to send the notice. Small messages complete at once if the peer still receives.
   Outgoing& post(const Notice& notice, const std::vector<int>& ranks);
   static bool is_sent(Outgoing& outgoing);
-  /// The same, and waits up to `longest` until the messages are sent.
+  /// Calls post() and waits until the messages are sent, but at most `longest`.
   void tell(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
             Clock::duration longest);
 
@@ -238,26 +238,26 @@ class MpiWorld {
   const std::function<bool()> told_to_end_;
   const std::shared_ptr<std::atomic<int64_t>> step_ = std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<bool> is_up_ = false, told_ = false;
-  std::atomic<int> entering_ = 0;  // threads that the one which polls makes room for
+  std::atomic<int> entering_ = 0;  // threads in enter(); the polling thread lets them lock mutex_
 
-  std::mutex owner_mutex_;  // the last one that is locked
+  std::mutex owner_mutex_;  // locked after mutex_ when a thread needs both
   MpiGroup* owner_waits_in_ = nullptr;
   Clock::time_point owner_alive_ = Clock::now();
 
   std::mutex mutex_;
   bool serialized_ = false;
   std::vector<Peer> peers_;
-  std::vector<int> others_;  // every rank but this one
+  std::vector<int> others_;  // all ranks except this one
   std::shared_ptr<MpiGroup> all_;
   std::vector<std::shared_ptr<MpiGroup>> groups_;
   int64_t next_number_ = 1;
   std::set<int64_t> ended_groups_;
-  std::map<std::pair<int64_t, int>, std::deque<int64_t>> founding_;  // by hash and rank
-  std::vector<std::pair<int, Notice>> early_;  // for groups that are not made yet
-  std::list<Meeting*> waiting_;                // the last of them polls
+  std::map<std::pair<int64_t, int>, std::deque<int64_t>> founding_;  // by group hash and rank
+  std::vector<std::pair<int, Notice>> early_;  // for groups that do not exist yet
+  std::list<Meeting*> waiting_;                // the last one calls MPI
   std::list<Outgoing> outgoing_;
   int64_t questions_ = 0;
-  std::string last_;  // the collective that this rank was in
+  std::string last_;  // names the last collective of this rank
   std::string own_cause_;
   bool aborts_ = false;
   std::string cause_of_end_;

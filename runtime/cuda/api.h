@@ -9,11 +9,11 @@
 
 namespace zg::cuda {
 
-/// Throws DeviceError "what: the runtime's words" unless `error` is cudaSuccess.
+/// Throws DeviceError "what: CUDA's error text" unless `error` reports success.
 void check(cudaError_t error, const char* what);
 void check(CUresult error, const char* what);
 
-/// RAII: calls of this thread mean the index-th device; the one before afterwards.
+/// RAII: selects the index-th device for this thread. The destructor selects the previous one.
 class OnDevice {
  public:
   explicit OnDevice(int index);
@@ -25,20 +25,20 @@ class OnDevice {
   int before_ = 0;
 };
 
-/// An error that a kernel found and cannot throw. The first thread that finds one writes it to
-/// memory that host and device share. The next synchronize() throws it as a ShapeError. `op` and
-/// `name` are string literals of the host, which a kernel only passes on.
+/// An invalid value that a kernel found. A kernel cannot throw, so the first thread that finds one
+/// writes it to memory that host and device share. The next synchronize() throws a ShapeError. `op`
+/// and `name` point to string literals of the host. A kernel copies only these pointers.
 struct Fault {
   unsigned found = 0;
   const char *op = nullptr, *name = nullptr;
-  long long value = 0, place = 0, limit = 0;  ///< expected: 0 to limit - 1; no 0 if limit is 0
+  long long value = 0, place = 0, limit = 0;  ///< valid: 0 to limit - 1; if limit is 0: not 0
 };
 
-/// The queue behind a Stream of a CUDA device, and the place where its kernels report faults.
+/// The CUDA stream of a Stream, and the address where the kernels of the Stream report a Fault.
 cudaStream_t handle(const Stream& stream);
 Fault* fault_place(const Stream& stream);
 
-/// The driver's own interface, which the runtime library hands out: nothing links against it.
+/// Functions of the driver API. The runtime library returns their addresses: nothing links libcuda.
 struct Driver {
   CUresult (*reserve)(CUdeviceptr*, size_t bytes, size_t alignment, CUdeviceptr fixed,
                       unsigned long long flags);
@@ -51,9 +51,9 @@ struct Driver {
   CUresult (*unmap)(CUdeviceptr, size_t bytes);
   CUresult (*set_access)(CUdeviceptr, size_t bytes, const CUmemAccessDesc*, size_t count);
 };
-const Driver& driver();  ///< throws DeviceError when the driver is older than these functions
+const Driver& driver();  ///< throws DeviceError when the driver has no such functions
 
-/// cuTensorMapEncodeTiled, of drivers of CUDA 12 or newer: throws DeviceError where it is absent.
+/// cuTensorMapEncodeTiled of CUDA 12 or newer. encode_tensor_map() throws DeviceError without it.
 using EncodeTensorMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank,
                                      void* start, const cuuint64_t* extents,
                                      const cuuint64_t* strides, const cuuint32_t* box,

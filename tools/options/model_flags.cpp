@@ -12,7 +12,7 @@ namespace zg::tools {
 
 namespace {
 
-// The presets, then the family names.
+// The names of all presets, followed by the names of model families.
 const std::vector<std::string>& model_types() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = models::GPTConfig::preset_names();
@@ -22,7 +22,7 @@ const std::vector<std::string>& model_types() {
   return names;
 }
 
-// Megatron's --split: up to three weights, the rest 0.
+// Parses Megatron's --split. It has up to three weights; missing weights are 0.
 void read_split(const std::string& name, const std::string& value, std::array<double, 3>& split) {
   constexpr Range weight{0.0, 1e12, false, false, "up to three weights from 0, like 949,50,1"};
   std::array<double, 3> weights{};
@@ -36,7 +36,7 @@ void read_split(const std::string& name, const std::string& value, std::array<do
   split = weights;
 }
 
-// A flag whose supported values change nothing.
+// A flag without effect. It accepts only the values in `accepted`; others throw Unsupported.
 Flag unsupported_flag(Names names, const std::vector<double>& accepted, const std::string& why) {
   return {std::move(names), "N", "",
           [accepted, why](const std::string& name, const std::string& value) {

@@ -124,7 +124,7 @@ std::vector<Row> range_test_and_cycle() {
                            double least) {
     return Row{section, key, integer, fallback, honoured, "", "", least, largest_count};
   };
-  constexpr double below_one = 0x1.fffffep-1;  // the largest f32
+  constexpr double below_one = 0x1.fffffep-1;  // the largest f32 below 1
   return {
       number_of(test, "lr_range_test_min_lr", "1e-3"),
       count_of(test, "lr_range_test_step_size", "2000", 1),
@@ -135,8 +135,8 @@ std::vector<Row> range_test_and_cycle() {
       number_of(cycle, "decay_lr_rate", "0"),
       count_of(cycle, "cycle_first_step_size", "2000", 1),
       count_of(cycle, "cycle_second_step_size", "null", 1),
-      {cycle, "cycle_first_stair_count", integer, "0", inner},      // DeepSpeed keeps the two
-      {cycle, "cycle_second_stair_count", integer, "null", inner},  // and never looks at them
+      {cycle, "cycle_first_stair_count", integer, "0", inner},      // DeepSpeed ignores this key
+      {cycle, "cycle_second_stair_count", integer, "null", inner},  // DeepSpeed ignores this key
       count_of(cycle, "decay_step_size", "0", 0),
       {cycle, "cycle_momentum", boolean, "true"},
       number_of(cycle, "cycle_min_mom", "0.8", below_one),
@@ -294,8 +294,8 @@ std::vector<Row> activation_checkpointing() {
   };
 }
 
-// Settings that DeepSpeed leaves to the program or to another key. It ignores a section of this
-// name.
+// The section `zerograd`. DeepSpeed takes these settings from the program or from another key, and
+// it ignores this section.
 std::vector<Row> own() {
   return {{"zerograd", "activation_checkpoint", boolean, "null"},
           {"zerograd", "offload_gradients", choice, "null", honoured, "", "none|cpu|nvme"},
@@ -313,7 +313,7 @@ std::vector<Row> services() {
       {"aio", "overlap_events", boolean, "true", inner},
       {"aio", "use_gds", boolean, "false", inner},
   };
-  // `enabled` has no effect in the first three: the section's own row says why.
+  // In the first three sections `enabled` has no effect. The row of the section gives the reason.
   const struct {
     const char* section;
     std::vector<const char*> keys;
@@ -365,7 +365,7 @@ std::vector<Row> services() {
   return rows;
 }
 
-// accelerate's own file, which may name one of DeepSpeed's.
+// The config file of accelerate. It may name a config file of DeepSpeed.
 std::vector<Row> accelerate() {
   constexpr const char *in = "accelerate", *block = "accelerate_deepspeed";
   constexpr const char* threads = "several machines are zerograd launch --hostfile's";
@@ -379,17 +379,17 @@ std::vector<Row> accelerate() {
       {in, "mixed_precision", choice, "\"no\"", honoured, "", "no|fp16|bf16"},
       {in, "num_machines", integer, "1", only, threads, "", 0, largest_count},
       {in, "machine_rank", integer, "0", only, threads, "", 0, largest_count},
-      {in, "main_process_ip", any, "null", inner},    // used with several machines only,
-      {in, "main_process_port", any, "null", inner},  // which are refused
+      {in, "main_process_ip", any, "null", inner},    // only used with several machines,
+      {in, "main_process_port", any, "null", inner},  // but num_machines allows only one
       {in, "rdzv_backend", text, "\"static\"", inner},
       {in, "same_network", boolean, "true", inner},
       {in, "main_training_function", text, "\"main\"", nothing, "there is one training function"},
-      {in, "use_cpu", boolean, "false", inner},  // --device says where
+      {in, "use_cpu", boolean, "false", inner},  // --device selects the device
       {in, "gpu_ids", any, "null", inner},
       {in, "enable_cpu_affinity", boolean, "false", only, off},
       {in, "debug", boolean, "false", only, off},
       {in, "downcast_bf16", choice, "\"no\"", only, off, "no|yes"},
-      {in, "fsdp_config", any, "null", inner},  // distributed_type says whether
+      {in, "fsdp_config", any, "null", inner},  // distributed_type tells whether FSDP is used
       {in, "megatron_lm_config", any, "null", inner},
       {in, "dynamo_config", any, "null", only, off},
       {in, "tpu_env", any, "null", inner},
@@ -398,8 +398,8 @@ std::vector<Row> accelerate() {
       {block, "deepspeed_config_file", text, "null", inner},
       {block, "zero3_init_flag", boolean, "false", nothing,
        "every rank makes its own parts of each parameter"},
-      {block, "zero3_save_16bit_model", boolean, "false", inner},  // the others go to DeepSpeed's
-      {block, "zero_stage", integer, "2", inner, "", "", 0, 3},    // keys, which say what happens
+      {block, "zero3_save_16bit_model", boolean, "false", inner},  // this key and the next seven
+      {block, "zero_stage", integer, "2", inner, "", "", 0, 3},    // set keys of DeepSpeed's config
       {block, "gradient_accumulation_steps", any, "null", inner},
       {block, "gradient_clipping", any, "null", inner},
       {block, "offload_optimizer_device", choice, "\"none\"", inner, "", "none|cpu|nvme"},

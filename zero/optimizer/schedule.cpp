@@ -14,7 +14,7 @@ constexpr const char* schedule_names[] = {"none",           "WarmupLR",   "Warmu
                                           "WarmupCosineLR", "cosine",     "LRRangeTest",
                                           "OneCycle",       "AnnealingLR"};
 constexpr const char* styles[] = {"linear", "cosine", "constant"};
-constexpr double one_cycle_beta2 = 0.99;  // as DeepSpeed has it
+constexpr double one_cycle_beta2 = 0.99;  // DeepSpeed uses this value
 
 void check_schedule(bool within, const char* field, double value, const char* expected) {
   if (!within)
@@ -22,7 +22,7 @@ void check_schedule(bool within, const char* field, double value, const char* ex
                       "; expected " + expected);
 }
 
-/// The enumerator of a name, which stands at its place among `known`.
+/// Returns the enumerator whose value is the index of `name` in `known`.
 template <class E>
 E one_of(std::span<const char* const> known, const char* what, const std::string& name) {
   const auto found = std::find(known.begin(), known.end(), name);
@@ -32,7 +32,7 @@ E one_of(std::span<const char* const> known, const char* what, const std::string
   throw ConfigError(std::string(what) + ": no '" + name + "'; expected one of " + list);
 }
 
-/// 1 falling to 0 as progress goes from 0 to 1, and 0 from there on.
+/// Falls from 1 to 0 along half a cosine while progress rises from 0 to 1. Then it stays 0.
 double half_cosine(double progress) {
   return (1.0 + std::cos(std::numbers::pi * std::min(1.0, progress))) / 2.0;
 }
@@ -84,13 +84,13 @@ int64_t cycle_steps(const OneCycleOptions& o) {
   return o.cycle_first_step_size + o.cycle_second_step_size;
 }
 
-/// How far the cycle is up at step k: from 0 to 1 and back.
+/// The height of the cycle at step k. It rises linearly from 0 to 1, then falls linearly to 0.
 double height(const OneCycleOptions& o, int64_t k) {
   if (k <= o.cycle_first_step_size) return ratio(k, o.cycle_first_step_size);
   return std::max(0.0, ratio(cycle_steps(o) - k, o.cycle_second_step_size));
 }
 
-/// How many decay_step_size the decay has gone on for at step k.
+/// The number of steps from the end of the cycle to step k, divided by decay_step_size.
 double decayed(const OneCycleOptions& o, int64_t k) {
   return o.decay_step_size == 0
              ? 0.0
@@ -102,7 +102,7 @@ double one_cycle_rate(const OneCycleOptions& o, double highest, int64_t k) {
   return lowest + (highest - o.cycle_min_lr) * height(o, k);
 }
 
-// Megatron's get_lr(), in its order of operations.
+// Computes the rate as Megatron's get_lr() does, with the same order of operations.
 double annealed_rate(const AnnealingOptions& o, double rate, double min_rate, int64_t samples) {
   const int64_t warm = o.lr_warmup_samples;
   if (warm > 0 && samples <= warm)
@@ -163,7 +163,7 @@ void validate(const ScheduleOptions& o) {
 
 Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
   validate(options);
-  if (is_deepspeed_warmup(options.kind))  // ln(1) is no divisor
+  if (is_deepspeed_warmup(options.kind))  // the log warm-up divides by ln(steps), and ln(1) = 0
     options_.warmup_num_steps = std::max<int64_t>(2, options.warmup_num_steps);
 }
 
@@ -193,7 +193,7 @@ double Schedule::rate(int64_t k) const {
       return o.warmup_min_lr + (o.rate - o.warmup_min_lr) * share;
     }
     case ScheduleKind::warmup_cosine_lr:
-      if (iteration < 0) return 0.0;  // whatever warmup_min_ratio says
+      if (iteration < 0) return 0.0;  // warmup_min_ratio does not apply to this step
       if (iteration < warm)
         return o.rate * (o.warmup_min_ratio + (1.0 - o.warmup_min_ratio) * warmup(iteration));
       return o.rate * (o.cos_min_ratio +
@@ -215,7 +215,7 @@ std::optional<Betas> Schedule::betas(int64_t k) const {
   const OneCycleOptions& o = options_.one_cycle;
   if (options_.kind != ScheduleKind::one_cycle || !o.cycle_momentum) return std::nullopt;
   const double highest = o.cycle_max_mom * (1.0 + o.decay_mom_rate * decayed(o, k));
-  // Against the rate, but for the first step, which DeepSpeed sets apart.
+  // beta1 falls while the rate rises. Step 0 is an exception, as in DeepSpeed.
   const double beta1 =
       k == 0 ? o.cycle_min_mom : highest - (o.cycle_max_mom - o.cycle_min_mom) * height(o, k);
   return Betas{static_cast<float>(beta1), static_cast<float>(one_cycle_beta2)};

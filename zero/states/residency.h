@@ -11,25 +11,25 @@
 
 namespace zg::zero {
 
-/// When values are whole. The only state machine of stage 3, for each storage:
+/// Gathers and frees the full values of parameters. Stage 3 has one state machine per storage:
 ///
 ///   Sharded -> Gathering -> Resident(users) -> Evictable -> Sharded
 ///
-/// The unit released last stays Evictable until another one is acquired: backward begins with the
-/// unit that forward ended with, and a recomputed block is acquired again at once. The next unit in
-/// the order of the last pass in this mode is gathered ahead. All of it happens at places of the
-/// program that are the same on every rank, and nothing depends on timing.
+/// The unit released last stays Evictable until another unit is acquired, because it is often
+/// acquired again at once: by backward after forward, and by a recomputed block. The next unit is
+/// prefetched in the order of the last pass in this mode. All ranks gather and evict at the same
+/// points of the program. Nothing depends on timing.
 class Residency {
  public:
   Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config);
 
-  void resize() { states_.resize(storages_.size()); }  ///< once all storages are there
-  /// A pass begins: the last one is over, and its order is followed from the start.
+  void resize() { states_.resize(storages_.size()); }  ///< call it when all storages exist
+  /// Begins a pass and finishes the one before. Prefetch follows the last pass of the same mode.
   void start(TapeMode mode);
-  /// The pass is over: its order is remembered, and everything unused goes back to shards.
+  /// Ends the pass: saves the order of its units and frees full values that have no users.
   void finish() noexcept;
 
-  void acquire(size_t storage);  ///< after it, values are whole
+  void acquire(size_t storage);  ///< on return, the full values are in memory
   void release(size_t storage) noexcept;
 
  private:
@@ -55,7 +55,7 @@ class Residency {
   std::vector<size_t> order_;                  // order of the current pass so far
 };
 
-/// One flat array in buckets of at most `bucket` elements of the whole.
+/// Gathers `shard` into `whole` in buckets. A bucket has at most `bucket` elements of `whole`.
 void gather_in_buckets(const Tensor& shard, const Tensor& whole, const std::string& name,
                        int64_t bucket, Communicator& comm,
                        std::vector<Communicator::Ticket>& tickets);
