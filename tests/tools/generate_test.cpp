@@ -124,7 +124,7 @@ TEST_CASE("a sort model continues digits and reports its scores") {
   CHECK(contains(line_after(scores.out, "test final score: "), "/50 = "));
 }
 
-TEST_CASE("a bare weights file tells its sizes; data and heads come from flags") {
+TEST_CASE("a bare weights file tells its sizes, and data and heads come from flags") {
   const TemporaryFolder folder;
   // Gradients have the parameters' names and shapes, so their file is a valid weights file.
   const std::string file = folder / "weights.safetensors";

@@ -38,7 +38,7 @@ class IgnoredHangup {
 
 }  // namespace
 
-TEST_CASE("a signal saves and exits with 128 plus its number; resuming gives the same bits") {
+TEST_CASE("a signal saves and exits with 128 plus its number, and resuming gives the same bits") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const std::string run =

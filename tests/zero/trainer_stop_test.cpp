@@ -234,7 +234,7 @@ TEST_CASE("each step is saved once, and one that a run goes on from is not saved
   }
 }
 
-TEST_CASE("the end of a run is told once, before it is saved; an interval at the end is none") {
+TEST_CASE("the end of a run is told once, before it is saved, and an interval at the end is none") {
   const TemporaryFolder folder;
   std::string order;
   Job job{.options = ten_steps(),

@@ -186,7 +186,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks,
   }
 }
 
-TEST_CASE("a plan of a trainer has the bytes of its run: pipeline, ramp-up; skipped steps") {
+TEST_CASE("a plan of a trainer has the bytes of its run: pipeline, ramp-up, skipped steps") {
   for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::gpipe}) {
     CAPTURE(static_cast<int>(schedule));
     const TemporaryFolder folder;

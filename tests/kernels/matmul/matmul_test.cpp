@@ -235,8 +235,14 @@ TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
     m.K = size.K;
     m.a = Tensor::full({size.M, size.K}, 0.5, DType::f32, device);
     m.b = Tensor::full({size.K, size.N}, 2.0, DType::f32, device);
+    // The last slab has fewer rows than the others, and writes no more.
+    constexpr int64_t behind = 150;
+    const Tensor memory = Tensor::full({size.M + behind, size.N}, -1.0, DType::f32, device);
+    m.c = memory.slice(0, size.M);
     run(m);
     CHECK(excess(m.c, std::vector<double>(150 * 300, 40000.0), 1e-9) < 1.0);  // exact in f32
+    const Tensor rest = memory.slice(size.M, size.M + behind);
+    CHECK(rest.to_host<float>() == std::vector<float>(static_cast<size_t>(rest.numel()), -1.0f));
   }
 }
 

@@ -105,7 +105,7 @@ TEST_CASE("invalid UTF-8 is refused with its byte offset") {
   }
 }
 
-TEST_CASE("sequential samples lie end to end and begin again; validation is the end of the text") {
+TEST_CASE("sequential samples lie end to end and begin again, validation is the end of the text") {
   const TemporaryFile file(counting_tokens(50));
   for (Order order : {Order::sequential, Order::random}) {
     const auto data =

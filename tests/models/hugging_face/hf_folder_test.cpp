@@ -123,5 +123,9 @@ TEST_CASE("the mean loss of a split is the mean over its samples, however they a
   };
   CHECK(loss(4, 6) == doctest::Approx(loss(24, 1)).epsilon(1e-6));
   CHECK(loss(4, 1) != loss(4, 6));
+  const int64_t whole = data->epoch_samples(models::Split::validation);
+  const int64_t uneven = whole / 3 + 1;  // the third batch has fewer samples
+  REQUIRE(whole % uneven != 0);
+  CHECK(loss(uneven, 0) == doctest::Approx(loss(whole, 1)).epsilon(1e-6));
   CHECK(contains(message_of<ConfigError>([&] { loss(0, 1); }), "a batch of 1 sample or more, got"));
 }

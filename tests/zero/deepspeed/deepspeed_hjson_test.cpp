@@ -35,7 +35,7 @@ TEST_CASE("hjson: comments, missing and trailing commas, and strings without quo
   CHECK(read_hjson("a: 1\nb: 2", "f").members.size() == 2);  // a root without braces
 }
 
-TEST_CASE("hjson: literals end at punctuation, comments and lines; all else is a string") {
+TEST_CASE("hjson: literals end at punctuation, comments and lines, and all else is a string") {
   CHECK(value_of("1.5e3 # x").number == 1500.0);
   CHECK(value_of("-0.25, w: 1").number == -0.25);
   CHECK(value_of("null").kind == Value::Kind::null);

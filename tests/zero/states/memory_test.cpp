@@ -97,7 +97,7 @@ TEST_CASE("an engine over its cap is refused before anything is computed") {
   CHECK_THROWS_AS(Engine(toy.store, Device::cpu(0, {.memory_limit = 4096})), OutOfMemory);
 }
 
-TEST_CASE("resting bytes are the elements that a rank owns; all ranks' add up to the formula") {
+TEST_CASE("resting bytes are the elements that a rank owns, and all ranks' add up to the formula") {
   const Toy toy;
   int64_t trainable = 0, frozen = 0;
   for (const auto& parameter : toy.store.parameters())
