@@ -227,23 +227,26 @@ TEST_CASE("matmul gives the same bits for any number of threads") {
 }
 
 TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
-  // K alone fills the 16 MiB of packed panels with one block, so every block is its own slab.
+  // K alone fills the 16 MiB of packed panels with one block, so every block is its own slab. Rows
+  // of a are packed where a is transposed; the last slab of them is shorter and writes no more.
   const Size size{150, 300, 40000};
-  for (const Device& device : devices_at_every_level()) {
-    if (device.traits().isa == Isa::portable) continue;  // has no slabs
-    Matmul m = packed({150, 300, 1}, DType::f32, DType::f32, device, false, false);
-    m.K = size.K;
-    m.a = Tensor::full({size.M, size.K}, 0.5, DType::f32, device);
-    m.b = Tensor::full({size.K, size.N}, 2.0, DType::f32, device);
-    // The last slab has fewer rows than the others, and writes no more.
-    constexpr int64_t behind = 150;
-    const Tensor memory = Tensor::full({size.M + behind, size.N}, -1.0, DType::f32, device);
-    m.c = memory.slice(0, size.M);
-    run(m);
-    CHECK(excess(m.c, std::vector<double>(150 * 300, 40000.0), 1e-9) < 1.0);  // exact in f32
-    const Tensor rest = memory.slice(size.M, size.M + behind);
-    CHECK(rest.to_host<float>() == std::vector<float>(static_cast<size_t>(rest.numel()), -1.0f));
-  }
+  constexpr int64_t behind = 150;
+  for (const Device& device : devices_at_every_level())
+    for (bool transpose_a : {false, true}) {
+      if (device.traits().isa == Isa::portable) continue;  // has no slabs
+      const Tensor memory = Tensor::full({size.M + behind, size.N}, -1.0, DType::f32, device);
+      const Tensor c = memory.slice(0, size.M), rest = memory.slice(size.M, size.M + behind);
+      run({.a = Tensor::full({size.M, size.K}, 0.5, DType::f32, device),
+           .b = Tensor::full({size.K, size.N}, 2.0, DType::f32, device),
+           .c = c,
+           .M = size.M,
+           .N = size.N,
+           .K = size.K,
+           .transpose_a = transpose_a});
+      CAPTURE(transpose_a);
+      CHECK(excess(c, std::vector<double>(150 * 300, 40000.0), 1e-9) < 1.0);  // exact in f32
+      CHECK(rest.to_host<float>() == std::vector<float>(static_cast<size_t>(rest.numel()), -1.0f));
+    }
 }
 
 TEST_CASE("matmul of a batch whose b is packed product by product finds each a in its place" *

@@ -325,6 +325,32 @@ TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its n
   CHECK(contains(message, "which the model has not"));
 }
 
+TEST_CASE("parts that overlap, leave rows out or end too early make up no parameter") {
+  struct Rows {
+    int64_t begin, count;
+  };
+  // The rows of each of two ranks, out of 12.
+  const Rows wrong[][2] = {{{0, 6}, {5, 7}}, {{0, 6}, {7, 5}}, {{0, 6}, {6, 5}}, {{6, 6}, {0, 6}}};
+  for (const auto& rows : wrong) {
+    const auto hash = [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, {.tensor = 2});
+      ParameterStore store;
+      const auto [begin, count] = rows[mesh.tensor_rank];
+      store.add(store.unit("unit"), "cut", {count, 3}, Init::ones(),
+                {.trainable = false,
+                 .whole = {12, 3},
+                 .slice = Slice{.extent = 12, .begin = begin, .rows = count, .inner = 3}});
+      Engine engine(store, mesh, device);
+      (void)engine.parameter_hash();
+    };
+    CAPTURE(rows[0].begin);
+    CAPTURE(rows[1].begin);
+    CAPTURE(rows[1].count);
+    CHECK(contains(message_of<ConfigError>([&] { run_local(2, hash); }),
+                   "the parts of parameter 'cut' on 2 ranks do not make up its [12, 3]"));
+  }
+}
+
 TEST_CASE("parts longer than what is moved at a time make up the whole") {
   const TemporaryFolder folder;
   constexpr int64_t most = int64_t{1} << 20;  // elements

@@ -14,6 +14,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap.h"
+#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_save.h"
 
 using namespace zg;
@@ -255,6 +256,24 @@ TEST_CASE("rank 0 commits once all have written, without asking them") {
     Engine engine(toy.store, comm, device, {.stage = 1});
     CheckpointSave save(folder.path(), engine, {});
     const WireCounts before = comm.wire();
+    // Rank 1 hides its account until rank 0 has written and looked for it.
+    const std::string account = zero::UnfinishedFolder::path_of(folder.path(), 0) + "/" +
+                                zero::shard_name(comm.rank()) + ".pieces";
+    const auto wait_for_account = [&] {
+      while (!std::filesystem::exists(account)) std::this_thread::sleep_for(1ms);
+    };
+    if (comm.rank() == 1) {
+      wait_for_account();
+      std::filesystem::rename(account, account + ".hidden");
+    }
+    comm.wait(comm.barrier("hidden"));
+    if (comm.rank() == 0) {
+      wait_for_account();
+      for (int look = 0; look < 50; ++look, std::this_thread::sleep_for(1ms))
+        CHECK(!save.commit_if_written());
+    }
+    comm.wait(comm.barrier("looked"));
+    if (comm.rank() == 1) std::filesystem::rename(account + ".hidden", account);
     if (comm.rank() == 0) {
       while (!save.commit_if_written()) std::this_thread::sleep_for(1ms);
       zero::verify_checkpoint(folder / "step_0");
