@@ -232,7 +232,8 @@ TransportEndpoint place(int index, bool first) {
   TransportEndpoint own;
   char bus[64] = {};
   cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
-  std::snprintf(own.device, sizeof own.device, "%s, GPU %s", cpu::ProcessId::own().host, bus);
+  const std::string device = std::string(cpu::ProcessId::own().host) + ", GPU " + bus;
+  std::snprintf(own.device, sizeof own.device, "%s", device.c_str());
   const Nccl* library = nccl();
   if (!library) {
     std::snprintf(own.absence, sizeof own.absence, "%s", nccl_absence().c_str());
