@@ -75,8 +75,7 @@ TEST_CASE("until the first step of a run is done a signal ends it at once, and n
     }
 }
 
-TEST_CASE(
-    "a signal within a step stops all ranks before the same micro-batch; the step is not taken") {
+TEST_CASE("a signal within a step stops all ranks before the same micro-batch and takes no step") {
   struct Case {
     int micro_batches;  // enough for a step of a few tenths of a second
     std::string flags;
