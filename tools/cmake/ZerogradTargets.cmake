@@ -39,8 +39,8 @@ target_compile_definitions(zg_options INTERFACE $<$<BOOL:${ZG_AMX}>:ZG_AMX>)
 target_compile_options(zg_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;\
 -Wno-missing-field-initializers;$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>;-ffp-contract=off;\
 -fvisibility=hidden;-fvisibility-inlines-hidden;$<$<BOOL:${ZG_WERROR}>:-Werror>>")
-# -O3 is for the folders and sources that compute (HOT_CODE). The rest dispatches and parses: -O1 halves the
-# time of its code generation and changes no time of a step.
+# -O3 is for the folders and sources that compute (HOT_CODE). The rest dispatches and parses; -O1 shortens
+# its compilation.
 define_property(TARGET PROPERTY HOT_CODE INITIALIZE_FROM_VARIABLE ZG_HOT_CODE)
 target_compile_options(zg_options INTERFACE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>,\
 $<NOT:$<BOOL:$<TARGET_PROPERTY:HOT_CODE>>>>:-O1>")
