@@ -15,7 +15,7 @@ namespace {
 
 constexpr int block_rows = mma_warps * 16;
 
-/// What backward needs of query t besides its rows.
+/// The two numbers of a query t that backward needs besides its rows.
 struct Query {
   float log_sum;  ///< log_sum in base 2: weights are computed as powers of 2
   float dot;      ///< D_t

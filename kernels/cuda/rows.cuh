@@ -4,7 +4,7 @@
 
 #include "zerograd/kernels/cuda/tile.cuh"
 
-// What softmax and cross-entropy share: a row of C elements is handled by a team of `warps` warps,
+// Shared by softmax and cross-entropy: a row of C elements is handled by a team of `warps` warps,
 // one for rows of up to 1024 elements and all 8 warps of a block for longer rows.
 namespace zg::cuda {
 

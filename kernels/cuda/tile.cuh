@@ -3,7 +3,7 @@
 #include "zerograd/kernels/cuda/launch.h"
 #include "zerograd/runtime/dtype.h"
 
-// What most CUDA kernels use: conversion of elements, vectors of 16 bytes, sums over a warp or a
+// Used by most CUDA kernels: conversion of elements, vectors of 16 bytes, sums over a warp or a
 // block, faults, and dispatch on a dtype.
 namespace zg::cuda {
 
