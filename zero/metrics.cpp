@@ -21,7 +21,7 @@ std::string number(double value) {
 
 std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
-// Whether the line is whole and of what happened before `step`.
+// True for a complete line about a step before `step`.
 bool stays(const std::string& line, int64_t step) {
   const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return false;

@@ -59,7 +59,7 @@ void check(const char* name, int64_t value, int64_t least) {
     throw ConfigError(fmt::format("trainer: {}: expected {} or more, got {}", name, least, value));
 }
 
-/// RAII: the device records what it does.
+/// RAII: the device records a trace.
 class TraceScope {
  public:
   TraceScope(const Device& device, const std::shared_ptr<Trace>& trace, int rank)
@@ -109,11 +109,13 @@ struct TrainerState {
     if (hooks.warn) return hooks.warn(message);
     std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
   }
-  /// The position moves with the engine's step: whatever ends the attempt before leaves both.
+  /// The position changes together with the engine's step; an exception before that changes
+  /// neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
   void set_position(const CheckpointInfo& info, const std::string& path);
-  /// The run goes on from `path`: it need not be saved again where the run saves.
+  /// The run was resumed from `path`; if that is in the run's directory, it need not be saved
+  /// again.
   void note_saved(const std::string& path) {
     const auto plain = [](const std::string& p) {
       return std::filesystem::path(p + "/").lexically_normal();
@@ -193,8 +195,8 @@ class Step final : public PipelineStage {
 
 }  // namespace
 
-// The sum has one digit for each reason: the number of ranks that have it. 2^15 ranks fit in a
-// digit; the fifth has the three bits that are left, enough for rank 0 alone.
+// Sums a word of five digits over the ranks; digit r counts the ranks with reason r + 1. The first
+// four digits have 15 bits. The fifth has the remaining three, because only rank 0 has that reason.
 int TrainerState::agreed(int reason) const {
   constexpr int reasons = 5, digit_bits = 15;
   if (reason < 0 || reason > reasons)
@@ -273,7 +275,8 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
 
 Trainer::~Trainer() = default;
 
-// Rank 0 chooses: others may see a directory where checkpoints come and go at another moment.
+// Rank 0 chooses the checkpoint, because the ranks may read a changing directory at different
+// times.
 bool Trainer::resume(const std::string& path) {
   Engine& engine = state_->engine;
   const bool planned = state_->device.type() == Device::Type::meta;
@@ -419,7 +422,8 @@ bool Trainer::save() {
   TrainerState& s = *state_;
   if (!s.checkpoints)
     throw ConfigError("trainer: save: expected TrainerOptions::checkpoints, got none");
-  const bool lost = !s.checkpoints->finish() && s.saved_at >= 0;  // while it was written behind
+  const bool lost =
+      !s.checkpoints->finish() && s.saved_at >= 0;  // the save in the background failed
   if (lost) s.saved_at = -1;
   if (s.saved_at == s.engine.steps()) return true;
   const bool saved = s.checkpoints->save(s.engine, checkpoint_info());
