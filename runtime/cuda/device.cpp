@@ -143,7 +143,7 @@ class CudaStream final : public Stream {
     if (!fault_->found) return;
     const Fault fault = std::exchange(*fault_, {});
     throw ShapeError(
-        fmt::format("{}: {}[{}] is {}; expected {}", fault.op, fault.name, fault.begin, fault.value,
+        fmt::format("{}: {}[{}] is {}; expected {}", fault.op, fault.name, fault.place, fault.value,
                     fault.limit > 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
   void copy(void* to, const void* from, size_t bytes) override {
