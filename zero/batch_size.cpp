@@ -13,7 +13,7 @@
 namespace zg::zero {
 namespace {
 
-// The first twelve: nobody chooses from more.
+// At most the first twelve are listed.
 std::string divisors_of(int64_t number) {
   std::vector<std::string> divisors;
   for (int64_t divisor = 1; divisor <= std::min<int64_t>(number, 4096) && divisors.size() < 12;
@@ -27,10 +27,10 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
   const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
   const BatchRequest::Names& names = request.names;
-  if (micro <= 0 || accumulation <= 0)  // nothing else helps while one of them is 0
+  if (micro <= 0 || accumulation <= 0)  // no other number solves it while one of them is 0
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
-  // The divisors of what is left for one number; `other` is the value of the second.
+  // The divisors of the remaining factor, for one number; `other` is the value of the second.
   const auto offer = [&](const std::string& name, bool other_given, int64_t other) {
     if (train <= 0 || train % (W * other) != 0) return;
     const int64_t left = train / (W * other);
@@ -89,7 +89,7 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
     if (value <= 0)
       refuse(request, W, std::string(what) + ": " + number(value) + " has to be greater than 0");
   };
-  // The two that divide below.
+  // micro and accumulation are divisors below, so they must not be 0.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
   check_positive("Gradient accumulation steps", request.accumulation.value_or(1));
   const bool has_micro = request.micro.has_value();
@@ -131,7 +131,8 @@ double samples_per_increment(const BatchRampup& rampup, int64_t whole) {
   return static_cast<double>(rampup.samples) / static_cast<double>(increments);
 }
 
-// How many steps from there on surely have the same batch; the last of them are counted one by one.
+// A lower bound of the number of steps from there on that have the same batch. The remaining steps
+// are counted one by one.
 int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, int64_t batch) {
   if (batch == whole) return std::numeric_limits<int64_t>::max();
   const auto increments = static_cast<double>((batch - rampup.start) / rampup.increment + 1);
@@ -142,7 +143,7 @@ int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, 
 
 }  // namespace
 
-// As Megatron rounds: both quotients are of floating point.
+// Rounds as Megatron does: both quotients are floating-point numbers.
 int64_t BatchRampup::batch_at(int64_t consumed, int64_t whole) const {
   if (start == 0 || start == whole || consumed > samples) return whole;
   const auto increments =

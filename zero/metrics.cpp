@@ -21,7 +21,7 @@ std::string number(double value) {
 
 std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
-// Whether the line is whole and of what happened before `step`.
+// True if the line is complete and about a step before `step`.
 bool stays(const std::string& line, int64_t step) {
   const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return false;
@@ -50,7 +50,7 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
 }
 
 void MetricsFile::write_line(const std::string& line) {
-  // Flushed at once: whoever follows the file sees each step as it ends.
+  // Flushed at once, so that a reader of the file sees each step when it ends.
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
     throw FileError("writing " + path_ + " failed: " + std::strerror(errno));
 }

@@ -56,7 +56,7 @@ void check(const char* name, int64_t value, int64_t least) {
                       " or more, got " + std::to_string(value));
 }
 
-/// RAII: the device records what it does.
+/// RAII: the device records a trace.
 class TraceScope {
  public:
   TraceScope(const Device& device, const std::shared_ptr<Trace>& trace, int rank)
@@ -106,11 +106,12 @@ struct TrainerState {
     if (hooks.warn) return hooks.warn(message);
     std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
   }
-  /// The position moves with the engine's step: whatever ends the attempt before leaves both.
+  /// The position changes together with the engine's step, so an error before this line changes
+  /// neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
   void set_position(const CheckpointInfo& info, const std::string& path);
-  /// The run goes on from `path`: it need not be saved again where the run saves.
+  /// The run resumes from `path`. If that is in its own directory, this step is saved already.
   void note_saved(const std::string& path) {
     const auto plain = [](const std::string& p) {
       return std::filesystem::path(p + "/").lexically_normal();
@@ -129,9 +130,9 @@ struct TrainerState {
   const TrainerHooks hooks;
   const Schedule schedule;
   TrainerPosition position;
-  bool scored = false;  // by set_score()
+  bool scored = false;  // set_score() was called
   std::optional<CheckpointDirectory> checkpoints;
-  int64_t saved_at = -1;  // the step that the last save has
+  int64_t saved_at = -1;  // the step of the last save
 };
 
 namespace {
@@ -190,8 +191,9 @@ class Step final : public PipelineStage {
 
 }  // namespace
 
-// The sum has one digit for each reason: the number of ranks that have it. 2^15 ranks fit in a
-// digit; the fifth has the three bits that are left, enough for rank 0 alone.
+// The ranks sum one i64, which has a digit of 15 bits for each reason: the number of ranks that
+// report it. Fewer than 2^15 ranks fit in a digit. The fifth digit has only the three remaining
+// bits, so only rank 0 reports that reason.
 int TrainerState::agreed(int reason) const {
   constexpr int reasons = 5, digit_bits = 15;
   if (reason < 0 || reason > reasons)
@@ -268,7 +270,8 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
 
 Trainer::~Trainer() = default;
 
-// Rank 0 chooses: others may see a directory where checkpoints come and go at another moment.
+// Rank 0 chooses, because other ranks may look at another moment, when checkpoints were added or
+// removed.
 bool Trainer::resume(const std::string& path) {
   Engine& engine = state_->engine;
   const bool planned = state_->device.type() == Device::Type::meta;
@@ -398,7 +401,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
     const TraceSpan optimizer(device.compute(), "optimizer");
     observe(TrainerMoment::optimizer_begins, no_batch);
     done.result = engine.step(static_cast<float>(done.rate), betas);
-    device.compute().synchronize();  // the step's time and its errors belong to the step
+    device.compute().synchronize();  // so that the step's time and errors are counted in this step
   }
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;
@@ -412,7 +415,7 @@ bool Trainer::save() {
   TrainerState& s = *state_;
   if (!s.checkpoints)
     throw ConfigError("trainer: save: expected TrainerOptions::checkpoints, got none");
-  const bool lost = !s.checkpoints->finish() && s.saved_at >= 0;  // while it was written behind
+  const bool lost = !s.checkpoints->finish() && s.saved_at >= 0;  // an asynchronous save failed
   if (lost) s.saved_at = -1;
   if (s.saved_at == s.engine.steps()) return true;
   const bool saved = s.checkpoints->save(s.engine, checkpoint_info());

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using State = Engine::State;
 
-/// N of a name step_N.
+/// Returns N of a name step_N.
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   const char* end = name.data() + name.size();
@@ -64,7 +64,7 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
 
-/// That some rank has each of them.
+/// Checks that for each parameter some rank has it.
 void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
                         const Engine& engine) {
   std::vector<int64_t> ranks;
@@ -80,8 +80,8 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
                       ", which the model has not; load_weights takes what the model has");
 }
 
-/// Calls f for ranges that make up `held`, so that no rank has more of a parameter in memory beside
-/// the engine's own than 32 MiB, eight of a checkpoint's blocks.
+/// Calls f for consecutive ranges of `held`. A range has at most 32 MiB, eight blocks of a
+/// checkpoint, so that loading needs little memory beside the engine's own.
 template <class F>
 void for_each_range(const Engine::Held& held, const F& f) {
   constexpr int64_t longest = int64_t{1} << 23;
@@ -89,7 +89,7 @@ void for_each_range(const Engine::Held& held, const F& f) {
     f(Engine::Held{begin, std::min(begin + longest, held.end)});
 }
 
-/// Whether elements of a part of a parameter that follow each other do so in the whole, too.
+/// True if the slice is a contiguous range of the whole parameter.
 bool is_range(const Slice& slice) { return slice.outer == 1 || slice.is_whole(); }
 
 std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
@@ -120,7 +120,8 @@ void remove_checkpoint(const std::string& step_folder) {
   const fs::path removed =
       directory / (unfinished_prefix + folder.filename().string() + ".removed");
   rename_over(folder.string(), removed.string());
-  // Else the power may fail with some of its files gone and its name still there.
+  // Makes the rename durable first. Otherwise a power failure could leave the old name with some
+  // files missing.
   sync_directory(directory.string());
   std::error_code error;
   fs::remove_all(removed, error);
@@ -148,7 +149,7 @@ namespace {
 
 using Reader = std::shared_ptr<CheckpointReader>;
 
-// Each of them needs a save of another process in between, and most are too few to come to two.
+// A repetition happens only if another process saves in between, so a few attempts are enough.
 constexpr int most_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
@@ -156,8 +157,8 @@ constexpr int most_attempts = 100;
                   "read; try again later");
 }
 
-/// The newest step_N of a DIR that `look` takes: it gives a reader, null for one to pass over, and
-/// nothing for one that has gone meanwhile. Null: it takes none.
+/// Returns the newest step_N of a DIR that `look` accepts; null: none. `look` returns a reader,
+/// null to skip this step_N, and nullopt if it was removed meanwhile.
 Reader newest_of(const std::string& directory,
                  const std::function<std::optional<Reader>(const StepFolder&)>& look) {
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
@@ -172,7 +173,7 @@ Reader newest_of(const std::string& directory,
   refuse_changing(directory);
 }
 
-/// All of them in a line.
+/// All of them, in one line.
 std::string summary(const std::vector<std::string>& damages) {
   const size_t more = damages.size() - 1;
   return damages.front() + (more ? "; and " + std::to_string(more) + " more" : "");
@@ -244,11 +245,11 @@ void verify_checkpoint(const std::string& path) {
 
 namespace {
 
-/// Where the states of a checkpoint come from.
+/// The source of the states of a checkpoint.
 struct States {
   const Manifest& manifest;
   std::function<bool(const std::string& parameter, const std::string& state)> reads_ranges;
-  /// Null where nothing is stored.
+  /// Null if the parameter has no such state.
   std::function<std::vector<float>(const Parameter& parameter, const std::string& state,
                                    const Engine::Held& range)>
       read;
@@ -280,7 +281,8 @@ fs::path plain(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// The step_N, or the newest of a DIR, that this plan saved before; absent: none of that path.
+/// The step_N, or the newest one of a DIR, that this plan saved before. Absent: it saved none at
+/// that path.
 std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
   const fs::path wanted = plain(path);
   std::optional<Manifest> newest;
@@ -301,7 +303,7 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
   return newest;
 }
 
-/// Whether the path, or a folder in it, was saved in this plan.
+/// True if the path, or a folder in it, was saved in this plan.
 bool is_planned(const std::string& path, const Engine& engine) {
   const auto files = planned_files(engine.device());
   return std::any_of(files.begin(), files.end(), [&](const auto& file) {

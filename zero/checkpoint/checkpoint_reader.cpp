@@ -19,16 +19,16 @@
 namespace zg::zero {
 namespace {
 
-/// The elements of one part of a parameter in order, from the pieces that tile it, through a
-/// buffer: parts that lie in turns in the whole are read side by side.
+/// Reads the elements of a slice of a parameter in order, through a buffer, from the pieces that
+/// tile it. If slices interleave in the whole parameter, one such reader per slice is used.
 class PieceSequence {
  public:
   using Open = std::function<const SafetensorsReader&(const Manifest::Piece&)>;
-  /// Called with a piece that was read to its end, and the checksum of what was read.
+  /// Called when a piece was read to its end, with the checksum of the bytes read.
   using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
   PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
 
-  /// The next elements, `most` of them or fewer, one at least: there are as many.
+  /// The next elements, at least one and at most `most`. The caller does not read beyond the end.
   std::span<const float> next(int64_t most);
 
  private:
@@ -118,7 +118,7 @@ std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path
     if (folder->is_at(path)) throw;
     return nullptr;
   }
-  // Else the manifest may be one's and a shard another's.
+  // Otherwise manifest and shard could belong to different checkpoints.
   return folder->is_at(path) ? reader : nullptr;
 }
 
@@ -147,7 +147,7 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
   const std::string what = "the " + state + " of '" + parameter + "'";
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
-  // Slices of one cut, one after the other, and each of them tiled.
+  // The slices must follow one another without gaps, and the pieces must tile each slice.
   const Slice cut = all.front()->slice.value_or(Slice());
   int64_t rows = 0;
   for (auto first = all.begin(); first != all.end();) {
@@ -222,7 +222,7 @@ CheckpointInfo CheckpointReader::info() const {
 const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) const {
   const SafetensorsReader& reader = file(piece.file);
   const std::string name = piece.name();
-  // A file that is not of this checkpoint may hold fewer elements than are asked for.
+  // A file that does not belong to this checkpoint may have fewer elements than the manifest says.
   if (reader.contains(name) && reader.entries().at(name).shape.numel() == piece.shape.numel())
     return reader;
   throw FileError("checkpoint: " + path_ + "/" + piece.file + ": has no tensor '" + name + "' of " +
@@ -290,7 +290,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
   }
   const bool is_empty =
       std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.run == 0; });
-  if (is_empty) return;  // however many blocks it says it has
+  if (is_empty) return;  // the number of its blocks does not matter
   for (int64_t block = 0; block < all.front()->slice->outer; ++block)
     for (Part& part : parts)
       for (int64_t left = part.run; left > 0;) {
@@ -306,8 +306,8 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
   const int64_t whole = manifest_.parameters.at(parameter).numel();
   for (const Manifest::Piece* piece : pieces(parameter, state)) {
     const Slice slice = piece->slice.value_or(whole_slice(whole));
-    // Calls f(i, j, count): elements of the slice, from i of [first, last) on, are wanted from j
-    // on.
+    // Calls f(i, j, count) for each run of `count` elements: element i of [first, last) is element
+    // j of the requested slice.
     const auto for_each_wanted = [&](int64_t first, int64_t last, const auto& f) {
       for_each_common(slice, first, last, part, [&](int64_t i, int64_t j, int64_t count) {
         const int64_t from = std::max(j, begin), to = std::min(j + count, end);
@@ -383,13 +383,14 @@ std::vector<std::string> CheckpointReader::damages() const {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // A parameter that is not trained has neither moment.
+    // A frozen parameter has no moments.
     if (has("moment1")) need("moment2");
     if (has("moment2")) need("moment1");
   }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });
-  std::map<std::string, bool> readable;  // a bad file once, not with each of its tensors
+  std::map<std::string, bool>
+      readable;  // so that a bad file is reported once, not for each of its tensors
   for (const Manifest::Piece& piece : manifest_.pieces) {
     const auto [known, is_new] = readable.try_emplace(piece.file);
     if (is_new) known->second = note([&] { file(piece.file); });

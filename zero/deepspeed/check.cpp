@@ -8,7 +8,7 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-// Where pydantic drops "auto" so that the default holds.
+// For these keys pydantic removes "auto", so the default is used.
 bool drops_auto(const std::string& section) {
   static const std::set<std::string> sections = {
       "zero_optimization", "offload_param", "offload_optimizer", "fp16", "bf16", "tensorboard",
@@ -135,7 +135,8 @@ class Checker {
     if (!params.empty()) check_section(params, member.value);
   }
 
-  // Which keys params may have; empty: whatever the type, which is not there or not done here.
+  // The section whose keys `params` may have. Empty: the type is absent or not supported, and any
+  // keys are accepted.
   static std::string section_of_params(const std::string& section, const Value& object) {
     for (const Value::Member& member : object.members)
       if (member.key == "type" && member.value.kind == Value::Kind::text)

@@ -14,14 +14,14 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-constexpr size_t most_keys = 1000;  // each may cost a search for what it should have been
-constexpr int deepest = 64;         // a reader that calls itself must stop before its stack does
+constexpr size_t most_keys = 1000;  // an unknown key costs a search for similar ones
+constexpr int deepest = 64;         // the parser is recursive: this limits its stack
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// JSON's numbers, and nothing else: 007, +1, .5 and 0x10 are strings without quotes.
+// Only JSON's numbers: 007, +1, .5 and 0x10 are strings without quotes.
 bool is_number(const std::string& word) {
   size_t at = 0;
   const auto digits = [&] {
@@ -141,7 +141,7 @@ class Reader {
     }
   }
 
-  // Up to `close`, which is \0 for a root without braces.
+  // Reads members up to `close`, which is \0 for a root without braces.
   Value read_members(Position start, char close) {
     Value object{.kind = Value::Kind::object, .at = start};
     std::map<std::string, int> lines;
@@ -274,8 +274,8 @@ class Reader {
     return text;
   }
 
-  // A number, true, false or null when it ends at punctuation, a comment or the line; anything else
-  // is a string that goes to the end of the line, commas and all.
+  // A number, true, false or null if punctuation, a comment or the end of the line follows.
+  // Anything else is a string up to the end of the line, including commas.
   Value read_bare() {
     Value value{.at = here()};
     if (is_punctuator(look()))
@@ -356,7 +356,7 @@ std::string shown(const Value& value) {
   }
 }
 
-// No key of ours is as deep; a line of an error is no place for a whole file.
+// No valid key is as deep, and an error message should not contain a whole file.
 constexpr size_t longest_path = 120;
 
 std::string place(const std::string& file, Position at, const std::string& path) {

@@ -8,7 +8,7 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-// Spellings that people write and that are not near what they mean.
+// Common wrong spellings that are not similar to the right key.
 constexpr const char* known_mistakes[][2] = {
     {"all_reduce_bucket_size", "did you mean allgather_bucket_size, or reduce_bucket_size?"},
     {"batch_size", "did you mean train_batch_size, or train_micro_batch_size_per_gpu?"},
@@ -26,7 +26,7 @@ bool has_name(const Row& row, const std::string& key) {
   return key.find('|') == std::string::npos && aliases.find("|" + key + "|") != std::string::npos;
 }
 
-// Both DeepSpeed's, or both accelerate's.
+// True if both are keys of DeepSpeed, or both of accelerate.
 bool is_same_file(const std::string& a, const std::string& b) {
   return a.starts_with("accelerate") == b.starts_with("accelerate");
 }
@@ -89,7 +89,7 @@ std::string advice_on(const std::string& section, const std::string& key) {
   const std::string word = lower(key);
   for (const auto& [mistake, advice] : known_mistakes)
     if (word == mistake) return advice;
-  // `enabled`, say, is in many sections: only a key of few places tells where it belongs.
+  // A key such as `enabled` is in many sections. Only a key of few sections can be assigned to one.
   std::set<std::string> places, types;
   for (const Row& row : rows()) {
     if (section == row.section || !has_name(row, word) || !is_same_file(row.section, section))

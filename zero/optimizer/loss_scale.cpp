@@ -16,7 +16,7 @@ void check_scale(bool within, const char* what, double value, const char* expect
 
 bool positive(double x) { return std::isfinite(x) && x > 0.0; }
 
-// As int() prints it in Python: without a fraction, however large.
+// Prints a number as Python's int() does: without a fraction, also if it is large.
 std::string integer(double x) {
   std::string text = std::to_string(std::trunc(x));
   return text.substr(0, text.find('.'));
@@ -27,7 +27,7 @@ std::string integer(double x) {
 void validate(const LossScaleOptions& o) {
   check_scale(o.loss_scale == 0.0 || positive(o.loss_scale), "loss_scale", o.loss_scale,
               "a finite number from 0, where 0 means dynamic");
-  // Beyond, the scale itself is no f32.
+  // A larger scale does not fit in f32.
   check_scale(o.initial_scale_power >= -126 && o.initial_scale_power <= 127, "initial_scale_power",
               o.initial_scale_power, "an exponent in -126 .. 127");
   check_scale(o.window >= 1, "window", static_cast<double>(o.window), "1 or more");
@@ -73,7 +73,8 @@ std::string LossScaler::update(bool overflow) {
     }
     s.last_overflow = s.iteration;
   } else {
-    const int64_t good = s.iteration - s.last_overflow - 1;  // in a row, before this one
+    const int64_t good =
+        s.iteration - s.last_overflow - 1;  // consecutive good steps before this one
     const bool doubles = good > 0 && good % options_.window == 0;
     if (doubles) s.scale *= 2.0;
     if (doubles || options_.consecutive_hysteresis) s.hysteresis = options_.hysteresis;

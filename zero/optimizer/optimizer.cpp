@@ -24,8 +24,8 @@ enum { masters, moment1, moment2, low_precision, sums };
 using StateTensors = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
-/// Work of the CPU on what a device of any kind has in memory of the host: at once, on the caller's
-/// thread, who has waited for what the device itself has queued there. Kernels on it are the CPU's.
+/// A stream that runs CPU kernels on a device's host memory, at once and on the caller's thread.
+/// The caller must first wait for the device's queued work on that memory.
 class HostStream final : public Stream {
  public:
   explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {

@@ -78,7 +78,7 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
   check_ends(device);
 }
 
-// Else the ends would wait for each other in the first step.
+// Otherwise the two stages would wait for each other in the first step.
 void Mirrors::check_ends(const Device& device) const {
   std::vector<int64_t> words(2);
   int64_t& own = words[owner_ ? 0 : 1];
