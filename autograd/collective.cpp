@@ -7,6 +7,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/movement/indexed.h"
 #include "zerograd/kernels/movement/movement.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -71,9 +72,7 @@ Tensor summed(const char* name, const Tensor& x, bool free, Communicator& comm) 
 
 void check_divided(const char* op, const Shape& shape, int axis, const Communicator& comm) {
   if (shape[axis] % comm.size() != 0)
-    refuse_shape(op, "x", shape,
-                 "an axis " + std::to_string(axis) + " that " + std::to_string(comm.size()) +
-                     " ranks divide");
+    refuse_shape(op, "x", shape, fmt::format("an axis {} that {} ranks divide", axis, comm.size()));
 }
 
 /// How the slices of the ranks lie in a whole tensor along an axis: each consists of `outer` runs.

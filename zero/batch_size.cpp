@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
@@ -46,8 +47,6 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
   return join(ways, ", or ");
 }
 
-std::string number(int64_t value) { return std::to_string(value); }
-
 [[noreturn]] void refuse(const BatchRequest& request, int64_t ranks,
                          const std::string& of_deepspeed) {
   const BatchRequest::Names& names = request.names;
@@ -55,13 +54,13 @@ std::string number(int64_t value) { return std::to_string(value); }
   for (const auto& [name, value] : {std::pair{names.train, request.train},
                                     {names.micro, request.micro},
                                     {names.accumulation, request.accumulation}})
-    if (value) given.push_back(name + " " + number(*value));
-  const std::string product = names.micro + " x " + names.accumulation + " x ranks";
+    if (value) given.push_back(fmt::format("{} {}", name, *value));
+  const std::string product = fmt::format("{} x {} x ranks", names.micro, names.accumulation);
   const bool is_named = request.place == names.train + ": ";
-  throw ConfigError(request.place + "expected " + (is_named ? "" : names.train + " = ") + product +
-                    ", got " + join(given, " ") + " on " + number(ranks) + " rank" +
-                    (ranks == 1 ? "" : "s") + "; try " + choices(request, ranks) +
-                    " (DeepSpeed: " + of_deepspeed + ")");
+  throw ConfigError(fmt::format("{}expected {}{}, got {} on {} rank{}; try {} (DeepSpeed: {})",
+                                request.place, is_named ? "" : names.train + " = ", product,
+                                join(given, " "), ranks, ranks == 1 ? "" : "s",
+                                choices(request, ranks), of_deepspeed));
 }
 
 }  // namespace
@@ -86,8 +85,7 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
                       "provided; expected one of them, got neither; try "
                       "\"train_micro_batch_size_per_gpu\": 64, or --batch-size 64");
   const auto check_positive = [&](const char* what, int64_t value) {
-    if (value <= 0)
-      refuse(request, W, std::string(what) + ": " + number(value) + " has to be greater than 0");
+    if (value <= 0) refuse(request, W, fmt::format("{}: {} has to be greater than 0", what, value));
   };
   // micro and accumulation are divisors below, so they must not be 0.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
@@ -107,18 +105,17 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
     size.accumulation = request.accumulation.value_or(1);
   }
   if (size.micro > 0 && size.accumulation > INT64_MAX / W / size.micro)
-    throw ConfigError(request.place + request.names.micro + " x " + request.names.accumulation +
-                      " x ranks: expected a product below 2^63");
+    throw ConfigError(fmt::format("{}{} x {} x ranks: expected a product below 2^63", request.place,
+                                  request.names.micro, request.names.accumulation));
   if (!request.train) size.train = size.micro * size.accumulation * W;
   check_positive("Train batch size", size.train);
   check_positive("Micro batch size per gpu", size.micro);
   check_positive("Gradient accumulation steps", size.accumulation);
   if (size.micro * size.accumulation * W != size.train)
     refuse(request, W,
-           "Check batch related parameters. train_batch_size is not equal to "
-           "micro_batch_per_gpu * gradient_acc_step * world_size " +
-               number(size.train) + " != " + number(size.micro) + " * " +
-               number(size.accumulation) + " * " + number(W));
+           fmt::format("Check batch related parameters. train_batch_size is not equal to "
+                       "micro_batch_per_gpu * gradient_acc_step * world_size {} != {} * {} * {}",
+                       size.train, size.micro, size.accumulation, W));
   return size;
 }
 

@@ -6,6 +6,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -26,9 +27,9 @@ Operands operands(const char* op, const Var& a, const Var& b) {
 /// A number as an operand beside `like`, in its dtype. Integers take whole numbers.
 Var constant(const char* op, double value, const Tensor& like) {
   if (!is_floating(like.dtype()) && value != std::trunc(value))
-    throw DTypeError(std::string(op) + ": got the number " + std::to_string(value) + " beside " +
-                     name_of(like.dtype()) + " " + like.shape().str() +
-                     "; expected a whole number; try cast");
+    throw DTypeError(
+        fmt::format("{}: got the number {:f} beside {} {}; expected a whole number; try cast", op,
+                    value, like.dtype(), like.shape()));
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 
@@ -266,7 +267,7 @@ Var detach(const Var& x) { return Var(operand("detach", "x", x)); }
 Var dropout(const Var& x, float p, const DropoutKey& key) {
   const Tensor values = floating_operand("dropout", "x", x);
   if (!(p >= 0.0f && p < 1.0f))
-    throw ConfigError("dropout: probability " + std::to_string(p) + "; expected 0 <= p < 1");
+    throw ConfigError(fmt::format("dropout: probability {:f}; expected 0 <= p < 1", p));
   if (p == 0.0f) return x;
   const Mask mask{p, key};
   const Tensor y = empty_like(values);

@@ -1,6 +1,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/movement/movement.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -12,12 +13,11 @@ struct Places {
 void check_positions(const Tensor& weight, const Tensor& position, const Places& n) {
   check_alike("embedding", "weight", weight, "position", position);
   if (position.shape().rank() != 2 || position.extent(1) != n.C)
-    refuse_shape("embedding", "position", position.shape(), "[P, " + std::to_string(n.C) + "]");
+    refuse_shape("embedding", "position", position.shape(), fmt::format("[P, {}]", n.C));
   if (n.first_position < 0 || n.first_position + n.T > position.extent(0))
-    throw ShapeError("embedding: position " + position.shape().str() + " has no rows " +
-                     std::to_string(n.first_position) + " to " +
-                     std::to_string(n.first_position + n.T) +
-                     "; expected a longer table or fewer tokens");
+    throw ShapeError(fmt::format(
+        "embedding: position {} has no rows {} to {}; expected a longer table or fewer tokens",
+        position.shape(), n.first_position, n.first_position + n.T));
 }
 
 void backward_of_embedding(const Places& n, const BackwardPass& pass) {

@@ -1,5 +1,6 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -171,9 +172,9 @@ Var matmul(const Var& a, const Var& b) {
   check_rank("matmul", "a", rows, 2);
   check_rank("matmul", "b", columns, 2);
   if (rows.extent(-1) != columns.extent(-2))
-    throw ShapeError("matmul: a " + rows.shape().str() + " does not match b " +
-                     columns.shape().str() + "; expected " + std::to_string(rows.extent(-1)) +
-                     " rows of b, got " + std::to_string(columns.extent(-2)));
+    throw ShapeError(fmt::format("matmul: a {} does not match b {}; expected {} rows of b, got {}",
+                                 rows.shape(), columns.shape(), rows.extent(-1),
+                                 columns.extent(-2)));
   const Batch n = batch_of(rows.shape(), columns.shape());
   const Tensor y = empty_like(rows, n.shape);
   multiply({.a = rows, .b = columns, .c = y, .M = n.M, .N = n.N, .K = n.K}, left, right, result,

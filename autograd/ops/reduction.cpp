@@ -3,6 +3,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -18,8 +19,8 @@ Reduction reduction_of(const char* op, const Shape& x, std::initializer_list<int
   Reduction reduction{.x = x, .kept = x};
   auto reduce = [&](int axis) {
     if (reduction.axes & (1u << axis))
-      throw ShapeError(std::string(op) + ": axis " + std::to_string(axis) + " of " + x.str() +
-                       " is given twice; expected distinct axes");
+      throw ShapeError(
+          fmt::format("{}: axis {} of {} is given twice; expected distinct axes", op, axis, x));
     reduction.axes |= 1u << axis;
     reduction.kept = reduction.kept.with(axis, 1);
   };

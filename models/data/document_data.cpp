@@ -5,6 +5,7 @@
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -77,37 +78,33 @@ class DocumentDataset final : public Dataset {
                     [](double weight) { return weight >= 0.0 && std::isfinite(weight); }) &&
         weights[0] > 0.0 && std::isfinite(weights[0] + weights[1] + weights[2]);
     if (options_.block_size < 1 || !usable)
-      throw ConfigError(data_.path() +
-                        ": expected a block size from 1 and a split of weights from 0, the first "
-                        "above 0, got " +
-                        std::to_string(options_.block_size) + " and " + split_text());
+      throw ConfigError(
+          fmt::format("{}: expected a block size from 1 and a split of weights from 0, the first "
+                      "above 0, got {} and {}",
+                      data_.path(), options_.block_size, split_text()));
   }
 
   void check_lengths(const std::array<int64_t, 4>& border) const {
     const bool validates = border[2] > border[1];  // as in Megatron, no document is no split
     if (blocks(*train_) > 0 && (!validates || blocks(*validation_) > 0)) return;
-    throw ConfigError(
-        data_.path() + ": split " + split_text() + " of " + std::to_string(data_.sequences()) +
-        " documents is " + std::to_string(train_->size()) + " tokens in " +
-        std::to_string(train_documents_) + " to train and " + std::to_string(validation_->size()) +
-        " in " + std::to_string(border[2] - border[1]) + " to validate; a block size of " +
-        std::to_string(block_size()) + " needs " + std::to_string(block_size() + 1) +
-        " tokens of each; try a smaller block size or another split");
+    throw ConfigError(fmt::format(
+        "{}: split {} of {} documents is {} tokens in {} to train and {} in {} to validate; a "
+        "block size of {} needs {} tokens of each; try a smaller block size or another split",
+        data_.path(), split_text(), data_.sequences(), train_->size(), train_documents_,
+        validation_->size(), border[2] - border[1], block_size(), block_size() + 1));
   }
 
   void check_ids(const std::vector<int32_t>& tokens) const {
     const int32_t largest = *std::max_element(tokens.begin(), tokens.end());
     if (largest >= vocabulary_)
-      throw FileError(data_.path() + ": expected ids below the vocabulary's " +
-                      std::to_string(vocabulary_) + ", got " + std::to_string(largest));
+      throw FileError(fmt::format("{}: expected ids below the vocabulary's {}, got {}",
+                                  data_.path(), vocabulary_, largest));
   }
 
   std::string split_text() const {
     std::string text;
     for (double weight : options_.split) {
-      char number[32];
-      std::snprintf(number, sizeof number, "%s%g", text.empty() ? "" : ",", weight);
-      text += number;
+      text += fmt::format("{}{:g}", text.empty() ? "" : ",", weight);
     }
     return text;
   }

@@ -9,6 +9,7 @@
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 
@@ -17,8 +18,8 @@ KeyValueCache::KeyValueCache(const GPTConfig& config)
 
 void KeyValueCache::truncate(int64_t length) {
   if (length < 0 || length > length_)
-    throw ConfigError("key_value_cache: expected to keep 0 to " + std::to_string(length_) +
-                      " positions, got " + std::to_string(length));
+    throw ConfigError(fmt::format("key_value_cache: expected to keep 0 to {} positions, got {}",
+                                  length_, length));
   length_ = length;
 }
 
@@ -49,12 +50,13 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
   const int64_t B = ids.extent(0), T = ids.extent(1), ranks = pass.parallel.size();
   const int64_t C = config().width / ranks, H = config().heads / ranks;
   if (cache.length() + T > cache.capacity())
-    throw ConfigError("next_logits: the cache holds " + std::to_string(cache.length()) + " of " +
-                      std::to_string(cache.capacity()) + " positions, got " + std::to_string(T) +
-                      " more; clear it and begin with a later window");
+    throw ConfigError(
+        fmt::format("next_logits: the cache holds {} of {} positions, got {} more; clear it and "
+                    "begin with a later window",
+                    cache.length(), cache.capacity(), T));
   if (const Tensor& keys = cache.layers_[0].keys; keys && keys.extent(0) != B)
-    throw ShapeError("next_logits: expected " + std::to_string(keys.extent(0)) +
-                     " rows as in the cache, got " + std::to_string(B));
+    throw ShapeError(
+        fmt::format("next_logits: expected {} rows as in the cache, got {}", keys.extent(0), B));
 
   Var x = begin_stage(tape, *layers_, ids, cache.length(), pass);
   const Var slopes = alibi_slopes(config(), pass.parallel, x);
@@ -119,14 +121,15 @@ using Rows = std::vector<std::vector<int32_t>>;
 
 void check(const Rows& prompts, int64_t length) {
   if (length < 0)
-    throw ConfigError("generate: expected a length from 0, got " + std::to_string(length));
+    throw ConfigError(fmt::format("generate: expected a length from 0, got {}", length));
   if (prompts.empty()) throw ConfigError("generate: expected at least one prompt, got none");
   const size_t tokens = prompts[0].size();
   for (const std::vector<int32_t>& prompt : prompts)
     if (prompt.empty() || prompt.size() != tokens)
-      throw ConfigError("generate: expected prompts of one length, at least 1, got " +
-                        std::to_string(tokens) + " and " + std::to_string(prompt.size()) +
-                        " tokens; generate them one at a time");
+      throw ConfigError(
+          fmt::format("generate: expected prompts of one length, at least 1, got {} and {} tokens; "
+                      "generate them one at a time",
+                      tokens, prompt.size()));
 }
 
 /// The last `count` tokens of every row, [B, count].
@@ -151,8 +154,7 @@ int32_t draw_token(const Tensor& logits, int64_t row, const SamplingOptions& opt
 
 void validate(const SamplingOptions& options) {
   const auto refuse = [](const char* expected, double got) {
-    throw ConfigError(std::string("sampling: expected ") + expected + ", got " +
-                      std::to_string(got));
+    throw ConfigError(fmt::format("sampling: expected {}, got {:f}", expected, got));
   };
   if (!(options.temperature >= 0.0 && std::isfinite(options.temperature)))
     refuse("a finite temperature from 0", options.temperature);

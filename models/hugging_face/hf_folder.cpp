@@ -11,6 +11,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -71,11 +72,11 @@ constexpr int64_t config_bytes = 1 << 20;
 File open_config(const std::string& directory) {
   const std::string path = directory + "/" + config_name;
   if (path_exists(path)) return File::open(path);
-  throw FileError(directory +
-                  (!path_exists(directory)    ? ": there is no such folder"
-                   : !is_directory(directory) ? " is no folder"
-                                              : " has no " + std::string(config_name)) +
-                  "; expected a folder as Hugging Face's libraries write one");
+  throw FileError(fmt::format("{}{}; expected a folder as Hugging Face's libraries write one",
+                              directory,
+                              !path_exists(directory)    ? ": there is no such folder"
+                              : !is_directory(directory) ? " is no folder"
+                                                         : " has no " + std::string(config_name)));
 }
 
 HFModel read_model(const File& config, const std::string& directory) {
@@ -103,14 +104,13 @@ std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
     const std::string own = hf_short_name(name);
     if (used.contains(own) || hf_ignores(own, model)) continue;
     if (own.starts_with("h."))
-      throw FileError(folder.path() + ": has '" + name + "', which a " + hf_title(model.family) +
-                      " of " + std::to_string(model.layers) +
-                      " blocks has not, as its config.json says");
+      throw FileError(
+          fmt::format("{}: has '{}', which a {} of {} blocks has not, as its config.json says",
+                      folder.path(), name, hf_title(model.family), model.layers));
     if (count++ == 0) unused = name;
   }
   if (count == 0) return "";
-  return folder.path() + ": " + std::to_string(count) + " tensors are not used, '" + unused +
-         "' for one";
+  return fmt::format("{}: {} tensors are not used, '{}' for one", folder.path(), count, unused);
 }
 
 /// Maps short names to those of the file.
@@ -156,10 +156,10 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
     const std::string own = hf_short_name(tensor.name);
     const auto found = theirs.find(own);
     if (found == theirs.end())
-      throw FileError(path + ": has no '" + tensor.name + "' " + tensor.their_shape().str());
+      throw FileError(fmt::format("{}: has no '{}' {}", path, tensor.name, tensor.their_shape()));
     if (const Shape& shape = folder->shape(found->second); shape != tensor.their_shape())
-      throw FileError(path + ": '" + found->second + "' has shape " + shape.str() + "; expected " +
-                      tensor.their_shape().str());
+      throw FileError(fmt::format("{}: '{}' has shape {}; expected {}", path, found->second, shape,
+                                  tensor.their_shape()));
     used.emplace(own, found->second);
     tensors.emplace(tensor.name, tensor);
     weights.shapes.emplace(tensor.name, tensor.name == positions
@@ -190,8 +190,8 @@ std::string export_hugging_face(const WeightSource& weights, const HFModel& mode
   for (const HFTensor& tensor : tensors) {
     const auto found = weights.shapes.find(tensor.name);
     if (found == weights.shapes.end() || found->second != tensor.shape)
-      throw FileError("export: " + weights.path + ": expected '" + tensor.name + "' " +
-                      tensor.shape.str() + ", as its settings say");
+      throw FileError(fmt::format("export: {}: expected '{}' {}, as its settings say", weights.path,
+                                  tensor.name, tensor.shape));
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
   const std::string config =

@@ -7,6 +7,7 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -62,16 +63,17 @@ class Trainer {
   explicit Trainer(const TokenizerTraining& training) : training_(training) {
     for (const std::string& content : training.added) {
       if (content.empty() || ids_.contains(content))
-        throw ConfigError("train: expected added tokens that are not empty and differ, got '" +
-                          content + "'");
+        throw ConfigError(fmt::format(
+            "train: expected added tokens that are not empty and differ, got '{}'", content));
       parts_.added.push_back({.content = content, .id = id_of(content)});
     }
     for (const unsigned char byte : bytes_by_character())
       byte_ids_[byte] = id_of(byte_alphabet()[byte]);
     if (training.vocabulary < size())
-      throw ConfigError("train: expected a vocabulary of at least " + std::to_string(size()) +
-                        " tokens, for 256 bytes and what is added, got " +
-                        std::to_string(training.vocabulary));
+      throw ConfigError(
+          fmt::format("train: expected a vocabulary of at least {} tokens, for 256 bytes and what "
+                      "is added, got {}",
+                      size(), training.vocabulary));
   }
 
   Tokenizer run(std::string_view text) {

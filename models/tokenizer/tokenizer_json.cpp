@@ -6,6 +6,7 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -18,11 +19,11 @@ struct JsonNode {
   std::string name;
 
   [[noreturn]] void fail(const char* expected) const {
-    throw FileError(name + ": expected " + expected + ", got " + brief(value));
+    throw FileError(fmt::format("{}: expected {}, got {}", name, expected, brief(value)));
   }
   [[noreturn]] void refuse(const std::string& expected) const {
-    throw Unsupported(name + " is " + brief(value) + "; expected " + expected +
-                      ", which is what this version computes");
+    throw Unsupported(fmt::format("{} is {}; expected {}, which is what this version computes",
+                                  name, brief(value), expected));
   }
   /// Null where the key is absent.
   JsonNode at(const std::string& key) const {
@@ -36,7 +37,7 @@ struct JsonNode {
     if (!value.is_array()) fail("an array");
     std::vector<JsonNode> nodes;
     for (size_t i = 0; i < value.size(); ++i)
-      nodes.push_back({value[i], name + "[" + std::to_string(i) + "]"});
+      nodes.push_back({value[i], fmt::format("{}[{}]", name, i)});
     return nodes;
   }
   const std::string& text() const {
@@ -64,7 +65,7 @@ struct JsonNode {
   }
   bool has_type(const char* type) const { return at("type").text() == type; }
   void require_type(const char* type) const {
-    if (!has_type(type)) at("type").refuse("\"" + std::string(type) + "\"");
+    if (!has_type(type)) at("type").refuse(fmt::format("\"{}\"", type));
   }
 };
 
@@ -219,7 +220,7 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
   // In the order of ids, which ordered_json would look through for each.
   std::string vocabulary, merges;
   for (size_t id = 0; id < parts.tokens.size(); ++id)
-    vocabulary += (id ? "," : "") + json(parts.tokens[id]).dump() + ":" + std::to_string(id);
+    vocabulary += fmt::format("{}{}:{}", id ? "," : "", json(parts.tokens[id]).dump(), id);
   for (const Merge& merge : parts.merges)
     merges +=
         (merges.empty() ? "" : ",") + json(parts.tokens[static_cast<size_t>(merge.left)] + " " +

@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/comm/pace.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 
@@ -29,8 +30,8 @@ int LocalGroup::member_of(int rank) const {
 bool LocalGroup::join(int rank) {
   Member& self = at(member_of(rank));
   if (self.joined && !self.left)
-    throw ConfigError("group '" + members_.group + "': rank " + std::to_string(rank) +
-                      " is in it already; expected a new name");
+    throw ConfigError(fmt::format("group '{}': rank {} is in it already; expected a new name",
+                                  members_.group, rank));
   return !std::exchange(self.joined, true);
 }
 
@@ -74,7 +75,7 @@ std::string LocalGroup::place_of(int member) const {
 std::string LocalGroup::failure_for(int member) const {
   const std::string place = place_of(member);
   if (place == world_.failed_at_) return world_.failure_;
-  return world_.failure_ + "; rank " + std::to_string(members_[member]) + " waits in " + place;
+  return fmt::format("{}; rank {} waits in {}", world_.failure_, members_[member], place);
 }
 
 void LocalGroup::look_for_left(int member, int64_t sequence) {

@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -159,7 +160,7 @@ class MpiSubgroup final : public MpiCommunicator {
         return reinterpret_cast<std::byte*>(&place);
       };
       Meeting meeting{.group = group_.get(), .last = world_->deadline()};
-      meeting.place = "the making of group '" + members_.group + "'";
+      meeting.place = fmt::format("the making of group '{}'", members_.group);
       world_->owner_waits(group_.get());
       world_->exchange(
           meeting, sizeof own, data_tag + static_cast<int>(group_->number),

@@ -11,6 +11,7 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -51,9 +52,10 @@ class HostMemory final : public ArenaMemory {
     return mprotect(base_ + from, static_cast<size_t>(to - from), PROT_READ | PROT_WRITE) == 0;
   }
   std::string cause() const override {
-    return limit_ == no_limit ? ""
-                              : "; `ulimit -v` allows this process " + std::to_string(limit_) +
-                                    " bytes of addresses in all";
+    return limit_ == no_limit
+               ? ""
+               : fmt::format("; `ulimit -v` allows this process {} bytes of addresses in all",
+                             limit_);
   }
 
  private:
@@ -62,8 +64,8 @@ class HostMemory final : public ArenaMemory {
     void* start = mmap(nullptr, static_cast<size_t>(capacity_ + step), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED)
-      throw OutOfMemory("arena: cannot reserve " + std::to_string(capacity_) +
-                        " bytes of addresses: " + std::strerror(errno));
+      throw OutOfMemory(fmt::format("arena: cannot reserve {} bytes of addresses: {}", capacity_,
+                                    std::strerror(errno)));
     // Huge pages need a 2 MiB boundary.
     const auto address = reinterpret_cast<uintptr_t>(start);
     constexpr auto boundary = static_cast<uintptr_t>(step);
@@ -89,8 +91,8 @@ class HostMemory final : public ArenaMemory {
       }
       if (errno != EEXIST) break;
     }
-    throw OutOfMemory("arena: cannot map " + std::to_string(step) +
-                      " bytes of addresses: " + std::strerror(errno) + cause());
+    throw OutOfMemory(fmt::format("arena: cannot map {} bytes of addresses: {}{}", step,
+                                  std::strerror(errno), cause()));
   }
 
   bool map(int64_t from, int64_t to) {

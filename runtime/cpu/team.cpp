@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -89,11 +90,10 @@ void require_threads(int workers) {
       helpers.emplace_back([&gate] { const std::lock_guard open(gate); });
   } catch (const std::system_error& error) {
     for (std::thread& helper : helpers) helper.join();
-    throw OutOfMemory("threads: the system refused thread " +
-                      std::to_string(had + static_cast<int>(helpers.size()) + 1) + " of " +
-                      std::to_string(workers) + ": " + error.what() +
-                      "; expected room for their stacks; try fewer threads, or a higher limit "
-                      "(`ulimit -v`, `ulimit -u`)");
+    throw OutOfMemory(
+        fmt::format("threads: the system refused thread {} of {}: {}; expected room for their "
+                    "stacks; try fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
+                    had + static_cast<int>(helpers.size()) + 1, workers, error.what()));
   }
   for (std::thread& helper : helpers) helper.join();
   const auto nothing = [](int64_t, int) {};

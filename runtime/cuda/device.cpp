@@ -11,6 +11,7 @@
 #include "zerograd/runtime/cuda/nccl.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
@@ -140,9 +141,9 @@ class CudaStream final : public Stream {
     check(cudaStreamSynchronize(stream_), name_);
     if (!fault_->found) return;
     const Fault fault = std::exchange(*fault_, {});
-    throw ShapeError(std::string(fault.op) + ": " + fault.name + "[" + std::to_string(fault.place) +
-                     "] is " + std::to_string(fault.value) + "; expected " +
-                     (fault.limit > 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
+    throw ShapeError(
+        fmt::format("{}: {}[{}] is {}; expected {}", fault.op, fault.name, fault.place, fault.value,
+                    fault.limit > 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
   void copy(void* to, const void* from, size_t bytes) override {
     const OnDevice on(state_.index);
@@ -193,10 +194,9 @@ std::string absence() {
 std::string describe(int index) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
-  return std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
-         std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
-         " multiprocessors, " + std::to_string(properties.totalGlobalMem >> 20) + " MiB, " +
-         describe_matmul() + ", " + describe_nccl();
+  return fmt::format("{}, sm_{}{}, {} multiprocessors, {} MiB, {}, {}", properties.name,
+                     properties.major, properties.minor, properties.multiProcessorCount,
+                     properties.totalGlobalMem >> 20, describe_matmul(), describe_nccl());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -23,8 +24,7 @@ struct Loader {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(  //
           dlsym(library, name));
       if (!function && absence.empty())
-        absence =
-            std::string("the Level Zero loader lacks ") + name + "; expected API 1.4 or newer";
+        absence = fmt::format("the Level Zero loader lacks {}; expected API 1.4 or newer", name);
     };
     Api& a = functions;
     find(a.init, "zeInit");
@@ -86,9 +86,10 @@ Function extension(const char* name) {
   void* found = nullptr;
   if (api().driverGetExtensionFunctionAddress(driver().handle, name, &found) != ZE_RESULT_SUCCESS ||
       !found)
-    throw DeviceError(std::string("hpu: the driver has no ") + name +
-                      ", so that devices do not reach pinned memory; expected Intel's driver of "
-                      "2022 or newer; try a newer driver, or cpu");
+    throw DeviceError(
+        fmt::format("hpu: the driver has no {}, so that devices do not reach pinned memory; "
+                    "expected Intel's driver of 2022 or newer; try a newer driver, or cpu",
+                    name));
   return reinterpret_cast<Function>(found);
 }
 
@@ -169,10 +170,10 @@ const Api& api() {
 
 void check(ze_result_t result, const char* what) {
   if (result == ZE_RESULT_SUCCESS) return;
-  char number[32];
-  std::snprintf(number, sizeof number, "Level Zero's error 0x%x", static_cast<unsigned>(result));
   const char* name = name_of(result);
-  throw DeviceError(std::string("hpu: ") + what + ": " + (name ? name : number));
+  throw DeviceError(fmt::format(
+      "hpu: {}: {}", what,
+      name ? name : fmt::format("Level Zero's error {:#x}", static_cast<unsigned>(result))));
 }
 
 void import_memory(void* begin, size_t bytes) {

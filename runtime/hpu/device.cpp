@@ -7,6 +7,7 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 
@@ -46,8 +47,8 @@ class DeviceMemory final : public ArenaMemory {
     check(api().virtualMemQueryPageSize(driver().context, device_, step, &page),
           "zeVirtualMemQueryPageSize");
     if (page == 0 || step % page != 0)
-      throw DeviceError("hpu: memory comes in pages of " + std::to_string(page) +
-                        " bytes; expected a divisor of " + std::to_string(step));
+      throw DeviceError(fmt::format(
+          "hpu: memory comes in pages of {} bytes; expected a divisor of {}", page, step));
     // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
     capacity_ = features_of(index).memory_bytes * 2 / step * step;
     ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
@@ -161,12 +162,12 @@ std::string describe(int index) {
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   const uint32_t engines =
       properties.numSlices * properties.numSubslicesPerSlice * properties.numEUsPerSubslice;
-  return std::string(properties.name) + ", " + std::to_string(engines) + " vector engines, " +
-         (sizes.empty() ? "no sub-groups" : "sub-groups of " + sizes) + ", " +
-         std::to_string(features.memory_bytes >> 20) + " MiB" +
-         (features.rounded_divide_sqrt ? ""
-                                       : ", divide and square root not correctly rounded: other "
-                                         "bits with host offload than without");
+  return fmt::format(
+      "{}, {} vector engines, {}, {} MiB{}", properties.name, engines,
+      sizes.empty() ? "no sub-groups" : "sub-groups of " + sizes, features.memory_bytes >> 20,
+      features.rounded_divide_sqrt ? ""
+                                   : ", divide and square root not correctly rounded: other "
+                                     "bits with host offload than without");
 }
 
 std::string stand_in(int index) {

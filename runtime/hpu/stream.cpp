@@ -9,6 +9,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
 #include "zerograd/runtime/hpu/queue.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -50,10 +51,9 @@ class HpuStream final : public Stream {
     if (!fault.found) return;
     clear_fault();
     const auto text = [](int64_t address) { return reinterpret_cast<const char*>(address); };
-    throw ShapeError(std::string(text(fault.op)) + ": " + text(fault.name) + "[" +
-                     std::to_string(fault.place) + "] is " + std::to_string(fault.value) +
-                     "; expected " +
-                     (fault.limit >= 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
+    throw ShapeError(fmt::format(
+        "{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name), fault.place, fault.value,
+        fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
 
   // Returns after the copy is done when `to` is memory that no device reaches.
@@ -96,13 +96,12 @@ class HpuStream final : public Stream {
     if (std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; })) return;
     for (const int64_t count : counts)
       if (count < 0 || count > UINT32_MAX)
-        throw ShapeError(std::string(code.name) + ": " + name + ": " + std::to_string(count) +
-                         " work-groups; expected at most " + std::to_string(UINT32_MAX));
+        throw ShapeError(fmt::format("{}: {}: {} work-groups; expected at most {}", code.name, name,
+                                     count, UINT32_MAX));
     const Kernel& kernel = this->kernel(code, name);
     if (arguments.size() != kernel.arguments)
-      throw DeviceError(std::string("hpu: ") + code.name + ": " + name + " takes " +
-                        std::to_string(kernel.arguments) + " arguments, got " +
-                        std::to_string(arguments.size()));
+      throw DeviceError(fmt::format("hpu: {}: {} takes {} arguments, got {}", code.name, name,
+                                    kernel.arguments, arguments.size()));
     for (size_t i = 0; i < arguments.size(); ++i)
       check(api().kernelSetArgumentValue(kernel.handle, static_cast<uint32_t>(i),
                                          arguments[i].bytes, arguments[i].value),

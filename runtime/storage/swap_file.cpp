@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -43,8 +44,7 @@ std::string SwapFile::description() const {
 }
 
 std::string SwapFile::requests() const {
-  return std::to_string(io_->depth()) + " requests of " + std::to_string(io_->request_bytes()) +
-         " bytes";
+  return fmt::format("{} requests of {} bytes", io_->depth(), io_->request_bytes());
 }
 
 void SwapFile::reserve(int64_t bytes) {
@@ -283,10 +283,10 @@ void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block)) {
     const size_t index = static_cast<size_t>(first) + at / static_cast<size_t>(block);
     if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
-      throw FileError("nvme: " + directory_ + ": the block at byte " +
-                      std::to_string(static_cast<int64_t>(index) * block) +
-                      " is not what was written there; expected a drive that keeps what it is "
-                      "given; try another --nvme-path, and resume from the last checkpoint");
+      throw FileError(fmt::format(
+          "nvme: {}: the block at byte {} is not what was written there; expected a drive that "
+          "keeps what it is given; try another --nvme-path, and resume from the last checkpoint",
+          directory_, static_cast<int64_t>(index) * block));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg {
@@ -110,7 +111,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
   const std::string candidate = nearest(word, candidates);
-  return candidate.empty() ? "" : "; did you mean " + candidate + "?";
+  return candidate.empty() ? "" : fmt::format("; did you mean {}?", candidate);
 }
 
 std::string lower(std::string word) {
@@ -125,9 +126,11 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
   return joined;
 }
 
-std::string mib(int64_t bytes) { return text("%.2f", static_cast<double>(bytes) / (1 << 20)); }
+std::string mib(int64_t bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 20));
+}
 
-std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
+std::string gib(double bytes) { return fmt::format("{:.1f} GiB", bytes / 0x1p30); }
 
 std::string text(const char* format, ...) {
   va_list arguments, again;

@@ -11,6 +11,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -43,7 +44,7 @@ std::string suggestions(const std::map<std::string, Shape>& there, const Shape& 
   for (bool same_shape : {true, false})
     for (const auto& [name, shape] : there)
       if (count < 3 && !store.find(name) && (shape == wanted) == same_shape)
-        text += (count++ ? ", '" : "'") + name + "' " + shape.str();
+        text += fmt::format("{}{}' {}", count++ ? ", '" : "'", name, shape);
   return text.empty() ? "nothing else" : text;
 }
 
@@ -52,13 +53,13 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
   for (const auto& parameter : store.parameters()) {
     const auto found = there.find(parameter->name);
     if (found == there.end())
-      throw FileError("load: " + path + ": has no '" + parameter->name + "' " +
-                      parameter->whole.str() + "; of " + std::to_string(there.size()) +
-                      " tensors the model has no use for " +
-                      suggestions(there, parameter->whole, store));
+      throw FileError(
+          fmt::format("load: {}: has no '{}' {}; of {} tensors the model has no use for {}", path,
+                      parameter->name, parameter->whole, there.size(),
+                      suggestions(there, parameter->whole, store)));
     if (found->second != parameter->whole)
-      throw FileError("load: " + path + ": '" + parameter->name + "' has shape " +
-                      found->second.str() + "; expected " + parameter->whole.str());
+      throw FileError(fmt::format("load: {}: '{}' has shape {}; expected {}", path, parameter->name,
+                                  found->second, parameter->whole));
   }
 }
 
@@ -76,8 +77,9 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
   auto has = ranks.begin();
   for (const auto& [name, shape] : there)
     if (*has++ == 0)
-      throw FileError("load: " + path + ": has '" + name + "' " + shape.str() +
-                      ", which the model has not; load_weights takes what the model has");
+      throw FileError(fmt::format(
+          "load: {}: has '{}' {}, which the model has not; load_weights takes what the model has",
+          path, name, shape));
 }
 
 /// Calls f for consecutive ranges of `held`. A range has at most 32 MiB, eight blocks of a
@@ -118,7 +120,7 @@ void remove_checkpoint(const std::string& step_folder) {
   const fs::path folder = fs::path(step_folder).lexically_normal();
   const fs::path directory = folder.has_parent_path() ? folder.parent_path() : ".";
   const fs::path removed =
-      directory / (unfinished_prefix + folder.filename().string() + ".removed");
+      directory / (fmt::format("{}{}.removed", unfinished_prefix, folder.filename().string()));
   rename_over(folder.string(), removed.string());
   // Makes the rename durable first. Otherwise a power failure could leave the old name with some
   // files missing.
@@ -138,11 +140,12 @@ bool lies_in(const std::string& step_folder, const std::string& directory) {
 std::string find_checkpoint(const std::string& path) {
   if (path_exists(path + "/" + manifest_name)) return path;
   if (!path_exists(path))
-    throw FileError("checkpoint: " + path +
-                    ": there is nothing of that name; expected a step_N folder or one with some");
+    throw FileError(fmt::format(
+        "checkpoint: {}: there is nothing of that name; expected a step_N folder or one with some",
+        path));
   for (const StepFolder& folder : step_folders(path))
     if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
-  throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
+  throw FileError(fmt::format("checkpoint: {}: expected a step_N folder or one inside it", path));
 }
 
 namespace {
@@ -153,8 +156,9 @@ using Reader = std::shared_ptr<CheckpointReader>;
 constexpr int most_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
-  throw FileError("checkpoint: " + path + ": its checkpoints come and go faster than they can be " +
-                  "read; try again later");
+  throw FileError(fmt::format(
+      "checkpoint: {}: its checkpoints come and go faster than they can be read; try again later",
+      path));
 }
 
 /// Returns the newest step_N of a DIR that `look` accepts; null: none. `look` returns a reader,
@@ -176,7 +180,7 @@ Reader newest_of(const std::string& directory,
 /// All of them, in one line.
 std::string summary(const std::vector<std::string>& damages) {
   const size_t more = damages.size() - 1;
-  return damages.front() + (more ? "; and " + std::to_string(more) + " more" : "");
+  return damages.front() + (more ? fmt::format("; and {} more", more) : "");
 }
 
 }  // namespace
@@ -217,8 +221,8 @@ std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
   });
   if (newest) return newest;
   throw FileError(path + (damaged.size() == 1 ? ": its one checkpoint does not verify"
-                                              : ": none of its " + std::to_string(damaged.size()) +
-                                                    " checkpoints verifies"));
+                                              : fmt::format(": none of its {} checkpoints verifies",
+                                                            damaged.size())));
 }
 
 CheckpointInfo read_checkpoint_info(const std::string& path) {
@@ -230,7 +234,7 @@ std::vector<std::string> damages_of(const std::string& step_folder) {
     for (int attempt = 0; attempt < most_attempts; ++attempt) {
       if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
       if (!path_exists(step_folder))
-        throw FileError("checkpoint: " + step_folder + ": there is nothing of that name");
+        throw FileError(fmt::format("checkpoint: {}: there is nothing of that name", step_folder));
     }
     refuse_changing(step_folder);
   } catch (const FileError& error) {
@@ -296,10 +300,10 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
   if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
   if (newest && engine.mesh())
     throw Unsupported(
-        "load: " + path +
-        " was saved in this plan by ranks that have parts of the model; a plan does not "
-        "know the parts of others; expected a checkpoint that is there; try a plan of "
-        "each half of the program");
+        fmt::format("load: {} was saved in this plan by ranks that have parts of the model; a plan "
+                    "does not know the parts of others; expected a checkpoint that is there; try a "
+                    "plan of each half of the program",
+                    path));
   return newest;
 }
 

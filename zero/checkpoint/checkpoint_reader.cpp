@@ -12,6 +12,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/states/partition.h"
@@ -126,7 +127,7 @@ void CheckpointReader::close() {
   const auto let_go = [&](auto& files) {
     for (auto& [name, opened] : files) {
       opened.file.reset();
-      opened.failure = "checkpoint: " + path_ + "/" + name + ": was closed";
+      opened.failure = fmt::format("checkpoint: {}/{}: was closed", path_, name);
     }
   };
   let_go(shards_);
@@ -137,14 +138,14 @@ const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& para
                                                          const std::string& state) const {
   const auto found = pieces_.find({parameter, state});
   if (found == pieces_.end())
-    throw FileError("checkpoint: " + path_ + ": has no " + state + " of '" + parameter + "'");
+    throw FileError(fmt::format("checkpoint: {}: has no {} of '{}'", path_, state, parameter));
   return found->second;
 }
 
 void CheckpointReader::check_tiles(const std::string& parameter, const std::string& state) const {
   const Pieces& all = pieces(parameter, state);
   const int64_t numel = manifest_.parameters.at(parameter).numel();
-  const std::string what = "the " + state + " of '" + parameter + "'";
+  const std::string what = fmt::format("the {} of '{}'", state, parameter);
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
   // The slices must follow one another without gaps, and the pieces must tile each slice.
@@ -157,18 +158,18 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
     };
     if (slice.outer != cut.outer || slice.extent != cut.extent || slice.inner != cut.inner ||
         slice.begin != rows || slice.rows == 0)
-      throw FileError("checkpoint: " + path_ + ": '" + (*first)->name() +
-                      "' does not begin at row " + std::to_string(rows) + " of " +
-                      std::to_string(cut.extent) + " of " + what +
-                      " as the one before it ends there");
+      throw FileError(
+          fmt::format("checkpoint: {}: '{}' does not begin at row {} of {} of {} as the one before "
+                      "it ends there",
+                      path_, (*first)->name(), rows, cut.extent, what));
     const auto last = std::find_if_not(first, all.end(), is_of_slice);
     check_tiles({first, last}, slice.numel(), "a slice of " + what);
     rows += slice.rows;
     first = last;
   }
   if (rows != cut.extent)
-    throw FileError("checkpoint: " + path_ + ": " + what + " has rows up to " +
-                    std::to_string(rows) + "; expected " + std::to_string(cut.extent));
+    throw FileError(fmt::format("checkpoint: {}: {} has rows up to {}; expected {}", path_, what,
+                                rows, cut.extent));
 }
 
 void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
@@ -176,14 +177,14 @@ void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
   int64_t end = 0;
   for (const Manifest::Piece* piece : pieces) {
     if (piece->offset != end)
-      throw FileError("checkpoint: " + path_ + ": '" + piece->name() + "' begins at element " +
-                      std::to_string(piece->offset) + "; expected " + std::to_string(end));
+      throw FileError(fmt::format("checkpoint: {}: '{}' begins at element {}; expected {}", path_,
+                                  piece->name(), piece->offset, end));
     end += piece->shape.numel();
     if (end > numel) break;
   }
   if (end != numel)
-    throw FileError("checkpoint: " + path_ + ": " + what + " has " + std::to_string(end) +
-                    " elements; expected " + std::to_string(numel));
+    throw FileError(
+        fmt::format("checkpoint: {}: {} has {} elements; expected {}", path_, what, end, numel));
 }
 
 const SafetensorsReader& CheckpointReader::file(const std::string& name) const {
@@ -196,9 +197,10 @@ SafetensorsReader CheckpointReader::open_shard(const std::string& name) const {
   SafetensorsReader reader(path_ + "/" + name);
   const auto header = manifest_.headers.find(name);
   if (header != manifest_.headers.end() && header->second != reader.header_checksum())
-    throw FileError("checkpoint: " + path_ + "/" + name +
-                    ": its header, from byte 0 on, is damaged " +
-                    "or another shard's: its checksum differs from the manifest's");
+    throw FileError(
+        fmt::format("checkpoint: {}/{}: its header, from byte 0 on, is damaged or another shard's: "
+                    "its checksum differs from the manifest's",
+                    path_, name));
   return reader;
 }
 
@@ -207,8 +209,8 @@ std::string CheckpointReader::read_own_file(const std::string& name) const {
   if (!file.file) throw FileError(file.failure);
   std::string contents = read_text(*file.file, most_file_bytes);
   if (checksum(std::as_bytes(std::span(contents))) != manifest_.file_checksums.at(name))
-    throw FileError("checkpoint: " + file.file->path() +
-                    ": is damaged: its checksum differs from the manifest's");
+    throw FileError(fmt::format(
+        "checkpoint: {}: is damaged: its checksum differs from the manifest's", file.file->path()));
   return contents;
 }
 
@@ -225,18 +227,18 @@ const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) co
   // A file that does not belong to this checkpoint may have fewer elements than the manifest says.
   if (reader.contains(name) && reader.entries().at(name).shape.numel() == piece.shape.numel())
     return reader;
-  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": has no tensor '" + name + "' of " +
-                  std::to_string(piece.shape.numel()) + " elements");
+  throw FileError(fmt::format("checkpoint: {}/{}: has no tensor '{}' of {} elements", path_,
+                              piece.file, name, piece.shape.numel()));
 }
 
 void CheckpointReader::refuse(const Manifest::Piece& piece, int64_t begin, int64_t end) const {
   const std::string name = piece.name();
   const SafetensorsReader::Entry& entry = file(piece.file).entries().at(name);
   const int64_t size = size_of(entry.dtype);
-  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": tensor '" + name +
-                  "' is damaged, bytes " + std::to_string(entry.begin + begin * size) + " to " +
-                  std::to_string(entry.begin + end * size) +
-                  " of the file: its checksum differs from the manifest's");
+  throw FileError(
+      fmt::format("checkpoint: {}/{}: tensor '{}' is damaged, bytes {} to {} of the file: its "
+                  "checksum differs from the manifest's",
+                  path_, piece.file, name, entry.begin + begin * size, entry.begin + end * size));
 }
 
 void CheckpointReader::for_floats(const Manifest::Piece& piece,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::zero::deepspeed {
@@ -23,7 +24,8 @@ bool has_name(const Row& row, const std::string& key) {
   if (key == row.key) return true;
   if (*row.alias == '\0') return false;
   const std::string aliases = std::string("|") + row.alias + "|";
-  return key.find('|') == std::string::npos && aliases.find("|" + key + "|") != std::string::npos;
+  return key.find('|') == std::string::npos &&
+         aliases.find(fmt::format("|{}|", key)) != std::string::npos;
 }
 
 // True if both are keys of DeepSpeed, or both of accelerate.
@@ -101,19 +103,19 @@ std::string advice_on(const std::string& section, const std::string& key) {
   }
   if (!types.empty()) return "try a type that has it: " + join({types.begin(), types.end()}, ", ");
   if (!places.empty() && places.size() <= 3)
-    return "try it " + join({places.begin(), places.end()}, " or ") + ", where it belongs";
+    return fmt::format("try it {}, where it belongs", join({places.begin(), places.end()}, " or "));
   const std::vector<std::string> keys = keys_of(section);
   const std::string near = nearest(word, keys);
-  if (!near.empty()) return "did you mean " + near + "?";
+  if (!near.empty()) return fmt::format("did you mean {}?", near);
   std::vector<std::string> all;
   for (const Row& row : rows())
     if (is_same_file(row.section, section)) all.push_back(row.key);
   const std::string far = nearest(word, all);
-  if (!far.empty()) return "did you mean " + far + ", of another section?";
-  return "try leaving it out; " + quoted_section(section) + " has " +
-         join({keys.begin(), keys.begin() + std::min<long>(6, static_cast<long>(keys.size()))},
-              ", ") +
-         (keys.size() > 6 ? ", ..." : "");
+  if (!far.empty()) return fmt::format("did you mean {}, of another section?", far);
+  return fmt::format(
+      "try leaving it out; {} has {}{}", quoted_section(section),
+      join({keys.begin(), keys.begin() + std::min<long>(6, static_cast<long>(keys.size()))}, ", "),
+      keys.size() > 6 ? ", ..." : "");
 }
 
 const char* fallback_of(const Row& row, DeepSpeedVersion version) {
@@ -141,7 +143,7 @@ std::string name_advice(const std::string& section, const std::string& type) {
   if (is_optimizer(section))
     known.insert(known.end(), unsupported_optimizers.begin(), unsupported_optimizers.end());
   for (const std::string& name : known)
-    if (equal_folded(name, type)) return "; did you mean " + name + "?";
+    if (equal_folded(name, type)) return fmt::format("; did you mean {}?", name);
   const std::string meant = did_you_mean(type, known);
   return meant.empty() ? "; try " + known[is_optimizer(section) ? 1 : 0] : meant;
 }

@@ -4,23 +4,20 @@
 #include <cmath>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
 
 void check_scale(bool within, const char* what, double value, const char* expected) {
   if (!within)
-    throw ConfigError(std::string("loss scale: ") + what + " is " + std::to_string(value) +
-                      "; expected " + expected);
+    throw ConfigError(fmt::format("loss scale: {} is {:f}; expected {}", what, value, expected));
 }
 
 bool positive(double x) { return std::isfinite(x) && x > 0.0; }
 
 // Prints a number as Python's int() does: without a fraction, also if it is large.
-std::string integer(double x) {
-  std::string text = std::to_string(std::trunc(x));
-  return text.substr(0, text.find('.'));
-}
+std::string integer(double x) { return fmt::format("{:.0f}", std::trunc(x)); }
 
 }  // namespace
 
@@ -67,8 +64,8 @@ std::string LossScaler::update(bool overflow) {
       s.scale = std::max(s.scale / 2.0, options_.min_loss_scale);
       line += ", reducing to " + integer(s.scale);
     } else {
-      line += ", but hysteresis is " + std::to_string(s.hysteresis) + ". Reducing hysteresis to " +
-              std::to_string(s.hysteresis - 1);
+      line += fmt::format(", but hysteresis is {}. Reducing hysteresis to {}", s.hysteresis,
+                          s.hysteresis - 1);
       --s.hysteresis;
     }
     s.last_overflow = s.iteration;

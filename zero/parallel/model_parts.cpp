@@ -8,6 +8,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
@@ -67,10 +68,10 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
         parameter->trainable && (parameter->copy == Copy::mirror || parameter->has_mirror);
     if (!shared) continue;
     if (!has_ends || parameter->has_mirror != owner_)
-      throw ConfigError("engine: parameter '" + name + "' " +
-                        (parameter->has_mirror ? "has a mirror" : "is a mirror") +
-                        "; expected a pipeline of two stages or more, the owner on the first one "
-                        "and the mirror on the last");
+      throw ConfigError(
+          fmt::format("engine: parameter '{}' {}; expected a pipeline of two stages or more, the "
+                      "owner on the first one and the mirror on the last",
+                      name, parameter->has_mirror ? "has a mirror" : "is a mirror"));
     parameters_.emplace(name, parameter);
   }
   if (!has_ends) return;
@@ -87,7 +88,7 @@ void Mirrors::check_ends(const Device& device) const {
     own = own * 31 + static_cast<int64_t>(hash_name(name.c_str()) % (1u << 30)) +
           parameter->shape.numel();
     own %= int64_t{1} << 50;
-    names += (names.empty() ? "'" : ", '") + name + "' " + parameter->shape.str();
+    names += fmt::format("{}{}' {}", names.empty() ? "'" : ", '", name, parameter->shape);
   }
   const PurposeScope purpose(device, Purpose::comm);
   const Tensor sum = Tensor::from(words, {2}, device);

@@ -8,6 +8,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
 
 namespace zg::zero {
@@ -150,8 +151,8 @@ void Streaming::queue_copy(const Tensor& from, const Tensor& to, const Lane& lan
   if (Trace* trace = device_.trace()) {
     if (queued_.bytes == 0) queued_.begin_ns = trace->now_ns();
     queued_.bytes += from.bytes();
-    queued_.names += (queued_.names.empty() ? "" : ", ") + std::string(lane.unit) + " " +
-                     std::string(lane.state);
+    queued_.names +=
+        fmt::format("{}{} {}", queued_.names.empty() ? "" : ", ", lane.unit, lane.state);
   }
   copy(from, to, *copies_);
 }
