@@ -41,8 +41,8 @@ Device BackwardPass::device() const { return tape_->device; }
 
 namespace {
 
-/// sum += addend, into memory of its own when `sum` is shared: a residual add hands one tensor to
-/// two inputs, and the other must not change.
+/// sum += addend. Copies `sum` first if its buffer is shared: the backward of a residual add gives
+/// one tensor to two inputs, and the other one must not change.
 void add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
   if (sum.buffer().use_count() > 1) {
     const Tensor own = Tensor::empty(sum.shape(), sum.dtype(), sum.device());
@@ -97,7 +97,7 @@ void TapeState::hand_over(const Unit& unit) {
 
 // --- running the tape in reverse ---
 
-// Backward passes the end of a use before its begin.
+// Backward reaches the end of a use before its begin.
 void TapeState::record_span(const UseRecord& use) const {
   Trace* trace = device.trace();
   if (!trace || use.begin_ns == 0) return;
@@ -178,8 +178,8 @@ void TapeState::visit_entries() {
   for (Slot& slot : slots)
     if (!slot.keep) slot.gradient = {};
   if (parent) return;
-  // Units used only where no gradient arrived still report, in a fixed order: ranks that share the
-  // unit do so in step.
+  // Units without any gradient are reported last, in a fixed order, so that all ranks report a
+  // shared unit at the same point.
   std::vector<const Unit*> left;
   for (const auto& [unit, count] : use_counts)
     if (count > 0) left.push_back(unit);
@@ -268,7 +268,7 @@ Var checkpoint(Tape& tape, std::span<const Var> inputs, Segment segment) {
     state.saved_tensors.push_back(constants[i] ? state.keep(constants[i].value())
                                                : TapeState::Saved{});
   }
-  // The segment may read whatever is open around it.
+  // The segment may read every unit that is open around it.
   for (size_t index : state.open) state.uses[index].reads = true;
   state.segments.push_back(std::move(segment));
   const int slot = state.make_slot(output);

@@ -11,7 +11,7 @@ namespace {
 
 using Function = std::function<Var(Tape&, std::span<const Var>)>;
 
-/// The function's output contracted with weights in [-1, 1) that depend on nothing but their place.
+/// sum(output * weights): the weights in [-1, 1) depend only on the element's index.
 Var contracted(const Function& function, Tape& tape, std::span<const Var> inputs) {
   const Var output = function(tape, inputs);
   if (output.dtype() != DType::f64)

@@ -11,7 +11,7 @@
 namespace zg {
 namespace {
 
-// 52 random bits of two words, in the middle of their step: never 0, whose logarithm is infinite.
+// 52 random bits plus a half step: never 0, whose logarithm would be infinite.
 double open_uniform(uint32_t high, uint32_t low) {
   const uint64_t bits = ((uint64_t{high} << 32) | low) >> 12;
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;

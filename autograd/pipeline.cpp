@@ -146,8 +146,8 @@ class Runner {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  /// The first action from the i-th on that is not beyond the end of the step. Asked before
-  /// anything that another stage sends for it is awaited.
+  /// The first action from index i on that belongs to the step. Called before a tensor for that
+  /// action is awaited.
   size_t first_to_do(const std::vector<PipelineAction>& order, size_t i) {
     for (; i < order.size(); ++i) {
       const auto& [kind, micro_batch] = order[i];
@@ -192,7 +192,7 @@ class Runner {
 
   void go_back(const Tensor& arrived, int64_t micro_batch) {
     Flight& flight = flights_.front();
-    // Its gradient has arrived, so the next stage received the activation long ago.
+    // The gradient has arrived, so the next stage has already received the activation.
     if (flight.sent >= 0) mesh_->next.forward->wait(flight.sent);
     stage_.backward(flight.tape, flight.output, arrived, micro_batch);
     if (!is_first()) {

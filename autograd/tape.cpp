@@ -124,7 +124,7 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
 }
 
 TapeState::Saved TapeState::keep_in_store(const Tensor& tensor) const {
-  // A parameter's gradient that forward made stays where it is wanted.
+  // A parameter's gradient that forward computed is not offloaded.
   if (!activations || tensor.buffer()->purpose() == Purpose::gradient) return {.tensor = tensor};
   return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
 }
@@ -260,7 +260,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
   } else if (recording()) {
     try {
       push(Kind::use_end, "use").index = index;
-    } catch (...) {  // out of memory for the mark: the record is incomplete
+    } catch (...) {  // no memory for the record of the end: the tape is incomplete
       poisoned = root.poisoned = true;
     }
   }

@@ -53,7 +53,7 @@ double element(const std::byte* raw, DType dtype, int64_t i) {
   return 0;
 }
 
-/// The elements in the host's memory: where they are, or a copy of them; on a meta device zeros.
+/// The elements as the host sees them: in place, a copy, or zeros on a meta device.
 class HostView {
  public:
   explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
@@ -73,7 +73,7 @@ class HostView {
   std::vector<std::byte> copy_;
 };
 
-/// Before the host reads values: they are there, and the read is counted.
+/// Called before the host reads values: counts the read and waits for the device.
 void begin_read(const Tensor& tensor, const char* what) {
   if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
   if (Recorder* recorder = DeviceState::of(tensor.device()).ledger.recorder())
@@ -259,7 +259,7 @@ namespace {
 
 constexpr int64_t file_chunk = 1 << 20;  // elements that are on their way to or from a file
 
-/// f(begin, elements on the host) for all of n elements, a chunk at a time.
+/// Calls f(begin, elements on the host) for n elements, a chunk at a time.
 template <class F>
 void through_host(int64_t n, DType dtype, const Device& device, const F& f) {
   const PurposeScope purpose(device, Purpose::workspace);

@@ -54,7 +54,7 @@ std::string json_of(const Trace::Value& value) {
 /// In microseconds, the unit of the trace format.
 std::string json_of_ns(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-/// A file that has its name once all of it is on the disk.
+/// A file that gets its name when it is complete on the disk.
 class Output {
  public:
   explicit Output(const std::string& path) : path_(resolved(path)) {
@@ -81,7 +81,7 @@ class Output {
   }
 
  private:
-  // A link stays one, also where what it names is still to be made.
+  // A link is kept, also if its target does not exist yet.
   static std::string resolved(const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -164,7 +164,7 @@ void Trace::clear() {
   state_->last.clear();
 }
 
-// Times are the clock's own, so that the files of several processes can be laid side by side.
+// Times are those of the host's steady clock, so that files of several processes can be merged.
 void TraceState::write_to(Output& output) const {
   const int64_t start_ns = nanoseconds(start.time_since_epoch());
   std::map<std::pair<int, std::string>, std::string> tracks;  // (rank, track) -> "pid", "tid"

@@ -23,7 +23,7 @@ std::string divisors_of(int64_t number) {
   return join(divisors, ", ");
 }
 
-// Each choice solves the equation with the other numbers as they were given.
+// Each choice changes one number so that the product fits; the others stay as given.
 std::string choices(const BatchRequest& request, int64_t ranks) {
   const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
@@ -31,7 +31,7 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
   if (micro <= 0 || accumulation <= 0)  // no other number solves it while one of them is 0
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
-  // The divisors of the remaining factor, for one number; `other` is the value of the second.
+  // Offers values for one factor, given the value `other` of the second one.
   const auto offer = [&](const std::string& name, bool other_given, int64_t other) {
     if (train <= 0 || train % (W * other) != 0) return;
     const int64_t left = train / (W * other);
@@ -87,7 +87,7 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
   const auto check_positive = [&](const char* what, int64_t value) {
     if (value <= 0) refuse(request, W, fmt::format("{}: {} has to be greater than 0", what, value));
   };
-  // micro and accumulation are divisors below, so they must not be 0.
+  // Divisors below.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
   check_positive("Gradient accumulation steps", request.accumulation.value_or(1));
   const bool has_micro = request.micro.has_value();
@@ -128,8 +128,7 @@ double samples_per_increment(const BatchRampup& rampup, int64_t whole) {
   return static_cast<double>(rampup.samples) / static_cast<double>(increments);
 }
 
-// A lower bound of the number of steps from there on that have the same batch. The remaining steps
-// are counted one by one.
+// A lower bound of the steps from there on with the same batch; the caller counts the last ones.
 int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, int64_t batch) {
   if (batch == whole) return std::numeric_limits<int64_t>::max();
   const auto increments = static_cast<double>((batch - rampup.start) / rampup.increment + 1);

@@ -62,7 +62,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       ? nullptr
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
-  // Small parameters are not worth an exchange each: at stage 3 they stay whole, in one storage.
+  // Small parameters are not partitioned at stage 3: a gather each would cost more than the memory.
   const bool shards_values =
       config.stage == 3 && (comm.size() > 1 || config.offload.parameter != Space::device);
   std::vector<const Parameter*> persistent;

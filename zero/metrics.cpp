@@ -21,7 +21,7 @@ std::string number(double value) {
 
 std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
-// True if the line is complete and about a step before `step`.
+// True for a complete line about a step before `step`.
 bool stays(const std::string& line, int64_t step) {
   const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return false;

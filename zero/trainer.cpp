@@ -109,12 +109,13 @@ struct TrainerState {
     if (hooks.warn) return hooks.warn(message);
     std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
   }
-  /// The position changes together with the engine's step, so an error before this line changes
+  /// The position changes together with the engine's step; an exception before that changes
   /// neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
   void set_position(const CheckpointInfo& info, const std::string& path);
-  /// The run resumes from `path`. If that is in its own directory, this step is saved already.
+  /// The run was resumed from `path`; if that is in the run's directory, it need not be saved
+  /// again.
   void note_saved(const std::string& path) {
     const auto plain = [](const std::string& p) {
       return std::filesystem::path(p + "/").lexically_normal();
@@ -194,9 +195,8 @@ class Step final : public PipelineStage {
 
 }  // namespace
 
-// The ranks sum one i64, which has a digit of 15 bits for each reason: the number of ranks that
-// report it. Fewer than 2^15 ranks fit in a digit. The fifth digit has only the three remaining
-// bits, so only rank 0 reports that reason.
+// Sums a word of five digits over the ranks; digit r counts the ranks with reason r + 1. The first
+// four digits have 15 bits. The fifth has the remaining three, because only rank 0 has that reason.
 int TrainerState::agreed(int reason) const {
   constexpr int reasons = 5, digit_bits = 15;
   if (reason < 0 || reason > reasons)
@@ -275,8 +275,8 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
 
 Trainer::~Trainer() = default;
 
-// Rank 0 chooses, because other ranks may look at another moment, when checkpoints were added or
-// removed.
+// Rank 0 chooses the checkpoint, because the ranks may read a changing directory at different
+// times.
 bool Trainer::resume(const std::string& path) {
   Engine& engine = state_->engine;
   const bool planned = state_->device.type() == Device::Type::meta;
@@ -422,7 +422,8 @@ bool Trainer::save() {
   TrainerState& s = *state_;
   if (!s.checkpoints)
     throw ConfigError("trainer: save: expected TrainerOptions::checkpoints, got none");
-  const bool lost = !s.checkpoints->finish() && s.saved_at >= 0;  // an asynchronous save failed
+  const bool lost =
+      !s.checkpoints->finish() && s.saved_at >= 0;  // the save in the background failed
   if (lost) s.saved_at = -1;
   if (s.saved_at == s.engine.steps()) return true;
   const bool saved = s.checkpoints->save(s.engine, checkpoint_info());

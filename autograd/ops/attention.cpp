@@ -7,7 +7,7 @@
 namespace zg {
 namespace {
 
-/// Where heads lie in [B, H, tokens, D].
+/// The layout of heads in a tensor [B, H, tokens, D].
 HeadLayout separate_layout(const AttentionShape& n, int64_t tokens) {
   return {.offset = 0, .batch = n.H * tokens * n.D, .head = tokens * n.D, .token = n.D};
 }
@@ -36,7 +36,7 @@ void check_options(const AttentionOptions& options, const AttentionShape& n, con
   }
 }
 
-/// Absent when nothing will be differentiated: backward alone reads it.
+/// Absent if the op is not recorded: only backward reads it.
 Tensor log_sum_of(const AttentionShape& n, const Tensor& q, bool recorded) {
   return recorded ? Tensor::empty({n.B, n.H, n.T}, accumulator(q.dtype()), q.device()) : Tensor();
 }

@@ -63,8 +63,8 @@ void backward_of_pair(const Sides& n, const BackwardPass& pass) {
   accumulate_reduced(pass, 1, db, n.b);
 }
 
-/// Apart from the other pairs because each side is read for the other's gradient alone: a constant
-/// factor keeps nothing but itself.
+/// Each operand is read only for the gradient of the other one, so beside a constant factor the
+/// other operand is not saved.
 Var product_of(const char* name, const Var& a, const Var& b) {
   const Operands sides = operands(name, a, b);
   return record(name, {a, b}, computed(name, BinaryOp::multiply, sides),
@@ -112,7 +112,7 @@ Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
   return comparison(name, op, a, constant(name, b, operand(name, "a", a)));
 }
 
-/// Keeps the one tensor that the derivative is made from: the result or the operand.
+/// Saves the one tensor that the derivative is computed from: the result or the operand.
 Var mapped(const char* name, UnaryOp op, const Var& x) {
   const Tensor values = floating_operand(name, "x", x);
   const Tensor y = empty_like(values);
@@ -138,7 +138,7 @@ struct Mask {
   DropoutKey key;
 };
 
-/// Forward on x and backward on dy alike: the mask is made again from its place.
+/// Used by forward on x and by backward on dy, which computes the mask again from the key.
 void drop(const Mask& mask, const Tensor& x, const Tensor& y, Stream& stream) {
   const int64_t samples = x.shape().rank() == 0 ? 1 : x.extent(0);
   const Shape shape{samples, samples == 0 ? 0 : x.numel() / samples};

@@ -35,10 +35,10 @@ void backward_of_embedding(const Places& n, const BackwardPass& pass) {
   dposition.accumulate();
 }
 
-/// As PyTorch takes a scalar: one element along axis 0.
+/// A scalar as one element along axis 0, like PyTorch.
 Tensor with_axis(const Tensor& x) { return x && x.shape().rank() == 0 ? x.view({1}) : x; }
 
-// An index without elements picks nothing, whatever the shape of x.
+// An empty index picks nothing, for any shape of x.
 void pick(const Gather& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::gather(args, stream);
 }
@@ -47,7 +47,7 @@ void add_where(const ScatterAdd& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::scatter_add(args, stream);
 }
 
-/// The gradient of a source: that of its elements which index reached, and 0 for the others.
+/// The gradient of a source: 0 for elements that no index picked.
 void write_picked(const Gather& args, Stream& stream) {
   const Shape &index = args.index.shape(), &source = args.y.shape();
   if (index == source) return pick(args, stream);

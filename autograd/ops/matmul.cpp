@@ -5,16 +5,16 @@
 namespace zg {
 namespace {
 
-/// Which matrix of a product; also the index of its strides.
+/// A matrix of a product, and the index of its strides.
 enum Side : size_t { left, right, result };
 
-/// Leading axes along which all three matrices step evenly; in elements, 0 where one is shared.
+/// A batch axis with the strides of the three matrices, in elements; 0 if a matrix is shared.
 struct BatchAxis {
   int64_t extent = 1;
   std::array<int64_t, 3> strides{};
 };
 
-/// result [M, N] = left [M, K] right [K, N] at every place of the batch.
+/// result [M, N] = left [M, K] right [K, N] for every index of the batch axes.
 struct Batch {
   Shape shape;  ///< shape of the result
   int64_t M = 0, N = 0, K = 0;
@@ -31,7 +31,7 @@ Shape with_matrix(const Shape& leading, int64_t rows, int64_t columns) {
   return Shape(extents);
 }
 
-/// Appends an axis, merged into the one before where every side steps on evenly.
+/// Appends an axis, merged into the one before if that is possible for all three matrices.
 void append(std::vector<BatchAxis>& axes, const BatchAxis& axis) {
   if (axis.extent == 1) return;
   if (!axes.empty()) {
@@ -58,7 +58,7 @@ Batch batch_of(const Shape& a, const Shape& b) {
     append(batch.axes, {lead[static_cast<int>(i)],
                         {a_strides[i] * batch.M * batch.K, b_strides[i] * batch.K * batch.N,
                          c_strides[i] * batch.M * batch.N}});
-  // One right matrix for the whole innermost axis: its rows are more rows of one product.
+  // One right matrix for the whole innermost axis: the left matrices become rows of one product.
   if (!batch.axes.empty() && batch.axes.back().strides[right] == 0 &&
       batch.axes.back().strides[left] == batch.M * batch.K) {
     batch.M *= batch.axes.back().extent;
@@ -67,8 +67,8 @@ Batch batch_of(const Shape& a, const Shape& b) {
   return batch;
 }
 
-/// Every side of the loop over `axes` in turn: f(offsets, first) in rising order, where `first`
-/// tells that no earlier place had the same offset of `written`.
+/// Calls f(offsets, first) for every index of `axes` in rising order. `first` is true if no earlier
+/// index had the same offset of `written`.
 template <class F>
 void for_each_place(const std::vector<BatchAxis>& axes, Side written, const F& f) {
   int64_t places = 1;
@@ -89,9 +89,9 @@ void for_each_place(const std::vector<BatchAxis>& axes, Side written, const F& f
 
 Tensor from(const Tensor& x, int64_t offset) { return x.flat(offset, x.numel() - offset); }
 
-/// Runs `product`, whose c is the side `written` and whose a and b are the sides given, at every
-/// place: one axis inside the kernel, the others one after another. Where c is shared its terms are
-/// added in rising order.
+/// Runs `product` for every index of `axes`; its c is the matrix `written`, its a and b are those
+/// given. One axis is the kernel's batch, the others are a loop. Terms of a shared c are added in
+/// rising order.
 void multiply(const Matmul& product, Side a, Side b, Side written, std::vector<BatchAxis> axes,
               Stream& stream) {
   if (product.c.numel() == 0) return;

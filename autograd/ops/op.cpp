@@ -12,7 +12,7 @@
 namespace zg {
 namespace {
 
-/// Axes of extent 1 may move freely; the others must stay in order for the bytes to stay put.
+/// True if the axes with an extent above 1 keep their order, so that the bytes stay as they are.
 bool keeps_bytes(const Shape& shape, const AxisOrder& axes) {
   int last = -1;
   for (int i = 0; i < axes.rank; ++i) {

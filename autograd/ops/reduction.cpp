@@ -8,7 +8,7 @@
 namespace zg {
 namespace {
 
-/// Which axes are reduced, and the shapes of the operand and of the result with them kept.
+/// The reduced axes, and the shapes of the operand and of the result with and without them.
 struct Reduction {
   uint32_t axes = 0;
   Shape x, kept, y;
@@ -41,7 +41,7 @@ Tensor reduced(ReduceOp op, const Tensor& x, const Reduction& reduction) {
   return y;
 }
 
-/// Hands dy, repeated along the reduced axes, to the operand.
+/// Accumulates dy, repeated along the reduced axes, into the operand.
 void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const Reduction& n) {
   const InputGradient dx(pass, 0, dy.dtype());
   expand(dy.view(n.kept), dx.tensor(), pass.stream());

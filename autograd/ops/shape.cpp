@@ -7,8 +7,8 @@
 namespace zg {
 namespace {
 
-/// The numbers of an op on any count of parts, as one run of int64_t: the axis, the count, where
-/// each part begins along the axis and where the last one ends.
+/// The numbers of concat and split as an array of int64_t: the axis, the number of parts, the begin
+/// of each part along the axis, and the end of the last one.
 class ConcatParts {
  public:
   explicit ConcatParts(int axis) : own_{axis, 0, 0} {}

@@ -29,7 +29,7 @@ std::string in_hex(std::span<const char> bytes) {
   return text;
 }
 
-/// Calls f(place, value) for each of an array's int64, a piece at a time.
+/// Calls f(index, value) for each int64 of an array; reads a chunk at a time.
 template <class F>
 void for_each_in(const File& file, int64_t offset, int64_t count, const F& f) {
   constexpr int64_t most = 1 << 16;
@@ -41,7 +41,7 @@ void for_each_in(const File& file, int64_t offset, int64_t count, const F& f) {
   }
 }
 
-/// Widens until a token that is none: its place, or the number of tokens.
+/// Widens tokens up to the first invalid one; returns its index, or the number of tokens.
 template <class T>
 size_t widen(const std::vector<std::byte>& bytes, std::span<int32_t> tokens, int64_t& stray) {
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -82,8 +82,8 @@ int64_t bytes_of(const File& file, uint8_t dtype) {
   return bytes[dtype];
 }
 
-/// Both of one moment, also while another process replaces them together: the data was opened
-/// between two moments at which the index was still in its place.
+/// Opens both files of one version, also while another process replaces them together: the index
+/// must be the same file before and after the data was opened.
 std::pair<File, File> open_pair(const IndexedFiles& files) {
   constexpr int most_attempts = 100;
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
@@ -134,7 +134,7 @@ int64_t IndexedDataset::read_header() {
   if (header.version != 1) refuse(index_, "version", "1", std::to_string(header.version));
   token_bytes_ = bytes_of(index_, header.dtype);
   dtype_ = header.dtype;
-  // Counts that could not be are refused before they are multiplied.
+  // Impossible counts are refused before they are multiplied.
   const auto left = static_cast<uint64_t>(file_bytes - indexed_header_bytes);
   if (header.sequences > left / 12)
     refuse(index_, "sequences", fmt::format("at most {} in its bytes", left / 12),
@@ -196,7 +196,7 @@ void IndexedDataset::read(int64_t sequence, int64_t begin, std::span<int32_t> to
   int64_t pointer = 0;
   index_.read_at(indexed_header_bytes + 4 * sequences() + 8 * sequence,
                  std::as_writable_bytes(std::span(&pointer, 1)));
-  check_pointer(sequence, pointer);  // once more: the file may have changed
+  check_pointer(sequence, pointer);  // checked again: the file may have changed
   std::vector<std::byte> bytes(tokens.size() * static_cast<size_t>(token_bytes_));
   data_.read_at(pointer + begin * token_bytes_, bytes);
   int64_t stray = 0;
@@ -238,7 +238,7 @@ int64_t Permutation::operator()(int64_t place) const {
 
 namespace {
 
-// Finding one walks over half of them: a microsecond or two beside a sample's reads.
+// A search scans half a stride, which takes one or two microseconds: less than a read.
 constexpr int64_t stride = 64;
 
 }  // namespace

@@ -69,7 +69,7 @@ class SortDataset final : public Dataset {
   }
 
  private:
-  // Few enough sequences may all hash to one split; the search for the other would never end.
+  // If few sequences exist, all may hash to one split, and the search for the other would not end.
   bool has_both_splits() const {
     bool found[2] = {false, false};
     std::vector<int32_t> sequence(static_cast<size_t>(length_), 0);

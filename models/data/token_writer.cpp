@@ -139,7 +139,7 @@ class TokenFileWriter final : public TokenWriter {
   OutputFile file_;
 };
 
-/// Has a set of its own.
+/// A writer with its own set of files.
 class OneSet final : public TokenWriter {
  public:
   using Make = std::function<std::unique_ptr<TokenWriter>(FileSet& files, const std::string& name)>;

@@ -41,7 +41,7 @@ struct Describe {
   const DecoderNames& names;
 
   const Unit& unit(const std::string& name) const { return store.store.unit(name); }
-  /// Rows of tokens, with which ranks share out the vocabulary.
+  /// Rows for tokens: the ranks share the vocabulary.
   const Parameter* vocabulary(const Unit& unit, const std::string& name,
                               const ParallelStore::Options& options) const {
     return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
@@ -60,7 +60,8 @@ struct Describe {
     return {&weight, &store.rows(unit, name + ".bias", {shape[0]}, Init::zeros(), {}, blocks)};
   }
   Projection row_parallel(const Unit& unit, const std::string& name, const Shape& shape) const {
-    // Each block adds two branches to the residual stream; this keeps its variance near 1 layer's.
+    // Each block adds two branches to the residual stream; this keeps its variance as with one
+    // layer.
     const float stddev = weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
     const Parameter& weight =
         store.columns(unit, name + ".weight", shape, Init::normal(stddev), {.decay = true});
@@ -89,7 +90,7 @@ struct Describe {
   }
 
   void describe_embedding(GPTLayers& layers) const {
-    // The last stage of several has a tied head's weight too, and nothing else of the unit.
+    // The last of several stages also has the weight of a tied head, and nothing else of the unit.
     if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
     const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
@@ -123,7 +124,7 @@ struct Describe {
   }
 };
 
-/// Those that can share the model out, "1, 2, 4".
+/// The numbers of ranks that can share the heads: "1, 2, 4".
 std::string divisors_of(int64_t n) {
   std::string divisors;
   for (int64_t d = 1; d <= n; ++d)

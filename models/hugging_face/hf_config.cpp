@@ -276,7 +276,7 @@ HFModel read(const HFReader& reader) {
 
 json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
 
-// As transformers writes it: a list where there are several.
+// Like transformers: one id as a number, several as a list.
 json ids_of(const std::vector<int32_t>& tokens) {
   return tokens.empty() ? json(nullptr) : tokens.size() == 1 ? json(tokens.front()) : json(tokens);
 }

@@ -52,7 +52,7 @@ bool hf_ignores(const std::string& name, const GPTConfig& config) {
 }
 
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
-  // Tiles that fit the cache: written straight through, large matrices take a miss per element.
+  // Works in tiles that fit the cache; row by row, a large matrix would take a miss per element.
   constexpr int64_t tile = 32;
   std::vector<float> result(values.size());
   for (int64_t i = 0; i < rows; i += tile)
@@ -65,7 +65,7 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
 
 namespace {
 
-// Hugging Face's folders, read and written.
+// Folders in Hugging Face's format.
 constexpr const char *config_name = "config.json", *generation_name = "generation_config.json";
 constexpr int64_t config_bytes = 1 << 20;
 
@@ -94,8 +94,8 @@ bool is_same_model(const GPTConfig& a, const GPTConfig& b) {
          a.position == b.position && a.embedding_norm == b.embedding_norm;
 }
 
-/// Names tensors that the model does not use; empty: there are none. FileError for blocks that it
-/// has not.
+/// A note that names tensors that the model does not use; empty if there are none. FileError for
+/// blocks beyond those of the model.
 std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
                       const std::map<std::string, std::string>& used) {
   std::string unused;
@@ -145,7 +145,7 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   whole.block_size = state_->model.config.block_size;
   const std::string positions = std::string(names_of(model.family).positions) + ".weight";
   const auto folder = std::make_shared<SafetensorsFolder>(path);
-  // Else the weights may be those of a model that another process has just exported there.
+  // Else the weights could be those of a model that another process exported there meanwhile.
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
     throw FileError(path + ": another model took this one's place while it was read; try again");
   const std::map<std::string, std::string> theirs = names_of(*folder);
@@ -195,7 +195,7 @@ std::string export_hugging_face(const WeightSource& weights, const HFModel& mode
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
   const std::string config =
-      hf_json(model.config, model.tokens);  // refuses what they have not, before a file
+      hf_json(model.config, model.tokens);  // refuses unsupported models before a file is written
   make_directories(directory);
   FileSet files(directory);
   if (add) add(files);

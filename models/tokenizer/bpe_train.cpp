@@ -25,7 +25,7 @@ struct Word {
   int64_t count = 0;
 };
 
-/// A pair, how often it stood in the text when it came here, and the words that it came from.
+/// A pair, its count when it was queued, and the words that contain it.
 struct Candidate {
   Pair pair;
   int64_t count;
@@ -56,8 +56,8 @@ std::map<std::string_view, int64_t> count_words(std::string_view text,
   return {counts.begin(), counts.end()};
 }
 
-/// Hugging Face's BpeTrainer, step by step: an equal vocabulary needs the same pairs counted at the
-/// same moments.
+/// Follows Hugging Face's BpeTrainer step by step: the same vocabulary needs the same counts at the
+/// same steps.
 class Trainer {
  public:
   explicit Trainer(const TokenizerTraining& training) : training_(training) {
@@ -121,7 +121,8 @@ class Trainer {
     counts_[pair] += more;
     if (more <= 0) return;
     std::vector<uint32_t>& words = found_[pair];
-    if (words.empty() || words.back() != word) words.push_back(word);  // word by word
+    if (words.empty() || words.back() != word)
+      words.push_back(word);  // pairs of one word follow each other
   }
 
   void enqueue_found() {

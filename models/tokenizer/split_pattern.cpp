@@ -119,7 +119,7 @@ class Translation {
       out_ += literal(character());
   }
 
-  // Behind a backslash; outside of classes what stands for many becomes a class.
+  // Parses an escape. Outside of classes, an escape for several characters becomes a class.
   void escape(bool in_class) {
     const auto set = [&](const char* begin, const std::string& members) {
       out_ += in_class ? members : begin + members + "]";
@@ -163,7 +163,7 @@ class Translation {
     out_ += ']';
   }
 
-  // Classes within are unions with what is around them.
+  // A nested class is a union with the class around it.
   void members(int depth = 0) {
     if (has("]")) refuse("an empty class, or ']' as its first member");
     while (!take("]")) {

@@ -15,7 +15,7 @@ constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 
 constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
                      *merges_name = "merges.txt", *added_name = "added_tokens.json";
 
-// The lines but "#version: 0.2" and empty ones.
+// All lines except "#version: 0.2" and empty ones.
 std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& vocabulary,
                                const std::string& path) {
   std::vector<Merge> merges;
@@ -119,7 +119,7 @@ std::vector<std::string> tokenizer_file_names() {
 
 std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                      int64_t positions) {
-  // Token types, which transformers 4 adds otherwise, are embeddings to its GPT-2.
+  // Else transformers 4 adds token types, and its GPT-2 adds embeddings for them.
   nlohmann::json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                             {"model_input_names", {"input_ids", "attention_mask"}},
                             {"model_max_length", positions},

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A value of the file and how it is called there: "tokenizer.json: model.vocab".
+/// A value of the file and its path for messages: "tokenizer.json: model.vocab".
 struct JsonNode {
   const json& value;
   std::string name;
@@ -109,7 +109,7 @@ void read_post_processor(const JsonNode& node) {
   }
 }
 
-// Null leaves it open how tokens become text; ours become their bytes.
+// Null does not say how tokens become text; here they become their bytes.
 void read_decoder(const JsonNode& node) {
   if (node.value.is_null()) return;
   if (!node.has_type("Sequence")) return node.require_type("ByteLevel");
@@ -191,9 +191,9 @@ json pre_tokenizer(const TokenizerParts& parts) {
 Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
   const json root = parse_json_object(text, path);
   const JsonNode file{root, path + ": "};
-  require_bpe(file.at("model"));  // before what follows from it
-  // truncation and padding are those of the last batch that somebody encoded: transformers sets
-  // both anew with each call.
+  require_bpe(file.at("model"));  // checked first: the other checks assume it
+  // truncation and padding are ignored: transformers sets both with each call, and the file has
+  // those of the last call.
   read_normalizer(file.at("normalizer"));
   read_post_processor(file.at("post_processor"));
   read_decoder(file.at("decoder"));
@@ -217,7 +217,7 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
                      {"rstrip", false},
                      {"normalized", token.normalized},
                      {"special", token.special}});
-  // In the order of ids, which ordered_json would look through for each.
+  // In the order of ids. Written as text: ordered_json searches all keys at each insertion.
   std::string vocabulary, merges;
   for (size_t id = 0; id < parts.tokens.size(); ++id)
     vocabulary += fmt::format("{}{}:{}", id ? "," : "", json(parts.tokens[id]).dump(), id);

@@ -165,7 +165,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
 
 namespace {
 
-// More is as fast; less is rounds that a GPU waits between.
+// Larger windows are no faster. Smaller ones need more rounds, and a GPU waits between rounds.
 constexpr int64_t most = int64_t{32} << 20, least_of_a_slot = int64_t{1} << 20;
 
 }  // namespace
@@ -173,7 +173,7 @@ constexpr int64_t most = int64_t{32} << 20, least_of_a_slot = int64_t{1} << 20;
 int64_t CommWindow::bytes_for(Collective op, const Tensor& full, int64_t count, int size) {
   const Device::Type backend = full.device().traits().backend;
   if (size == 1 || count == 0 || backend == Device::Type::cpu) return 0;
-  // Libraries reach the device's memory only: what rests on the host passes through, both ways.
+  // Libraries reach device memory only: tensors in host memory are copied to the window and back.
   const bool on_device = full.buffer()->space() == Space::device;
   const bool copies = op == Collective::all_gather || op == Collective::broadcast;
   if (copies && (on_device || backend == Device::Type::hpu)) return 0;

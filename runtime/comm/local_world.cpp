@@ -96,7 +96,7 @@ void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member:
                        [&](const Member& other) { return other.*progress >= sequence; });
   };
   for (;;) {
-    // First, so that what every rank has done succeeds on all of them, whatever failed since.
+    // Checked before failures: a collective that every rank has finished succeeds on all of them.
     if (done()) return;
     if (!world_.failure_.empty()) throw CommError(failure_for(member));
     if (at(member).fails) throw CommError(place_of(member) + ": this rank has failed");

@@ -116,7 +116,7 @@ bool MpiWorld::take_in_group(int rank, const Notice& notice) {
     if (group->number != notice.group) continue;
     const auto& ranks = group->members.ranks;
     const auto place = std::find(ranks.begin(), ranks.end(), rank);
-    if (place == ranks.end()) continue;  // a number is taken once for each two ranks
+    if (place == ranks.end()) continue;  // the number is unique per pair of ranks only
     MpiGroup::Member& member = group->at(static_cast<int>(place - ranks.begin()));
     if (notice.kind == Notice::Kind::arrived) member.arrivals.push_back(notice);
     if (notice.kind == Notice::Kind::waits) member.waits_in = notice.sequence;

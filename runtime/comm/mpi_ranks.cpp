@@ -98,7 +98,7 @@ void MpiRanks::connect() {
   choose_transport(places);
 }
 
-// An owner that computes on would see the failure at its next collective, one that stalls never.
+// An owner that still computes sees the failure at its next collective; a stalled one never does.
 void MpiRanks::await_owner() {
   std::unique_lock lock(mutex_);
   const auto end = std::chrono::steady_clock::now() + grace;

@@ -34,7 +34,7 @@ void check(int result, const char* what) {
   throw CommError(std::string(what) + ": " + text);
 }
 
-// A request is a number or a pointer, as the MPI likes it.
+// A request is a number in MPICH and a pointer in Open MPI.
 static_assert(sizeof(MPI_Request) <= sizeof(uint64_t));
 
 Message message_of(MPI_Request request) {

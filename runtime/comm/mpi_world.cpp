@@ -177,7 +177,7 @@ void MpiWorld::arrive(Meeting& meeting) {
   until(meeting, 50);
   Lock lock = enter();
   std::vector<Call> calls(group.each.size());
-  calls[at(group.own)] = notice.call();  // a name that was cut is cut alike
+  calls[at(group.own)] = notice.call();  // the peers' names are truncated in the same way
   for (const int member : group.others) {
     calls[at(member)] = group.at(member).arrivals.front().call();
     group.at(member).arrivals.pop_front();

@@ -53,7 +53,7 @@ std::optional<ProcessRank> process_rank() {
   place.local_rank = first_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
                          .value_or(place.rank);
   place.local_size = first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(0);
-  // "4(x2),3": where hosts differ, the first one's.
+  // "4(x2),3": if hosts differ, the number of the first one.
   if (!place.local_size)
     place.local_size = number_in("SLURM_STEP_TASKS_PER_NODE", "(,").value_or(place.size);
   return place;

@@ -26,7 +26,7 @@ Known known_flags(const CommandLine& line) {
   return known;
 }
 
-// None: it is a name of the flag's own.
+// Null: `name` is one of the flag's own names and sets no value.
 const std::string* value_of(const std::string& name, const Flag& flag) {
   for (const auto& [own, value] : flag.with_value)
     if (own == name) return &value;
@@ -43,8 +43,8 @@ const std::string* value_of(const std::string& name, const Flag& flag) {
 // follows a flag that takes a value is left as it is.
 std::vector<std::string> normalised(const std::vector<std::string>& arguments, const Known& known) {
   std::vector<std::string> result;
-  const Flag* waiting = nullptr;  // for its value
-  int words_left = 0;             // that may belong to the value before
+  const Flag* waiting = nullptr;  // the flag whose value comes next
+  int words_left = 0;             // more words that the value before may have
   for (const std::string& argument : arguments) {
     if (words_left > 0 && !argument.starts_with("-")) {
       --words_left;
@@ -101,7 +101,7 @@ bool is_accepted(const Flag& flag, const std::string& value) {
     flag.set(flag.names.front(), value);
   } catch (const ConfigError&) {
     return false;
-  } catch (const Error&) {  // known, and not done here
+  } catch (const Error&) {  // a value that is known, but not supported here
   }
   return true;
 }

@@ -25,7 +25,7 @@ bool read_double(const std::string& value, double& number, std::string& rest) {
   return true;
 }
 
-// 5_000_000 without what separates its digits; any other word as it is.
+// Removes the separators of 5_000_000; returns any other word unchanged.
 std::string without_separators(const std::string& value) {
   std::string digits;
   for (size_t i = 0; i < value.size(); ++i) {

@@ -64,7 +64,7 @@ const char* name_of(Isa isa) {
 
 namespace {
 
-/// `where` the name comes from, for the error.
+/// `where`: the source of the name, for the error.
 Isa parse(const std::string& where, const std::string& name) {
   for (Isa isa : every_isa)
     if (name == name_of(isa)) return isa;

@@ -26,14 +26,14 @@ int64_t address_limit_bytes() {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(no_limit)));
 }
 
-// Four times the machine's memory: room for whatever can run here. No arena can outgrow the limit.
+// Four times the machine's memory: enough for any run, fragmentation included.
 int64_t capacity_bytes() {
   const int64_t physical =
       static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
   return std::max(step, std::min(physical * 4, address_limit_bytes()) / step * step);
 }
 
-/// One range of addresses, so that freed neighbours always merge.
+/// One contiguous range of addresses, so that freed neighbours always merge.
 class HostMemory final : public ArenaMemory {
  public:
   HostMemory() : limit_(address_limit_bytes()), capacity_(capacity_bytes()) {
@@ -102,7 +102,7 @@ class HostMemory final : public ArenaMemory {
         mmap(wanted, bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (there == MAP_FAILED) return false;
-    if (there != wanted) {  // a kernel before 4.17, which takes the address for a wish
+    if (there != wanted) {  // before Linux 4.17 the address is only a hint
       munmap(there, bytes);
       errno = EEXIST;
       return false;

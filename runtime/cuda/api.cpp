@@ -7,7 +7,7 @@ namespace zg::cuda {
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // it is reported here; the next call starts clean
+  cudaGetLastError();  // clears the error, so that the next call does not report it again
   throw DeviceError(fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
 }
 

@@ -18,7 +18,7 @@ struct Opened {
 };
 
 Opened open() {
-  // The one whose header this was compiled with; the calls are the same in the one before.
+  // The version of the header comes first; the calls are the same in 12 and 13.
   static const Library library({fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000),
                                 "libcublasLt.so.13", "libcublasLt.so.12"});
   Opened opened{.absence = library.absence()};

@@ -24,8 +24,8 @@ bool reaches(int index, int other) {
   return can != 0;
 }
 
-/// A range of the device's addresses, with physical memory mapped behind its beginning as it
-/// grows: so freed neighbours always merge, and what is reserved is what the device gave.
+/// One range of device addresses. Physical memory is mapped from its beginning as it grows, so
+/// freed neighbours always merge, and the reserved bytes are those that the device gave.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : index_(index) {
@@ -80,7 +80,7 @@ class DeviceMemory final : public ArenaMemory {
   std::vector<CUmemGenericAllocationHandle> parts_;
 };
 
-/// The process's memory, page-locked as it grows: copies to and from it run beside the host.
+/// Host memory that is page-locked as it grows, so that copies are asynchronous.
 class PinnedMemory final : public ArenaMemory {
  public:
   PinnedMemory() : memory_(host_memory()) {}

@@ -125,12 +125,12 @@ class NcclTransport final : public Transport {
     }
   }
 
-  /// Sums through the window, in rounds of as much as it holds. The order of the sums is fixed.
+  /// Sums through the window, one window at a time. The order of the additions is fixed.
   void fold(const cpu::Job& job, Stream& stream, const Await& await) {
     const Tensor& full = job.call.input;
     const auto [begin, numel] = job.chunk;
     const bool on_device = is_on_device(full);
-    const int slots = on_device ? size_ : 2 * size_;  // the latter half: on their way from the host
+    const int slots = on_device ? size_ : 2 * size_;  // the second half stages tensors of the host
     const int64_t slot_bytes = job.window.bytes() / slots / arena_granule * arena_granule;
     const int64_t step = slot_bytes / size_of(full.dtype());
     for (int64_t from = begin; from < begin + numel; from += step) {

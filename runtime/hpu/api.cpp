@@ -122,8 +122,8 @@ const char* name_of(ze_result_t result) {
   }
 }
 
-/// The accelerators of one driver: of NPUs and FPGAs none. A driver of CPUs is one for tests, and
-/// says so by its name.
+/// The GPUs of one driver, and the CPUs of the driver for tests, whose name says that it is one.
+/// NPUs and FPGAs are left out.
 std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
   uint32_t count = 0;
   check(api().deviceGet(driver, &count, nullptr), "zeDeviceGet");
@@ -188,8 +188,7 @@ void release_memory(void* begin) {
   release(driver().handle, begin);
 }
 
-// Never destroyed: drivers are unloaded at exit, before or after, in no order that can be relied
-// on.
+// Never destroyed: at exit the driver may be unloaded first.
 const Driver& driver() {
   static const Driver& found = *new Driver(find_driver());
   return found;

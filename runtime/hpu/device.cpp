@@ -15,7 +15,7 @@ namespace zg::hpu {
 
 namespace {
 
-/// The ranges of addresses that devices reach, and whose they are.
+/// The address ranges that devices can reach, and the device that owns each.
 struct Ranges {
   struct Range {
     const std::byte *begin, *end;
@@ -38,8 +38,8 @@ struct Ranges {
   }
 };
 
-/// A range of addresses, with the device's memory mapped behind its beginning as it grows: freed
-/// neighbours always merge, and what is reserved is what the device gave.
+/// One range of addresses. Device memory is mapped from its beginning as it grows, so freed
+/// neighbours always merge, and the reserved bytes are those that the device gave.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : device_(handle_of(index)) {
@@ -53,7 +53,7 @@ class DeviceMemory final : public ArenaMemory {
     capacity_ = features_of(index).memory_bytes * 2 / step * step;
     ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
                                                    static_cast<size_t>(capacity_), &address_);
-    // The loader's validation layer takes no null for "anywhere"; an address is only a wish.
+    // The loader's validation layer refuses a null address; any other one is only a hint.
     if (reserved == ZE_RESULT_ERROR_INVALID_NULL_POINTER)
       reserved = api().virtualMemReserve(driver().context, reinterpret_cast<void*>(step),
                                          static_cast<size_t>(capacity_), &address_);
@@ -101,7 +101,7 @@ class DeviceMemory final : public ArenaMemory {
   std::vector<Part> parts_;
 };
 
-/// The process's memory, brought into the driver's as it grows, so that kernels and copies reach
+/// Host memory that is registered with the driver as it grows, so that kernels and copies reach
 /// it.
 class PinnedMemory final : public ArenaMemory {
  public:

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Before the binary in its file: one that was cut short is not taken.
+/// Precedes the binary in its file; a truncated file is not used.
 struct Header {
   char magic[8] = {'z', 'g', 'h', 'p', 'u', '0', '0', '1'};
   uint64_t bytes = 0, sum = 0;
@@ -69,7 +69,7 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  // Under another name until it is whole: others may read, or write the same.
+  // Written under another name first: other processes may read or write the same entry.
   const std::string place = folder_ + "/" + key;
   const std::string unfinished = fmt::format("{}.{}", place, getpid());
   Header header;
@@ -91,9 +91,9 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
 
 namespace {
 
-// Arenas go beyond 4 GiB.
+// Arenas can be larger than 4 GiB.
 constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
-// Kernels of tiles keep their sums in registers: half the threads, each with twice as many.
+// Tile kernels keep accumulators in registers: half the threads, each with twice the registers.
 constexpr const char* tiles_build_flags =
     "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
 
@@ -194,7 +194,7 @@ struct Devices {
   std::map<std::pair<int, const unsigned char*>, ze_module_handle_t> modules;
 
   static Devices& all() {
-    static Devices& devices = *new Devices;  // as the driver: never destroyed
+    static Devices& devices = *new Devices;  // never destroyed, like the driver
     return devices;
   }
 };

@@ -14,8 +14,8 @@
 namespace zg::hpu {
 namespace {
 
-/// As kernels leave it (kernels/hpu/tile.clh). The names are addresses of the host's literals that
-/// a kernel only passes on.
+/// Written by kernels (kernels/hpu/tile.clh). `op` and `name` are addresses of string literals of
+/// the host.
 struct Fault {
   int64_t found, op, name, value, place, limit;
 };
@@ -133,12 +133,12 @@ class HpuStream final : public Stream {
     check(api().kernelSetGroupSize(handle, properties.requiredGroupSizeX,
                                    properties.requiredGroupSizeY, properties.requiredGroupSizeZ),
           what.c_str());
-    // A tensor may lie in parts that were brought in one by one, of which a launch names the first.
+    // A pinned tensor may span several registered ranges; a launch names only the first one.
     check(api().kernelSetIndirectAccess(handle, ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST), what.c_str());
     return kernels_.emplace(place, Kernel{handle, properties.numKernelArgs}).first->second;
   }
 
-  /// Memory of another device that this one does not reach.
+  /// True for memory of another device that this one cannot reach.
   bool is_far(int place) const { return place >= 0 && !reaches(state_.index, place); }
 
   /// Copies through the host, a chunk at a time. The other device has finished its earlier work.
@@ -162,7 +162,7 @@ class HpuStream final : public Stream {
     return far_.try_emplace(place, place).first->second.staging;
   }
 
-  /// A way to another device.
+  /// Queue and staging buffer of another device.
   struct Far {
     Queue queue;
     Staging staging;
@@ -176,7 +176,7 @@ class HpuStream final : public Stream {
 
   DeviceState& state_;  // owns this stream
   const char* const name_;
-  std::optional<KernelTimes> times_;  // outlives the queue, which waits for what signals it
+  std::optional<KernelTimes> times_;  // outlives the queue, whose commands signal its events
   Queue queue_;
   Staging staging_;
   std::map<int, Far> far_;

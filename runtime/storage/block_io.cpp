@@ -54,7 +54,7 @@ class PreadIo final : public BlockIo {
  public:
   PreadIo(const SwapOptions& options, int descriptor, bool direct)
       : BlockIo(options, descriptor, direct) {
-    constexpr int most = 4;  // more hide no more of the time that a request takes
+    constexpr int most = 4;  // more threads do not hide more latency
     for (int i = 0; i < std::min(depth_, most); ++i) threads_.emplace_back([this] { serve(); });
   }
   ~PreadIo() override {

@@ -36,8 +36,8 @@ bool raise_open_files() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/// A call that follows the path's links. A FileSet puts files in the place of links: one that was
-/// read just before leads nowhere, and the path is followed again.
+/// A call that follows the path's links. A FileSet replaces links by files, so a link that was read
+/// just before can lead nowhere; then the path is followed again.
 template <class F>
 int followed(const std::string& path, const F& call) {
   constexpr int most_attempts = 100;

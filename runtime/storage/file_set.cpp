@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the hidden folder: what the links lead through, and what comes in its place.
+// Names in the hidden folder: the folder that links go through, its replacement, and a spare link.
 constexpr const char *current = "current", *fresh = "new", *spare = "spare";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
@@ -35,7 +35,7 @@ void make_link(const fs::path& target, const fs::path& path) {
   if (::symlink(target.c_str(), path.c_str()) != 0) fail("link", path);
 }
 
-/// Whether it was done; false: the file system cannot do it at all.
+/// False if the file system cannot exchange names.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
@@ -62,7 +62,7 @@ void remove_tree(const fs::path& path) {
   if (error) throw FileError(fmt::format("remove: {}: {}", path.string(), error.message()));
 }
 
-/// Adds the paths of all that is no folder, from `folder` on, which need not be there.
+/// Adds the paths of all files below `folder`, if that exists.
 void add_files(const fs::path& folder, std::set<fs::path>& files) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
@@ -115,7 +115,7 @@ struct FileSetState {
     }
   }
 
-  /// The target of the link of a name.
+  /// The target that the link of `file` has.
   fs::path link_of(const fs::path& file) const {
     fs::path target;
     for (auto part = file.begin(); std::next(part) != file.end(); ++part) target /= "..";
@@ -148,12 +148,12 @@ struct FileSetState {
       else
         rename_over(behind.string(), path.string());
     }
-    // A folder that was made for what has not come.
+    // Remove folders that were made for files that were not written.
     for (const fs::path& file : names)
       if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
         ::rmdir((folder / file).parent_path().c_str());
     sync_names(names);
-    // Else it may be gone on the disk before what was moved out of it has arrived.
+    // Else its removal may reach the disk before the moves out of it.
     sync_tree(hidden);
     remove_tree(hidden);
     sync_directory(folder.string());
@@ -183,13 +183,13 @@ struct FileSetState {
     sync_names(files);
   }
 
-  /// Makes a name a link that leads to what it had. The folders are there.
+  /// Replaces a name by a link to its old content. The folders exist.
   void install_link(const fs::path& file) const {
     const fs::path path = folder / file, behind = hidden / current / file;
     switch (kind_of(path)) {
       case Kind::none:
         return make_link(link_of(file), path);
-      case Kind::link: {  // its old target is behind ours already
+      case Kind::link: {  // its old target was linked before
         make_link(link_of(file), hidden / spare);
         return rename_over((hidden / spare).string(), path.string());
       }
@@ -208,7 +208,7 @@ struct FileSetState {
       make_directories((folder / file).parent_path().string());
       make_directories((hidden / current / file).parent_path().string());
       std::error_code dangling;
-      // A link of the user's says a path from where it is: behind ours it is somewhere else.
+      // A relative link of the user's would point elsewhere from the hidden folder: resolve it.
       if (const fs::path target = fs::canonical(folder / file, dangling);
           kind_of(folder / file) == Kind::link && !dangling)
         make_link(target, hidden / current / file);

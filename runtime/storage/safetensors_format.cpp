@@ -144,7 +144,7 @@ class HeaderParser {
     return Shape(std::span<const int64_t>(extents));
   }
 
-  // Neither overlap nor hole: in order of place, each begins where the one before it ended.
+  // Sorted by offset, each tensor begins where the one before it ends: no overlap and no hole.
   void check_tiling(const std::map<std::string, Entry>& entries) const {
     std::vector<const std::pair<const std::string, Entry>*> order;
     for (const auto& item : entries) order.push_back(&item);

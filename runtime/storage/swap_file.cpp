@@ -91,7 +91,7 @@ bool SwapFile::is_done(Ticket ticket) {
   return done_ >= ticket || failure_;
 }
 
-// After a failure nothing more is done: what is read would be wrong.
+// After a failure no request is served: reads would return wrong bytes.
 void SwapFile::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -126,7 +126,7 @@ void SwapFile::serve() {
 }
 
 void SwapFile::cut(const Job& job, Ticket ticket) {
-  missing_.push_back(1);  // this
+  missing_.push_back(1);  // the call itself, until all its requests are made
   if (job.note.trace)
     traced_.push_back({.ticket = ticket,
                        .note = job.note,
@@ -197,7 +197,7 @@ void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
 bool SwapFile::Part::meets(const Part& other) const {
   const bool blocks = first < other.last && other.first < last;
   const bool bytes = memory < other.memory + other.bytes() && other.memory < memory + this->bytes();
-  // Two that only read a place can go on beside each other.
+  // Two requests that only read the same blocks may run at the same time.
   return (blocks && (writes || other.writes)) || (bytes && !(writes && other.writes));
 }
 
@@ -250,7 +250,7 @@ void SwapFile::leave(Ticket ticket) {
   changed_.notify_all();
 }
 
-// Calls are under way beside each other and end in order: a span begins where the one before ended.
+// Calls overlap and end in order, so a span begins where the one before it ended.
 void SwapFile::record(Ticket done) {
   for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
     const Traced& call = traced_.front();

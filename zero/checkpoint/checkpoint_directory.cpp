@@ -18,8 +18,8 @@
 namespace zg::zero {
 namespace {
 
-/// Removes all except the newest, which resuming needs, the `keep` with the lowest loss, and those
-/// whose loss cannot be read.
+/// The checkpoints to remove: all except the newest, which resuming needs, the `keep` with the
+/// lowest loss, and those that cannot be read.
 std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, int64_t newest) {
   std::vector<std::pair<double, std::string>> by_loss;
   for (const StepFolder& folder : step_folders(options.path)) {
@@ -79,8 +79,7 @@ void CheckpointDirectory::note(const CheckpointSave::Result& result) {
   if (options_.keep >= 0 && save_->is_committed()) remove_worse(save_->path());
 }
 
-// Nothing is removed before the new checkpoint was read back: each rank has read its shard, and the
-// other files are read here.
+// Called after the new checkpoint was read back: each rank its shards, the rest here.
 void CheckpointDirectory::remove_worse(const std::string& newest) const {
   try {
     const int64_t steps = read_checkpoint_info(newest).steps;

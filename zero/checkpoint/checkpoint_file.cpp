@@ -65,7 +65,7 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
 
-/// Checks that for each parameter some rank has it.
+/// Throws if no rank has one of the parameters.
 void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
                         const Engine& engine) {
   std::vector<int64_t> ranks;
@@ -82,8 +82,8 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
           path, name, shape));
 }
 
-/// Calls f for consecutive ranges of `held`. A range has at most 32 MiB, eight blocks of a
-/// checkpoint, so that loading needs little memory beside the engine's own.
+/// Calls f for ranges that tile `held`. A range has at most 32 MiB (eight blocks of a checkpoint),
+/// which bounds the memory beside the engine's own.
 template <class F>
 void for_each_range(const Engine::Held& held, const F& f) {
   constexpr int64_t longest = int64_t{1} << 23;
@@ -122,8 +122,7 @@ void remove_checkpoint(const std::string& step_folder) {
   const fs::path removed =
       directory / (fmt::format("{}{}.removed", unfinished_prefix, folder.filename().string()));
   rename_over(folder.string(), removed.string());
-  // Makes the rename durable first. Otherwise a power failure could leave the old name with some
-  // files missing.
+  // Else a power failure could leave the old name with some of its files removed.
   sync_directory(directory.string());
   std::error_code error;
   fs::remove_all(removed, error);
@@ -152,7 +151,7 @@ namespace {
 
 using Reader = std::shared_ptr<CheckpointReader>;
 
-// A repetition happens only if another process saves in between, so a few attempts are enough.
+// A second attempt needs a save of another process during the first one, so few are ever made.
 constexpr int most_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
@@ -161,8 +160,8 @@ constexpr int most_attempts = 100;
       path));
 }
 
-/// Returns the newest step_N of a DIR that `look` accepts; null: none. `look` returns a reader,
-/// null to skip this step_N, and nullopt if it was removed meanwhile.
+/// The newest step_N of a directory that `look` accepts; null if it accepts none. `look` returns a
+/// reader, null to skip the folder, or nothing if the folder was removed meanwhile.
 Reader newest_of(const std::string& directory,
                  const std::function<std::optional<Reader>(const StepFolder&)>& look) {
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
@@ -177,7 +176,7 @@ Reader newest_of(const std::string& directory,
   refuse_changing(directory);
 }
 
-/// All of them, in one line.
+/// The first damage and the number of the others, in one line.
 std::string summary(const std::vector<std::string>& damages) {
   const size_t more = damages.size() - 1;
   return damages.front() + (more ? fmt::format("; and {} more", more) : "");
@@ -285,8 +284,7 @@ fs::path plain(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// The step_N, or the newest one of a DIR, that this plan saved before. Absent: it saved none at
-/// that path.
+/// The checkpoint at `path`, or the newest one in it, that this plan saved before.
 std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
   const fs::path wanted = plain(path);
   std::optional<Manifest> newest;
@@ -296,7 +294,7 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
     Manifest manifest = manifest_from(text, file);
     if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
   }
-  // has the shards of all ranks
+  // read the files: they have the shards of all ranks
   if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
   if (newest && engine.mesh())
     throw Unsupported(

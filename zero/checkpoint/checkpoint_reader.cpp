@@ -20,8 +20,8 @@
 namespace zg::zero {
 namespace {
 
-/// Reads the elements of a slice of a parameter in order, through a buffer, from the pieces that
-/// tile it. If slices interleave in the whole parameter, one such reader per slice is used.
+/// Reads the elements of one slice of a parameter in order, from the pieces that tile it, through a
+/// buffer. Slices that alternate in the whole parameter are read at the same time.
 class PieceSequence {
  public:
   using Open = std::function<const SafetensorsReader&(const Manifest::Piece&)>;
@@ -29,7 +29,7 @@ class PieceSequence {
   using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
   PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
 
-  /// The next elements, at least one and at most `most`. The caller does not read beyond the end.
+  /// The next 1 to `most` elements. The caller knows that there are as many.
   std::span<const float> next(int64_t most);
 
  private:
@@ -119,7 +119,7 @@ std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path
     if (folder->is_at(path)) throw;
     return nullptr;
   }
-  // Otherwise manifest and shard could belong to different checkpoints.
+  // Else the manifest and a shard could be those of two different checkpoints.
   return folder->is_at(path) ? reader : nullptr;
 }
 
@@ -148,7 +148,7 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
   const std::string what = fmt::format("the {} of '{}'", state, parameter);
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
-  // The slices must follow one another without gaps, and the pieces must tile each slice.
+  // The slices of one cut follow each other, and pieces tile each slice.
   const Slice cut = all.front()->slice.value_or(Slice());
   int64_t rows = 0;
   for (auto first = all.begin(); first != all.end();) {
@@ -224,7 +224,7 @@ CheckpointInfo CheckpointReader::info() const {
 const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) const {
   const SafetensorsReader& reader = file(piece.file);
   const std::string name = piece.name();
-  // A file that does not belong to this checkpoint may have fewer elements than the manifest says.
+  // A file of another checkpoint may have fewer elements than requested.
   if (reader.contains(name) && reader.entries().at(name).shape.numel() == piece.shape.numel())
     return reader;
   throw FileError(fmt::format("checkpoint: {}/{}: has no tensor '{}' of {} elements", path_,
@@ -292,7 +292,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
   }
   const bool is_empty =
       std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.run == 0; });
-  if (is_empty) return;  // the number of its blocks does not matter
+  if (is_empty) return;  // `outer` may be any number then
   for (int64_t block = 0; block < all.front()->slice->outer; ++block)
     for (Part& part : parts)
       for (int64_t left = part.run; left > 0;) {
@@ -308,8 +308,7 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
   const int64_t whole = manifest_.parameters.at(parameter).numel();
   for (const Manifest::Piece* piece : pieces(parameter, state)) {
     const Slice slice = piece->slice.value_or(whole_slice(whole));
-    // Calls f(i, j, count) for each run of `count` elements: element i of [first, last) is element
-    // j of the requested slice.
+    // Calls f(i, j, count): `count` elements from index i of the slice go to index j of the result.
     const auto for_each_wanted = [&](int64_t first, int64_t last, const auto& f) {
       for_each_common(slice, first, last, part, [&](int64_t i, int64_t j, int64_t count) {
         const int64_t from = std::max(j, begin), to = std::min(j + count, end);
@@ -392,7 +391,7 @@ std::vector<std::string> CheckpointReader::damages() const {
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });
   std::map<std::string, bool>
-      readable;  // so that a bad file is reported once, not for each of its tensors
+      readable;  // so that a bad file is reported once, not with each of its tensors
   for (const Manifest::Piece& piece : manifest_.pieces) {
     const auto [known, is_new] = readable.try_emplace(piece.file);
     if (is_new) known->second = note([&] { file(piece.file); });

@@ -9,7 +9,7 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-// For these keys pydantic removes "auto", so the default is used.
+// Sections where DeepSpeed replaces "auto" by the default.
 bool drops_auto(const std::string& section) {
   static const std::set<std::string> sections = {
       "zero_optimization", "offload_param", "offload_optimizer", "fp16", "bf16", "tensorboard",
@@ -138,8 +138,7 @@ class Checker {
     if (!params.empty()) check_section(params, member.value);
   }
 
-  // The section whose keys `params` may have. Empty: the type is absent or not supported, and any
-  // keys are accepted.
+  // The section whose keys params may have; empty if the type is missing or not supported.
   static std::string section_of_params(const std::string& section, const Value& object) {
     for (const Value::Member& member : object.members)
       if (member.key == "type" && member.value.kind == Value::Kind::text)

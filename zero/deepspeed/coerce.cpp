@@ -99,7 +99,7 @@ bool read_boolean(const Value& value, bool& boolean) {
          (is_word && one_of({"false", "0", "no", "n", "off", "f"}));
 }
 
-// True if a value has no effect: false, {}, or a section that is not enabled.
+// True for a value without effect: false, {}, or a section that is not enabled.
 bool is_disabled(const Value& value) {
   bool boolean = true;
   if (value.kind == Value::Kind::boolean) return !value.boolean;
@@ -126,7 +126,7 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
     case Type::integer:
       fits = read_number(value, setting.number) && setting.number == std::floor(setting.number) &&
              within(setting.number);
-      // The largest accepted number stands for Python's sys.maxsize.
+      // 2^63, the largest number that rows accept, stands for sys.maxsize.
       if (fits)
         setting.integer =
             setting.number < 0x1p63 ? static_cast<int64_t>(setting.number) : INT64_MAX;

@@ -15,8 +15,8 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-constexpr size_t most_keys = 1000;  // an unknown key costs a search for similar ones
-constexpr int deepest = 64;         // the parser is recursive: this limits its stack
+constexpr size_t most_keys = 1000;  // each may cost a search for the nearest known key
+constexpr int deepest = 64;         // limits the recursion of the parser
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -91,7 +91,7 @@ class Reader {
       ++line_;
       column_ = 1;
     } else if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) {
-      ++column_;  // a character's first byte
+      ++column_;  // the first byte of a character
     }
   }
   Position here() const { return {line_, column_}; }
@@ -355,7 +355,7 @@ std::string shown(const Value& value) {
   }
 }
 
-// No valid key is as deep, and an error message should not contain a whole file.
+// Longer than every known key; a message must not contain a whole file.
 constexpr size_t longest_path = 120;
 
 std::string place(const std::string& file, Position at, const std::string& path) {

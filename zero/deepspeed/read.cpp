@@ -34,8 +34,8 @@ std::string read_text(const std::string& path, const std::string& name) {
   return text;
 }
 
-// Decodes a config that a launcher passes on a command line: base64 with - and _ instead of + and
-// /. Absent: the word is not base64.
+// Decodes the URL-safe base64 by which launchers pass a config in a command line. Absent if the
+// word is not such text.
 std::optional<std::string> base64_decoded(const std::string& word) {
   static const std::string digits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -63,8 +63,7 @@ bool uses_nvme(const OffloadOptions& offload) {
   return false;
 }
 
-// Completes the engine's config. The command does this later, because a checkpoint may set more
-// fields.
+// Completes the engine's config. The command does it later, because a checkpoint may decide more.
 void settle(const std::string& file, const DeepSpeedOptions& options, DeepSpeedConfig& config) {
   Config& engine = config.engine;
   if (!config.preset.empty()) {
@@ -91,7 +90,7 @@ Source read_source(const std::string& path_or_text, const std::string& name) {
   const size_t first = path_or_text.find_first_not_of(" \t\n");
   if (first != std::string::npos && path_or_text[first] == '{')
     return {.file = name, .text = path_or_text};
-  std::error_code unnameable;  // a text that is too long for a file name
+  std::error_code unnameable;  // set for a text that is too long for a file name
   if (const auto text = base64_decoded(path_or_text);
       text && !std::filesystem::exists(path_or_text, unnameable))
     return {.file = name, .text = *text};

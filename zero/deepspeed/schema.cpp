@@ -9,7 +9,7 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-// Common wrong spellings that are not similar to the right key.
+// Frequent mistakes that are not close to the right key by edit distance.
 constexpr const char* known_mistakes[][2] = {
     {"all_reduce_bucket_size", "did you mean allgather_bucket_size, or reduce_bucket_size?"},
     {"batch_size", "did you mean train_batch_size, or train_micro_batch_size_per_gpu?"},
@@ -28,7 +28,7 @@ bool has_name(const Row& row, const std::string& key) {
          aliases.find(fmt::format("|{}|", key)) != std::string::npos;
 }
 
-// True if both are keys of DeepSpeed, or both of accelerate.
+// True if both sections are of DeepSpeed's config, or both of accelerate's.
 bool is_same_file(const std::string& a, const std::string& b) {
   return a.starts_with("accelerate") == b.starts_with("accelerate");
 }
@@ -91,7 +91,7 @@ std::string advice_on(const std::string& section, const std::string& key) {
   const std::string word = lower(key);
   for (const auto& [mistake, advice] : known_mistakes)
     if (word == mistake) return advice;
-  // A key such as `enabled` is in many sections. Only a key of few sections can be assigned to one.
+  // A key such as `enabled` is in many sections: give the section only for a key of few sections.
   std::set<std::string> places, types;
   for (const Row& row : rows()) {
     if (section == row.section || !has_name(row, word) || !is_same_file(row.section, section))

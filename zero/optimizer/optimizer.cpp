@@ -24,8 +24,8 @@ enum { masters, moment1, moment2, low_precision, sums };
 using StateTensors = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
-/// A stream that runs CPU kernels on a device's host memory, at once and on the caller's thread.
-/// The caller must first wait for the device's queued work on that memory.
+/// Runs CPU kernels at once, on the caller's thread, on host memory of a device of any type. The
+/// caller has waited for the device's own work on that memory.
 class HostStream final : public Stream {
  public:
   explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {

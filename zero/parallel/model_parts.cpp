@@ -46,7 +46,7 @@ MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& dev
   for (size_t part = 0; part < parts; ++part) {
     const int64_t* from = values.data() + limbs + part * summary_words;
     const size_t tensor = static_cast<size_t>(mesh.shape.tensor);
-    if (part % tensor == 0 && sums.non_finite) break;  // a lower stage had one
+    if (part % tensor == 0 && sums.non_finite) break;  // a lower stage already reported one
     if (from[0] == 0 || from[0] >= first) continue;
     first = from[0];
     char name[name_bytes + 1] = {};
@@ -79,7 +79,7 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
   check_ends(device);
 }
 
-// Otherwise the two stages would wait for each other in the first step.
+// Without this check the first and the last stage would wait for each other in the first step.
 void Mirrors::check_ends(const Device& device) const {
   std::vector<int64_t> words(2);
   int64_t& own = words[owner_ ? 0 : 1];

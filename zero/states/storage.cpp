@@ -34,7 +34,7 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
   return values;
 }
 
-// Elements per task. An element takes tens of nanoseconds, so the cost of starting a task is small.
+// Elements per task: an element takes tens of nanoseconds, so starting a task costs little.
 constexpr int64_t initialise_grain = 1 << 14;
 
 void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& flat, uint64_t seed,

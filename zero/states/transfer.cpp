@@ -23,7 +23,7 @@ void for_each_workspace_chunk(const Tensor& tensor, const F& f) {
   }
 }
 
-// Rounds a tensor in memory and writes it to `to`.
+// Writes a tensor in memory to `to`, rounded to its dtype.
 void store(const Tensor& memory, const Tensor& to) {
   Stream& stream = to.device().compute();
   if (!in_file(to)) return kernels::cast({.x = memory, .y = to}, stream);
@@ -157,7 +157,7 @@ void Streaming::queue_copy(const Tensor& from, const Tensor& to, const Lane& lan
   copy(from, to, *copies_);
 }
 
-// The end of a single copy is not known earlier, so one span covers all of them.
+// The end of each copy is not known, so one span covers all of them.
 void Streaming::await_copies() {
   if (!copies_) return;
   Trace* trace = device_.trace();
@@ -187,8 +187,7 @@ Streaming::~Streaming() {
 }
 
 const std::vector<Tensor>& Streaming::next() {
-  // The copies into this set are done, and so are the copies out of the other set, which is read
-  // into next.
+  // The copies into this set and out of the other one are done; the disk fills the other one next.
   await_copies();
   load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);
@@ -217,7 +216,7 @@ void Streaming::finish() {
 
 namespace {
 
-/// The name of the current unit or op.
+/// The name of the current unit or op; empty without a trace.
 std::string traced_name(const Stream& stream) {
   return stream.trace() ? stream.device().memory().name() : std::string();
 }
