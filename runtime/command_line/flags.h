@@ -23,7 +23,7 @@ int64_t parse_size(const std::string& flag, const std::string& value);
 /// An interval of numbers and how an error names it.
 struct Range {
   double least, most;
-  bool open_below = false, open_above = false;  ///< whether the border itself is excluded
+  bool open_below = false, open_above = false;  ///< true: the border itself is excluded
   const char* words;                            ///< "a number above 0"
 };
 double parse_number(const std::string& flag, const std::string& value, const Range& range);
@@ -35,8 +35,8 @@ bool parse_switch(const std::string& flag, const std::string& value);
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
 
-// Makers of flags that store into a variable. `help` ends with the default, taken from the variable
-// unless `shown` says otherwise ("" shows none).
+// Functions that make flags which store into a variable. `help` ends with the default, taken from
+// the variable unless `shown` says otherwise ("" shows none).
 
 using Names = std::vector<std::string>;
 
@@ -44,7 +44,7 @@ struct Count {
   int64_t least = 0;
   const char* shown = nullptr;
 };
-/// No count needs more, and products of two of them stay far from overflow.
+/// Larger than any useful count; the product of two does not overflow.
 inline constexpr int64_t largest_count = INT32_MAX;
 
 Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count = {});
