@@ -129,9 +129,8 @@ StruckStep zerograd_signalled_within_step(const std::string& line, const std::st
     std::string rest(static_cast<size_t>(waiting), ' ');
     if (waiting > 0) rest.resize(static_cast<size_t>(read(process.out, rest.data(), rest.size())));
     so_far.out += rest;
-    std::istringstream lines(so_far.out);
     steps = 0;
-    for (std::string each; std::getline(lines, each);) steps += each.starts_with("iter ");
+    for (size_t at = 0; (at = so_far.out.find(label, at)) != std::string::npos; ++at) ++steps;
     kill(process.pid, signal);
     kill(process.pid, SIGCONT);
     return true;
