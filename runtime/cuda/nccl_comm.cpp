@@ -231,7 +231,7 @@ class NcclTransport final : public Transport {
   std::optional<Clock::time_point> broken_;
 };
 
-TransportEndpoint place(int index, bool first) {
+TransportEndpoint endpoint_of(int index, bool first) {
   TransportEndpoint own;
   char bus[64] = {};
   cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
@@ -250,13 +250,13 @@ TransportEndpoint place(int index, bool first) {
   return own;
 }
 
-std::string absence(std::span<const TransportEndpoint> places) {
+std::string absence(std::span<const TransportEndpoint> endpoints) {
   std::string why;
-  for (size_t rank = 0; rank < places.size() && why.empty(); ++rank) {
-    why = places[rank].absence;
+  for (size_t rank = 0; rank < endpoints.size() && why.empty(); ++rank) {
+    why = endpoints[rank].absence;
     for (size_t other = 0; other < rank && why.empty(); ++other)
-      if (std::strcmp(places[rank].device, places[other].device) == 0)
-        why = fmt::format("ranks {} and {} share {}", other, rank, places[rank].device);
+      if (std::strcmp(endpoints[rank].device, endpoints[other].device) == 0)
+        why = fmt::format("ranks {} and {} share {}", other, rank, endpoints[rank].device);
   }
   if (!why.empty() && insists_on_nccl())
     throw ConfigError(
@@ -266,16 +266,16 @@ std::string absence(std::span<const TransportEndpoint> places) {
   return why;
 }
 
-std::unique_ptr<Transport> make(std::span<const TransportEndpoint> places, int rank, int index) {
+std::unique_ptr<Transport> make(std::span<const TransportEndpoint> endpoints, int rank, int index) {
   NcclId id;
-  std::memcpy(id.bytes, places[0].id, sizeof id.bytes);
-  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(places.size()), index);
+  std::memcpy(id.bytes, endpoints[0].id, sizeof id.bytes);
+  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(endpoints.size()), index);
 }
 
 }  // namespace
 
 TransportFactory nccl_transports() {
-  return {.place = place, .absence = absence, .name = describe_nccl, .make = make};
+  return {.endpoint = endpoint_of, .absence = absence, .name = describe_nccl, .make = make};
 }
 
 }  // namespace zg::cuda

@@ -22,7 +22,7 @@ const Features& features_of(int index);
 
 /// A SPIR-V module. Its bytes exist as long as the process.
 struct Code {
-  const char* name = nullptr;  ///< "layer_norm.bf16": what errors call it
+  const char* name = nullptr;  ///< "layer_norm.bf16": its name in errors
   std::span<const unsigned char> spirv;
 };
 
