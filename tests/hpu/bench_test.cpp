@@ -75,17 +75,15 @@ TEST_CASE("every benchmark of an accelerator runs on it: limits, and each kind o
   sizes.scores = {.N = 6, .C = 32};
   sizes.hidden = sizes.flat = sizes.parameters = 1024;
   std::set<std::string> kinds, ran;
-  for (const auto& cases :
-       {matmul_cases(sizes), attention_cases(sizes), row_cases(sizes), element_cases(sizes)})
-    for (const bench::Case& c : cases) {
-      CAPTURE(c.text());
-      const std::string kind = c.work.name + " " + name_of(c.work.dtype);
-      kinds.insert(kind);
-      if (c.work.flops > 4e7 || c.work.bytes() > 2e7) continue;
-      c.make(device)();
-      device.compute().synchronize();
-      ran.insert(kind);
-    }
+  for (const bench::Case& c : bench::kernel_cases(sizes)) {
+    CAPTURE(c.text());
+    const std::string kind = c.work.name + " " + name_of(c.work.dtype);
+    kinds.insert(kind);
+    if (c.work.flops > 4e7 || c.work.bytes() > 2e7) continue;
+    c.make(device)();
+    device.compute().synchronize();
+    ran.insert(kind);
+  }
   for (const std::string& kind : kinds) {
     if (kind.starts_with("matmul NN")) continue;  // all large; the limits have that product
     CAPTURE(kind);
