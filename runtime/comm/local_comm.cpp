@@ -11,6 +11,7 @@
 #include "zerograd/runtime/comm/queued_comm.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace cpu {
@@ -188,11 +189,10 @@ bool ranks_reach(Device::Type type, const Members& members) {
     for (const int other : used) {
       if (backend_of(type)->reaches(index, other)) continue;
       if (type == Device::Type::hpu) return false;
-      throw Unsupported("ranks: cuda:" + std::to_string(index) +
-                        " cannot reach the memory of cuda:" + std::to_string(other) +
-                        "; expected GPUs that are peers; try ranks as processes (mpirun), or "
-                        "CUDA_VISIBLE_DEVICES=" +
-                        std::to_string(index));
+      throw Unsupported(
+          fmt::format("ranks: cuda:{} cannot reach the memory of cuda:{}; expected GPUs that are "
+                      "peers; try ranks as processes (mpirun), or CUDA_VISIBLE_DEVICES={}",
+                      index, other, index));
     }
   return true;
 }
@@ -233,7 +233,7 @@ int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks);
 
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
-  if (ranks < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(ranks));
+  if (ranks < 1) throw ConfigError(fmt::format("ranks: expected 1 or more, got {}", ranks));
   const cpu::Members all = cpu::all_ranks(ranks);
   const auto transports =
       std::make_shared<const cpu::Transports>(cpu::transports_of(options.type, all));
@@ -284,9 +284,9 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   } catch (const std::exception& error) {
     // The threads that already run use objects of this call. They must end before the call returns.
     const int rank = static_cast<int>(threads.size());
-    const std::string cause = "ranks: the system has no thread for rank " + std::to_string(rank) +
-                              " of " + std::to_string(ranks) + ": " + error.what() +
-                              "; try fewer ranks";
+    const std::string cause =
+        fmt::format("ranks: the system has no thread for rank {} of {}: {}; try fewer ranks", rank,
+                    ranks, error.what());
     world->abort(rank, cause);
     std::lock_guard lock(shared->mutex);
     shared->errors[static_cast<size_t>(rank)] = std::make_exception_ptr(OutOfMemory(cause));

@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/comm/pace.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 
@@ -29,8 +30,8 @@ int LocalGroup::member_of(int rank) const {
 bool LocalGroup::join(int rank) {
   Member& self = at(member_of(rank));
   if (self.joined && !self.left)
-    throw ConfigError("group '" + members_.group + "': rank " + std::to_string(rank) +
-                      " is in it already; expected a new name");
+    throw ConfigError(fmt::format("group '{}': rank {} is in it already; expected a new name",
+                                  members_.group, rank));
   return !std::exchange(self.joined, true);
 }
 
@@ -74,7 +75,7 @@ std::string LocalGroup::place_of(int member) const {
 std::string LocalGroup::failure_for(int member) const {
   const std::string place = place_of(member);
   if (place == world_.failed_at_) return world_.failure_;
-  return world_.failure_ + "; rank " + std::to_string(members_[member]) + " waits in " + place;
+  return fmt::format("{}; rank {} waits in {}", world_.failure_, members_[member], place);
 }
 
 void LocalGroup::look_for_left(int member, int64_t sequence) {
@@ -95,7 +96,7 @@ void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member:
                        [&](const Member& other) { return other.*progress >= sequence; });
   };
   for (;;) {
-    // First, so that what every rank has done succeeds on all of them, whatever failed since.
+    // Checked before failures: a collective that every rank has finished succeeds on all of them.
     if (done()) return;
     if (!world_.failure_.empty()) throw CommError(failure_for(member));
     if (at(member).fails) throw CommError(place_of(member) + ": this rank has failed");

@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -19,7 +20,7 @@ constexpr int64_t window_bytes = int64_t{1} << 20;       // where pieces from al
 HostWindows::HostWindows(int rank, int size, bool on_host)
     : rank_(rank), size_(size), on_host_(on_host) {}
 
-// At first use: many groups pass nothing this way.
+// Allocated at the first use: many groups never need them.
 void HostWindows::take_windows() {
   window_.resize(window_bytes);
   outgoing_.resize(on_host_ ? 0 : window_bytes);
@@ -61,7 +62,7 @@ void HostWindows::gather(const Job& job, Stream& stream, const Exchange& exchang
         [&](int peer) { return place(peer) + begin; });
 }
 
-/// Peers' pieces of `bytes` each, by way of the window: take(peer, begin, from, bytes).
+/// Receives `bytes` from each peer through the window; calls take(peer, begin, from, bytes).
 void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
                        const Exchange& exchange) {
   if (size_ == 1) return;
@@ -85,8 +86,8 @@ void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& 
   }
 }
 
-// A peer's piece of `full` is sent to it, and its piece for this rank takes the place: no bytes
-// beyond the tensors are needed, and the fold is that of ranks that are threads.
+// Each peer gets its piece of `full`. The piece that it sends replaces that one, so no memory
+// beyond the tensors is needed, and the sum has the order of ranks that are threads.
 void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchange) {
   const auto& [begin, numel] = job.chunk;
   const auto piece = [&](int peer) {
@@ -120,7 +121,7 @@ void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exch
         length, [&](int) { return sends ? place : nullptr; },
         [&](int peer) { return peer == job.root ? place : nullptr; });
     if (!sends && !direct) stream.copy(part, place, static_cast<size_t>(length));
-    if (!direct) stream.synchronize();  // the window is used again
+    if (!direct) stream.synchronize();  // the next round overwrites the window
   }
 }
 
@@ -159,7 +160,7 @@ class MpiSubgroup final : public MpiCommunicator {
         return reinterpret_cast<std::byte*>(&place);
       };
       Meeting meeting{.group = group_.get(), .last = world_->deadline()};
-      meeting.place = "the making of group '" + members_.group + "'";
+      meeting.place = fmt::format("the making of group '{}'", members_.group);
       world_->owner_waits(group_.get());
       world_->exchange(
           meeting, sizeof own, data_tag + static_cast<int>(group_->number),
@@ -246,7 +247,7 @@ void MpiCommunicator::carry(const Job& job, Meeting& meeting) {
       world_->until(meeting, 1000);
     });
   } catch (const DeviceError&) {
-    world_->raise_failure_of_peer(meeting);  // this rank only felt it
+    world_->raise_failure_of_peer(meeting);  // if a peer failed, report the peer's error
     world_->raise_own(describe(std::current_exception()));
   }
 }

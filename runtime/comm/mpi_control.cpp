@@ -4,6 +4,7 @@
 
 #include "zerograd/runtime/comm/mpi_world.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -43,11 +44,12 @@ std::string MpiWorld::place_of(const Meeting& meeting) const {
 }
 
 std::string MpiWorld::activity_now(const Meeting& meeting) const {
-  const std::string rank = "; rank " + std::to_string(rank_);
-  if (meeting.call || meeting.arriving) return rank + " waits in " + place_of(meeting);
-  return rank +
-         (last_.empty() ? " computes before its first collective" : " computes after " + last_) +
-         ", in step " + std::to_string(*step_);
+  const std::string rank = fmt::format("; rank {}", rank_);
+  if (meeting.call || meeting.arriving)
+    return fmt::format("{} waits in {}", rank, place_of(meeting));
+  return fmt::format(
+      "{}{}, in step {}", rank,
+      last_.empty() ? " computes before its first collective" : " computes after " + last_, *step_);
 }
 
 // --- notices
@@ -114,7 +116,7 @@ bool MpiWorld::take_in_group(int rank, const Notice& notice) {
     if (group->number != notice.group) continue;
     const auto& ranks = group->members.ranks;
     const auto place = std::find(ranks.begin(), ranks.end(), rank);
-    if (place == ranks.end()) continue;  // a number is taken once for each two ranks
+    if (place == ranks.end()) continue;  // the number is unique per pair of ranks only
     MpiGroup::Member& member = group->at(static_cast<int>(place - ranks.begin()));
     if (notice.kind == Notice::Kind::arrived) member.arrivals.push_back(notice);
     if (notice.kind == Notice::Kind::waits) member.waits_in = notice.sequence;

@@ -8,6 +8,7 @@
 #include "zerograd/runtime/comm/mpi_comm.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 
@@ -97,14 +98,16 @@ void MpiRanks::connect() {
   choose_transport(places);
 }
 
-// An owner that computes on would see the failure at its next collective, one that stalls never.
+// An owner that still computes sees the failure at its next collective; a stalled one never does.
 void MpiRanks::await_owner() {
   std::unique_lock lock(mutex_);
   const auto end = std::chrono::steady_clock::now() + grace;
   while (!stop_ && !world_->is_told()) {
     if (std::chrono::steady_clock::now() > end)
-      end_process(describe(failure_) + "\nrank " + std::to_string(rank_) +
-                  " is still in its own code and cannot be ended from outside; ending the process");
+      end_process(
+          fmt::format("{}\nrank {} is still in its own code and cannot be ended from outside; "
+                      "ending the process",
+                      describe(failure_), rank_));
     changed_.wait_for(lock, watch_every);
   }
 }
@@ -126,10 +129,9 @@ void MpiRanks::await_end_or(const Done& done, double timeouts, const char* what)
   while (!changed_.wait_for(lock, watch_every, over)) {
     const bool told = !world_->is_up() && told_to_end_ && told_to_end_();
     if (!told && std::chrono::steady_clock::now() - start < longest) continue;
-    end_process("CommError: rank " + std::to_string(rank_) + "/" + std::to_string(size_) +
-                " ends: " + what +
-                (told ? " before a peer failed, and the launcher ends this process"
-                      : " within the timeout"));
+    end_process(fmt::format("CommError: rank {}/{} ends: {}{}", rank_, size_, what,
+                            told ? " before a peer failed, and the launcher ends this process"
+                                 : " within the timeout"));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -93,13 +94,14 @@ std::shared_ptr<MpiGroup> MpiWorld::found(Members members) {
   {
     const Lock lock = enter();
     if (!serialized_)
-      throw Unsupported("group '" + name + "': " + mpi_version() +
-                        " gives no MPI_THREAD_SERIALIZED, which groups of processes need; try "
-                        "ranks as threads, or another MPI");
+      throw Unsupported(
+          fmt::format("group '{}': {} gives no MPI_THREAD_SERIALIZED, which groups of processes "
+                      "need; try ranks as threads, or another MPI",
+                      name, mpi_version()));
     for (const auto& other : groups_)
       if (other->members.group == name && other->members.ranks == group->members.ranks)
-        throw ConfigError("group '" + name + "': rank " + std::to_string(rank_) +
-                          " is in it already; expected a new name");
+        throw ConfigError(
+            fmt::format("group '{}': rank {} is in it already; expected a new name", name, rank_));
     group->number = next_number_;
     Notice notice{
         .kind = Notice::Kind::founds, .group = hash, .step = *step_, .count = group->number};
@@ -107,7 +109,7 @@ std::shared_ptr<MpiGroup> MpiWorld::found(Members members) {
     post(notice, ranks_of(*group, group->others));
   }
   Meeting meeting{.group = group.get(),
-                  .place = "the making of group '" + name + "'",
+                  .place = fmt::format("the making of group '{}'", name),
                   .arriving = true,
                   .last = deadline()};
   meeting.awaited = [&](int member) { return founding_[{hash, group->members[member]}].empty(); };
@@ -175,7 +177,7 @@ void MpiWorld::arrive(Meeting& meeting) {
   until(meeting, 50);
   Lock lock = enter();
   std::vector<Call> calls(group.each.size());
-  calls[at(group.own)] = notice.call();  // a name that was cut is cut alike
+  calls[at(group.own)] = notice.call();  // the peers' names are truncated in the same way
   for (const int member : group.others) {
     calls[at(member)] = group.at(member).arrivals.front().call();
     group.at(member).arrivals.pop_front();

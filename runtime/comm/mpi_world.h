@@ -22,6 +22,7 @@
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/comm/transport.h"
+#include "zerograd/runtime/text/format.h"
 
 // The few functions of MPI that are used here: messages that never block. One thread calls at a
 // time; the one that called start() calls stop(). Errors are CommError.
@@ -129,15 +130,16 @@ struct MpiGroup {
 
 inline std::string difference(const std::string& what, int rank, const Hello& other,
                               const Hello& first) {
-  return "ranks differ before step 0: the " + what + " of rank " + std::to_string(rank) + " (" +
-         other.process.host + ") is not rank 0's (" + first.process.host +
-         "); expected the same command, program and files on every host";
+  return fmt::format(
+      "ranks differ before step 0: the {} of rank {} ({}) is not rank 0's ({}); expected the same "
+      "command, program and files on every host",
+      what, rank, other.process.host, first.process.host);
 }
 
 inline std::string gone(int rank, const Peer& peer) {
-  return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.process.pid) +
-         ") is gone, last heard of in step " + std::to_string(peer.step) +
-         ": it was killed or ended without a word";
+  return fmt::format(
+      "rank {} (pid {}) is gone, last heard of in step {}: it was killed or ended without a word",
+      rank, peer.process.pid, peer.step);
 }
 
 /// A wait of a worker for other members of its group.

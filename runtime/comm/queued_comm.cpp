@@ -10,7 +10,7 @@ namespace zg::cpu {
 Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
                                                     const std::string& name, Chunk chunk) {
   chunk = check_all_gather(shard, full, chunk);
-  // It may throw, which GCC 12 does not survive among the members of a job.
+  // Made first: it may throw, and GCC 12 crashes if an initialiser of the job below throws.
   Tensor window = window_for(Collective::all_gather, full, chunk.count);
   return enqueue({.call = {.op = Collective::all_gather,
                            .dtype = shard.dtype(),
@@ -93,7 +93,7 @@ void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return done_ > ticket || failure_; };
   if (!ready()) {
-    // The awaited ticket is still in the queue, whose end has the ticket next_ - 1.
+    // The awaited ticket is still in the queue; the last job has the ticket next_ - 1.
     const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
     const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
                          Trace::Kind::wait);

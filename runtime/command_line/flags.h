@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 // Values of flags. Each parser takes the flag's name and throws ConfigError
@@ -64,7 +65,7 @@ template <class E>
 Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices,
                  const std::string& help) {
   const std::string shown = choices[static_cast<size_t>(target)];
-  return {std::move(names), join(choices, "|"), help + " [" + shown + "]",
+  return {std::move(names), join(choices, "|"), fmt::format("{} [{}]", help, shown),
           [&target, choices](const std::string& name, const std::string& value) {
             target = static_cast<E>(parse_choice(name, value, choices));
           }};

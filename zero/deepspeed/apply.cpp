@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"
 
@@ -245,9 +246,10 @@ class Mapping {
   void offload_parameters(const Setting& device, const std::string& to) {
     if (to == "none") return;
     if (engine_.stage != 3)
-      throw ConfigError(config_.place_of(device) +
-                        "parameters are offloaded at stage 3 only; expected \"stage\": 3, got " +
-                        std::to_string(engine_.stage) + "; try offload_optimizer, or stage 3");
+      throw ConfigError(
+          fmt::format("{}parameters are offloaded at stage 3 only; expected \"stage\": 3, got {}; "
+                      "try offload_optimizer, or stage 3",
+                      config_.place_of(device), engine_.stage));
     engine_.offload.parameter = to == "cpu" ? Space::host : Space::file;
   }
 
@@ -300,11 +302,10 @@ class Mapping {
     const Setting* const other = config_.find("offload_optimizer", "nvme_path");
     if (parameters && optimizer && !is_decided(Field::nvme_path) && one && other && !one->null &&
         !other->null && one->text != other->text)
-      throw Unsupported(config_.place_of(*other) +
-                        "all bytes on NVMe are in one directory; expected the path of "
-                        "offload_param, '" +
-                        printable(one->text) + "', got '" + printable(other->text) +
-                        "'; try the same for both");
+      throw Unsupported(
+          fmt::format("{}all bytes on NVMe are in one directory; expected the path of "
+                      "offload_param, '{}', got '{}'; try the same for both",
+                      config_.place_of(*other), printable(one->text), printable(other->text)));
     std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
     if (parameters && !optimizer) std::swap(sections[0], sections[1]);
     for (const char* section : sections)  // the last one decides

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
@@ -18,8 +19,7 @@ constexpr double one_cycle_beta2 = 0.99;  // DeepSpeed uses this value
 
 void check_schedule(bool within, const char* field, double value, const char* expected) {
   if (!within)
-    throw ConfigError(std::string("schedule: ") + field + " is " + std::to_string(value) +
-                      "; expected " + expected);
+    throw ConfigError(fmt::format("schedule: {} is {:f}; expected {}", field, value, expected));
 }
 
 /// Returns the enumerator whose value is the index of `name` in `known`.
@@ -29,7 +29,7 @@ E one_of(std::span<const char* const> known, const char* what, const std::string
   if (found != known.end()) return static_cast<E>(found - known.begin());
   std::string list;
   for (const char* candidate : known) list += (list.empty() ? "" : ", ") + std::string(candidate);
-  throw ConfigError(std::string(what) + ": no '" + name + "'; expected one of " + list);
+  throw ConfigError(fmt::format("{}: no '{}'; expected one of {}", what, name, list));
 }
 
 /// Falls from 1 to 0 along half a cosine while progress rises from 0 to 1. Then it stays 0.

@@ -1,16 +1,19 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/runtime/comm/chain.h"
 #include "tests/support/error_message.h"
+#include "tests/support/wait_until.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -24,7 +27,7 @@ constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all r
 using Body = std::function<void(Communicator&, const Device&)>;
 
 /// The error of each rank, by rank.
-std::vector<std::string> errors_of(int ranks, const Body& body, double timeout = 30) {
+std::vector<std::string> errors_of(int ranks, const Body& body, double timeout = 240) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   const auto rank_body = [&](Communicator& comm, const Device& device) {
     try {
@@ -43,7 +46,7 @@ std::vector<std::string> errors_of(int ranks, const Body& body, double timeout =
 
 /// Errors of a chain whose stage `struck` runs `fault` in step 5.
 std::vector<std::string> chain_errors(int struck, const std::function<bool()>& fault,
-                                      double timeout = 30) {
+                                      double timeout = 240) {
   return errors_of(
       stages,
       [&](Communicator& comm, const Device& device) {
@@ -110,13 +113,29 @@ TEST_CASE("a rank that returns before it joins a group is named by those that wa
 }
 
 TEST_CASE("a stage that comes too late is named, not the neighbours that wait for it") {
+  const auto errors_in = [](int struck) {
+    std::atomic<int> failed = 0;
+    const auto body = [&](Communicator& comm, const Device& device) {
+      const auto between = [&](int step) {
+        if (step == 5 && comm.rank() == struck)
+          wait_until([&] { return failed == stages - 1; }, "all other stages have failed");
+        return true;
+      };
+      try {
+        run_chain(comm, device, between);
+      } catch (const CommError&) {
+        ++failed;
+        throw;
+      }
+    };
+    return errors_of(stages, body, timeout_s);
+  };
+  std::vector<std::future<std::vector<std::string>>> all;
+  for (int struck = 0; struck < stages; ++struck)
+    all.push_back(std::async(std::launch::async, errors_in, struck));
   for (int struck = 0; struck < stages; ++struck) {
     CAPTURE(struck);
-    const auto late = [] {
-      std::this_thread::sleep_for(std::chrono::duration<double>(timeout_s + 0.7));
-      return true;
-    };
-    const auto errors = chain_errors(struck, late, timeout_s);
+    const auto errors = all[static_cast<size_t>(struck)].get();
     const std::string who = "rank " + std::to_string(struck) + " did not arrive within 4 s: ";
     for (int stage = 0; stage < stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
@@ -133,38 +152,47 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
 }
 
 TEST_CASE("stages that are slow one after the other are waited for, however many they are") {
-  const auto errors = errors_of(
-      3,
-      [](Communicator& comm, const Device& device) {
-        run_chain(comm, device, [](int step) {
-          // The first stage waits for two of these delays.
-          if (step == 3) std::this_thread::sleep_for(std::chrono::seconds(2));
-          return true;
-        });
-      },
-      3.0);
+  // A pause of the machine can make one delay longer than the timeout. Then longer ones are tried.
+  std::vector<std::string> errors(1);
+  for (double unit_s = 1.0; unit_s <= 16.0 && errors != std::vector<std::string>(3); unit_s *= 4)
+    errors = errors_of(
+        3,
+        [&](Communicator& comm, const Device& device) {
+          run_chain(comm, device, [&](int step) {
+            // The first stage waits for two of these delays.
+            if (step == 3) std::this_thread::sleep_for(std::chrono::duration<double>(2 * unit_s));
+            return true;
+          });
+        },
+        3 * unit_s);
   CHECK(errors == std::vector<std::string>(3));
 }
 
 TEST_CASE("a rank is named that waits for nobody while its own worker does") {
+  std::atomic<bool> failed = false;
   const auto errors = errors_of(
       2,
-      [](Communicator& comm, const Device& device) {
+      [&](Communicator& comm, const Device& device) {
         const int both[] = {0, 1};
         const auto down = comm.group(both, "down"), up = comm.group(both, "up");
         const Tensor x = number(device), y = number(device);
         if (comm.rank() == 0) {
           up->broadcast(y, 1, "answer");  // posted before the question that it answers
-          std::this_thread::sleep_for(std::chrono::duration<double>(1.9));
+          wait_until([&] { return failed.load(); }, "the other rank has failed");
           return down->wait(down->broadcast(x, 0, "question"));
         }
-        down->wait(down->broadcast(x, 0, "question"));
+        try {
+          down->wait(down->broadcast(x, 0, "question"));
+        } catch (const CommError&) {
+          failed = true;
+          throw;
+        }
         up->wait(up->broadcast(y, 1, "answer"));
       },
-      1.0);
+      timeout_s);
   for (const std::string& error : errors)
     CHECK(contains(error,
-                   "rank 0 did not arrive within 1 s: collective #0, broadcast of 'question' (f32, "
+                   "rank 0 did not arrive within 4 s: collective #0, broadcast of 'question' (f32, "
                    "1 elements, from rank 0) in group 'down', in step 0"));
 }
 
@@ -179,7 +207,7 @@ TEST_CASE("ranks that wait for each other in different groups are both named") {
         const auto& own = comm.rank() == 0 ? first : second;
         own->wait(own->broadcast(x, 0, "x"));
       },
-      1.0);
+      timeout_s);
   const std::string ring =
       "ranks 0, 1 wait for each other: rank 0 in collective #0, broadcast of 'x' (f32, 1 elements, "
       "from rank 0) in group 'first', in step 0; rank 1 in collective #0, broadcast of 'x' (f32, 1 "
@@ -259,13 +287,19 @@ TEST_CASE("a rank that fails inside a group is named by its number among all ran
     if (comm.rank() == 1) group->wait(group->barrier("of some"));
   };
   CHECK(contains(errors_of(4, leaves)[1], "rank 3 returned early, in step 0; the others are at "));
+  std::atomic<bool> failed = false;
   const auto comes_late = [&](Communicator& comm, const Device&) {
     if (!is_member(comm)) return;
     const auto group = comm.group(members, "odd");
-    if (comm.rank() == 3) std::this_thread::sleep_for(std::chrono::seconds(2));
-    group->wait(group->barrier("of some"));
+    if (comm.rank() == 3) wait_until([&] { return failed.load(); }, "rank 1 has failed");
+    try {
+      group->wait(group->barrier("of some"));
+    } catch (const CommError&) {
+      failed = true;
+      throw;
+    }
   };
-  CHECK(contains(errors_of(4, comes_late, 1.0)[1], "rank 3 did not arrive within 1 s: "));
+  CHECK(contains(errors_of(4, comes_late, timeout_s)[1], "rank 3 did not arrive within 4 s: "));
 }
 
 TEST_CASE("calls that differ in a group are told with the numbers of all ranks") {

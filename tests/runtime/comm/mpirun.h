@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/support/temporary_folder.h"
+#include "tests/support/wait_until.h"
 #include "zerograd/runtime/comm/processes.h"
 
 namespace zg::testing {
@@ -23,9 +24,9 @@ inline Ended mpirun(int processes, const std::string& test, const std::string& e
                     const std::string& options = "") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   // Two that begin at once may both try to make the usual one.
-  const TemporaryFolder session;
+  const TemporaryFolder session, said;
   // Leaks of the MPI and threads that its own code makes are not this project's.
-  const std::string command = environment +
+  const std::string command = environment + " ZG_TEST_SAID=" + said.path() +
                               " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\""
                               " TSAN_OPTIONS=\"$TSAN_OPTIONS:ignore_noninstrumented_modules=1\""
                               " mpirun --allow-run-as-root --oversubscribe"
@@ -41,6 +42,23 @@ inline Ended mpirun(int processes, const std::string& test, const std::string& e
   const int status = pclose(pipe);
   ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ended;
+}
+
+/// In a process of mpirun(): returns once `ranks` processes have called end_with_others(). mpirun
+/// kills the others when one ends, and each must have printed its error before.
+inline void await_others(int ranks) {
+  const auto all_said = [&] {
+    return std::distance(std::filesystem::directory_iterator(std::getenv("ZG_TEST_SAID")), {}) >=
+           ranks;
+  };
+  wait_until(all_said, std::to_string(ranks) + " ranks have said how they end");
+}
+
+[[noreturn]] inline void end_with_others(int status, int ranks) {
+  std::fflush(nullptr);
+  write_file(std::getenv("ZG_TEST_SAID") + ("/" + std::to_string(process_rank()->rank)), "");
+  await_others(ranks);
+  std::_Exit(status);
 }
 
 // doctest cannot skip at run time; ctest reads the line.
