@@ -57,7 +57,7 @@ std::string sizes(const Matmul& m) {
 }
 
 void validate(const Matmul& m) {
-  check_dtype(op, "a", m.a, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "a", m.a, floating);
   check_dtype(op, "b", m.b, m.a.dtype());
   const DType sum = accumulator(m.a.dtype());
   if (m.accumulate)

@@ -14,7 +14,7 @@ struct Rows {
   const Tensor& x;
 
   Rows(const char* op, const Tensor& x) : op(op), x(x) {
-    check_dtype(op, "x", x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+    check_dtype(op, "x", x, floating);
     if (x.shape().rank() != 2)
       throw ShapeError(
           fmt::format("{}: x has shape {}; expected [N, C], view it as that", op, x.shape()));

@@ -115,7 +115,7 @@ ZG_KERNEL(Adam, adam)
 
 void validate(const SumOfSquares& a) {
   const char* op = "sum_of_squares";
-  check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "x", a.x, floating);
   if (a.x.numel() % SumOfSquares::granule != 0)
     throw ShapeError(fmt::format("{}: x has {} elements; expected a multiple of 16, pad with zeros",
                                  op, a.x.numel()));
