@@ -76,8 +76,8 @@ __device__ inline int accumulator_column(int n, int e) {
   return n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2;
 }
 
-/// Terms that a kernel adds to the scaled products: nothing, ALiBi, or at run time any of dense bias,
-/// ALiBi and dropout. A template argument, because the tests at run time cost registers.
+/// Terms that a kernel adds to the scaled products: nothing, ALiBi, or at run time any of dense
+/// bias, ALiBi and dropout. A template argument, because the tests at run time cost registers.
 enum class Extras { none, alibi, all };
 
 inline Extras extras_of(const AttentionCall& call) {

@@ -51,11 +51,7 @@ using Given = std::set<std::string>;
 /// twice the last counts. Returns false after printing help to stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
-/// --device cpu|cuda|hpu.
-Flag device_flag(Device::Type& type);
-/// --use-hpu, DeepSpeed's examples' word for --device hpu.
-Flag use_hpu_flag(Device::Type& type);
-/// ConfigError where both were given.
+/// ConfigError where both --device and --use-hpu were given.
 void check_device(const Given& given);
 
 /// Throws Unsupported if such devices do not compute in the dtype: "`what`: ... f16 ...; try ...".

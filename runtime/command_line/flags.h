@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -59,6 +60,11 @@ Flag text_flag(Names names, const std::string& value, std::string& target, const
 /// One of a command line's positionals.
 Flag positional(const char* name, const char* help, std::string& target);
 Flag switch_flag(Names names, bool& target, const std::string& help);
+
+/// --device cpu|cuda|hpu.
+Flag device_flag(Device::Type& type);
+/// --use-hpu, DeepSpeed's examples' word for --device hpu.
+Flag use_hpu_flag(Device::Type& type);
 
 /// One of `choices`, the enumerators of E in order.
 template <class E>

@@ -101,10 +101,10 @@ TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
   const Wish messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const Wish plants("ZG_EMULATOR_NCCL", "1:9:block");
   const Outcome outcome =
-      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 1");
+      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 10");
   CAPTURE(outcome.error);
   CHECK(outcome.status == 4);
-  CHECK(contains(outcome.error, "rank 1 did not finish within 1 s: collective #"));
+  CHECK(contains(outcome.error, "rank 1 did not finish within 10 s: collective #"));
   CHECK(contains(outcome.error, ", in step "));
 }
 
@@ -118,13 +118,13 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
   const auto ends = [](const char* fault, const std::string& words) {
     const Wish plants("ZG_EMULATOR_NCCL", fault);
     const Outcome outcome = mpirun("-np 3 zerograd " + sort_run +
-                                   "--device cuda --batch-size 1 --steps 9 --comm-timeout 2");
+                                   "--device cuda --batch-size 1 --steps 9 --comm-timeout 10");
     CAPTURE(outcome.error);
     CHECK(outcome.status != 0);
     CHECK(contains(outcome.error, words));
   };
   ends("1:9:exit", "rank 1 (pid ");
-  ends("1:9:block", "rank 1 did not finish within 2 s: collective #");
+  ends("1:9:block", "rank 1 did not finish within 10 s: collective #");
   ends("1:9:error", "rank 1 failed in step ");
 }
 
