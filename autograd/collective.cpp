@@ -203,7 +203,7 @@ std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ra
       record("copy_to_ranks", inputs, values, {}, numbers,
              [](const Several& n, const BackwardPass& pass) { backward_of_several(n, pass); });
   for (size_t i = 0; i < outputs.size(); ++i) {
-    TapeState::collect_wide(outputs[i]);
+    TapeState::collect_in_accumulator(outputs[i]);
     copies[places[i]] = outputs[i];
   }
   return copies;

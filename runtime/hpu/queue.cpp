@@ -180,7 +180,7 @@ ze_event_handle_t KernelTimes::next(const char* kernel) {
   return events_[kernels_.size() - 1];
 }
 
-void KernelTimes::tell(Trace* trace, int rank, const std::string& stream) {
+void KernelTimes::add_spans(Trace* trace, int rank, const std::string& stream) {
   std::vector<ze_kernel_timestamp_data_t> times;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     ze_kernel_timestamp_result_t time = {};

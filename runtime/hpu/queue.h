@@ -10,8 +10,8 @@
 
 namespace zg::hpu {
 
-/// An asynchronous immediate command list whose commands run in the order of the calls: Level Zero
-/// itself gives them none, so a barrier follows each.
+/// An asynchronous immediate command list whose commands run in the order of the calls. Level Zero
+/// does not order them, so a barrier follows each command.
 class Queue {
  public:
   explicit Queue(ze_device_handle_t device);
@@ -29,8 +29,8 @@ class Queue {
 
   /// Blocks the host until all that was queued is done.
   void wait();
-  /// A point in the queue that the host can wait for; points are numbered 0 and 1, each waited for
-  /// before it is set again.
+  /// Marks a point in the queue for wait_for(). There are two points, 0 and 1. A point must be
+  /// waited for before it is marked again.
   void mark(int point);
   void wait_for(int point);
 
@@ -65,11 +65,11 @@ class Staging {
   std::byte* half(int i);
 
   Queue& queue_;
-  std::byte* memory_ = nullptr;  // taken at first use
+  std::byte* memory_ = nullptr;  // allocated at first use
   int next_ = 0;
 };
 
-/// How long the device itself took for kernels, for traces.
+/// Measures the times of kernels by the device's clock, for traces.
 class KernelTimes {
  public:
   explicit KernelTimes(ze_device_handle_t device);
@@ -79,11 +79,11 @@ class KernelTimes {
 
   /// The event that the next launch must signal.
   ze_event_handle_t next(const char* kernel);
-  /// Spans on the track "kernels" of all launches since the last call, which must be done; none
-  /// without a trace. Another stream than "compute" has a track of its own. Lengths and distances
-  /// come from the device's clock, which is not related to the trace's clock: the last span ends
-  /// now.
-  void tell(Trace* trace, int rank, const std::string& stream);
+  /// Adds spans of all launches since the last call, which must be done, to the track "kernels" of
+  /// the trace; a stream other than "compute" has its own track. Null: adds none. Lengths and
+  /// distances are measured by the device's clock, which is not related to the trace's clock, so
+  /// the last span is placed to end now.
+  void add_spans(Trace* trace, int rank, const std::string& stream);
 
  private:
   void add_pool();

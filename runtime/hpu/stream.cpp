@@ -44,7 +44,7 @@ class HpuStream final : public Stream {
 
   void synchronize() override {
     queue_.wait();
-    if (times_) times_->tell(trace(), state_.trace_rank, name_);
+    if (times_) times_->add_spans(trace(), state_.trace_rank, name_);
     if (!std::exchange(may_fault_, false)) return;
     Fault fault;
     staging_.to_host(&fault, fault_, sizeof fault);
