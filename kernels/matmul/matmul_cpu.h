@@ -18,11 +18,11 @@ int64_t matmul_reference_workspace_bytes(const Matmul&, const Device::Traits&);
 /// a and c follow one another becomes one taller product.
 Matmul canonical(const Matmul&);
 
-/// The number of threads worth waking: for so many multiply-adds, or, where the rows are so few
-/// that reading the operands takes longer, for so many elements.
+/// The number of threads to use for this many multiply-adds or, if there are so few rows that
+/// reading the operands takes longer, for this many elements.
 int matmul_threads(const Matmul&, const Device::Traits&);
 
-/// Where an element of an operand is; null of an absent one.
+/// The address of an element of an operand; null if the operand is absent.
 inline std::byte* at(const Tensor& tensor, int64_t element) {
   return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
 }

@@ -94,7 +94,8 @@ void adam(const Adam& a, Workspace, Stream& stream) {
   const AdamUpdate update = first.parameter.dtype() == DType::bf16
                                 ? table.narrow[bf16_gradient]
                                 : table.update[bf16_gradient][low];
-  // Chunks of all tensors laid end to end: many small ones are one, and one large is many.
+  // The tensors are treated as one concatenated range and cut into chunks, so a chunk may have
+  // several small tensors, and a large tensor has several chunks.
   std::vector<int64_t> ends;
   int64_t numel = 0;
   for (const AdamTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
@@ -169,7 +170,8 @@ inline void add(Total& total, double value) {
   limb[2] += static_cast<int64_t>(mantissa >> (2 * bits - shift));
 }
 
-/// A granule whose sum is not finite: its elements are not, or it is the clamped sum of large f64.
+/// A granule whose sum is not finite, because an element is not, or because a sum of large f64
+/// squares overflowed and was clamped.
 template <class T>
 void add_overflow(Total& total, const T* x) {
   const int64_t count = std::count_if(
