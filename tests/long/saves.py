@@ -1,5 +1,5 @@
-"""What `kills` and `power-loss` strike while it writes, and what must be left of it: runs that save
-checkpoints, and commands that replace files which belong together."""
+"""The programs that `kills` and `power-loss` interrupt, and checks of the files that remain: runs that
+save checkpoints, and commands that replace a set of files."""
 import os
 import re
 import shutil
