@@ -7,7 +7,8 @@
 namespace zg {
 namespace {
 
-/// x is [N, C] of a floating type; what is per row is [N], per column [C].
+/// Checks the tensors of a norm: x [N, C] of a floating type, values per row [N], values per column
+/// [C].
 struct Rows {
   const char* op;
   const Tensor& x;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t team_group = 128;  // work-items, as in layer_norm.cl
 
-/// The module and the groups for N rows: of a sub-group each where there are some.
+/// The module, and the number of work-groups for N rows. With sub-groups each sub-group has a row.
 struct NormRows {
   Code code;
   Groups groups;
@@ -24,7 +24,7 @@ struct NormRows {
 
 int32_t columns_of(const Tensor& x) { return static_cast<int32_t>(x.extent(1)); }
 
-/// dgamma and dbeta, either of which may be absent.
+/// Computes dgamma and dbeta; either may be absent.
 void add_columns(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                  const Tensor& dgamma, const Tensor& dbeta, Workspace workspace, Stream& stream) {
   if (!dgamma && !dbeta) return;
