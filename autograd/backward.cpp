@@ -6,6 +6,7 @@
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -40,8 +41,8 @@ Device BackwardPass::device() const { return tape_->device; }
 
 namespace {
 
-/// sum += addend, into memory of its own when `sum` is shared: a residual add hands one tensor to
-/// two inputs, and the other must not change.
+/// sum += addend. Copies `sum` first if its buffer is shared: the backward of a residual add gives
+/// one tensor to two inputs, and the other one must not change.
 void add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
   if (sum.buffer().use_count() > 1) {
     const Tensor own = Tensor::empty(sum.shape(), sum.dtype(), sum.device());
@@ -66,12 +67,13 @@ Tensor TapeState::make_gradient(int index) const {
 void TapeState::accumulate(int index, Tensor gradient, const char* op) {
   Slot& slot = slots[static_cast<size_t>(index)];
   if (gradient.shape() != slot.shape)
-    throw ShapeError(std::string(op) + ": backward gave a gradient of shape " +
-                     gradient.shape().str() + "; expected the input's " + slot.shape.str());
+    throw ShapeError(
+        fmt::format("{}: backward gave a gradient of shape {}; expected the input's {}", op,
+                    gradient.shape(), slot.shape));
   const DType wanted = slot.gradient_dtype();
   if (gradient.dtype() != slot.dtype && gradient.dtype() != accumulator(slot.dtype))
-    throw DTypeError(std::string(op) + ": backward gave a gradient of " +
-                     name_of(gradient.dtype()) + "; expected " + name_of(wanted));
+    throw DTypeError(fmt::format("{}: backward gave a gradient of {}; expected {}", op,
+                                 gradient.dtype(), wanted));
   Stream& stream = device.compute();
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   Tensor& sum = slot.parameter ? root.leaves[slot.parameter] : slot.gradient;
@@ -95,7 +97,7 @@ void TapeState::hand_over(const Unit& unit) {
 
 // --- running the tape in reverse ---
 
-// Backward passes the end of a use before its begin.
+// Backward reaches the end of a use before its begin.
 void TapeState::record_span(const UseRecord& use) const {
   Trace* trace = device.trace();
   if (!trace || use.begin_ns == 0) return;
@@ -176,8 +178,8 @@ void TapeState::visit_entries() {
   for (Slot& slot : slots)
     if (!slot.keep) slot.gradient = {};
   if (parent) return;
-  // Units used only where no gradient arrived still report, in a fixed order: ranks that share the
-  // unit do so in step.
+  // Units without any gradient are reported last, in a fixed order, so that all ranks report a
+  // shared unit at the same point.
   std::vector<const Unit*> left;
   for (const auto& [unit, count] : use_counts)
     if (count > 0) left.push_back(unit);
@@ -189,8 +191,10 @@ void TapeState::visit_entries() {
 
 void Tape::backward(const Var& loss, double scale) {
   if (loss.shape().numel() != 1)
-    throw ShapeError("backward: expected a loss of one element, got " + loss.shape().str() +
-                     "; reduce it with sum() or mean(), or pass gradients of the outputs");
+    throw ShapeError(
+        fmt::format("backward: expected a loss of one element, got {}; reduce it with sum() or "
+                    "mean(), or pass gradients of the outputs",
+                    loss.shape()));
   const Tensor seed = Tensor::full(loss.shape(), scale, loss.dtype(), state_->device);
   backward(std::span<const Var>(&loss, 1), std::span<const Tensor>(&seed, 1));
 }
@@ -200,11 +204,12 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   if (state_->mode == TapeMode::inference)
     throw TapeError("backward: an inference tape records nothing; use a recording tape");
   if (!state_->open.empty())
-    throw TapeError("backward: unit '" + state_->uses[state_->open.back()].unit->name +
-                    "' is still open; end the scope of its Tape::Use first");
+    throw TapeError(
+        fmt::format("backward: unit '{}' is still open; end the scope of its Tape::Use first",
+                    state_->uses[state_->open.back()].unit->name));
   if (outputs.size() != gradients.size())
-    throw ShapeError("backward: expected a gradient per output, got " +
-                     std::to_string(gradients.size()) + " for " + std::to_string(outputs.size()));
+    throw ShapeError(fmt::format("backward: expected a gradient per output, got {} for {}",
+                                 gradients.size(), outputs.size()));
   for (const Var& output : outputs) {
     if (output.tape_ != state_)
       throw TapeError(output.tape_ ? "backward: the loss belongs to another tape; walk that one"
@@ -263,7 +268,7 @@ Var checkpoint(Tape& tape, std::span<const Var> inputs, Segment segment) {
     state.saved_tensors.push_back(constants[i] ? state.keep(constants[i].value())
                                                : TapeState::Saved{});
   }
-  // The segment may read whatever is open around it.
+  // The segment may read every unit that is open around it.
   for (size_t index : state.open) state.uses[index].reads = true;
   state.segments.push_back(std::move(segment));
   const int slot = state.make_slot(output);

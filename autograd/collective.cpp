@@ -7,6 +7,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/movement/indexed.h"
 #include "zerograd/kernels/movement/movement.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -19,8 +20,8 @@ struct Along {
   int axis;
 };
 
-// Runs on the communication worker, on a peer's memory: launched without the checks, which the
-// collective's own stand for, and without scratch.
+// Runs on the communication worker, on a peer's memory. The collective checked the arguments, so
+// this launches the kernel without checks and without scratch.
 void add_piece(const Tensor& piece, const Tensor& sum, bool first, Stream& stream) {
   const Axpby args{.x = piece, .y = sum, .a = 1.0, .b = first ? 0.0 : 1.0};
   kernels::axpby[stream.type()].function(args, {}, stream);
@@ -35,7 +36,7 @@ Tensor scatter_sums(const char* name, const Tensor& full, Communicator& comm) {
   return sums;
 }
 
-/// Memory for n elements that the ranks divide, zeros behind them.
+/// A tensor for n elements, padded with zeros to a multiple of the number of ranks.
 Tensor padded(int64_t n, DType dtype, const Device& device, int size) {
   const int64_t shard = (n + size - 1) / size;
   const Tensor full = Tensor::empty({shard * size}, dtype, device);
@@ -54,7 +55,7 @@ void sum_in_place(const char* name, const Tensor& full, Communicator& comm) {
   comm.wait(comm.all_gather(sums, full, name));
 }
 
-/// The sum of every rank's x, of its shape; in x's own memory if that is `free` to be written.
+/// The sum of x over the ranks, in the shape of x; in place if x is `free` to be overwritten.
 Tensor summed(const char* name, const Tensor& x, bool free, Communicator& comm) {
   const int64_t n = x.numel();
   if (n == 0) return x;
@@ -71,12 +72,10 @@ Tensor summed(const char* name, const Tensor& x, bool free, Communicator& comm) 
 
 void check_divided(const char* op, const Shape& shape, int axis, const Communicator& comm) {
   if (shape[axis] % comm.size() != 0)
-    refuse_shape(op, "x", shape,
-                 "an axis " + std::to_string(axis) + " that " + std::to_string(comm.size()) +
-                     " ranks divide");
+    refuse_shape(op, "x", shape, fmt::format("an axis {} that {} ranks divide", axis, comm.size()));
 }
 
-/// How the slices of the ranks lie in a whole tensor along an axis: each consists of `outer` runs.
+/// The layout of the ranks' slices of a whole tensor along an axis: each consists of `outer` runs.
 /// A pile holds the slices one after the other in memory, as collectives need them.
 struct Parts {
   int64_t size, outer, run;
@@ -132,8 +131,8 @@ struct Several {
   DType dtype;
 };
 
-/// Copies the gradients that exist into one tensor, sums it over the ranks once and accumulates
-/// each.
+/// Copies the gradients that exist into one tensor, sums that over the ranks by one collective, and
+/// accumulates each gradient.
 void backward_of_several(const Several& n, const BackwardPass& pass) {
   int64_t numel = 0;
   for (int i = 0; i < n.count; ++i)

@@ -4,18 +4,19 @@
 #include <sstream>
 
 #include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
 using Function = std::function<Var(Tape&, std::span<const Var>)>;
 
-/// The function's output contracted with weights in [-1, 1) that depend on nothing but their place.
+/// sum(output * weights): the weights in [-1, 1) depend only on the element's index.
 Var contracted(const Function& function, Tape& tape, std::span<const Var> inputs) {
   const Var output = function(tape, inputs);
   if (output.dtype() != DType::f64)
-    throw DTypeError(std::string("gradcheck: the function's output holds ") +
-                     name_of(output.dtype()) + "; expected f64");
+    throw DTypeError(
+        fmt::format("gradcheck: the function's output holds {}; expected f64", output.dtype()));
   constexpr uint64_t key = hash_name("gradcheck");
   std::vector<double> weights(static_cast<size_t>(output.shape().numel()));
   for (size_t i = 0; i < weights.size(); ++i)
@@ -54,9 +55,9 @@ void check_inputs(const std::vector<Tensor>& inputs) {
   if (inputs.empty()) throw ShapeError("gradcheck: no inputs; expected at least one tensor");
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].dtype() != DType::f64 || inputs[i].device().type() != Device::Type::cpu)
-      throw DTypeError("gradcheck: input " + std::to_string(i) + " holds " +
-                       name_of(inputs[i].dtype()) + " on " + inputs[i].device().name() +
-                       "; expected f64 on a cpu device");
+      throw DTypeError(
+          fmt::format("gradcheck: input {} holds {} on {}; expected f64 on a cpu device", i,
+                      inputs[i].dtype(), inputs[i].device()));
 }
 
 /// Input `input` with one element moved; the caller's tensors stay as they are.

@@ -17,13 +17,14 @@ struct GradcheckOptions {
 struct GradcheckResult {
   bool ok = false;
   double worst = 0.0;  ///< the largest error
-  std::string report;  ///< where it was: input, element, analytic and numeric value
+  /// Location of the largest error: input, element, analytic and numeric value.
+  std::string report;
   explicit operator bool() const { return ok; }
 };
 
-/// Compares backward with central differences in f64, for every element of every input. The
-/// function's output is contracted with fixed pseudo-random weights, so every output element
-/// counts. Throws DTypeError unless all inputs are f64 on a cpu device.
+/// Compares the gradients of backward with central differences in f64, for every element of every
+/// input. The output is multiplied by fixed pseudo-random weights and summed, so every element of
+/// the output is tested. Throws DTypeError unless all inputs are f64 on a cpu device.
 ZG_API GradcheckResult gradcheck(const std::function<Var(Tape&, std::span<const Var>)>& function,
                                  const std::vector<Tensor>& inputs,
                                  const GradcheckOptions& options = {});

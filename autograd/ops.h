@@ -10,11 +10,11 @@
 #include "zerograd/runtime/random.h"
 
 // Differentiable ops, free functions on Var. Shapes broadcast as in numpy and PyTorch; rank up to
-// 6; negative axes count from the end. Without a tape an op just computes. Make at most one
-// recording call per argument list: compilers evaluate arguments in different orders. An operand
-// that does not fit is a ShapeError or DTypeError that names the op, before any work; dtypes never
-// convert by themselves, cast() does. Results that lie in one piece of the operand share its
-// memory.
+// 6; negative axes count from the end. If no operand is on a tape, an op only computes. Call at
+// most one op in an argument list: compilers evaluate arguments in different orders. A wrong
+// operand is a ShapeError or DTypeError that names the op, thrown before any work. Dtypes are never
+// converted implicitly: call cast(). A result that is a contiguous range of its operand (reshape, a
+// slice along axis 0) shares its memory.
 namespace zg {
 
 // --- arithmetic with broadcasting; operands of one dtype ---
@@ -27,7 +27,7 @@ ZG_API Var maximum(const Var& a, const Var& b);
 ZG_API Var minimum(const Var& a, const Var& b);
 ZG_API Var add(const Var& a, double b);  ///< b rounded to a's dtype, as in pow and comparisons
 ZG_API Var mul(const Var& a, double b);  ///< b not rounded
-ZG_API Var div(const Var& a, double b);  ///< floating a: times 1 / b, which is not rounded
+ZG_API Var div(const Var& a, double b);  ///< floating a: multiplies by 1 / b, which is not rounded
 ZG_API Var div(double a, const Var& b);  ///< a rounded to b's dtype
 ZG_API Var pow(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
@@ -57,10 +57,10 @@ ZG_API Var relu(const Var& x);
 ZG_API Var silu(const Var& x);
 ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< gelu_tanh | gelu_erf
 
-// --- reductions; no axes: over all of them ---
+// --- reductions; without axes: over all of them ---
 ZG_API Var sum(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 ZG_API Var mean(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
-/// The gradient is shared evenly among equal maxima, as torch.amax does.
+/// The gradient is divided evenly among equal maxima, as in torch.amax.
 ZG_API Var max(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
 ZG_API Var softmax(const Var& x, int axis = -1);
@@ -68,36 +68,36 @@ ZG_API Var log_softmax(const Var& x, int axis = -1);
 
 // --- shape ---
 ZG_API Var reshape(const Var& x, const Shape& shape);
-/// One extent may be -1: what the others leave, as in reshape(x, {B, -1}).
+/// One extent may be -1 and is computed from the others: reshape(x, {B, -1}).
 ZG_API Var reshape(const Var& x, std::initializer_list<int64_t> extents);
 ZG_API Var permute(const Var& x, std::initializer_list<int> axes);
 ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
 ZG_API Var concat(std::span<const Var> parts, int axis);
 ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);
 ZG_API Var broadcast_to(const Var& x, const Shape& shape);
-/// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index
-/// (i32 | i64) has x's rank and, but for the axis, at most its extents.
+/// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index (i32
+/// | i64) has the rank of x and, except along the axis, at most its extents.
 ZG_API Var gather(const Var& x, int axis, const Tensor& index);
 /// torch.scatter_add: y = base, then y[i][index[i][j][k]][k] += source[i][j][k] for every element
-/// of index, in rising j. index has at most base's extents but for the axis, and at most source's;
-/// what of source it does not reach has a gradient of 0.
+/// of index, in rising j. The extents of index are at most those of source and, except along the
+/// axis, at most those of base. Elements of source outside of index have a gradient of 0.
 ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
 ZG_API Var cast(const Var& x, DType dtype);
 ZG_API Var detach(const Var& x);  ///< the same tensor as a constant
 
 // --- products ---
-/// [..., M, K] x [..., K, N], leading axes broadcast.
+/// [..., M, K] x [..., K, N] = [..., M, N]; leading axes broadcast.
 ZG_API Var matmul(const Var& a, const Var& b);
-/// y = activation(x weight^T + bias); x [..., in], weight [out, in], bias [out] or absent. Keeps
-/// what backward needs of the activation.
+/// y = activation(x weight^T + bias); x [..., in], weight [out, in], bias [out] or absent. Saves
+/// the values that backward of the activation needs.
 ZG_API Var linear(const Var& x, const Var& weight, const Var& bias = {},
                   Activation activation = Activation::none);
 
 // --- layers ---
-/// y = activation(x fc_weight^T + fc_bias) out_weight^T + out_bias: two linear() in one, which
-/// keeps the hidden layer's sum alone and makes its activation again in backward. x [..., in],
-/// fc_weight [hidden, in], out_weight [out, hidden]; biases [hidden] and [out] or absent; gelu_tanh
-/// | gelu_erf.
+/// y = activation(x fc_weight^T + fc_bias) out_weight^T + out_bias: two linear() in one. It saves
+/// only the hidden layer before its activation and computes the activation again in backward. x
+/// [..., in], fc_weight [hidden, in], out_weight [out, hidden]; biases [hidden] and [out] or
+/// absent; gelu_tanh | gelu_erf.
 ZG_API Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias,
                         const Var& out_weight, const Var& out_bias,
                         Activation activation = Activation::gelu_tanh);
@@ -112,7 +112,8 @@ ZG_API Var rms_norm(const Var& x, const Var& gamma, float epsilon = 1e-5f);
 /// weight[ids] (+ position[t + first_position]); ids [B, T] i32 | i64, result [B, T, C].
 ZG_API Var embedding(const Tensor& ids, const Var& weight, const Var& position = {},
                      int64_t first_position = 0);
-/// Keeps with probability 1 - p and scales by 1 / (1 - p); axis 0 counts samples. p = 0: x.
+/// Keeps an element with probability 1 - p, multiplied by 1 / (1 - p), and sets the others to 0.
+/// Axis 0 is the sample (DropoutKey). p = 0 returns x.
 ZG_API Var dropout(const Var& x, float p, const DropoutKey& key);
 
 struct AttentionOptions {
@@ -121,30 +122,32 @@ struct AttentionOptions {
   float dropout = 0.0f;  ///< on the attention weights
   DropoutKey key;
   Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
-  /// ALiBi: [H], accumulator dtype, constant; adds slope[h] * (j - i) to the score of key j and the
-  /// query that stands at i. kernels/attention/attention.h has the paper's.
+  /// ALiBi: [H], accumulator dtype, constant. Adds slope[h] * (j - i) to the score of the query at
+  /// position i and the key at position j. kernels/attention/attention.h computes the paper's
+  /// slopes.
   Tensor alibi_slopes;
-  QKVOrder order = QKVOrder::by_part;  ///< layout of the fused projection
+  QKVOrder order = QKVOrder::by_part;  ///< order of q, k and v in qkv
 };
 /// Multi-head attention on a fused projection: qkv [B, T, 3C], in options.order.
 ZG_API Var attention(const Var& qkv, int heads, const AttentionOptions& options = {});
-/// On separate q [B, H, T, D], k and v [B, H, keys, D]; query t sees keys up to keys - T + t when
-/// causal.
+/// The same on separate q [B, H, T, D], k and v [B, H, keys, D]. If causal, query t attends to the
+/// keys up to keys - T + t.
 ZG_API Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options);
 
 // --- losses: scalars in the accumulator dtype ---
 /// Mean over targets that are not ignored (NaN when all are, as in PyTorch); logits [..., V],
 /// targets [...] i32 | i64.
 ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index = -1);
-/// The same on logits = x weight^T, never whole in memory; x [..., C], weight [V, C]. Where it is
-/// recorded its gradients are made with the loss, and backward multiplies them.
+/// cross_entropy() of logits = x weight^T; x [..., C], weight [V, C]. The logits are computed in
+/// chunks and are never whole in memory. If the op is recorded, forward also computes the
+/// gradients, and backward multiplies them.
 ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                     int64_t ignore_index = -1);
 ZG_API Var mse(const Var& x, const Var& target);  ///< mean of squared differences
 
 // --- operators: the functions above by their signs ---
-// A comparison gives a bool tensor, element by element. `if (a < b)` does not compare: like any Var
-// in a condition it asks whether there is one. Use (a < b).value().item() for a single element.
+// A comparison returns a bool tensor. `if (a < b)` does not test its elements: a Var in a condition
+// is true if it is not absent. Use (a < b).value().item() for a single element.
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 inline Var operator+(const Var& a, double b) { return add(a, b); }
 inline Var operator+(double a, const Var& b) { return add(b, a); }

@@ -6,11 +6,12 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-// 52 random bits of two words, in the middle of their step: never 0, whose logarithm is infinite.
+// 52 random bits plus a half step: never 0, whose logarithm would be infinite.
 double open_uniform(uint32_t high, uint32_t low) {
   const uint64_t bits = ((uint64_t{high} << 32) | low) >> 12;
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
@@ -34,12 +35,11 @@ void check_slice(const std::string& name, const Shape& shape, const Shape& whole
   const bool inside = slice.begin >= 0 && slice.rows >= 0 && slice.outer >= 0 && slice.inner >= 0 &&
                       slice.begin + slice.rows <= slice.extent;
   if (inside && slice.numel() == shape.numel() && slice.whole_numel() == whole.numel()) return;
-  throw ShapeError("add: parameter '" + name + "' " + shape.str() + " is not the part of " +
-                   whole.str() + " that its slice names: " + std::to_string(slice.outer) +
-                   " x rows " + std::to_string(slice.begin) + " to " +
-                   std::to_string(slice.begin + slice.rows) + " of " +
-                   std::to_string(slice.extent) + " x " + std::to_string(slice.inner) +
-                   "; expected as many elements, inside it");
+  throw ShapeError(
+      fmt::format("add: parameter '{}' {} is not the part of {} that its slice names: {} x rows {} "
+                  "to {} of {} x {}; expected as many elements, inside it",
+                  name, shape, whole, slice.outer, slice.begin, slice.begin + slice.rows,
+                  slice.extent, slice.inner));
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ void initialise(const Parameter& parameter, uint64_t seed, int64_t begin, std::s
 const Unit& ParameterStore::unit(const std::string& name) {
   for (const auto& unit : units_)
     if (unit->name == name)
-      throw ConfigError("unit: the name '" + name + "' is taken; expected a new one");
+      throw ConfigError(fmt::format("unit: the name '{}' is taken; expected a new one", name));
   units_.push_back(std::make_unique<Unit>(
       Unit{.name = name, .index = static_cast<int>(units_.size()), .parameters = {}}));
   return *units_.back();
@@ -84,10 +84,11 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                                      Init init, Options options) {
   const size_t index = static_cast<size_t>(unit.index);
   if (index >= units_.size() || units_[index].get() != &unit)
-    throw ConfigError("add: unit '" + unit.name + "' of parameter '" + name +
-                      "' belongs to another store");
+    throw ConfigError(
+        fmt::format("add: unit '{}' of parameter '{}' belongs to another store", unit.name, name));
   if (find(name))
-    throw ConfigError("add: the parameter name '" + name + "' is taken; expected a new one");
+    throw ConfigError(
+        fmt::format("add: the parameter name '{}' is taken; expected a new one", name));
   const int64_t numel = shape.numel();
   const Slice slice = options.slice.value_or(Slice{.extent = numel, .rows = numel});
   const Shape& whole = options.slice ? options.whole : shape;

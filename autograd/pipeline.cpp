@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -52,8 +53,8 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
                                      int stages) {
   const auto layers = static_cast<int64_t>(costs.size());
   if (stages < 1 || layers < stages)
-    throw ConfigError("pipeline: expected 1 to " + std::to_string(layers) +
-                      " stages for as many layers, got " + std::to_string(stages));
+    throw ConfigError(fmt::format("pipeline: expected 1 to {} stages for as many layers, got {}",
+                                  layers, stages));
   std::vector<double> until(costs.size() + 1, 0.0);
   for (size_t i = 0; i < costs.size(); ++i) until[i + 1] = until[i] + costs[i];
   const auto cost = [&](int stage, int64_t begin, int64_t end) {
@@ -145,8 +146,8 @@ class Runner {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  /// The first action from the i-th on that is not beyond the end of the step. Asked before
-  /// anything that another stage sends for it is awaited.
+  /// The first action from index i on that belongs to the step. Called before a tensor for that
+  /// action is awaited.
   size_t first_to_do(const std::vector<PipelineAction>& order, size_t i) {
     for (; i < order.size(); ++i) {
       const auto& [kind, micro_batch] = order[i];
@@ -191,7 +192,7 @@ class Runner {
 
   void go_back(const Tensor& arrived, int64_t micro_batch) {
     Flight& flight = flights_.front();
-    // Its gradient has arrived, so the next stage received the activation long ago.
+    // The gradient has arrived, so the next stage has already received the activation.
     if (flight.sent >= 0) mesh_->next.forward->wait(flight.sent);
     stage_.backward(flight.tape, flight.output, arrived, micro_batch);
     if (!is_first()) {

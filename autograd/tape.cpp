@@ -8,6 +8,7 @@
 #include "zerograd/autograd/collective.h"
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -72,13 +73,15 @@ int TapeState::make_slot(const Tensor& value) {
 Var TapeState::parameter(const Parameter& parameter) {
   require_usable("parameter");
   if (!source)
-    throw TapeError("parameter: '" + parameter.name +
-                    "' asked of a tape without a ParameterSource; make the tape with one, such as "
-                    "engine.tape()");
+    throw TapeError(
+        fmt::format("parameter: '{}' asked of a tape without a ParameterSource; make the tape with "
+                    "one, such as engine.tape()",
+                    parameter.name));
   if (!is_open(*parameter.unit))
-    throw NotResident("parameter: '" + parameter.name +
-                      "' is used outside its unit; expected unit '" + parameter.unit->name +
-                      "' to be open; try Tape::Use use(tape, unit) around its use");
+    throw NotResident(
+        fmt::format("parameter: '{}' is used outside its unit; expected unit '{}' to be open; try "
+                    "Tape::Use use(tape, unit) around its use",
+                    parameter.name, parameter.unit->name));
   Var var;
   var.tape_ = shared_from_this();
   var.parameter_ = &parameter;
@@ -121,7 +124,7 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
 }
 
 TapeState::Saved TapeState::keep_in_store(const Tensor& tensor) const {
-  // A parameter's gradient that forward made stays where it is wanted.
+  // A parameter's gradient that forward computed is not offloaded.
   if (!activations || tensor.buffer()->purpose() == Purpose::gradient) return {.tensor = tensor};
   return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
 }
@@ -233,9 +236,10 @@ Tensor early_gradient(const Var& input) {
 size_t TapeState::open_use(const Unit& unit) {
   require_usable("use");
   if (!source)
-    throw TapeError("use: unit '" + unit.name +
-                    "' opened on a tape without a ParameterSource; make the tape with one, such as "
-                    "engine.tape()");
+    throw TapeError(
+        fmt::format("use: unit '{}' opened on a tape without a ParameterSource; make the tape with "
+                    "one, such as engine.tape()",
+                    unit.name));
   uses.push_back({.unit = &unit});
   open.push_back(uses.size() - 1);
   try {
@@ -256,7 +260,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
   } else if (recording()) {
     try {
       push(Kind::use_end, "use").index = index;
-    } catch (...) {  // out of memory for the mark: the record is incomplete
+    } catch (...) {  // no memory for the record of the end: the tape is incomplete
       poisoned = root.poisoned = true;
     }
   }

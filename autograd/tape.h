@@ -16,13 +16,14 @@ namespace zg {
 class Tape;
 struct TapeState;
 
-/// A tensor that may have a place on a tape. A small value; copies mean the same tensor.
+/// A tensor that may be recorded on a tape. A small value type; copies refer to the same tensor.
 class ZG_API Var {
  public:
   Var() = default;    ///< absent: an optional input that was not given
   Var(Tensor value);  ///< a constant; implicit, so that ops take a Tensor where they take a Var
 
-  /// A parameter is looked up at each call and throws NotResident outside its unit.
+  /// The tensor. A parameter is looked up at each call; outside a Tape::Use of its unit that throws
+  /// NotResident.
   Tensor value() const;
   Shape shape() const;
   DType dtype() const;
@@ -37,24 +38,25 @@ class ZG_API Var {
                         std::function<Var(Tape&, std::span<const Var>)>);
   friend Tensor early_gradient(const Var&);
   Tensor value_;
-  std::shared_ptr<TapeState> tape_;  // null for a constant
+  std::shared_ptr<TapeState> tape_;  // null: a constant
   const Parameter* parameter_ = nullptr;
-  int slot_ = -1;  // where the gradient is collected; -1: nowhere
+  int slot_ = -1;  // index of the gradient's slot on the tape; -1: no gradient
 };
 
 /// The argument of an op's backward function: everything that the function may use.
 class ZG_API BackwardPass {
  public:
-  /// The gradient of an output; absent when none reached it (never so for a single output).
+  /// The gradient of an output. Absent if that output does not affect the loss; never absent for an
+  /// op with one output.
   const Tensor& gradient_of_output(int output = 0) const;
-  /// As given to record(); a saved parameter is resident again.
+  /// A tensor that was given to record() as saved. A saved parameter is available again.
   Tensor saved(int index) const;
   bool needs(int input) const;
-  /// Uninitialised memory for an input's gradient: its shape; the accumulator dtype for a
-  /// parameter, the input's own otherwise.
+  /// Uninitialised memory for the gradient of an input. It has the input's shape and, for a
+  /// parameter, the accumulator dtype, otherwise the input's dtype.
   Tensor make_gradient(int input) const;
-  /// Adds to an input's gradient; ignored when !needs(input). Shape as make_gradient says; the
-  /// input's dtype or its accumulator dtype. `gradient` must not be written afterwards.
+  /// Adds to the gradient of an input; does nothing if !needs(input). `gradient` has the input's
+  /// shape, and the input's dtype or its accumulator dtype. It must not be written afterwards.
   void accumulate(int input, Tensor gradient) const;
   Stream& stream() const;
   Device device() const;
@@ -68,16 +70,17 @@ class ZG_API BackwardPass {
 
 enum class TapeMode : uint8_t {
   record,
-  inference  ///< records nothing; units are still opened and closed
+  inference  ///< records nothing; units are still acquired and released
 };
 
-/// Stores the tensors that ops keep for backward; ZeRO's offload implements it.
+/// Decides where tensors that ops save for backward are stored. ZeRO's activation offload
+/// implements it.
 class ZG_API ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// The tensor that the record holds instead of `tensor`; same shape and dtype.
+  /// Returns the tensor that the tape keeps in place of `tensor`, with the same shape and dtype.
   virtual Tensor keep(const Tensor& tensor, Stream& stream) = 0;
-  /// The tensor on the device that an op's backward gets for `kept`.
+  /// Returns the tensor on the device for a `kept` one, for backward.
   virtual Tensor fetch(const Tensor& kept, Stream& stream) = 0;
 };
 
@@ -93,14 +96,14 @@ class ZG_API Tape {
   Tape& operator=(Tape&&) noexcept;
 
   Var parameter(const Parameter& parameter);
-  /// A leaf whose gradient is kept for gradient(). f64, f32, bf16 or f16.
+  /// A tensor whose gradient can be read with gradient() after backward. f64, f32, bf16 or f16.
   Var variable(Tensor value);
 
   /// Throws ShapeError unless `loss` has one element, TapeError when it is not on this tape, when
   /// backward has already run on it, or when an exception passed through an open unit. Every
   /// gradient is multiplied by `scale` (loss scaling).
   void backward(const Var& loss, double scale = 1.0);
-  /// Vector-Jacobian product from given gradients of several outputs.
+  /// The same from several outputs with given gradients (a vector-Jacobian product).
   void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
 
   /// The gradient of a variable() after backward; absent when the outputs do not depend on it.
@@ -110,9 +113,11 @@ class ZG_API Tape {
   Device device() const;
   TapeMode mode() const;
 
-  /// Marks the use of a unit. Forward: acquire, then release at scope exit. In backward the same
-  /// two marks acquire the unit again (when something reads a value), hand the unit's gradients
-  /// over after its last use, and release. So ZeRO-3 needs no hooks and op code never mentions it.
+  /// RAII: the ops in this scope may read the unit's parameters. In forward the constructor
+  /// acquires the unit and the destructor releases it. Both also leave a mark on the tape. Between
+  /// these marks backward acquires the unit again if an op saved a parameter, passes the unit's
+  /// gradients to ParameterSource::reduce after its last use, and releases it. So ops need no code
+  /// for ZeRO-3.
   class ZG_API Use {
    public:
     Use(Tape& tape, const Unit& unit);
@@ -143,11 +148,12 @@ ZG_API std::vector<Var> record(const char* op, std::span<const Var> inputs,
                                const void* numbers, size_t numbers_bytes, BackwardThunk backward);
 }  // namespace detail
 
-/// Puts an op on the tape of its inputs; without one (constants, inference) the outputs come back
-/// as constants. `backward` is a captureless lambda (const Numbers&, const BackwardPass&); numbers
-/// travel in a trivially copyable struct and tensors in `saved`, where accounting, offload and
-/// ZeRO-3 reach them: a saved view of a parameter is kept as its place, not its bytes. Throws
-/// TapeError when inputs belong to two tapes or to one whose backward has run.
+/// Records an op on the tape of its inputs. If no input needs a gradient, or the tape is for
+/// inference, nothing is recorded and the outputs are constants. `backward` is a captureless lambda
+/// (const Numbers&, const BackwardPass&); numbers travel in a trivially copyable struct and tensors
+/// in `saved`, where accounting, offload and ZeRO-3 can handle them. Of a saved view of a parameter
+/// the tape keeps only name and position, not the bytes. Throws TapeError when inputs belong to two
+/// tapes or to one whose backward has run.
 template <class Numbers, class Backward>
 std::vector<Var> record(const char* op, std::span<const Var> inputs,
                         std::span<const Tensor> outputs, std::span<const Tensor> saved,
@@ -170,15 +176,14 @@ Var record(const char* op, std::initializer_list<Var> inputs, const Tensor& outp
 }
 
 /// Uninitialised memory for a gradient that an op computes in forward, because backward would have
-/// to compute the same values again. It has the input's shape and the accumulator dtype; the memory
-/// for a parameter's gradient is where the tape collects it. It travels in `saved`. Only backward
-/// knows the gradient of the output: it may multiply this gradient in place, and accumulates it.
-/// Absent unless input.needs_gradient().
+/// to compute the same values again. It has the input's shape and the accumulator dtype. Pass it to
+/// record() in `saved`. Only backward knows the gradient of the output: it may multiply this tensor
+/// in place, and then accumulates it. Absent unless input.needs_gradient().
 ZG_API Tensor early_gradient(const Var& input);
 
-/// Runs `segment` without recording and keeps its inputs only; backward runs it again on a tape of
-/// its own. Chen et al. 2016, arXiv:1604.06174. Tensors must enter through `inputs` (a captured Var
-/// is a TapeError); parameters are read through the tape that the segment is given.
+/// Runs `segment` without recording and keeps only its inputs. Backward runs it again on a separate
+/// tape. Chen et al. 2016, arXiv:1604.06174. Pass tensors through `inputs` (a captured Var is a
+/// TapeError) and read parameters through the segment's tape argument.
 ZG_API Var checkpoint(Tape& tape, std::span<const Var> inputs,
                       std::function<Var(Tape&, std::span<const Var>)> segment);
 

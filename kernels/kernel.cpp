@@ -2,6 +2,7 @@
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -11,16 +12,18 @@ std::string text_of(const std::vector<Operand>& operands) {
   size_t present = 0;
   for (const auto& [name, tensor, is_written] : operands) {
     if (!tensor || ++present > most) continue;
-    text += (text.empty() ? "" : ", ") + std::string(name) + " " + name_of(tensor.dtype()) + " " +
-            tensor.shape().str();
+    text +=
+        fmt::format("{}{} {} {}", text.empty() ? "" : ", ", name, tensor.dtype(), tensor.shape());
   }
-  if (present > most) text += " and " + std::to_string(present - most) + " more";
+  if (present > most) text += fmt::format(" and {} more", present - most);
   return text;
 }
 
 void throw_no_slot(const char* op, Device::Type backend) {
-  throw Unsupported(std::string(op) + ": slot: expected cpu, cuda or hpu, got " + name_of(backend) +
-                    "; a meta device stands for the backend in its traits().backend");
+  throw Unsupported(
+      fmt::format("{}: slot: expected cpu, cuda or hpu, got {}; a meta device stands for the "
+                  "backend in its traits().backend",
+                  op, backend));
 }
 
 namespace {
@@ -36,8 +39,8 @@ void check_present(const char* op, const char* name, const Tensor& tensor) {
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Shape& expected) {
   check_present(op, name, tensor);
   if (tensor.shape() != expected)
-    throw ShapeError(subject(op, name) + " has shape " + tensor.shape().str() + "; expected " +
-                     expected.str());
+    throw ShapeError(
+        fmt::format("{} has shape {}; expected {}", subject(op, name), tensor.shape(), expected));
 }
 
 void check_dtype(const char* op, const char* name, const Tensor& tensor, DType expected) {
@@ -52,7 +55,8 @@ void check_dtype(const char* op, const char* name, const Tensor& tensor,
     if (tensor.dtype() == dtype) return;
     names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
   }
-  throw DTypeError(subject(op, name) + " holds " + name_of(tensor.dtype()) + "; expected " + names);
+  throw DTypeError(
+      fmt::format("{} holds {}; expected {}", subject(op, name), tensor.dtype(), names));
 }
 
 void check_device(const char* op, std::initializer_list<const Tensor*> tensors) {
@@ -61,8 +65,8 @@ void check_device(const char* op, std::initializer_list<const Tensor*> tensors) 
     if (!*tensor) continue;
     if (!reference) reference = tensor;
     if (!(tensor->device() == reference->device()))
-      throw DeviceError(std::string(op) + ": tensors on " +
-                        difference(reference->device(), tensor->device()));
+      throw DeviceError(
+          fmt::format("{}: tensors on {}", op, difference(reference->device(), tensor->device())));
   }
 }
 

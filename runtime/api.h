@@ -1,6 +1,6 @@
 #pragma once
 
-// ZG_API marks what a shared library exports. The library itself is compiled with ZG_BUILDING.
+// ZG_API marks the functions and classes that a shared library exports.
 #if defined(_WIN32)
 #error "zerograd builds on Linux"
 #else
@@ -9,6 +9,6 @@
 
 namespace zg {
 
-ZG_API const char* version();  ///< "0.2.0", of the library that is linked
+ZG_API const char* version();  ///< version of the linked library: "0.2.0"
 
 }  // namespace zg

@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/cpu/poison.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 Arena::Arena(std::unique_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
@@ -27,8 +28,8 @@ int64_t Arena::allocate(int64_t bytes) {
   }
   if (const int64_t needed = in_steps(top_ + bytes); needed > held_) {
     if (memory_ && (needed > memory_->capacity() || !memory_->grow(held_, needed)))
-      throw OutOfMemory("arena: the system refused to grow from " + std::to_string(held_) + " to " +
-                        std::to_string(needed) + " bytes" + memory_->cause());
+      throw OutOfMemory(fmt::format("arena: the system refused to grow from {} to {} bytes{}",
+                                    held_, needed, memory_->cause()));
     if (memory_) poison(base() + held_, needed - held_);
     held_ = needed;
   }

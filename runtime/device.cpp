@@ -9,6 +9,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap_file.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -18,8 +19,8 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
   traits.backend = backend;
   traits.isa = options.isa ? *options.isa : best_isa();
   if (type == Device::Type::cpu && traits.isa > cpu::machine_isa())
-    throw ConfigError(std::string("device: this machine goes up to ") +
-                      name_of(cpu::machine_isa()) + ", got " + name_of(traits.isa));
+    throw ConfigError(
+        fmt::format("device: this machine goes up to {}, got {}", cpu::machine_isa(), traits.isa));
   traits.threads = options.threads > 0 ? options.threads : available_cores();
   return traits;
 }
@@ -47,7 +48,7 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
                          Device::Type backend)
     : type(type),
       index(index),
-      name(std::string(name_of(type)) + ":" + std::to_string(index)),
+      name(fmt::format("{}:{}", type, index)),
       traits(traits_of(type, options, backend)),
       ledger(name, type, index, options),
       swap(options.swap) {}
@@ -55,8 +56,10 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
 void DeviceState::reserve_file() {
   if (type == Device::Type::meta) return;
   if (swap.directory.empty())
-    throw ConfigError("allocate: Space::file needs a directory on a drive; expected " + name +
-                      " with Device::Options::swap.directory; got none; try --nvme-path DIR");
+    throw ConfigError(
+        fmt::format("allocate: Space::file needs a directory on a drive; expected {} with "
+                    "Device::Options::swap.directory; got none; try --nvme-path DIR",
+                    name));
   if (!swap_file) swap_file = std::make_unique<cpu::SwapFile>(swap);
   swap_file->reserve(ledger.reserved(Space::file));
 }
@@ -64,7 +67,7 @@ void DeviceState::reserve_file() {
 Device DeviceState::make(Device::Type type, int index, const Device::Options& options,
                          Device::Type backend) {
   if (index < 0)
-    throw ConfigError("device: expected an index of 0 or more, got " + std::to_string(index));
+    throw ConfigError(fmt::format("device: expected an index of 0 or more, got {}", index));
   auto state = std::make_shared<DeviceState>(type, index, options, backend);
   state->compute = state->make_stream("compute");
   return Device(std::move(state));
@@ -88,12 +91,12 @@ Device Device::hpu(int index, const Options& options) {
 }
 
 Device Device::accelerator(Type type, int index, const Options& options) {
-  const std::string name = std::string(name_of(type)) + ":" + std::to_string(index);
+  const std::string name = fmt::format("{}:{}", type, index);
   if (const std::string why = absence(type); !why.empty())
-    throw Unsupported("device: " + name + ": " + why + "; try cpu");
+    throw Unsupported(fmt::format("device: {}: {}; try cpu", name, why));
   if (index >= count(type))
-    throw ConfigError("device: " + name + " is not there; expected 0 to " +
-                      std::to_string(count(type) - 1));
+    throw ConfigError(
+        fmt::format("device: {} is not there; expected 0 to {}", name, count(type) - 1));
   return DeviceState::make(type, index, options, type);
 }
 
@@ -126,33 +129,37 @@ Device Device::parse(const std::string& name, const Options& options) {
     const char* last = name.data() + name.size();
     if (const auto [end, error] = std::from_chars(first, last, index);
         error != std::errc() || end != last || first == last || index < 0)
-      throw ConfigError("device: expected a name like cpu:1, got '" + name + "'");
+      throw ConfigError(fmt::format("device: expected a name like cpu:1, got '{}'", name));
   }
   if (kind == "cpu") return cpu(index, options);
   if (kind == "meta") return meta(index, options);
   if (kind == "cuda") return cuda(index, options);
   if (kind == "hpu") return hpu(index, options);
-  throw ConfigError("device: expected cpu, cuda, hpu or meta with an index, got '" + name + "'");
+  throw ConfigError(
+      fmt::format("device: expected cpu, cuda, hpu or meta with an index, got '{}'", name));
 }
 
 std::string difference(const Device& one, const Device& other) {
   const int rank = DeviceState::of(one).rank, other_rank = DeviceState::of(other).rank;
   if (rank >= 0 && other_rank >= 0)
-    return "two devices, " + one.name() + " of rank " + std::to_string(rank) + " and " +
-           other.name() + " of rank " + std::to_string(other_rank) +
-           "; ranks exchange values by the collectives of their Communicator";
+    return fmt::format(
+        "two devices, {} of rank {} and {} of rank {}; ranks exchange values by the collectives of "
+        "their Communicator",
+        one.name(), rank, other.name(), other_rank);
   if (rank >= 0 || other_rank >= 0) {
     const Device& own = rank >= 0 ? one : other;
     const Device& foreign = rank >= 0 ? other : one;
-    return "two devices, " + own.name() + ", which rank " +
-           std::to_string(std::max(rank, other_rank)) + " was given, and " + foreign.name() +
-           " from elsewhere; a rank needs tensors of its own device, the one that run_local or "
-           "run_processes passes to its function";
+    return fmt::format(
+        "two devices, {}, which rank {} was given, and {} from elsewhere; a rank needs tensors of "
+        "its own device, the one that run_local or run_processes passes to its function",
+        own.name(), std::max(rank, other_rank), foreign.name());
   }
   if (one.name() == other.name())
-    return std::string("two devices, made by two calls of Device::") + name_of(one.type()) +
-           "(); make one and pass it on (both are named " + one.name() + ")";
-  return "two devices, " + one.name() + " and " + other.name() + "; copy one over first";
+    return fmt::format(
+        "two devices, made by two calls of Device::{}(); make one and pass it on (both are named "
+        "{})",
+        one.type(), one.name());
+  return fmt::format("two devices, {} and {}; copy one over first", one.name(), other.name());
 }
 
 Device::Type Device::type() const { return state_->type; }

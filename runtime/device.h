@@ -16,7 +16,7 @@ class Trace;
 struct DeviceState;
 
 /// CPU instruction sets that kernels are compiled for, in rising order. `portable` is plain C++.
-/// amx_bf16: matrices of bf16 on tile registers, all else as avx512_bf16.
+/// amx_bf16 multiplies bf16 matrices on tile registers and does everything else as avx512_bf16.
 enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx_bf16 };
 inline constexpr Isa every_isa[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16,
                                     Isa::amx_bf16};
@@ -30,33 +30,35 @@ ZG_API Isa best_isa();
 /// Cores this process may run on (its affinity mask).
 ZG_API int available_cores();
 
-/// Where a device keeps Space::file, and how: DeepSpeed's aio block.
+/// The folder that holds a device's Space::file, and how it is read and written. The fields are
+/// those of DeepSpeed's `aio` block.
 struct SwapOptions {
-  std::string directory;         ///< on NVMe or another disk; empty: there is no Space::file
+  std::string directory;  ///< a folder on an NVMe drive or another disk; empty: no Space::file
   int64_t block_size = 1 << 20;  ///< bytes of one request
-  int queue_depth = 8;           ///< requests under way at once
-  bool io_uring = true;          ///< if Linux supports it; else threads call pread and pwrite
+  int queue_depth = 8;           ///< requests in progress at the same time
+  bool io_uring = true;          ///< if Linux supports it; otherwise threads call pread and pwrite
 };
 
 struct DeviceOptions {
-  int threads = 0;              ///< for kernels; 0 takes every available core
-  int64_t memory_limit = 0;     ///< bytes of Space::device, 0 for none; beyond it OutOfMemory
-  int64_t host_limit = 0;       ///< bytes of Space::pinned and Space::host together, 0 for none
-  std::optional<Isa> isa = {};  ///< default best_isa()
+  int threads = 0;              ///< for kernels; 0: one for each available core
+  int64_t memory_limit = 0;     ///< bytes of Space::device; more is OutOfMemory; 0: no limit
+  int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
+  std::optional<Isa> isa = {};  ///< absent: best_isa()
   SwapOptions swap = {};
 };
 
 /// A logical device: its own arena, accounting, streams and threads. Each call of cpu(), cuda(),
 /// hpu(), meta() or parse() makes a new one, so two engines in one process are independent; copies
-/// of the handle share it. There is no default device: make one, and pass it to everything that
-/// works together.
+/// of the handle share it. There is no default device: make one and pass it to all objects that
+/// work together.
 ///
 ///     const Device device = Device::cpu();
 ///     zero::Engine engine(store, device);                    // parameters and gradients
 ///     const Tensor ids = Tensor::from(numbers, {8}, device);  // not from another Device::cpu()
 ///
-/// An operation on tensors of two devices throws DeviceError. A function that run_local runs on
-/// several ranks uses the device that it is given. Only one thread at a time may use a device.
+/// An operation on tensors of two devices throws DeviceError. run_local() gives a device to the
+/// function that it runs on each rank; the function must use that one. Only one thread at a time
+/// may use a device.
 class ZG_API Device {
  public:
   enum class Type : uint8_t { cpu, cuda, hpu, meta };
@@ -72,14 +74,16 @@ class ZG_API Device {
   };
 
   static Device cpu(int index = 0, const Options& options = {});
-  /// The index-th GPU that the CUDA runtime shows. Unsupported where there is none, with the
-  /// reason.
+  /// The GPU with this index in the CUDA runtime. Throws Unsupported with the reason if there is
+  /// none.
   static Device cuda(int index = 0, const Options& options = {});
-  /// The index-th GPU that the Level Zero driver shows, likewise.
+  /// The same for Intel GPUs: the index in the Level Zero driver.
   static Device hpu(int index = 0, const Options& options = {});
-  static std::string absence(Type type);  ///< why there is no such device; empty: there is one
-  static int count(Type type);            ///< number of accelerators, 0 where there is none
-  /// Counts bytes as a device of type `backend` would, and stores nothing.
+  /// Why this machine has no such device; empty: it has one.
+  static std::string absence(Type type);
+  static int count(Type type);  ///< number of accelerators, 0 where there is none
+  /// A device without memory, for plans (runtime/plan.h). It counts bytes as a device of type
+  /// `backend` does and stores nothing.
   static Device meta(int index = 0, const Options& options = {}, Type backend = Type::cpu);
   static Device parse(const std::string& name,
                       const Options& options = {});  ///< "cpu:1", "cuda:0", "hpu:0", "meta"
@@ -87,18 +91,18 @@ class ZG_API Device {
   Type type() const;
   int index() const;
   std::string name() const;  ///< "cpu:1"
-  /// Model and size, "NVIDIA H200, sm_90, 132 multiprocessors, 143156 MiB"; empty on cpu and meta.
+  /// "NVIDIA H200, sm_90, 132 multiprocessors, 143156 MiB"; empty on cpu and meta.
   std::string description() const;
   const Traits& traits() const;
 
-  Stream& compute() const;  ///< the queue that kernels of the tape run on
-  /// A queue beside it, for another thread; this device must outlive it. Neither waits for the
-  /// other: what one queues is seen by the other after synchronize().
+  Stream& compute() const;  ///< the queue on which the kernels of a tape run
+  /// A second queue, for another thread. The device must outlive it. The two queues do not wait for
+  /// each other: call synchronize() on one before the other uses its results.
   std::unique_ptr<Stream> make_stream(const char* name) const;
   MemoryTracker& memory() const;  ///< accounting of every byte allocated here
 
-  /// Records the device's work in this trace from now on, as that of a rank; null ends it.
-  /// Nothing of the device may be under way. Without a rank: the device's index.
+  /// Records the device's work in this trace from now on, under the number of a rank (-1: the
+  /// device's index). Null ends the recording. The device must be idle.
   void set_trace(std::shared_ptr<Trace> trace, int rank = -1) const;
   Trace* trace() const;  ///< null when not tracing
   int trace_rank() const;
@@ -119,25 +123,27 @@ class ZG_API Stream {
   virtual ~Stream() = default;
   virtual Device device() const = 0;
   virtual const Device::Traits& traits() const = 0;
-  virtual Device::Type type() const = 0;  ///< meta: kernels validate, account and return
-  virtual Trace* trace() const = 0;       ///< null when not tracing
-  virtual const char* name() const = 0;   ///< "compute": the track in a trace
-  /// Blocks the host until what was queued is done; throws what kernels found meanwhile, such as an
-  /// index outside (on an accelerator it cannot be thrown at the call).
+  /// On meta, kernels check their arguments, count their scratch memory and return.
+  virtual Device::Type type() const = 0;
+  virtual Trace* trace() const = 0;      ///< null when not tracing
+  virtual const char* name() const = 0;  ///< name of its track in a trace: "compute"
+  /// Blocks the host until all queued work is done. On an accelerator it also throws the errors
+  /// that kernels found, such as an index out of range: at the call they are not known yet.
   virtual void synchronize() = 0;
-  /// Queues to[0, bytes) = from[0, bytes), between any two of the device's spaces or the process's
-  /// own memory, which may be used again at once (what the device holds pinned may not).
+  /// Queues to[0, bytes) = from[0, bytes). Both may be in any of the device's spaces or in ordinary
+  /// memory of the process. Ordinary memory may be changed as soon as this returns; the device's
+  /// pinned memory only after synchronize().
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  virtual void fill_zero(void* to, size_t bytes) = 0;  ///< queued, too
+  virtual void fill_zero(void* to, size_t bytes) = 0;  ///< also queued
 };
 
 ZG_API const char* name_of(Device::Type type);  ///< "cpu", "cuda", "hpu", "meta"
 
-/// The name of a driver for tests that computes in the place of the index-th accelerator, so that
-/// its times say nothing of one; empty: the accelerator computes, or there is none.
+/// The name of the test driver that emulates this accelerator on the CPU, so that measured times
+/// mean nothing. Empty: a real accelerator, or none.
 ZG_API std::string stand_in(Device::Type type, int index);
 
-/// For an error: how two devices differ that had to be one, and what to do about it.
+/// For an error message: how two devices differ that should be the same, and what to do.
 ZG_API std::string difference(const Device& one, const Device& other);
 
 }  // namespace zg

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 // The protocol's own declarations, which dlpack.h of any version has: the names and the layout are
 // its ABI.
@@ -57,17 +58,19 @@ DType dtype_of_type(const DLDataType& type) {
   for (const auto& row : types)
     if (row.type.code == type.code && row.type.bits == type.bits && row.type.lanes == type.lanes)
       return row.dtype;
-  throw DTypeError("from_dlpack: element type of code " + std::to_string(type.code) + ", " +
-                   std::to_string(type.bits) + " bits, " + std::to_string(type.lanes) +
-                   " lanes; expected f64, f32, f16, bf16, i64, i32, u8 or bool");
+  throw DTypeError(
+      fmt::format("from_dlpack: element type of code {}, {} bits, {} lanes; expected f64, f32, "
+                  "f16, bf16, i64, i32, u8 or bool",
+                  type.code, type.bits, type.lanes));
 }
 
 DLDevice device_code(const Tensor& tensor) {
   const Device& device = tensor.device();
   const Space space = tensor.buffer()->space();
   if (device.type() == Device::Type::meta || space == Space::file)
-    throw Unsupported("to_dlpack: " + tensor.shape().str() + " on " + device.name() + " (" +
-                      name_of(space) + ") has no memory to share; try a copy on the device");
+    throw Unsupported(
+        fmt::format("to_dlpack: {} on {} ({}) has no memory to share; try a copy on the device",
+                    tensor.shape(), device, space));
   if (space == Space::host || device.type() == Device::Type::cpu) return {on_cpu, 0};
   if (device.type() == Device::Type::hpu) return {on_oneapi, device.index()};
   return space == Space::pinned ? DLDevice{on_cuda_host, 0} : DLDevice{on_cuda, device.index()};
@@ -84,10 +87,10 @@ Space space_on(const Device& device, const DLDevice& there) {
   if (there.device_type == own && there.device_id == device.index()) return Space::device;
   if (device.type() == Device::Type::cuda && there.device_type == on_cuda_host)
     return Space::pinned;
-  throw DeviceError("from_dlpack: memory of DLPack device type " +
-                    std::to_string(there.device_type) + ", index " +
-                    std::to_string(there.device_id) + "; expected memory of " + device.name() +
-                    "; copy it over in the other program");
+  throw DeviceError(
+      fmt::format("from_dlpack: memory of DLPack device type {}, index {}; expected memory of {}; "
+                  "copy it over in the other program",
+                  there.device_type, there.device_id, device));
 }
 
 bool is_contiguous(const DLTensor& tensor) {
@@ -141,14 +144,16 @@ Tensor from_dlpack(DLManagedTensor* managed, const Device& device) {
   const Space space = space_on(device, theirs.device);
   const Shape shape(std::span<const int64_t>(theirs.shape, static_cast<size_t>(theirs.ndim)));
   if (shape.numel() > 0 && !is_contiguous(theirs))
-    throw ShapeError("from_dlpack: " + shape.str() +
-                     " is not contiguous; expected rows behind each other without gaps; try "
-                     "contiguous() in the other program");
+    throw ShapeError(
+        fmt::format("from_dlpack: {} is not contiguous; expected rows behind each other without "
+                    "gaps; try contiguous() in the other program",
+                    shape));
   std::byte* data = static_cast<std::byte*>(theirs.data) + theirs.byte_offset;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) != 0)
-    throw ShapeError("from_dlpack: " + shape.str() + " of " + name_of(dtype) +
-                     " does not lie at a multiple of its element's size; try a copy in the other "
-                     "program");
+    throw ShapeError(
+        fmt::format("from_dlpack: {} of {} does not lie at a multiple of its element's size; try a "
+                    "copy in the other program",
+                    shape, dtype));
   return Tensor::of(Buffer::share(device, data, shape.numel() * size_of(dtype), space, owner), 0,
                     shape, dtype);
 }

@@ -4,20 +4,21 @@
 
 struct DLManagedTensor;  // defined in dlpack.h, ABI version 0.x; a "dltensor" capsule holds one
 
-// Tensors that cross between zerograd and other programs (PyTorch, NumPy, JAX, ...) without a copy,
-// by the DLPack protocol: https://dmlc.github.io/dlpack/latest/. Both sides see the same bytes.
+// Exchange of tensors with other programs (PyTorch, NumPy, JAX, ...) without a copy, by the DLPack
+// protocol: https://dmlc.github.io/dlpack/latest/. Both sides use the same bytes.
 namespace zg {
 
-/// The tensor for another program. Its memory lives until the deleter of the result was called,
-/// which may be on any thread. Work that is queued on the device is finished first. Contiguous;
-/// f64, f32, f16, bf16, i64, i32, u8 and bool. Unsupported on a meta device and in Space::file.
+/// Gives a tensor to another program. The memory is kept until that program calls the deleter of
+/// the result, on any thread. Waits for queued work of the device first. The result is contiguous.
+/// Throws Unsupported on a meta device and for Space::file.
 ZG_API DLManagedTensor* to_dlpack(const Tensor& tensor);
 
-/// A tensor of another program as one of `device`, whose memory it has to be: the host's for cpu,
-/// the same GPU's for cuda. Takes it over: the deleter is called when the last Tensor that shares
-/// the bytes goes, also when this throws. The bytes are the other program's: they are in no
-/// accounting and under no cap. ShapeError for strides that are not contiguous or a rank above 6,
-/// DTypeError for other element types, DeviceError for memory of another device.
+/// Takes a tensor from another program. Its memory must belong to `device`: host memory for cpu,
+/// memory of the same GPU for cuda. The deleter is called when the last Tensor that shares the
+/// bytes is destroyed, and also when this throws. The bytes are not counted in the device's
+/// accounting and not limited by its caps. Throws ShapeError for strides that are not contiguous or
+/// a rank above 6, DTypeError for an element type that DType does not have, DeviceError for memory
+/// of another device.
 ZG_API Tensor from_dlpack(DLManagedTensor* tensor, const Device& device);
 
 }  // namespace zg

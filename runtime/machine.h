@@ -9,15 +9,15 @@ namespace zg {
 ZG_API int64_t physical_memory_bytes();
 ZG_API int64_t available_memory_bytes();  ///< memory that Linux could hand out now without swapping
 
-/// The limit of all ranks together: physical memory and swap, or less if a control group sets a
-/// smaller limit.
+/// The limit for all processes together: physical memory plus swap, or a smaller limit of a control
+/// group.
 ZG_API int64_t memory_limit_bytes();
 
-/// Addresses that `ulimit -v` still lets this process map; INT64_MAX: it sets no limit.
+/// Bytes of address space that this process may still map under `ulimit -v`. INT64_MAX: no limit.
 ZG_API int64_t addresses_left_bytes();
-ZG_API int64_t thread_stack_bytes();  ///< addresses that each new thread takes
+ZG_API int64_t thread_stack_bytes();  ///< bytes of address space that each new thread takes
 
-/// How many threads the system lets this process have, by the tightest of its limits.
+/// How many threads this process may have: the smallest of the system's limits.
 ZG_API int64_t thread_limit();
 
 }  // namespace zg

@@ -10,6 +10,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg {
@@ -68,7 +69,7 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
       others = this->account(other).reserved();
     }
     if (account.arena->reserved_after(bytes) + others > limit)
-      refuse(bytes, space, "expected at most " + mib(limit) + " MiB in all",
+      refuse(bytes, space, fmt::format("expected at most {} MiB in all", mib(limit)),
              account.arena->reserved() + others);
   }
   int64_t offset = 0;

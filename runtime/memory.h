@@ -13,22 +13,24 @@
 
 namespace zg {
 
-/// Where bytes live; offload moves a buffer down this list.
+/// Where bytes are stored. Offload moves them to a later space of this list. pinned: host memory
+/// that the device's copies reach directly; file: a file on a disk (SwapOptions).
 enum class Space : uint8_t { device, pinned, host, file };
 inline constexpr int space_count = 4;
-/// Where the device's kernels and copies reach memory of the host: pinned on an accelerator.
+/// The space for host memory that the device's kernels and copies reach: pinned on an accelerator,
+/// host on the CPU.
 ZG_API Space host_space(const Device& device);
 
-/// The use that bytes are allocated for. Every memory table itemises bytes by it.
+/// The use of allocated bytes. Every memory table lists bytes by purpose.
 enum class Purpose : uint8_t { parameter, gradient, optimizer, activation, workspace, comm };
 inline constexpr int purpose_count = 6;
 
 ZG_API const char* name_of(Space space);
 ZG_API const char* name_of(Purpose purpose);
 
-/// Sizes are rounded up to this before they are counted.
+/// Sizes are rounded up to a multiple of this before they are counted.
 inline constexpr int64_t arena_granule = 256;
-inline constexpr int64_t file_granule = 4096;  ///< in Space::file: a block of the disk
+inline constexpr int64_t file_granule = 4096;  ///< the same in Space::file: a block of the disk
 constexpr int64_t arena_bytes(int64_t bytes, Space space = Space::device) {
   const int64_t granule = space == Space::file ? file_granule : arena_granule;
   return bytes <= 0 ? granule : (bytes + granule - 1) / granule * granule;
@@ -36,15 +38,15 @@ constexpr int64_t arena_bytes(int64_t bytes, Space space = Space::device) {
 
 using BytesByPurpose = std::array<int64_t, purpose_count>;
 
-/// Owns bytes. Every tensor byte of the library is allocated here, so accounting cannot be
-/// forgotten: a buffer is stamped with the device's current Purpose and returns that stamp when it
-/// is freed. Buffers start on a 256-byte boundary; their content is undefined.
+/// Owns bytes. All tensor memory of the library is allocated here and so is always counted: under
+/// the device's current Purpose, until the buffer is freed. Buffers start on a 256-byte boundary;
+/// their content is undefined.
 class ZG_API Buffer {
  public:
-  /// Throws OutOfMemory with the itemised table when the space's limit would be passed.
+  /// Throws OutOfMemory, with the table of what uses the space, if the limit would be exceeded.
   static std::shared_ptr<Buffer> allocate(const Device& device, int64_t bytes,
                                           Space space = Space::device);
-  /// Memory of another program, which `owner` keeps alive: in no accounting and under no cap.
+  /// Memory of another program, which `owner` keeps alive. It is not counted and not limited.
   static std::shared_ptr<Buffer> share(const Device& device, std::byte* data, int64_t bytes,
                                        Space space, std::shared_ptr<void> owner);
   ~Buffer();
@@ -53,7 +55,7 @@ class ZG_API Buffer {
 
   std::byte* data() const { return data_; }        ///< null on a meta device and in Space::file
   int64_t file_offset() const { return offset_; }  ///< Space::file only: offset of the first byte
-  int64_t bytes() const { return bytes_; }         ///< as asked for, before rounding
+  int64_t bytes() const { return bytes_; }         ///< the requested size, before rounding
   Space space() const { return space_; }
   Purpose purpose() const { return purpose_; }
   const Device& device() const { return device_; }
@@ -83,7 +85,7 @@ class ZG_API PurposeScope {
   Purpose before_;
 };
 
-/// RAII: names a span of the step, "forward", "backward", "step". Scopes nest.
+/// RAII: names a phase of the step: "forward", "backward", "step". Scopes nest.
 class ZG_API PhaseScope {
  public:
   PhaseScope(const Device& device, std::string_view phase);
@@ -96,8 +98,8 @@ class ZG_API PhaseScope {
   std::string before_;
 };
 
-/// RAII: names the allocations on the device until scope exit, "block.3 moments". The error of a
-/// refused allocation contains the name. Scopes nest, the innermost counts.
+/// RAII: names the allocations on the device until scope exit, for example "block.3 moments". The
+/// error of a refused allocation has the name. Scopes nest; the innermost name is used.
 class ZG_API NameScope {
  public:
   NameScope(const Device& device, std::string name);
@@ -127,14 +129,14 @@ class ZG_API MemoryTracker {
   virtual int64_t live(Space space = Space::device) const = 0;
   virtual BytesByPurpose live_by_purpose(Space space = Space::device) const = 0;
   virtual int64_t peak(Space space = Space::device) const = 0;  ///< since the last reset_peaks()
-  /// Device memory that must be reserved for the live bytes: up to the highest live byte of the
-  /// arena, holes included, in steps of 2 MiB. It decreases when the highest block is freed.
+  /// Memory that must be reserved for the live bytes: up to the highest live byte of the arena,
+  /// with the free holes below it, in steps of 2 MiB. It decreases when the highest block is freed.
   virtual int64_t reserved(Space space = Space::device) const = 0;
   /// The most that was reserved since the last reset_peaks(), and the phase that first took it.
   virtual int64_t peak_reserved(Space space = Space::device) const = 0;
   virtual std::string peak_phase(Space space = Space::device) const = 0;
   virtual std::vector<Row> rows() const = 0;  ///< a row per phase and space, in order of first use
-  virtual void reset_peaks() = 0;             ///< forgets the rows; peaks restart from live
+  virtual void reset_peaks() = 0;  ///< removes the rows; peaks restart from the live bytes
   /// The same rows and peaks since the device was made; reset_peaks() leaves them.
   virtual std::vector<Row> lifetime_rows() const = 0;
   virtual int64_t lifetime_peak(Space space = Space::device) const = 0;

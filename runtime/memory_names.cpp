@@ -1,4 +1,4 @@
-// Apart from memory.cpp: what reads settings names spaces, and needs no device for it.
+// Separate from memory.cpp: readers of settings need these names, but no device.
 #include "zerograd/runtime/memory.h"
 
 namespace zg {

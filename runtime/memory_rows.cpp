@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 // Whole MiB as in the tutorials' tables; a tenth where that would hide a small model.
 std::string table_mib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 20);
-  return text(value < 100.0 ? "%.1f" : "%.0f", value);
+  return fmt::format("{:.{}f}", value, value < 100.0 ? 1 : 0);
 }
 
 }  // namespace
@@ -79,14 +79,14 @@ std::string memory_table(const std::vector<MemoryRow>& rows) {
   int64_t most = 0;
   for (const MemoryRow& row : rows) {
     if (row.at == StepPoint::before_forward) {
-      table += text("\n| %lld |", static_cast<long long>(row.step));
+      table += fmt::format("\n| {} |", row.step);
       most = 0;
     }
     most = std::max(most, row.reserved);
     const std::string live = table_mib(row.live), peak = table_mib(row.reserved);
-    table +=
-        " " + live + (row.reserved > row.live && live != peak ? " (max " + peak + ") |" : " |");
-    if (row.at == StepPoint::after_step) table += " " + table_mib(most) + " |";
+    table += " " + live +
+             (row.reserved > row.live && live != peak ? fmt::format(" (max {}) |", peak) : " |");
+    if (row.at == StepPoint::after_step) table += fmt::format(" {} |", table_mib(most));
   }
   return table;
 }

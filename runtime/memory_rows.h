@@ -10,7 +10,7 @@
 
 namespace zg {
 
-/// The points of a training step at which its memory is noted.
+/// The points of a training step at which memory is recorded.
 enum class StepPoint : uint8_t {
   before_forward,
   after_forward,
@@ -27,7 +27,7 @@ struct MemoryRow {
   int64_t step;
   StepPoint at;
   int64_t live;           ///< device
-  int64_t max;            ///< the most that was live since the row before
+  int64_t max;            ///< largest live size since the row before
   int64_t reserved;       ///< largest reservation since that row
   int64_t host_max;       ///< as `reserved`, for pinned and host memory together
   int64_t file_max;       ///< as `reserved`, for the file on the disk
@@ -36,8 +36,8 @@ struct MemoryRow {
   std::array<BytesByPurpose, space_count> spaces;  ///< live, by space
 };
 
-/// Notes a device's memory at the points of each step. Peaks restart at each note, so a peak is in
-/// the first row after it; the first row includes initialisation. zero::note_memory() fills it from
+/// Records a device's memory at six points of each step. Peaks restart at each row, so a peak is in
+/// the first row after it. The first row includes initialisation. zero::note_memory() fills it from
 /// a zero::Trainer.
 class ZG_API MemoryRows {
  public:
@@ -46,8 +46,9 @@ class ZG_API MemoryRows {
 
   void begin_step(int64_t step);
   void note(StepPoint cell);
-  void drop_step();  ///< forgets the rows of a step that was given up
-  /// The row of this moment, with the peaks since the last one; they go on.
+  void drop_step();  ///< removes the rows of a step that was dropped
+  /// A row for this moment, with the peaks since the last row. It is not stored, and peaks do not
+  /// restart.
   MemoryRow now() const;
   const std::vector<MemoryRow>& rows() const { return rows_; }
   int64_t step_peak() const;  ///< the most that was reserved in this step's rows
@@ -61,8 +62,8 @@ class ZG_API MemoryRows {
   std::vector<MemoryRow> rows_;
 };
 
-/// Markdown in MiB, a line per step: six cells, each what is live and, where more was reserved
-/// since the cell before, "(max ...)"; the last column is the most of the step.
+/// Markdown in MiB, a line per step. Each of the six cells has the live bytes and, if more was
+/// reserved since the cell before, "(max ...)". The last column is the maximum of the step.
 ZG_API std::string memory_table(const std::vector<MemoryRow>& rows);
 
 }  // namespace zg

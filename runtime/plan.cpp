@@ -1,7 +1,6 @@
 #include "zerograd/runtime/plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +10,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg {
@@ -98,12 +98,11 @@ std::array<int64_t, space_count> spaces_from(const Json& json) {
 Space space_from(const std::string& name) {
   for (int s = 0; s < space_count; ++s)
     if (name == name_of(static_cast<Space>(s))) return static_cast<Space>(s);
-  throw CommError("run_ranks: a rank reports a space '" + name + "'");
+  throw CommError(fmt::format("run_ranks: a rank reports a space '{}'", name));
 }
 
 std::string described(const Device::Traits& machine) {
-  return std::string(name_of(machine.backend)) + ", " + name_of(machine.isa) + ", " +
-         std::to_string(machine.threads) + " threads";
+  return fmt::format("{}, {}, {} threads", machine.backend, machine.isa, machine.threads);
 }
 
 /// Reads what json_of() wrote on another process. A run that returns was refused nothing.
@@ -125,7 +124,7 @@ RankReport report_from(const Json& json) {
 
 void check(int world, const Program& program) {
   if (!program) throw ConfigError("ranks: expected a program, got an empty function");
-  if (world < 1) throw ConfigError("ranks: expected 1 or more, got " + std::to_string(world));
+  if (world < 1) throw ConfigError(fmt::format("ranks: expected 1 or more, got {}", world));
 }
 
 void plan_rank(int rank, int world, const Program& program, const PlanOptions& options,
@@ -171,23 +170,22 @@ std::string MemoryReport::table() const {
     const MemoryTracker::Row* peak = nullptr;
     for (const MemoryTracker::Row& row : rank.phases)
       if (row.space == Space::device && (!peak || row.reserved > peak->reserved)) peak = &row;
-    text += "| " + std::to_string(rank.rank) + " |";
-    for (int64_t bytes : rank.reserved) text += " " + mib(bytes) + " |";
-    text += " " + mib(wire_bytes(rank.wire)) + " | " + (peak ? peak->phase : "") +
-            (rank.refused ? "; out of memory" : "") + " |\n";
+    text += fmt::format("| {} |", rank.rank);
+    for (int64_t bytes : rank.reserved) text += fmt::format(" {} |", mib(bytes));
+    text += fmt::format(" {} | {}{} |\n", mib(wire_bytes(rank.wire)), peak ? peak->phase : "",
+                        rank.refused ? "; out of memory" : "");
     if (!largest || rank.reserved[0] > largest->reserved[0]) largest = &rank;
   }
   if (!largest) return text;
-  text += "\nrank " + std::to_string(largest->rank) +
-          ", MiB at each phase's peak:\n\n| phase | space |";
+  text += fmt::format("\nrank {}, MiB at each phase's peak:\n\n| phase | space |", largest->rank);
   for (int p = 0; p < purpose_count; ++p)
     text += std::string(" ") + name_of(static_cast<Purpose>(p)) + " |";
   text += " peak | reserved |\n|---|---|";
   for (int p = 0; p < purpose_count + 2; ++p) text += "---:|";
   for (const MemoryTracker::Row& row : largest->phases) {
-    text += "\n| " + row.phase + " | " + name_of(row.space) + " |";
-    for (int64_t bytes : row.live) text += " " + mib(bytes) + " |";
-    text += " " + mib(row.peak) + " | " + mib(row.reserved) + " |";
+    text += fmt::format("\n| {} | {} |", row.phase, row.space);
+    for (int64_t bytes : row.live) text += fmt::format(" {} |", mib(bytes));
+    text += fmt::format(" {} | {} |", mib(row.peak), mib(row.reserved));
   }
   return text + "\n";
 }
@@ -213,9 +211,9 @@ void count_step(const Device& device) {
 Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
   check(world, program);
   if (options.steps < 0 || options.most_steps < 1 || options.most_reads < 1)
-    throw ConfigError("plan: expected steps of 0 or more and limits of 1 or more, got " +
-                      std::to_string(options.steps) + ", " + std::to_string(options.most_steps) +
-                      " and " + std::to_string(options.most_reads));
+    throw ConfigError(
+        fmt::format("plan: expected steps of 0 or more and limits of 1 or more, got {}, {} and {}",
+                    options.steps, options.most_steps, options.most_reads));
   if (options.type == Device::Type::meta)
     throw ConfigError("plan: expected the type of the run's devices, cpu, cuda or hpu; got meta");
   DeviceOptions device_options = options.device;
@@ -231,8 +229,7 @@ Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
   plan.world = world;
   for (int rank : planned) {
     if (rank < 0 || rank >= world)
-      throw ConfigError("plan: expected ranks in [0, " + std::to_string(world) + "), got " +
-                        std::to_string(rank));
+      throw ConfigError(fmt::format("plan: expected ranks in [0, {}), got {}", world, rank));
     plan_rank(rank, world, program, options, device_options, plan);
   }
   return plan;
@@ -241,16 +238,17 @@ Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
 MemoryReport run_ranks(int world, const Program& program, const RunOptions& options) {
   check(world, program);
   if (options.expect && options.expect->world != world)
-    throw ConfigError("run_ranks: expected a plan of " + std::to_string(world) +
-                      " ranks, got one of " + std::to_string(options.expect->world));
+    throw ConfigError(fmt::format("run_ranks: expected a plan of {} ranks, got one of {}", world,
+                                  options.expect->world));
   MemoryReport report{.world = world};
   report.ranks.resize(static_cast<size_t>(world));
   std::mutex mutex;
   const auto run_rank = [&](Communicator& inner, const Device& device) {
     if (options.expect && options.expect->machine != device.traits())
-      throw PlanError("run_ranks: the plan was made for " + described(options.expect->machine) +
-                      ", the run has " + described(device.traits()) +
-                      "; expected the same; see PlanOptions::device and type");
+      throw PlanError(
+          fmt::format("run_ranks: the plan was made for {}, the run has {}; expected the same; see "
+                      "PlanOptions::device and type",
+                      described(options.expect->machine), described(device.traits())));
     Recorder recorder(inner.rank(), options.expect);
     {
       const RecordingScope scope(device, recorder);
@@ -269,8 +267,9 @@ MemoryReport run_ranks(int world, const Program& program, const RunOptions& opti
     return report;
   }
   if (place->size != world)
-    throw ConfigError("run_ranks: expected the " + std::to_string(place->size) +
-                      " processes that were started as ranks, got " + std::to_string(world));
+    throw ConfigError(
+        fmt::format("run_ranks: expected the {} processes that were started as ranks, got {}",
+                    place->size, world));
   run_processes(
       [&](Communicator& ranks, const Device& device) {
         run_rank(ranks, device);

@@ -11,9 +11,10 @@
 #include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/storage/swap.h"
 
-// One function, planned or run. A program is a function of (communicator, device): one rank's part
-// of a job. run_ranks() runs it on devices and reports what it took; plan_ranks() calls the same
-// function on devices without memory and predicts that report, to the byte, in milliseconds.
+// One function, planned or run. A program is a function of (communicator, device) that does the
+// work of one rank. run_ranks() runs it on real devices and reports the memory and the
+// communication of each rank. plan_ranks() calls the same function on devices without memory and
+// predicts this report to the byte, in milliseconds.
 //
 //   void train(Communicator& ranks, const Device& device) { ... }
 //
@@ -21,17 +22,16 @@
 //   std::puts(plan.table().c_str());
 //   const MemoryReport run = run_ranks(8, train);
 //   assert(plan.ranks == run.ranks);
-//
-// A plan equals the run as long as no allocation and no collective depends on a value that the
-// device computed, on time, or on host state that ranks share. On a device without memory item()
-// and to_host() return zeros, and are counted; data() throws. Memory of the program's own
-// containers is not counted. RunOptions::expect compares a run with its plan and names the first
-// difference.
+// A plan equals the run if no allocation and no collective depends on a value that the device
+// computed, on time, or on host state that ranks share. On a device without memory item() and
+// to_host() return zeros and are counted as reads; data() throws. Only tensor memory is counted,
+// not the program's own containers. RunOptions::expect compares a run with its plan and names the
+// first difference.
 namespace zg {
 
 using Program = std::function<void(Communicator& ranks, const Device& device)>;
 
-/// An allocation that a cap refused.
+/// An allocation that was refused because it exceeds a limit (DeviceOptions).
 struct RefusedAllocation {
   int64_t bytes = 0;
   Space space = Space::device;
@@ -42,7 +42,7 @@ struct RefusedAllocation {
   bool operator==(const RefusedAllocation&) const = default;
 };
 
-/// The memory and the exchanges of one rank, as taken or as planned.
+/// The memory and the communication of one rank, measured or planned.
 struct RankReport {
   int rank = 0;
   /// A row for each phase and space, in order of first use: the bytes by purpose when the phase's
@@ -50,16 +50,17 @@ struct RankReport {
   std::vector<MemoryTracker::Row> phases;
   std::array<int64_t, space_count> peak{};      ///< by space: the most that was live
   std::array<int64_t, space_count> reserved{};  ///< by space: the most that was reserved
-  WireCounts wire{};                            ///< received, over all groups of the rank
+  WireCounts wire{};                            ///< received by this rank in all its groups
   SwapCount file_io{};                          ///< to and from Space::file
   int64_t steps = 0;                            ///< calls of count_step()
-  /// In a plan: the rank ends here. A program that catches OutOfMemory and goes on has none.
+  /// In a plan: the allocation at which the rank ended. Absent if the program caught OutOfMemory
+  /// and continued.
   std::optional<RefusedAllocation> refused;
 
   bool operator==(const RankReport&) const = default;
 };
 
-/// The memory and the exchanges of a program's ranks, as taken or as planned.
+/// The memory and the communication of all ranks of a program, measured or planned.
 struct ZG_API MemoryReport {
   int world = 1;
   Device::Traits machine;
@@ -82,14 +83,16 @@ struct PlannedEvent {
   Collective collective;  ///< collectives only
   int64_t bytes;          ///< allocated, rounded up; for a collective: bytes of its tensor
   int64_t step;
-  int32_t name;   ///< index into RankEvents::names: the purpose, for example "block.3 moments"
-  int32_t phase;  ///< index into RankEvents::names: an allocation's phase, or a collective's group
+  int32_t name;  ///< index into RankEvents::names: the purpose, for example "block.3 moments"
+  /// Index into RankEvents::names: for an allocation its phase, for a collective its group.
+  int32_t phase;
   bool operator==(const PlannedEvent&) const = default;
 };
 
 struct RankEvents {
   int rank = 0;
-  int64_t reads = 0;  ///< times that the program or the engine read values; each read got zeros
+  /// How often the program or the engine read values of tensors, which are zeros in a plan.
+  int64_t reads = 0;
   std::vector<std::string> names;
   std::vector<PlannedEvent> events;
   bool operator==(const RankEvents&) const = default;
@@ -102,36 +105,38 @@ struct ZG_API Plan : MemoryReport {
 };
 
 struct PlanOptions {
-  /// The devices as the run has them: threads (0: a rank's share of this machine's cores),
-  /// instruction set, caps and the directory of Space::file.
+  /// The options of the run's devices: threads (0: a rank's share of this machine's cores),
+  /// instruction set, memory limits and the folder of Space::file.
   DeviceOptions device = {};
-  Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu; needs no such device
-  std::vector<int> ranks = {};            ///< which to plan; empty: all
-  int64_t steps = 0;                      ///< ends each rank after so many steps; 0: where it ends
-  /// A rank that takes more is a PlanError: it waits for a value that a plan does not have.
+  Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu; this machine needs no such device
+  std::vector<int> ranks = {};            ///< the ranks to plan; empty: all
+  /// Ends each rank after this many steps; 0: the program ends itself.
+  int64_t steps = 0;
+  /// A rank with more steps or reads is a PlanError: its loop probably waits for a value, and a
+  /// plan has only zeros.
   int64_t most_steps = 100000;
   int64_t most_reads = 10000000;
 };
 
-/// Calls the program as each rank, one after another on this thread, on devices without memory. An
-/// allocation that a cap refuses ends that rank and is in its report. What the program throws comes
-/// back with the rank before its message.
+/// Calls the program for each rank in turn, on this thread and on devices without memory. An
+/// allocation above a limit ends that rank and is in its report. Other exceptions of the program
+/// are rethrown with the rank at the front of the message.
 ZG_API Plan plan_ranks(int world, const Program& program, const PlanOptions& options = {});
 
-/// Tells a plan or run of which this device is a part that a step is done. zero::Engine::step()
-/// calls it; a program without an engine may.
+/// Tells the plan or run to which this device belongs that a step is done. zero::Engine::step()
+/// calls it; a program without an engine may call it too.
 ZG_API void count_step(const Device& device);
 
 struct RunOptions {
   LocalOptions local = {};
-  /// Compares every allocation and collective with the plan of its rank, in order, and at the end
-  /// the report: PlanError with rank, step, what was planned and what came, at the first
-  /// difference.
+  /// Compares every allocation and collective with the rank's plan, in order, and the whole report
+  /// at the end. The first difference is a PlanError with the rank, the step, the planned and the
+  /// actual event.
   const Plan* expect = nullptr;
 };
 
-/// Runs the program on `world` ranks: on threads of this process or, where mpirun started it, as
-/// one of so many processes. Returns the report of all ranks, on every process.
+/// Runs the program on `world` ranks: on threads of this process or, if mpirun started it, as one
+/// rank of `world` processes. Returns the report of all ranks, in every process.
 ZG_API MemoryReport run_ranks(int world, const Program& program, const RunOptions& options = {});
 
 }  // namespace zg

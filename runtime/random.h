@@ -7,7 +7,7 @@ namespace zg {
 
 /// Philox4x32-10, the counter-based generator of Salmon et al. 2011, "Parallel random numbers: as
 /// easy as 1, 2, 3". The same (counter, key) gives the same four words on every device, so nothing
-/// random is ever stored: dropout masks and initial weights are recomputed from their place.
+/// random is ever stored: dropout masks and initial weights are recomputed from their position.
 struct Philox {
   using Block = std::array<uint32_t, 4>;
 
@@ -32,13 +32,13 @@ struct Philox {
 /// A float in [0, 1) from the upper 24 bits of a word; exact, so equal on every device.
 constexpr float uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-/// Where a dropout mask comes from. Element e of sample s is kept when word e % 4 of
-/// Philox::block({e / 4, s, step, site}, seed) gives uniform(word) >= probability.
+/// Determines a dropout mask. Element e of sample s is kept if word e % 4 of Philox::block({e / 4,
+/// s, step, site}, seed) gives uniform(word) >= probability.
 struct DropoutKey {
   uint64_t seed = 0;
   uint32_t step = 0;    ///< optimizer step
-  uint32_t sample = 0;  ///< global index of the first sample in the tensor
-  uint32_t site = 0;    ///< which dropout of the model this is: hash_name(name)
+  uint32_t sample = 0;  ///< global index of the tensor's first sample
+  uint32_t site = 0;    ///< the dropout layer in the model: hash_name(its name)
 };
 
 /// FNV-1a, 64 bit: a stable number for a parameter's or a dropout's name.

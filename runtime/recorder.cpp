@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -32,15 +33,14 @@ const RankReport* report_of(const Plan* plan, int rank) {
 }
 
 std::string difference(const std::string& what, int64_t planned, int64_t got) {
-  return what + " " + std::to_string(planned) + " were planned and " + std::to_string(got) +
-         " taken";
+  return fmt::format("{} {} were planned and {} taken", what, planned, got);
 }
 
-std::string first_difference(const RankReport& planned, const RankReport& own) {
-  if (planned.steps != own.steps) return difference("of steps", planned.steps, own.steps);
-  for (size_t i = 0; i < std::min(planned.phases.size(), own.phases.size()); ++i) {
-    const MemoryTracker::Row &a = planned.phases[i], &b = own.phases[i];
-    const std::string where = " in phase " + b.phase + " (" + name_of(b.space) + ")";
+std::string first_difference(const RankReport& planned, const RankReport& measured) {
+  if (planned.steps != measured.steps) return difference("of steps", planned.steps, measured.steps);
+  for (size_t i = 0; i < std::min(planned.phases.size(), measured.phases.size()); ++i) {
+    const MemoryTracker::Row &a = planned.phases[i], &b = measured.phases[i];
+    const std::string where = fmt::format(" in phase {} ({})", b.phase, b.space);
     if (a.peak != b.peak) return difference("of bytes at the peak" + where, a.peak, b.peak);
     if (a.reserved != b.reserved)
       return difference("of bytes reserved" + where, a.reserved, b.reserved);
@@ -48,12 +48,12 @@ std::string first_difference(const RankReport& planned, const RankReport& own) {
   }
   for (size_t i = 0; i < planned.peak.size(); ++i) {
     const std::string where = std::string(" in space ") + name_of(static_cast<Space>(i));
-    if (planned.peak[i] != own.peak[i])
-      return difference("of bytes at the peak" + where, planned.peak[i], own.peak[i]);
-    if (planned.reserved[i] != own.reserved[i])
-      return difference("of bytes reserved" + where, planned.reserved[i], own.reserved[i]);
+    if (planned.peak[i] != measured.peak[i])
+      return difference("of bytes at the peak" + where, planned.peak[i], measured.peak[i]);
+    if (planned.reserved[i] != measured.reserved[i])
+      return difference("of bytes reserved" + where, planned.reserved[i], measured.reserved[i]);
   }
-  if (planned.file_io != own.file_io) return "the bytes to and from files differ";
+  if (planned.file_io != measured.file_io) return "the bytes to and from files differ";
   return "the bytes on the wire differ";
 }
 
@@ -98,10 +98,11 @@ void Recorder::note_collective(Collective collective, int64_t bytes, const std::
 
 void Recorder::note_read() {
   if (mode_ != Mode::keep || ++own_.reads <= most_reads_) return;
-  throw PlanError("plan: has read " + std::to_string(own_.reads) + " values in step " +
-                  std::to_string(steps_) +
-                  "; a plan reads zeros, so a loop that waits for a value does not end; expected a "
-                  "loop whose length does not depend on values; try PlanOptions::steps");
+  throw PlanError(
+      fmt::format("plan: has read {} values in step {}; a plan reads zeros, so a loop that waits "
+                  "for a value does not end; expected a loop whose length does not depend on "
+                  "values; try PlanOptions::steps",
+                  own_.reads, steps_));
 }
 
 void Recorder::note_wire(const WireCounts& wire) { wire_ = sum(wire_, wire); }
@@ -111,40 +112,42 @@ void Recorder::note_step() {
   if (mode_ != Mode::keep) return;
   if (steps_ == last_step_) throw PlanEnd();
   if (steps_ > most_steps_)
-    throw PlanError("plan: goes on after " + std::to_string(most_steps_) +
-                    " steps; a plan reads zeros, so a loop that waits for a value (a loss, say) "
-                    "does not end; expected a number of steps that does not depend on values; "
-                    "try PlanOptions::steps to plan the first ones, or raise most_steps");
+    throw PlanError(fmt::format(
+        "plan: goes on after {} steps; a plan reads zeros, so a loop that waits for a value (a "
+        "loss, say) does not end; expected a number of steps that does not depend on values; try "
+        "PlanOptions::steps to plan the first ones, or raise most_steps",
+        most_steps_));
 }
 
 namespace {
 
 /// The message for a run without the memory cap that ended the plan.
 std::string beyond_refusal(size_t events) {
-  return "plan: the plan ends out of memory after " + std::to_string(events) +
-         " events, this run does not; expected the caps of the plan; try a plan without "
-         "memory_limit and host_limit";
+  return fmt::format(
+      "plan: the plan ends out of memory after {} events, this run does not; expected the caps of "
+      "the plan; try a plan without memory_limit and host_limit",
+      events);
 }
 
 }  // namespace
 
-void Recorder::finish(const RankReport& own) const {
+void Recorder::finish(const RankReport& measured) const {
   if (mode_ != Mode::compare || !expected_is_complete_) return;
   if (next_ == expected_->events.size()) {
-    if (own == *expected_report_) return;
+    if (measured == *expected_report_) return;
     if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
-    throw PlanError("plan: every allocation and collective is as planned, but " +
-                    first_difference(*expected_report_, own) +
-                    "; look for memory that is freed earlier or later, or for steps that are "
-                    "counted, depending on a value");
+    throw PlanError(fmt::format(
+        "plan: every allocation and collective is as planned, but {}; look for memory that is "
+        "freed earlier or later, or for steps that are counted, depending on a value",
+        first_difference(*expected_report_, measured)));
   }
   const PlannedEvent& event = expected_->events[next_];
-  throw PlanError("plan: the program ended after event " + std::to_string(next_) + " of " +
-                  std::to_string(expected_->events.size()) + "; next was planned: " +
-                  text(event, expected_->names[static_cast<size_t>(event.name)],
-                       expected_->names[static_cast<size_t>(event.phase)]) +
-                  "; the program ends earlier than its plan: look for a branch on a value, on time "
-                  "or on state that ranks share");
+  throw PlanError(fmt::format(
+      "plan: the program ended after event {} of {}; next was planned: {}; the program ends "
+      "earlier than its plan: look for a branch on a value, on time or on state that ranks share",
+      next_, expected_->events.size(),
+      text(event, expected_->names[static_cast<size_t>(event.name)],
+           expected_->names[static_cast<size_t>(event.phase)])));
 }
 
 RankReport Recorder::report(const Device& device) const {
@@ -174,22 +177,23 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
   if (next_ == expected_->events.size()) {
     if (!expected_is_complete_) return;  // the plan covers only the first steps
     if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
-    throw PlanError("plan: expected the end after event " + std::to_string(next_) + ", got " +
-                    text(event, name, phase) +
-                    "; the program goes on after its plan: look for a branch on a value, on time "
-                    "or on state that ranks share");
+    throw PlanError(
+        fmt::format("plan: expected the end after event {}, got {}; the program goes on after its "
+                    "plan: look for a branch on a value, on time or on state that ranks share",
+                    next_, text(event, name, phase)));
   }
   const PlannedEvent& planned = expected_->events[next_];
   const std::string& planned_name = expected_->names[static_cast<size_t>(planned.name)];
   const std::string& planned_phase = expected_->names[static_cast<size_t>(planned.phase)];
-  PlannedEvent same = planned;
-  same.name = event.name;
-  same.phase = event.phase;
-  if (same != event || planned_name != name || planned_phase != phase)
-    throw PlanError("plan: event " + std::to_string(next_) + " differs from the plan: expected " +
-                    text(planned, planned_name, planned_phase) + ", got " +
-                    text(event, name, phase) +
-                    "; look for a branch on a value, on time or on state that ranks share");
+  // Names are indices into two different lists, so they are compared as texts.
+  PlannedEvent renumbered = planned;
+  renumbered.name = event.name;
+  renumbered.phase = event.phase;
+  if (renumbered != event || planned_name != name || planned_phase != phase)
+    throw PlanError(
+        fmt::format("plan: event {} differs from the plan: expected {}, got {}; look for a branch "
+                    "on a value, on time or on state that ranks share",
+                    next_, text(planned, planned_name, planned_phase), text(event, name, phase)));
   ++next_;
 }
 
@@ -201,15 +205,13 @@ int32_t Recorder::index_of(const std::string& name) {
 
 std::string Recorder::text(const PlannedEvent& event, const std::string& name,
                            const std::string& phase) const {
-  const std::string of = name.empty() ? "" : " for '" + name + "'";
-  const std::string at = " in step " + std::to_string(event.step);
+  const std::string for_name = name.empty() ? "" : fmt::format(" for '{}'", name);
+  const std::string in_step = fmt::format(" in step {}", event.step);
   if (event.kind == PlannedEvent::Kind::allocation)
-    return "an allocation of " + std::to_string(event.bytes) + " bytes of " +
-           name_of(event.purpose) + " (" + name_of(event.space) + ")" + of + at + ", phase " +
-           phase;
-  return std::string("the collective ") + name_of(event.collective) + " of " +
-         std::to_string(event.bytes) + " bytes" + of +
-         (phase.empty() ? "" : " of group '" + phase + "'") + at;
+    return fmt::format("an allocation of {} bytes of {} ({}){}{}, phase {}", event.bytes,
+                       event.purpose, event.space, for_name, in_step, phase);
+  return fmt::format("the collective {} of {} bytes{}{}{}", event.collective, event.bytes, for_name,
+                     phase.empty() ? "" : fmt::format(" of group '{}'", phase), in_step);
 }
 
 namespace {

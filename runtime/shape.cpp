@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -12,12 +13,12 @@ Shape::Shape(std::initializer_list<int64_t> extents)
 
 Shape::Shape(std::span<const int64_t> extents) {
   if (extents.size() > max_rank)
-    throw ShapeError("shape: expected rank up to 6, got rank " + std::to_string(extents.size()));
+    throw ShapeError(fmt::format("shape: expected rank up to 6, got rank {}", extents.size()));
   rank_ = static_cast<int>(extents.size());
   std::copy(extents.begin(), extents.end(), extent_);
   for (int64_t extent : extents)
     if (extent < 0)
-      throw ShapeError("shape: expected extents of 0 or more, got " + std::to_string(extent));
+      throw ShapeError(fmt::format("shape: expected extents of 0 or more, got {}", extent));
 }
 
 Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
@@ -29,8 +30,8 @@ Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const
   *open = 1;
   const int64_t others = Shape(std::span<const int64_t>(values)).numel();
   if (others == 0 || numel % others != 0)
-    throw ShapeError(std::string(op) + ": the extents beside -1 hold " + std::to_string(others) +
-                     " elements; expected a divisor of " + std::to_string(numel));
+    throw ShapeError(fmt::format(
+        "{}: the extents beside -1 hold {} elements; expected a divisor of {}", op, others, numel));
   *open = numel / others;
   return Shape(std::span<const int64_t>(values));
 }
@@ -38,8 +39,8 @@ Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const
 int Shape::axis(int axis) const {
   const int wrapped = axis < 0 ? axis + rank_ : axis;
   if (wrapped < 0 || wrapped >= rank_)
-    throw ShapeError("axis " + std::to_string(axis) + " is outside " + str() + "; expected " +
-                     std::to_string(-rank_) + " to " + std::to_string(rank_ - 1));
+    throw ShapeError(
+        fmt::format("axis {} is outside {}; expected {} to {}", axis, str(), -rank_, rank_ - 1));
   return wrapped;
 }
 
@@ -70,9 +71,9 @@ Shape broadcast(const Shape& a, const Shape& b, const char* op) {
     const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
     const int64_t ea = ia < 0 ? 1 : a[ia], eb = ib < 0 ? 1 : b[ib];
     if (ea != eb && ea != 1 && eb != 1)
-      throw ShapeError(std::string(op) + ": cannot broadcast " + a.str() + " with " + b.str() +
-                       "; axis " + std::to_string(i - rank) + " has " + std::to_string(ea) +
-                       " against " + std::to_string(eb) + ", expected equal extents or 1");
+      throw ShapeError(fmt::format(
+          "{}: cannot broadcast {} with {}; axis {} has {} against {}, expected equal extents or 1",
+          op, a, b, i - rank, ea, eb));
     extents[i] = ea == 1 ? eb : ea;
   }
   return Shape(std::span<const int64_t>(extents, static_cast<size_t>(rank)));

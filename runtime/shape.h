@@ -10,7 +10,7 @@
 
 namespace zg {
 
-/// Up to six extents, outermost first. A value type without heap; rank 0 is a scalar.
+/// Up to six extents, outermost first. A value type without heap memory; rank 0 is a scalar.
 class ZG_API Shape {
  public:
   static constexpr int max_rank = 6;
@@ -18,13 +18,13 @@ class ZG_API Shape {
   Shape() = default;
   Shape(std::initializer_list<int64_t> extents);  ///< throws ShapeError: rank > 6 or an extent < 0
   explicit Shape(std::span<const int64_t> extents);
-  /// A shape of `numel` elements from extents of which one may be -1: what the others leave.
-  /// ShapeError naming `op` for two of them, or when the others do not divide numel.
+  /// A shape of `numel` elements. One of the extents may be -1 and is computed from the others.
+  /// Throws ShapeError naming `op` if two are -1 or if the others do not divide numel.
   static Shape filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op);
 
   int rank() const { return rank_; }
-  int64_t operator[](int axis) const;  ///< negative counts from the end; throws ShapeError
-  int axis(int axis) const;            ///< the same axis as 0 .. rank-1; throws ShapeError
+  int64_t operator[](int axis) const;  ///< a negative axis counts from the end; throws ShapeError
+  int axis(int axis) const;            ///< the axis as a number in 0 .. rank-1; throws ShapeError
   int64_t numel() const;
   Shape with(int axis, int64_t extent) const;  ///< a copy with one extent replaced
   std::span<const int64_t> extents() const { return {extent_, static_cast<size_t>(rank_)}; }
@@ -41,8 +41,8 @@ ZG_API Shape broadcast(const Shape& a, const Shape& b, const char* op);
 
 using Strides = std::array<int64_t, Shape::max_rank>;
 
-/// Strides, in elements, that read a contiguous tensor of `shape` as one of `extents`, to which it
-/// broadcasts: 0 along axes that it lacks or has with extent 1.
+/// Strides, in elements, to read a contiguous tensor of `shape` broadcast to `extents`: 0 along
+/// axes that `shape` lacks or has with extent 1.
 ZG_API Strides broadcast_strides(const Shape& shape, const Shape& extents);
 
 }  // namespace zg

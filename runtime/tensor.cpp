@@ -8,6 +8,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -52,7 +53,7 @@ double element(const std::byte* raw, DType dtype, int64_t i) {
   return 0;
 }
 
-/// The elements in the host's memory: where they are, or a copy of them; on a meta device zeros.
+/// The elements as the host sees them: in place, a copy, or zeros on a meta device.
 class HostView {
  public:
   explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
@@ -72,7 +73,7 @@ class HostView {
   std::vector<std::byte> copy_;
 };
 
-/// Before the host reads values: they are there, and the read is counted.
+/// Called before the host reads values: counts the read and waits for the device.
 void begin_read(const Tensor& tensor, const char* what) {
   if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
   if (Recorder* recorder = DeviceState::of(tensor.device()).ledger.recorder())
@@ -142,9 +143,8 @@ const Device& Tensor::device() const {
 
 Tensor Tensor::view(const Shape& shape) const {
   if (shape.numel() != numel())
-    throw ShapeError("view: " + shape_.str() + " has " + std::to_string(numel()) +
-                     " elements, expected the same of " + shape.str() + ", got " +
-                     std::to_string(shape.numel()));
+    throw ShapeError(fmt::format("view: {} has {} elements, expected the same of {}, got {}",
+                                 shape_, numel(), shape, shape.numel()));
   Tensor tensor = *this;
   tensor.shape_ = shape;
   return tensor;
@@ -156,8 +156,8 @@ Tensor Tensor::view(std::initializer_list<int64_t> extents) const {
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
   if (shape_.rank() == 0 || begin < 0 || end < begin || end > shape_[0])
-    throw ShapeError("slice: range " + std::to_string(begin) + " to " + std::to_string(end) +
-                     " is outside axis 0 of " + shape_.str());
+    throw ShapeError(
+        fmt::format("slice: range {} to {} is outside axis 0 of {}", begin, end, shape_));
   const int64_t row = shape_[0] == 0 ? 0 : numel() / shape_[0];
   Tensor tensor = *this;
   tensor.shape_ = shape_.with(0, end - begin);
@@ -167,8 +167,8 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
 
 Tensor Tensor::flat(int64_t begin, int64_t count) const {
   if (begin < 0 || count < 0 || begin + count > numel())
-    throw ShapeError("flat: range of " + std::to_string(count) + " from " + std::to_string(begin) +
-                     " is outside the " + std::to_string(numel()) + " elements of " + shape_.str());
+    throw ShapeError(fmt::format("flat: range of {} from {} is outside the {} elements of {}",
+                                 count, begin, numel(), shape_));
   Tensor tensor = *this;
   tensor.shape_ = Shape{count};
   tensor.offset_ += begin * size_of(dtype_);
@@ -183,9 +183,8 @@ Tensor Tensor::of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Sha
                   DType dtype) {
   const int64_t bytes = shape.numel() * size_of(dtype);
   if (!buffer || byte_offset < 0 || byte_offset + bytes > buffer->bytes())
-    throw ShapeError("alias: " + shape.str() + " of " + name_of(dtype) + " at byte " +
-                     std::to_string(byte_offset) + " is outside a buffer of " +
-                     std::to_string(buffer ? buffer->bytes() : 0) + " bytes");
+    throw ShapeError(fmt::format("alias: {} of {} at byte {} is outside a buffer of {} bytes",
+                                 shape, dtype, byte_offset, buffer ? buffer->bytes() : 0));
   Tensor tensor;
   tensor.buffer_ = std::move(buffer);
   tensor.shape_ = shape;
@@ -196,22 +195,22 @@ Tensor Tensor::of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Sha
 
 void Tensor::check_dtype(DType asked) const {
   if (asked != dtype_)
-    throw DTypeError(std::string("data: the tensor ") + shape_.str() + " holds " + name_of(dtype_) +
-                     ", asked for " + name_of(asked));
+    throw DTypeError(
+        fmt::format("data: the tensor {} holds {}, asked for {}", shape_, dtype_, asked));
 }
 
 void Tensor::refuse_data() const {
   throw Unsupported(
-      "data: " + shape_.str() + " on " + device().name() +
-      " has no memory, as this is a plan; expected values that come by "
-      "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
-      "work on every device");
+      fmt::format("data: {} on {} has no memory, as this is a plan; expected values that come by "
+                  "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
+                  "work on every device",
+                  shape_, device()));
 }
 
 void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
   if (count != numel())
-    throw ShapeError("from: expected " + std::to_string(numel()) + " values for " + shape_.str() +
-                     ", got " + std::to_string(count));
+    throw ShapeError(
+        fmt::format("from: expected {} values for {}, got {}", numel(), shape_, count));
   check_dtype(dtype);
   if (raw() && count > 0) device().compute().copy(raw(), values, static_cast<size_t>(bytes()));
 }
@@ -260,7 +259,7 @@ namespace {
 
 constexpr int64_t file_chunk = 1 << 20;  // elements that are on their way to or from a file
 
-/// f(begin, elements on the host) for all of n elements, a chunk at a time.
+/// Calls f(begin, elements on the host) for n elements, a chunk at a time.
 template <class F>
 void through_host(int64_t n, DType dtype, const Device& device, const F& f) {
   const PurposeScope purpose(device, Purpose::workspace);
@@ -274,9 +273,8 @@ void through_host(int64_t n, DType dtype, const Device& device, const F& f) {
 
 void copy(const Tensor& src, const Tensor& dst, Stream& stream) {
   if (!src || !dst || src.numel() != dst.numel() || src.dtype() != dst.dtype())
-    throw ShapeError("copy: expected equal sizes and element types, got " + src.shape().str() +
-                     " " + name_of(src.dtype()) + " to " + dst.shape().str() + " " +
-                     name_of(dst.dtype()));
+    throw ShapeError(fmt::format("copy: expected equal sizes and element types, got {} {} to {} {}",
+                                 src.shape(), src.dtype(), dst.shape(), dst.dtype()));
   const bool from_file = src.buffer()->space() == Space::file;
   if (from_file || dst.buffer()->space() == Space::file) {
     if (host_reaches(from_file ? dst : src))

@@ -12,13 +12,13 @@
 
 namespace zg {
 
-/// A contiguous, typed view of a Buffer. Copying shares the bytes. A Tensor knows nothing of
-/// gradients: kernels, communication and ZeRO all work on it, so none of them needs autograd.
+/// A contiguous, typed view of a Buffer. Copies share the bytes. A Tensor knows nothing of
+/// gradients: kernels, communication and ZeRO work on it without autograd.
 class ZG_API Tensor {
  public:
-  Tensor() = default;  ///< absent; false in a condition
+  Tensor() = default;  ///< an absent tensor; false in a condition
 
-  /// f64 lives on cpu and meta devices only (Unsupported elsewhere).
+  /// Uninitialised. f64 exists on cpu and meta devices only (Unsupported elsewhere).
   static Tensor empty(const Shape& shape, DType dtype, const Device& device,
                       Space space = Space::device);
   static Tensor zeros(const Shape& shape, DType dtype, const Device& device);
@@ -49,10 +49,11 @@ class ZG_API Tensor {
   explicit operator bool() const { return buffer_ != nullptr; }
 
   Tensor view(const Shape& shape) const;  ///< same numel, same bytes; throws ShapeError
-  /// One extent may be -1: what the others leave.
+  /// One extent may be -1 and is computed from the others.
   Tensor view(std::initializer_list<int64_t> extents) const;
-  Tensor slice(int64_t begin, int64_t end) const;   ///< along axis 0, shares memory
-  Tensor flat(int64_t begin, int64_t numel) const;  ///< rank 1: a range of the elements, shared
+  Tensor slice(int64_t begin, int64_t end) const;  ///< along axis 0, shares memory
+  /// Rank 1: a range of the elements; shares memory.
+  Tensor flat(int64_t begin, int64_t numel) const;
   /// Another typed view at a byte offset of the same buffer; throws ShapeError when out of range.
   Tensor alias(int64_t byte_offset, const Shape& shape, DType dtype) const;
 
@@ -64,12 +65,13 @@ class ZG_API Tensor {
     if (!bytes && buffer_ && buffer_->device().type() == Device::Type::meta) refuse_data();
     return reinterpret_cast<T*>(bytes);
   }
-  /// The same without a type; null on a meta device.
+  /// The same without a type check; null on a meta device.
   std::byte* raw() const {
     return buffer_ && buffer_->data() ? buffer_->data() + offset_ : nullptr;
   }
 
-  /// Synchronizes and copies out; zeros on a meta device. Throws DTypeError on a mismatch.
+  /// Waits for queued work and copies the elements to the host; zeros on a meta device. Throws
+  /// DTypeError if T is not the element type.
   template <class T>
   std::vector<T> to_host() const {
     check_dtype(dtype_of<T>);
@@ -77,9 +79,9 @@ class ZG_API Tensor {
     copy_to_host(values.data());
     return values;
   }
-  /// A floating tensor of any type as doubles.
+  /// The elements of a floating-point tensor as doubles.
   std::vector<double> to_doubles() const;
-  double item() const;  ///< the one element of a one-element tensor, any type
+  double item() const;  ///< the value of a one-element tensor of any type
 
   const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
   int64_t byte_offset() const { return offset_; }
@@ -100,13 +102,14 @@ class ZG_API Tensor {
 template <>
 ZG_API std::vector<bool> Tensor::to_host<bool>() const;
 
-/// Whether the host reads and writes the elements where they are, as it does not in an
-/// accelerator's Space::device and in Space::file. Before it does, it waits for what is queued.
+/// Whether the host can read and write the elements in place: false for an accelerator's
+/// Space::device and for Space::file. The host must wait for queued work (Stream::synchronize)
+/// before it does.
 ZG_API bool host_reaches(const Tensor& tensor);
 
-/// dst = src, bytes as they are; equal numel and dtype, any pair of spaces of one device.
+/// dst = src. Equal numel and dtype; any two spaces of one device.
 ZG_API void copy(const Tensor& src, const Tensor& dst, Stream& stream);
-/// Every byte 0.
+/// Sets every byte to 0.
 ZG_API void fill_zero(const Tensor& dst, Stream& stream);
 
 }  // namespace zg

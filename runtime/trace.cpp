@@ -13,6 +13,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -40,9 +41,7 @@ std::string json_text(std::string_view text) {
       json += c;
       continue;
     }
-    char escaped[8];
-    std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
-    json += escaped;
+    json += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
   }
   return json + '"';
 }
@@ -53,14 +52,9 @@ std::string json_of(const Trace::Value& value) {
 }
 
 /// In microseconds, the unit of the trace format.
-std::string json_of_ns(int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%lld.%03lld", static_cast<long long>(ns / 1000),
-                static_cast<long long>(ns % 1000));
-  return text;
-}
+std::string json_of_ns(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-/// A file that has its name once all of it is on the disk.
+/// A file that gets its name when it is complete on the disk.
 class Output {
  public:
   explicit Output(const std::string& path) : path_(resolved(path)) {
@@ -87,7 +81,7 @@ class Output {
   }
 
  private:
-  // A link stays one, also where what it names is still to be made.
+  // A link is kept, also if its target does not exist yet.
   static std::string resolved(const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -170,7 +164,7 @@ void Trace::clear() {
   state_->last.clear();
 }
 
-// Times are the clock's own, so that the files of several processes can be laid side by side.
+// Times are those of the host's steady clock, so that files of several processes can be merged.
 void TraceState::write_to(Output& output) const {
   const int64_t start_ns = nanoseconds(start.time_since_epoch());
   std::map<std::pair<int, std::string>, std::string> tracks;  // (rank, track) -> "pid", "tid"
@@ -190,7 +184,7 @@ void TraceState::write_to(Output& output) const {
         {span.rank, span.track}, process + ",\"tid\":" + std::to_string(tracks.size() + 1));
     const std::string& ids = track->second;
     if (fresh) {
-      describe(process, "process_name", "\"name\":\"rank " + std::to_string(span.rank) + "\"");
+      describe(process, "process_name", fmt::format("\"name\":\"rank {}\"", span.rank));
       describe(process, "process_sort_index", "\"sort_index\":" + std::to_string(span.rank));
       describe(ids, "thread_name", "\"name\":" + json_text(span.track));
       describe(ids, "thread_sort_index", "\"sort_index\":" + std::to_string(place_of(span.track)));
@@ -222,7 +216,8 @@ void Trace::write(const std::string& path) const {
     state_->write_to(output);
     output.finish();
   } catch (const FileError& error) {
-    throw FileError("trace: " + path + " is not written: " + error.what() + "; try another path");
+    throw FileError(
+        fmt::format("trace: {} is not written: {}; try another path", path, error.what()));
   }
 }
 

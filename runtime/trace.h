@@ -14,11 +14,11 @@
 namespace zg {
 
 /// Collects spans and counters and writes them as Chrome trace JSON, which Perfetto opens. Each
-/// rank is a process with a track for what its own thread does ("compute": phases, units, ops,
-/// kernels, and where it waits), one for each group's collectives ("communication"), one for copies
-/// between device and host ("copies") and one for NVMe ("disk"), and counters of its memory. Ranks
-/// that are threads share one trace; those that are processes have one each, with times of one
-/// clock on a machine.
+/// rank is shown as a process with counters of its memory and with these tracks: "compute" (phases,
+/// units, ops, kernels and waits of the rank's own thread), "communication" (collectives, one track
+/// per group), "copies" (between device and host) and "disk" (Space::file). Ranks that are threads
+/// share one trace. Ranks that are processes have one each; on one machine their times are of one
+/// clock.
 ///
 ///     const auto trace = std::make_shared<Trace>();
 ///     device.set_trace(trace, rank);   // on each rank, before the first step to trace
@@ -26,8 +26,9 @@ namespace zg {
 ///     device.set_trace(nullptr);       // on each rank, after the last one
 ///     trace->write("steps.json");      // once
 ///
-/// On an accelerator every kernel is waited for while a trace is on, so that its span ends with its
-/// work: what the device would queue ahead is not seen. A device without a trace costs nothing.
+/// On an accelerator the host waits for every kernel while a trace is recorded, so that each span
+/// ends with its work. So a trace does not show work that the host normally queues ahead. Without a
+/// trace nothing is measured and nothing is slower.
 class ZG_API Trace : public std::enable_shared_from_this<Trace> {
  public:
   Trace();
@@ -35,15 +36,15 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// The event's category.
+  /// Category of a span.
   enum class Kind : uint8_t {
     phase,       ///< "step", "forward", "backward", "optimizer"
-    unit,        ///< a unit's use by a tape; in backward from its gradients' begin to their end
+    unit,        ///< use of a unit by a tape; in backward from its first to its last gradient
     op,          ///< one op's backward
-    kernel,      ///< with its operands
-    collective,  ///< with the bytes that the rank received from its peers
-    wait,        ///< nothing goes on here meanwhile
-    copy         ///< bytes on their way between spaces
+    kernel,      ///< its arguments list the operands
+    collective,  ///< its arguments have the bytes that the rank received from other ranks
+    wait,        ///< the track waits for other work
+    copy         ///< transfer of bytes between spaces
   };
   using Value = std::variant<int64_t, std::string>;
   struct Argument {
@@ -59,19 +60,20 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
     int64_t begin_ns = 0, end_ns = 0;
     std::vector<Argument> arguments = {};
 
-    const Value* find(std::string_view key) const;  ///< null where there is no such argument
+    const Value* find(std::string_view key) const;  ///< null: no such argument
   };
 
-  int64_t now_ns() const;  ///< since construction
+  int64_t now_ns() const;  ///< nanoseconds since construction
   void span(Span span);    ///< from any thread
-  /// One point of the counter "memory" (bytes by purpose) of a rank; nothing where none changed.
+  /// Adds a point to the counter "memory" (bytes by purpose) of a rank, unless nothing has changed.
   void memory(int rank, int64_t at_ns, const BytesByPurpose& live);
 
-  std::vector<Span> spans() const;  ///< so far, in the order in which they ended
+  std::vector<Span> spans() const;  ///< all spans so far, in the order in which they ended
   bool is_empty() const;            ///< no span so far
   void clear();
-  /// Writes a file beside `path`, then gives it that name: what fails leaves what was there. A path
-  /// that is no regular file, such as a pipe, is written as it is. Throws FileError.
+  /// Writes a temporary file beside `path` and renames it, so after a failure an older file is
+  /// unchanged. A path that is no regular file, such as a pipe, is written directly. Throws
+  /// FileError.
   void write(const std::string& path) const;
 
  private:
@@ -79,12 +81,12 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
 };
 ZG_API const char* name_of(Trace::Kind kind);
 
-/// RAII: a span from construction to scope exit; free when not tracing. Without a track it is on
-/// the stream's, and a point of the memory counters follows it.
+/// RAII: a span from construction to scope exit; costs nothing without a trace. Without `track` it
+/// is on the stream's track, and a point of the memory counter is added at its end.
 class ZG_API TraceSpan {
  public:
   TraceSpan(const Stream& stream, const char* name, Trace::Kind kind = Trace::Kind::phase);
-  /// The name is joined from its parts where there is a trace.
+  /// The parts of the name are joined only if a trace is recorded.
   TraceSpan(const Stream& stream, std::initializer_list<std::string_view> name, Trace::Kind kind,
             const char* track = nullptr);
   ~TraceSpan();
@@ -92,7 +94,7 @@ class ZG_API TraceSpan {
   TraceSpan& operator=(const TraceSpan&) = delete;
 
   explicit operator bool() const { return open_ != nullptr; }  ///< whether it is recorded
-  /// Nothing where it is not recorded.
+  /// Does nothing if the span is not recorded.
   void add(const char* key, Trace::Value value);
 
  private:

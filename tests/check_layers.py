@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes respect the layers, that vendor headers stay in backend folders and files, that public
-headers include public ones only, that files are short, and that tests know every kernel.
+"""Checks that includes respect the layers, that vendor headers stay in backend folders and files and {fmt} in
+one file, that public headers include public ones only, that files are short, and that tests know every kernel.
 
 usage: check_layers.py SOURCE_DIR
 """
@@ -22,6 +22,8 @@ VENDOR = re.compile(
     r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
 LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
 LEVEL_ZERO_FOLDERS = {("runtime", "hpu"), ("kernels", "hpu"), ("tests", "fakes", "level_zero"), ("tests", "hpu")}
+# {fmt} has inline functions, so objects for one instruction set must not include it.
+FORMAT = "runtime/text/format.h"
 # zerograd::text is a library above the engine. Engine files must not include it.
 TEXT = "models/tokenizer/"
 PUBLIC_HEADERS = "tools/cmake/PublicHeaders.cmake"
@@ -78,6 +80,10 @@ for path in files:
         if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS and \
                 not BACKEND_FILE.fullmatch(place.as_posix()):
             problems.append(f"{place}: includes {included} outside a backend's folders and files")
+        if included.startswith("fmt/") and place.as_posix() != FORMAT:
+            problems.append(f"{place}: includes {included}; expected zerograd/{FORMAT}")
+        if included == f"zerograd/{FORMAT}" and re.search(r"_(simd|amx)\.(h|cpp)$|\.cuh?$", place.name):
+            problems.append(f"{place}: includes {included}, whose inline functions are compiled for one device")
         if LEVEL_ZERO.match(included) and all(place.parts[:len(folder)] != folder for folder in LEVEL_ZERO_FOLDERS):
             problems.append(f"{place}: includes {included}; Level Zero belongs in " +
                             ", ".join("/".join(folder) for folder in sorted(LEVEL_ZERO_FOLDERS)))

@@ -24,6 +24,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/interrupt.h"
 
@@ -78,9 +79,9 @@ int run(std::string name, std::vector<std::string> arguments) {
     known.push_back(subcommand.name);
   }
   throw ConfigError(
-      "expected a subcommand (train, plan, tune, eval, generate, consolidate, export, verify, "
-      "tokenize, bench, launch or info), got '" +
-      name + "'" + did_you_mean(name, known));
+      fmt::format("expected a subcommand (train, plan, tune, eval, generate, consolidate, export, "
+                  "verify, tokenize, bench, launch or info), got '{}'{}",
+                  name, did_you_mean(name, known)));
 }
 
 int exit_status(const char* type) {

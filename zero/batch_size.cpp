@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::zero {
 namespace {
 
-// The first twelve: nobody chooses from more.
+// At most the first twelve are listed.
 std::string divisors_of(int64_t number) {
   std::vector<std::string> divisors;
   for (int64_t divisor = 1; divisor <= std::min<int64_t>(number, 4096) && divisors.size() < 12;
@@ -22,15 +23,15 @@ std::string divisors_of(int64_t number) {
   return join(divisors, ", ");
 }
 
-// Each choice solves the equation with the other numbers as they were given.
+// Each choice changes one number so that the product fits; the others stay as given.
 std::string choices(const BatchRequest& request, int64_t ranks) {
   const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
   const BatchRequest::Names& names = request.names;
-  if (micro <= 0 || accumulation <= 0)  // nothing else helps while one of them is 0
+  if (micro <= 0 || accumulation <= 0)  // no other number solves it while one of them is 0
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
-  // The divisors of what is left for one number; `other` is the value of the second.
+  // Offers values for one factor, given the value `other` of the second one.
   const auto offer = [&](const std::string& name, bool other_given, int64_t other) {
     if (train <= 0 || train % (W * other) != 0) return;
     const int64_t left = train / (W * other);
@@ -46,8 +47,6 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
   return join(ways, ", or ");
 }
 
-std::string number(int64_t value) { return std::to_string(value); }
-
 [[noreturn]] void refuse(const BatchRequest& request, int64_t ranks,
                          const std::string& of_deepspeed) {
   const BatchRequest::Names& names = request.names;
@@ -55,13 +54,13 @@ std::string number(int64_t value) { return std::to_string(value); }
   for (const auto& [name, value] : {std::pair{names.train, request.train},
                                     {names.micro, request.micro},
                                     {names.accumulation, request.accumulation}})
-    if (value) given.push_back(name + " " + number(*value));
-  const std::string product = names.micro + " x " + names.accumulation + " x ranks";
+    if (value) given.push_back(fmt::format("{} {}", name, *value));
+  const std::string product = fmt::format("{} x {} x ranks", names.micro, names.accumulation);
   const bool is_named = request.place == names.train + ": ";
-  throw ConfigError(request.place + "expected " + (is_named ? "" : names.train + " = ") + product +
-                    ", got " + join(given, " ") + " on " + number(ranks) + " rank" +
-                    (ranks == 1 ? "" : "s") + "; try " + choices(request, ranks) +
-                    " (DeepSpeed: " + of_deepspeed + ")");
+  throw ConfigError(fmt::format("{}expected {}{}, got {} on {} rank{}; try {} (DeepSpeed: {})",
+                                request.place, is_named ? "" : names.train + " = ", product,
+                                join(given, " "), ranks, ranks == 1 ? "" : "s",
+                                choices(request, ranks), of_deepspeed));
 }
 
 }  // namespace
@@ -86,10 +85,9 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
                       "provided; expected one of them, got neither; try "
                       "\"train_micro_batch_size_per_gpu\": 64, or --batch-size 64");
   const auto check_positive = [&](const char* what, int64_t value) {
-    if (value <= 0)
-      refuse(request, W, std::string(what) + ": " + number(value) + " has to be greater than 0");
+    if (value <= 0) refuse(request, W, fmt::format("{}: {} has to be greater than 0", what, value));
   };
-  // The two that divide below.
+  // Divisors below.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
   check_positive("Gradient accumulation steps", request.accumulation.value_or(1));
   const bool has_micro = request.micro.has_value();
@@ -107,18 +105,17 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
     size.accumulation = request.accumulation.value_or(1);
   }
   if (size.micro > 0 && size.accumulation > INT64_MAX / W / size.micro)
-    throw ConfigError(request.place + request.names.micro + " x " + request.names.accumulation +
-                      " x ranks: expected a product below 2^63");
+    throw ConfigError(fmt::format("{}{} x {} x ranks: expected a product below 2^63", request.place,
+                                  request.names.micro, request.names.accumulation));
   if (!request.train) size.train = size.micro * size.accumulation * W;
   check_positive("Train batch size", size.train);
   check_positive("Micro batch size per gpu", size.micro);
   check_positive("Gradient accumulation steps", size.accumulation);
   if (size.micro * size.accumulation * W != size.train)
     refuse(request, W,
-           "Check batch related parameters. train_batch_size is not equal to "
-           "micro_batch_per_gpu * gradient_acc_step * world_size " +
-               number(size.train) + " != " + number(size.micro) + " * " +
-               number(size.accumulation) + " * " + number(W));
+           fmt::format("Check batch related parameters. train_batch_size is not equal to "
+                       "micro_batch_per_gpu * gradient_acc_step * world_size {} != {} * {} * {}",
+                       size.train, size.micro, size.accumulation, W));
   return size;
 }
 
@@ -131,7 +128,7 @@ double samples_per_increment(const BatchRampup& rampup, int64_t whole) {
   return static_cast<double>(rampup.samples) / static_cast<double>(increments);
 }
 
-// How many steps from there on surely have the same batch; the last of them are counted one by one.
+// A lower bound of the steps from there on with the same batch; the caller counts the last ones.
 int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, int64_t batch) {
   if (batch == whole) return std::numeric_limits<int64_t>::max();
   const auto increments = static_cast<double>((batch - rampup.start) / rampup.increment + 1);
@@ -142,7 +139,7 @@ int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, 
 
 }  // namespace
 
-// As Megatron rounds: both quotients are of floating point.
+// Rounds as Megatron does: both quotients are floating-point numbers.
 int64_t BatchRampup::batch_at(int64_t consumed, int64_t whole) const {
   if (start == 0 || start == whole || consumed > samples) return whole;
   const auto increments =

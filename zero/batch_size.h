@@ -8,14 +8,14 @@
 
 namespace zg::zero {
 
-/// Samples of a micro-batch where nothing says how many.
+/// Samples of a micro-batch if no option gives the number.
 inline constexpr int64_t default_micro_batch = 64;
 
-/// The three numbers as far as they are given: samples of a micro-batch, micro-batches of each rank
-/// in a step, all samples of a step.
+/// The batch numbers that are given: samples of a micro-batch (`micro`), micro-batches of each rank
+/// in a step (`accumulation`), samples of a step on all ranks (`train`).
 struct BatchRequest {
   std::optional<int64_t> micro = {}, accumulation = {}, train = {};
-  std::string place = "batch size: ";  ///< how errors begin: "ds.json:2:3: train_batch_size: "
+  std::string place = "batch size: ";  ///< beginning of errors: "ds.json:2:3: train_batch_size: "
   /// The numbers' names in errors: DeepSpeed's keys, or a program's own words.
   struct Names {
     std::string micro = "train_micro_batch_size_per_gpu";
@@ -29,35 +29,37 @@ struct BatchSize {
   int64_t micro, accumulation, train;  ///< train = micro * accumulation * ranks
 };
 
-/// DeepSpeed's seven cases: what is not given follows from the rest. `ranks`: those of the data
-/// axis. ConfigError with what was given, what would solve it, and DeepSpeed's words; also where
-/// neither `train` nor `micro` is given.
+/// Computes the numbers that are not given, as DeepSpeed does for its seven combinations. `ranks`
+/// is the number of ranks on the data axis. ConfigError if the given numbers contradict each other,
+/// or if neither `train` nor `micro` is given; the message has the given numbers, values that would
+/// work, and DeepSpeed's own words.
 ZG_API BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks);
 
 /// The largest number up to `most` that divides `number`; both are above 0.
 ZG_API int64_t largest_divisor(int64_t number, int64_t most);
 
-/// A batch that grows: the samples of a step grow with those consumed, from `start` by `increment`
-/// to the whole batch, each size for an equal share of the first `samples` samples. Megatron-LM's
-/// --rampup-batch-size, rounded as there. The steps must end at the whole batch: `increment`
-/// divides whole - start.
+/// A batch that grows during training, as by Megatron-LM's --rampup-batch-size, with the same
+/// rounding. A step has `start` samples at first; the number grows by `increment` up to the whole
+/// batch. Each size is used for an equal share of the first `samples` samples. `increment` must
+/// divide whole - start.
 struct ZG_API BatchRampup {
   int64_t start = 0;  ///< 0: every step has the whole batch
   int64_t increment = 0, samples = 0;
 
-  /// The batch of the step that begins after so many samples: a function of them alone, so that a
-  /// checkpoint needs to keep nothing else.
+  /// Samples of the step that begins after `consumed` samples. `whole` is the final batch. It
+  /// depends on nothing else, so a checkpoint only stores the number of consumed samples.
   int64_t batch_at(int64_t consumed, int64_t whole) const;
-  /// The largest number that divides every step of the way to the whole batch, and it.
+  /// The largest number that divides all batch sizes from `start` to `whole`.
   int64_t common(int64_t whole) const;
 };
 
-/// How far a run is.
+/// Progress of a run: steps and samples done.
 struct Progress {
   int64_t steps = 0, samples = 0;
 };
 
-/// From `now` on the last place that is beyond neither number of `end`.
+/// The progress after all steps from `now` on that exceed neither the steps nor the samples of
+/// `end`.
 ZG_API Progress advanced(const BatchRampup& rampup, int64_t whole, Progress now, Progress end);
 
 }  // namespace zg::zero

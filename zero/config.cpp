@@ -4,58 +4,58 @@
 #include <string>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
 
 void check_config(bool within, const char* field, double value, const char* expected) {
   if (!within)
-    throw ConfigError(std::string("config: ") + field + " is " + std::to_string(value) +
-                      "; expected " + expected);
+    throw ConfigError(fmt::format("config: {} is {:f}; expected {}", field, value, expected));
 }
 
 }  // namespace
 
 void validate(const Config& config) {
   if (config.stage < 0 || config.stage > 3)
-    throw ConfigError("config: stage is " + std::to_string(config.stage) +
-                      "; expected 0, 1, 2 or 3");
+    throw ConfigError(fmt::format("config: stage is {}; expected 0, 1, 2 or 3", config.stage));
   if (config.reduce_at_boundary && config.stage > 1)
-    throw ConfigError("config: reduce_at_boundary keeps whole gradients, stage is " +
-                      std::to_string(config.stage) + "; expected stage 0 or 1");
+    throw ConfigError(fmt::format(
+        "config: reduce_at_boundary keeps whole gradients, stage is {}; expected stage 0 or 1",
+        config.stage));
   const auto positive = [](const char* field, int64_t value) {
     if (value < 1)
-      throw ConfigError(std::string("config: ") + field + " is " + std::to_string(value) +
-                        "; expected 1 or more");
+      throw ConfigError(fmt::format("config: {} is {}; expected 1 or more", field, value));
   };
   positive("reduce_bucket_size", config.reduce_bucket_size);
   positive("allgather_bucket_size", config.allgather_bucket_size);
   if (config.prefetch_bucket_size < 0 || config.param_persistence_threshold < 0)
-    throw ConfigError("config: prefetch_bucket_size and param_persistence_threshold are " +
-                      std::to_string(config.prefetch_bucket_size) + " and " +
-                      std::to_string(config.param_persistence_threshold) + "; expected 0 or more");
+    throw ConfigError(
+        fmt::format("config: prefetch_bucket_size and param_persistence_threshold are {} and {}; "
+                    "expected 0 or more",
+                    config.prefetch_bucket_size, config.param_persistence_threshold));
   if (config.compute != DType::f32 && config.compute != DType::bf16 && config.compute != DType::f16)
-    throw ConfigError(std::string("config: compute is ") + name_of(config.compute) +
-                      "; expected f32, bf16 or f16");
+    throw ConfigError(
+        fmt::format("config: compute is {}; expected f32, bf16 or f16", config.compute));
   const auto f32_or_bf16 = [](const char* field, DType dtype) {
     if (dtype != DType::f32 && dtype != DType::bf16)
-      throw ConfigError(std::string("config: ") + field + " is " + name_of(dtype) +
-                        "; expected f32 or bf16");
+      throw ConfigError(fmt::format("config: {} is {}; expected f32 or bf16", field, dtype));
   };
   f32_or_bf16("grad_accum", config.grad_accum);
   f32_or_bf16("load", config.load);
   f32_or_bf16("optimizer", config.optimizer);
   if (config.optimizer == DType::bf16 && config.compute != DType::bf16)
-    throw ConfigError(std::string("config: optimizer is bf16, compute is ") +
-                      name_of(config.compute) + "; expected bf16 for both, or optimizer f32");
+    throw ConfigError(fmt::format(
+        "config: optimizer is bf16, compute is {}; expected bf16 for both, or optimizer f32",
+        config.compute));
   validate(config.loss_scaling);
   const OffloadOptions& offload = config.offload;
   for (const auto& [field, space] :
        {std::pair("parameter", offload.parameter), std::pair("gradient", offload.gradient),
         std::pair("optimizer", offload.optimizer), std::pair("activation", offload.activation)})
     if (space == Space::pinned)
-      throw Unsupported(std::string("config: offload.") + field + " is " + name_of(space) +
-                        "; expected device, host or file");
+      throw Unsupported(
+          fmt::format("config: offload.{} is {}; expected device, host or file", field, space));
   check_config(offload.sub_group_size >= 1, "offload.sub_group_size",
                static_cast<double>(offload.sub_group_size), "1 or more");
   check_config(offload.optimizer_ratio >= 0.0 && offload.optimizer_ratio <= 1.0,
@@ -66,19 +66,20 @@ void validate(const Config& config) {
                static_cast<double>(offload.parameter_buffer), "1 or more");
   if (offload.parameter != Space::device && config.stage != 3)
     throw ConfigError(
-        "config: offload.parameter needs stage 3, where values are shards between "
-        "their uses; got stage " +
-        std::to_string(config.stage));
+        fmt::format("config: offload.parameter needs stage 3, where values are shards between "
+                    "their uses; got stage {}",
+                    config.stage));
   const AdamOptions& adam = config.adam;
   check_config(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1,
                "a number in [0, 1)");
   check_config(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2,
                "a number in [0, 1)");
   if (adam.stochastic_rounding && config.optimizer != DType::bf16)
-    throw ConfigError(std::string("config: adam.stochastic_rounding is on, optimizer is ") +
-                      name_of(config.optimizer) +
-                      "; expected bf16: nothing is lost between f32 masters, whose copies are made "
-                      "anew by every step; try --precision fsdp-memory, which keeps no masters");
+    throw ConfigError(
+        fmt::format("config: adam.stochastic_rounding is on, optimizer is {}; expected bf16: "
+                    "nothing is lost between f32 masters, whose copies are made anew by every "
+                    "step; try --precision fsdp-memory, which keeps no masters",
+                    config.optimizer));
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
   check_config(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
   check_config(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,
@@ -118,8 +119,8 @@ const char* name_of(PrecisionPreset preset) { return preset_names[static_cast<si
 PrecisionPreset precision_preset(const std::string& name) {
   for (size_t i = 0; i < std::size(preset_names); ++i)
     if (name == preset_names[i]) return static_cast<PrecisionPreset>(i);
-  throw ConfigError("precision: no '" + name +
-                    "'; expected one of deepspeed, fsdp-mixed, fsdp-memory");
+  throw ConfigError(
+      fmt::format("precision: no '{}'; expected one of deepspeed, fsdp-mixed, fsdp-memory", name));
 }
 
 Precision precision_of(PrecisionPreset preset) { return presets[static_cast<size_t>(preset)]; }
@@ -135,14 +136,15 @@ Precision precision_of(const Config& config) {
 
 Config with_precision(Config config, const Precision& precision) {
   if (precision.local != precision.optimizer)
-    throw ConfigError(std::string("precision: local is ") + name_of(precision.local) +
-                      ", optimizer is " + name_of(precision.optimizer) +
-                      "; expected the same: masters and moments are kept alike");
+    throw ConfigError(
+        fmt::format("precision: local is {}, optimizer is {}; expected the same: masters and "
+                    "moments are kept alike",
+                    precision.local, precision.optimizer));
   const DType computed = precision.mixed.value_or(precision.local);
   if (precision.compute != computed)
-    throw ConfigError(std::string("precision: compute is ") + name_of(precision.compute) +
-                      "; expected " + name_of(computed) + ", as " +
-                      (precision.mixed ? "mixed" : "local without mixed") + " says");
+    throw ConfigError(fmt::format("precision: compute is {}; expected {}, as {} says",
+                                  precision.compute, computed,
+                                  precision.mixed ? "mixed" : "local without mixed"));
   config.load = precision.load;
   config.compute = precision.compute;
   config.optimizer = precision.optimizer;

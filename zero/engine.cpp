@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/optimizer/optimizer.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -25,8 +26,9 @@ std::string update_scale(LossScaler& scaler, const std::optional<std::string>& n
   try {
     return scaler.update(non_finite.has_value());
   } catch (const Error& error) {
-    throw Error(std::string(error.what()) + " The gradient of " + *non_finite +
-                " is not finite; try bf16, which has the range of f32.");
+    throw Error(
+        fmt::format("{} The gradient of {} is not finite; try bf16, which has the range of f32.",
+                    error.what(), *non_finite));
   }
 }
 
@@ -60,7 +62,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       ? nullptr
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
-  // Small parameters are not worth an exchange each: at stage 3 they stay whole, in one storage.
+  // Small parameters are not partitioned at stage 3: a gather each would cost more than the memory.
   const bool shards_values =
       config.stage == 3 && (comm.size() > 1 || config.offload.parameter != Space::device);
   std::vector<const Parameter*> persistent;
@@ -105,28 +107,30 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
 size_t EngineState::index_of(const Unit& unit) const {
   const size_t index = static_cast<size_t>(unit.index);
   if (index >= store.units().size() || store.units()[index].get() != &unit)
-    throw ConfigError("engine: unit '" + unit.name +
-                      "' is not of the store that the engine was made with");
+    throw ConfigError(fmt::format(
+        "engine: unit '{}' is not of the store that the engine was made with", unit.name));
   return index;
 }
 
 Storage& EngineState::storage_of(const Parameter& parameter) {
   const size_t index = static_cast<size_t>(parameter.index);
   if (index >= places.size() || store.parameters()[index].get() != &parameter)
-    throw ConfigError("engine: parameter '" + parameter.name +
-                      "' is not of the store that the engine was made with");
+    throw ConfigError(
+        fmt::format("engine: parameter '{}' is not of the store that the engine was made with",
+                    parameter.name));
   return storages[places[index]];
 }
 
 void EngineState::check_store(const char* operation) const {
   if (store.parameters().size() == places.size() && store.units().size() == users.size()) return;
   const bool is_parameter = store.parameters().size() > places.size();
-  const std::string added = is_parameter
-                                ? "parameter '" + store.parameters()[places.size()]->name + "'"
-                                : "unit '" + store.units()[users.size()]->name + "'";
-  throw ConfigError(std::string(operation) + ": " + added +
-                    " was added to the store after the engine was made; expected the store to stay "
-                    "as it was; make the engine after the whole model");
+  const std::string added =
+      is_parameter ? fmt::format("parameter '{}'", store.parameters()[places.size()]->name)
+                   : fmt::format("unit '{}'", store.units()[users.size()]->name);
+  throw ConfigError(
+      fmt::format("{}: {} was added to the store after the engine was made; expected the store to "
+                  "stay as it was; make the engine after the whole model",
+                  operation, added));
 }
 
 void EngineState::clear_gradients() {
@@ -195,7 +199,7 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   if (s.micro_batches == 0)
     throw ConfigError("step: no micro-batch since the last one; call backward first");
   if (!std::isfinite(rate))
-    throw ConfigError("step: rate is " + std::to_string(rate) + "; expected a finite number");
+    throw ConfigError(fmt::format("step: rate is {:f}; expected a finite number", rate));
   const PhaseScope phase(s.device, "step");
   s.residency.finish();
   s.mirrors.finish();
@@ -238,8 +242,8 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
   const Mesh* mesh = state_->mesh;
   const bool has_losses = !mesh || mesh->is_last_stage();
   if (has_losses && static_cast<int64_t>(own.size()) != count)
-    throw ConfigError("mean_loss: " + std::to_string(own.size()) + " losses; expected those of " +
-                      std::to_string(count) + " micro-batches");
+    throw ConfigError(
+        fmt::format("mean_loss: {} losses; expected those of {} micro-batches", own.size(), count));
   Communicator& comm = state_->comm;
   const int64_t ranks = comm.size();
   std::vector<double> all(own.begin(), own.end());
@@ -290,8 +294,8 @@ void Engine::set_loss_scaler(const std::optional<LossScaler::State>& state) {
 
 void Engine::set_steps(int64_t taken, int64_t skipped) {
   if (taken < 0 || skipped < 0)
-    throw ConfigError("set_steps: taken is " + std::to_string(taken) + " and skipped is " +
-                      std::to_string(skipped) + "; expected counts from 0");
+    throw ConfigError(fmt::format(
+        "set_steps: taken is {} and skipped is {}; expected counts from 0", taken, skipped));
   state_->taken = taken;
   state_->skipped = skipped;
   state_->clear_gradients();
@@ -320,9 +324,10 @@ void Engine::release(const Unit& unit, Stream&) noexcept {
 Tensor Engine::value(const Parameter& parameter) const {
   const Storage& storage = state_->storage_of(parameter);
   if (state_->users[static_cast<size_t>(parameter.unit->index)] == 0)
-    throw NotResident("value: '" + parameter.name + "' is read outside its unit; expected unit '" +
-                      parameter.unit->name +
-                      "' to be open; open it with Tape::Use use(tape, unit)");
+    throw NotResident(
+        fmt::format("value: '{}' is read outside its unit; expected unit '{}' to be open; open it "
+                    "with Tape::Use use(tape, unit)",
+                    parameter.name, parameter.unit->name));
   const Tensor& whole = is_updated(parameter) ? storage.trainable.whole : storage.frozen.whole;
   return whole.alias(state_->begin_of(parameter) * size_of(storage.compute), parameter.shape,
                      storage.compute);

@@ -30,9 +30,9 @@ struct StepResult {
 /// arXiv:1910.02054. One rank runs the same code with world size 1.
 ///
 /// A step: for each micro-batch `Tape tape = engine.tape(); ... engine.backward(tape, loss);`, then
-/// `engine.step(rate)`. All ranks together have M micro-batches in a step. The g-th belongs to rank
-/// g % world. Its whole gradient is rounded once to the compute dtype and added, in rising g, to
-/// the owner's accumulator. The step multiplies by 1 / M and the clip factor in one f32
+/// `engine.step(rate)`. All ranks together have M micro-batches in a step. Micro-batch g belongs to
+/// rank g % world. Its whole gradient is rounded once to the compute dtype and added, in rising g,
+/// to the owner's accumulator. The step multiplies by 1 / M and the clip factor in one f32
 /// multiplication. In f16 the loss is scaled (zero/optimizer/loss_scale.h) and that multiplication
 /// removes the scale. So every stage and every world size that divides M gives the same bits. A
 /// parameter that no micro-batch used has a zero gradient. One thread at a time may use an engine;

@@ -4,6 +4,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/parallel/whole_model.h"
@@ -23,8 +24,9 @@ struct Local {
 
 void require_writable(const Parameter& parameter, State state) {
   if (state == State::gradient)
-    throw ConfigError("write: gradients of '" + parameter.name +
-                      "' come from backward; expected master, moment1 or moment2");
+    throw ConfigError(fmt::format(
+        "write: gradients of '{}' come from backward; expected master, moment1 or moment2",
+        parameter.name));
 }
 
 Local local_state(EngineState& s, Storage& storage, bool trainable, State state) {
@@ -174,8 +176,8 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
   const bool exists = is_updated(parameter) || state == State::master;
   const size_t numel = exists ? static_cast<size_t>(parameter.shape.numel()) : 0;
   if (values.size() != numel && !state_->on_meta())
-    throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
-                     " values, got " + std::to_string(values.size()));
+    throw ShapeError(
+        fmt::format("write: '{}' takes {} values, got {}", parameter.name, numel, values.size()));
   const Held held = this->held(parameter, state);
   if (!state_->on_meta())
     values =
@@ -192,14 +194,13 @@ void Engine::write_held(const Parameter& parameter, State state, Held held,
   require_writable(parameter, state);
   const Held all = this->held(parameter, state);
   if (held.begin < held.end && (held.begin < all.begin || held.end > all.end))
-    throw ShapeError("write: elements " + std::to_string(held.begin) + " to " +
-                     std::to_string(held.end) + " of '" + parameter.name +
-                     "' are not on this rank; expected some of " + std::to_string(all.begin) +
-                     " to " + std::to_string(all.end));
+    throw ShapeError(fmt::format(
+        "write: elements {} to {} of '{}' are not on this rank; expected some of {} to {}",
+        held.begin, held.end, parameter.name, all.begin, all.end));
   if (const auto numel = static_cast<size_t>(held.end - held.begin);
       values.size() != numel && !state_->on_meta())
-    throw ShapeError("write: '" + parameter.name + "' takes " + std::to_string(numel) +
-                     " values on this rank, got " + std::to_string(values.size()));
+    throw ShapeError(fmt::format("write: '{}' takes {} values on this rank, got {}", parameter.name,
+                                 numel, values.size()));
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
   const int64_t start = state_->begin_of(parameter) + held.begin;

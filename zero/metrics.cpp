@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 std::string number(double value) {
   if (std::isnan(value)) return "\"nan\"";
   if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
-  return text("%.17g", value);
+  return fmt::format("{:.17g}", value);
 }
 
 std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
-// Whether the line is whole and of what happened before `step`.
+// True for a complete line about a step before `step`.
 bool stays(const std::string& line, int64_t step) {
   const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return false;
@@ -37,7 +37,7 @@ void drop_from(const std::string& path, int64_t step) {
   for (std::string line; std::getline(file, line) && !file.eof() && stays(line, step);)
     kept += line.size() + 1;
   std::filesystem::resize_file(path, kept, error);
-  if (error) throw FileError(path + " cannot be cut: " + error.message());
+  if (error) throw FileError(fmt::format("{} cannot be cut: {}", path, error.message()));
 }
 
 }  // namespace
@@ -46,36 +46,37 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
     : path_(path), file_(nullptr, std::fclose) {
   if (resumed) drop_from(path, first_step);
   file_.reset(std::fopen(path.c_str(), resumed ? "a" : "w"));
-  if (!file_) throw FileError(path + " cannot be written: " + std::strerror(errno));
+  if (!file_) throw FileError(fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
 }
 
 void MetricsFile::write_line(const std::string& line) {
-  // Flushed at once: whoever follows the file sees each step as it ends.
+  // Flushed at once, so that a reader of the file sees each step when it ends.
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
-    throw FileError("writing " + path_ + " failed: " + std::strerror(errno));
+    throw FileError(fmt::format("writing {} failed: {}", path_, std::strerror(errno)));
 }
 
 void MetricsFile::write(const StepRecord& r) {
-  write_line(text(
-      "{\"step\":%lld,\"micro_steps\":%lld,\"samples\":%lld,\"loss\":%s,\"grad_norm\":%s,"
-      "\"lr\":%s,\"loss_scale\":%s,\"skipped\":%s,\"tokens_per_s\":%s,\"step_s\":%s,"
-      "\"peak_bytes\":%lld,\"host_peak_bytes\":%lld}\n",
-      (long long)r.step, (long long)r.micro_steps, (long long)r.samples, number(r.loss).c_str(),
-      number(r.grad_norm).c_str(), number(r.rate).c_str(), number(r.loss_scale).c_str(),
-      r.skipped ? "true" : "false", number(r.tokens_per_second).c_str(), number(r.seconds).c_str(),
-      (long long)r.peak_bytes, (long long)r.host_peak_bytes));
+  write_line(
+      fmt::format(R"({{"step":{},"micro_steps":{},"samples":{},"loss":{},"grad_norm":{},"lr":{},)"
+                  R"("loss_scale":{},"skipped":{},"tokens_per_s":{},"step_s":{},)"
+                  R"("peak_bytes":{},"host_peak_bytes":{}}})"
+                  "\n",
+                  r.step, r.micro_steps, r.samples, number(r.loss), number(r.grad_norm),
+                  number(r.rate), number(r.loss_scale), r.skipped, number(r.tokens_per_second),
+                  number(r.seconds), r.peak_bytes, r.host_peak_bytes));
 }
 
 void MetricsFile::write(const FinalRecord& r) {
   const auto bytes = [&](Collective collective) {
-    return static_cast<long long>(r.wire[static_cast<size_t>(collective)].bytes);
+    return r.wire[static_cast<size_t>(collective)].bytes;
   };
-  write_line(text(
-      "{\"final\":true,\"steps\":%lld,\"skipped\":%lld,\"param_hash\":\"%s\","
-      "\"train_score\":%s,\"test_score\":%s,\"wire_bytes\":{\"all_gather\":%lld,"
-      "\"reduce_scatter\":%lld,\"all_reduce\":%lld,\"broadcast\":%lld,\"other\":%lld}}\n",
-      (long long)r.steps, (long long)r.skipped, r.param_hash.c_str(), score(r.train_score).c_str(),
-      score(r.test_score).c_str(), bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
+  write_line(fmt::format(
+      R"({{"final":true,"steps":{},"skipped":{},"param_hash":"{}","train_score":{},)"
+      R"("test_score":{},"wire_bytes":{{"all_gather":{},"reduce_scatter":{},)"
+      R"("all_reduce":{},"broadcast":{},"other":{}}}}})"
+      "\n",
+      r.steps, r.skipped, r.param_hash, score(r.train_score), score(r.test_score),
+      bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
       bytes(Collective::all_reduce), bytes(Collective::broadcast), bytes(Collective::barrier)));
 }
 

@@ -35,8 +35,9 @@ struct FinalRecord {
   WireCounts wire;                                ///< collectives and bytes of rank 0
 };
 
-/// JSON lines, one per step as it ends, then the final one. Numbers are %.17g, which reads back to
-/// the same bits. NaN and infinities are strings, which JSON can hold.
+/// Writes JSON lines: one per step as it ends, then a final one. Numbers are printed with %.17g,
+/// which restores the same bits. NaN and infinities are strings, because JSON has no numbers for
+/// them.
 class ZG_API MetricsFile {
  public:
   /// A resumed run appends to the file; lines of steps that are taken again are removed. Any other
@@ -51,8 +52,8 @@ class ZG_API MetricsFile {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
-/// The same in a folder of event files for TensorBoard: scalars under Megatron-DeepSpeed's tags,
-/// each by steps and, as "TAG vs samples", by the samples consumed.
+/// Writes the same numbers to event files for TensorBoard. Tags are Megatron-DeepSpeed's: "TAG" by
+/// steps and "TAG vs samples" by the samples consumed.
 class ZG_API MetricsBoard {
  public:
   explicit MetricsBoard(const std::string& directory) : writer_(directory) {}  ///< FileError
@@ -74,7 +75,7 @@ class ZG_API MetricsBoard {
   TensorBoardWriter writer_;
 };
 
-/// For TrainerHooks::observe: notes a device's memory at six points of each step. With several
+/// For TrainerHooks::observe: records a device's memory at six points of each step. With several
 /// micro-batches, points before and within forward come from the first one and the others from the
 /// last one. No peak between them is lost.
 ZG_API void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch);

@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
@@ -35,14 +36,17 @@ TrainerPosition position_in(const CheckpointInfo& info, const std::string& path)
   const auto count = [&](const char* key) {
     const auto found = json.find(key);
     if (found == json.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
-      throw FileError("resume: " + path + ": its config has no count '" + key +
-                      "' as a trainer writes it; expected a checkpoint of zero::Trainer; try "
-                      "TrainerHooks::position_of");
+      throw FileError(
+          fmt::format("resume: {}: its config has no count '{}' as a trainer writes it; expected a "
+                      "checkpoint of zero::Trainer; try TrainerHooks::position_of",
+                      path, key));
     return found->get<int64_t>();
   };
   if (!json.is_object() || json.value("schema", Json()) != schema)
-    throw FileError("resume: " + path + ": its config is not of schema " + schema +
-                    "; expected a checkpoint of zero::Trainer; try TrainerHooks::position_of");
+    throw FileError(
+        fmt::format("resume: {}: its config is not of schema {}; expected a checkpoint of "
+                    "zero::Trainer; try TrainerHooks::position_of",
+                    path, schema));
   TrainerPosition position{.samples = count("samples"),
                            .skipped_samples = count("skipped_samples")};
   if (const auto score = json.find("score"); score != json.end() && score->is_number())
@@ -52,11 +56,10 @@ TrainerPosition position_in(const CheckpointInfo& info, const std::string& path)
 
 void check(const char* name, int64_t value, int64_t least) {
   if (value < least)
-    throw ConfigError(std::string("trainer: ") + name + ": expected " + std::to_string(least) +
-                      " or more, got " + std::to_string(value));
+    throw ConfigError(fmt::format("trainer: {}: expected {} or more, got {}", name, least, value));
 }
 
-/// RAII: the device records what it does.
+/// RAII: the device records a trace.
 class TraceScope {
  public:
   TraceScope(const Device& device, const std::shared_ptr<Trace>& trace, int rank)
@@ -106,11 +109,13 @@ struct TrainerState {
     if (hooks.warn) return hooks.warn(message);
     std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
   }
-  /// The position moves with the engine's step: whatever ends the attempt before leaves both.
+  /// The position changes together with the engine's step; an exception before that changes
+  /// neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
   void set_position(const CheckpointInfo& info, const std::string& path);
-  /// The run goes on from `path`: it need not be saved again where the run saves.
+  /// The run was resumed from `path`; if that is in the run's directory, it need not be saved
+  /// again.
   void note_saved(const std::string& path) {
     const auto plain = [](const std::string& p) {
       return std::filesystem::path(p + "/").lexically_normal();
@@ -129,9 +134,9 @@ struct TrainerState {
   const TrainerHooks hooks;
   const Schedule schedule;
   TrainerPosition position;
-  bool scored = false;  // by set_score()
+  bool scored = false;  // set_score() was called
   std::optional<CheckpointDirectory> checkpoints;
-  int64_t saved_at = -1;  // the step that the last save has
+  int64_t saved_at = -1;  // the step of the last save
 };
 
 namespace {
@@ -152,9 +157,9 @@ class Step final : public PipelineStage {
     MicroBatch batch = trainer_.micro_batch(index);
     if (trainer_.task.batch) batch.tensors = trainer_.task.batch(batch);
     if (trainer_.task.batch && batch.tensors.empty())
-      throw ConfigError("trainer: batch: expected the tensors of samples " +
-                        std::to_string(batch.first_sample) + " to " +
-                        std::to_string(batch.first_sample + batch.samples) + ", got none");
+      throw ConfigError(
+          fmt::format("trainer: batch: expected the tensors of samples {} to {}, got none",
+                      batch.first_sample, batch.first_sample + batch.samples));
     batch.input = input;
     trainer_.observe(TrainerMoment::batch_ready, batch);
     Var output;
@@ -190,12 +195,12 @@ class Step final : public PipelineStage {
 
 }  // namespace
 
-// The sum has one digit for each reason: the number of ranks that have it. 2^15 ranks fit in a
-// digit; the fifth has the three bits that are left, enough for rank 0 alone.
+// Sums a word of five digits over the ranks; digit r counts the ranks with reason r + 1. The first
+// four digits have 15 bits. The fifth has the remaining three, because only rank 0 has that reason.
 int TrainerState::agreed(int reason) const {
   constexpr int reasons = 5, digit_bits = 15;
   if (reason < 0 || reason > reasons)
-    throw ConfigError("trainer: stop: expected 0 to 5, got " + std::to_string(reason));
+    throw ConfigError(fmt::format("trainer: stop: expected 0 to 5, got {}", reason));
   Communicator& ranks = engine.world();
   const bool counts = reason > 0 && (reason < reasons || ranks.rank() == 0);
   const int64_t own = counts ? int64_t{1} << (digit_bits * (reason - 1)) : 0;
@@ -231,8 +236,9 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
         "written has to be read");
   if (engine.mesh() && engine.mesh()->shape.pipeline > 1 && !task.between)
     throw ConfigError(
-        "trainer: between: expected a function that gives the shape of what passes between the " +
-        std::to_string(engine.mesh()->shape.pipeline) + " stages, got none");
+        fmt::format("trainer: between: expected a function that gives the shape of what passes "
+                    "between the {} stages, got none",
+                    engine.mesh()->shape.pipeline));
   validate(options.schedule);
   state_ =
       std::make_unique<TrainerState>(engine, std::move(options), std::move(task), std::move(hooks));
@@ -242,11 +248,10 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
     if (rampup.start > s.whole_batch() || rampup.increment < 1 ||
         (s.whole_batch() - rampup.start) % rampup.increment != 0 ||
         rampup.common(s.whole_batch()) % micro != 0)
-      throw ConfigError("trainer: rampup: expected steps from " + std::to_string(rampup.start) +
-                        " by " + std::to_string(rampup.increment) + " that end at the batch of " +
-                        std::to_string(s.whole_batch()) +
-                        " samples and that micro_batch x data ranks, " + std::to_string(micro) +
-                        ", divides");
+      throw ConfigError(
+          fmt::format("trainer: rampup: expected steps from {} by {} that end at the batch of {} "
+                      "samples and that micro_batch x data ranks, {}, divides",
+                      rampup.start, rampup.increment, s.whole_batch(), micro));
   if (s.options.checkpoints) {
     CheckpointDirectory::Options directory = *s.options.checkpoints;
     if (!directory.loss_of)
@@ -258,8 +263,10 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
     if (!report)
       report = [&s](const std::string& step_n, const CheckpointSave::Result& result) {
         if (!result.reason.empty())
-          s.warn("save failed: " + step_n + ": rank " + std::to_string(s.engine.world().rank()) +
-                 ": " + result.reason + "; earlier checkpoints stay and the next save tries again");
+          s.warn(
+              fmt::format("save failed: {}: rank {}: {}; earlier checkpoints stay and the next "
+                          "save tries again",
+                          step_n, s.engine.world().rank(), result.reason));
       };
     s.checkpoints.emplace(std::move(directory), report,
                           [&s](const std::string& message) { s.warn(message); });
@@ -268,7 +275,8 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
 
 Trainer::~Trainer() = default;
 
-// Rank 0 chooses: others may see a directory where checkpoints come and go at another moment.
+// Rank 0 chooses the checkpoint, because the ranks may read a changing directory at different
+// times.
 bool Trainer::resume(const std::string& path) {
   Engine& engine = state_->engine;
   const bool planned = state_->device.type() == Device::Type::meta;
@@ -278,7 +286,7 @@ bool Trainer::resume(const std::string& path) {
   int64_t steps = none;
   if (!planned && ranks.rank() == 0 && has_checkpoint(path, engine)) {
     chosen = choose_checkpoint(path, [&](const StepFolder& folder, const std::string& damage) {
-      state_->warn("passed over " + folder.path + ": " + damage);
+      state_->warn(fmt::format("passed over {}: {}", folder.path, damage));
     });
     steps = chosen->manifest().info.steps;
   }
@@ -296,14 +304,14 @@ bool Trainer::resume(const std::string& path) {
   }
   if (steps == none) return false;
   if (!chosen) {
-    const std::string step_n = path + "/step_" + std::to_string(steps);
+    const std::string step_n = fmt::format("{}/step_{}", path, steps);
     chosen = open_checkpoint(path_exists(step_n) ? step_n : path);
     if (const int64_t found = chosen->manifest().info.steps; found != steps)
-      throw FileError("resume: " + path + ": rank 0 chose the checkpoint of step " +
-                      std::to_string(steps) + ", this rank finds that of step " +
-                      std::to_string(found) +
-                      "; expected a directory that all ranks see alike; try again, or give the "
-                      "path of one step_N");
+      throw FileError(
+          fmt::format("resume: {}: rank 0 chose the checkpoint of step {}, this rank finds that of "
+                      "step {}; expected a directory that all ranks see alike; try again, or give "
+                      "the path of one step_N",
+                      path, steps, found));
   }
   resume(*chosen);
   return true;
@@ -350,9 +358,10 @@ std::optional<TrainedStep> Trainer::step() {
   Engine& engine = s.engine;
   const int64_t step = engine.steps();
   if (engine.micro_batches() != 0)
-    throw ConfigError("trainer: step " + std::to_string(step) + ": expected no gradients, got " +
-                      std::to_string(engine.micro_batches()) +
-                      " micro-batches of a step that did not end; try Engine::drop_gradients()");
+    throw ConfigError(
+        fmt::format("trainer: step {}: expected no gradients, got {} micro-batches of a step that "
+                    "did not end; try Engine::drop_gradients()",
+                    step, engine.micro_batches()));
   const bool traced = step >= s.options.trace_first && step < s.options.trace_end;
   const TraceScope trace(s.device, traced ? s.options.trace : nullptr, engine.world().rank());
   TraceSpan span(s.device.compute(), "step");
@@ -386,9 +395,10 @@ std::optional<TrainedStep> TrainerState::attempt() {
   } catch (const StopTraining&) {
     if (!engine.mesh() || engine.mesh()->shape.pipeline == 1) throw;
     throw ConfigError(
-        "trainer: StopTraining was thrown within a micro-batch of step " + std::to_string(step) +
-        ", where the stages of a pipeline are at different points; expected it from a hook "
-        "between micro-batches; try TrainerHooks::give_up");
+        fmt::format("trainer: StopTraining was thrown within a micro-batch of step {}, where the "
+                    "stages of a pipeline are at different points; expected it from a hook between "
+                    "micro-batches; try TrainerHooks::give_up",
+                    step));
   }
   if (stage.given_up) return std::nullopt;
   done.loss = engine.mean_loss(stage.losses, done.micro_batches);
@@ -398,7 +408,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
     const TraceSpan optimizer(device.compute(), "optimizer");
     observe(TrainerMoment::optimizer_begins, no_batch);
     done.result = engine.step(static_cast<float>(done.rate), betas);
-    device.compute().synchronize();  // the step's time and its errors belong to the step
+    device.compute().synchronize();  // so that the step's time and errors are counted in this step
   }
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;
@@ -412,7 +422,8 @@ bool Trainer::save() {
   TrainerState& s = *state_;
   if (!s.checkpoints)
     throw ConfigError("trainer: save: expected TrainerOptions::checkpoints, got none");
-  const bool lost = !s.checkpoints->finish() && s.saved_at >= 0;  // while it was written behind
+  const bool lost =
+      !s.checkpoints->finish() && s.saved_at >= 0;  // the save in the background failed
   if (lost) s.saved_at = -1;
   if (s.saved_at == s.engine.steps()) return true;
   const bool saved = s.checkpoints->save(s.engine, checkpoint_info());

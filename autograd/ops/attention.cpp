@@ -2,29 +2,30 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-/// Where heads lie in [B, H, tokens, D].
+/// The layout of heads in a tensor [B, H, tokens, D].
 HeadLayout separate_layout(const AttentionShape& n, int64_t tokens) {
   return {.offset = 0, .batch = n.H * tokens * n.D, .head = tokens * n.D, .token = n.D};
 }
 
 void check_options(const AttentionOptions& options, const AttentionShape& n, const Tensor& q) {
   if (!(options.dropout >= 0.0f && options.dropout < 1.0f))
-    throw ConfigError("attention: dropout " + std::to_string(options.dropout) +
-                      "; expected 0 <= dropout < 1");
+    throw ConfigError(
+        fmt::format("attention: dropout {:f}; expected 0 <= dropout < 1", options.dropout));
   const auto check_dtype = [&](const char* name, const Tensor& tensor) {
     if (tensor.dtype() != accumulator(q.dtype()))
-      throw DTypeError(std::string("attention: ") + name + " holds " + name_of(tensor.dtype()) +
-                       "; expected " + name_of(accumulator(q.dtype())) + "; try cast");
+      throw DTypeError(fmt::format("attention: {} holds {}; expected {}; try cast", name,
+                                   tensor.dtype(), accumulator(q.dtype())));
   };
   if (options.bias) {
     const Shape& bias = options.bias.shape();
     const Shape plane{n.T, n.keys}, planes{n.H, n.T, n.keys};
     if (bias != plane && bias != planes)
-      refuse_shape("attention", "bias", bias, plane.str() + " or " + planes.str());
+      refuse_shape("attention", "bias", bias, fmt::format("{} or {}", plane, planes));
     check_dtype("bias", options.bias);
   }
   if (options.alibi_slopes) {
@@ -35,7 +36,7 @@ void check_options(const AttentionOptions& options, const AttentionShape& n, con
   }
 }
 
-/// Absent when nothing will be differentiated: backward alone reads it.
+/// Absent if the op is not recorded: only backward reads it.
 Tensor log_sum_of(const AttentionShape& n, const Tensor& q, bool recorded) {
   return recorded ? Tensor::empty({n.B, n.H, n.T}, accumulator(q.dtype()), q.device()) : Tensor();
 }
@@ -87,10 +88,10 @@ void backward_of_separate(const AttentionShape& n, const BackwardPass& pass) {
 AttentionShape fused_shape(const Shape& qkv, int heads, const AttentionOptions& options) {
   if (qkv.rank() != 3) refuse_shape("attention", "qkv", qkv, "rank 3: [B, T, 3C]");
   if (heads < 1)
-    refuse_shape("attention", "qkv", qkv, "1 head or more, got " + std::to_string(heads));
+    refuse_shape("attention", "qkv", qkv, fmt::format("1 head or more, got {}", heads));
   if (qkv[2] % (3 * int64_t{heads}) != 0)
     refuse_shape("attention", "qkv", qkv,
-                 "a last axis divisible by 3 * heads = " + std::to_string(3 * int64_t{heads}));
+                 fmt::format("a last axis divisible by 3 * heads = {}", 3 * int64_t{heads}));
   AttentionShape n{.B = qkv[0],
                    .H = heads,
                    .T = qkv[1],
@@ -114,8 +115,7 @@ AttentionShape separate_shape(const Shape& q, const Shape& k, const Shape& v,
     refuse_shape("attention", "k", k, q.str() + " but for axis 2");
   if (v != k) refuse_shape("attention", "v", v, "the shape of k, " + k.str());
   if (options.causal && k[2] < q[2])
-    refuse_shape("attention", "k", k,
-                 "at least the " + std::to_string(q[2]) + " tokens of q when causal");
+    refuse_shape("attention", "k", k, fmt::format("at least the {} tokens of q when causal", q[2]));
   AttentionShape n{.B = q[0],
                    .H = q[1],
                    .T = q[2],

@@ -6,6 +6,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/kernel.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -26,9 +27,9 @@ Operands operands(const char* op, const Var& a, const Var& b) {
 /// A number as an operand beside `like`, in its dtype. Integers take whole numbers.
 Var constant(const char* op, double value, const Tensor& like) {
   if (!is_floating(like.dtype()) && value != std::trunc(value))
-    throw DTypeError(std::string(op) + ": got the number " + std::to_string(value) + " beside " +
-                     name_of(like.dtype()) + " " + like.shape().str() +
-                     "; expected a whole number; try cast");
+    throw DTypeError(
+        fmt::format("{}: got the number {:f} beside {} {}; expected a whole number; try cast", op,
+                    value, like.dtype(), like.shape()));
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 
@@ -62,8 +63,8 @@ void backward_of_pair(const Sides& n, const BackwardPass& pass) {
   accumulate_reduced(pass, 1, db, n.b);
 }
 
-/// Apart from the other pairs because each side is read for the other's gradient alone: a constant
-/// factor keeps nothing but itself.
+/// Each operand is read only for the gradient of the other one, so beside a constant factor the
+/// other operand is not saved.
 Var product_of(const char* name, const Var& a, const Var& b) {
   const Operands sides = operands(name, a, b);
   return record(name, {a, b}, computed(name, BinaryOp::multiply, sides),
@@ -111,7 +112,7 @@ Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
   return comparison(name, op, a, constant(name, b, operand(name, "a", a)));
 }
 
-/// Keeps the one tensor that the derivative is made from: the result or the operand.
+/// Saves the one tensor that the derivative is computed from: the result or the operand.
 Var mapped(const char* name, UnaryOp op, const Var& x) {
   const Tensor values = floating_operand(name, "x", x);
   const Tensor y = empty_like(values);
@@ -137,7 +138,7 @@ struct Mask {
   DropoutKey key;
 };
 
-/// Forward on x and backward on dy alike: the mask is made again from its place.
+/// Used by forward on x and by backward on dy, which computes the mask again from the key.
 void drop(const Mask& mask, const Tensor& x, const Tensor& y, Stream& stream) {
   const int64_t samples = x.shape().rank() == 0 ? 1 : x.extent(0);
   const Shape shape{samples, samples == 0 ? 0 : x.numel() / samples};
@@ -266,7 +267,7 @@ Var detach(const Var& x) { return Var(operand("detach", "x", x)); }
 Var dropout(const Var& x, float p, const DropoutKey& key) {
   const Tensor values = floating_operand("dropout", "x", x);
   if (!(p >= 0.0f && p < 1.0f))
-    throw ConfigError("dropout: probability " + std::to_string(p) + "; expected 0 <= p < 1");
+    throw ConfigError(fmt::format("dropout: probability {:f}; expected 0 <= p < 1", p));
   if (p == 0.0f) return x;
   const Mask mask{p, key};
   const Tensor y = empty_like(values);

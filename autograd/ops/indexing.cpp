@@ -1,6 +1,7 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/movement/movement.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -12,12 +13,11 @@ struct Places {
 void check_positions(const Tensor& weight, const Tensor& position, const Places& n) {
   check_alike("embedding", "weight", weight, "position", position);
   if (position.shape().rank() != 2 || position.extent(1) != n.C)
-    refuse_shape("embedding", "position", position.shape(), "[P, " + std::to_string(n.C) + "]");
+    refuse_shape("embedding", "position", position.shape(), fmt::format("[P, {}]", n.C));
   if (n.first_position < 0 || n.first_position + n.T > position.extent(0))
-    throw ShapeError("embedding: position " + position.shape().str() + " has no rows " +
-                     std::to_string(n.first_position) + " to " +
-                     std::to_string(n.first_position + n.T) +
-                     "; expected a longer table or fewer tokens");
+    throw ShapeError(fmt::format(
+        "embedding: position {} has no rows {} to {}; expected a longer table or fewer tokens",
+        position.shape(), n.first_position, n.first_position + n.T));
 }
 
 void backward_of_embedding(const Places& n, const BackwardPass& pass) {
@@ -35,10 +35,10 @@ void backward_of_embedding(const Places& n, const BackwardPass& pass) {
   dposition.accumulate();
 }
 
-/// As PyTorch takes a scalar: one element along axis 0.
+/// A scalar as one element along axis 0, like PyTorch.
 Tensor with_axis(const Tensor& x) { return x && x.shape().rank() == 0 ? x.view({1}) : x; }
 
-// An index without elements picks nothing, whatever the shape of x.
+// An empty index picks nothing, for any shape of x.
 void pick(const Gather& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::gather(args, stream);
 }
@@ -47,7 +47,7 @@ void add_where(const ScatterAdd& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::scatter_add(args, stream);
 }
 
-/// The gradient of a source: that of its elements which index reached, and 0 for the others.
+/// The gradient of a source: 0 for elements that no index picked.
 void write_picked(const Gather& args, Stream& stream) {
   const Shape &index = args.index.shape(), &source = args.y.shape();
   if (index == source) return pick(args, stream);

@@ -6,6 +6,7 @@
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -36,10 +37,9 @@ Projection projection_of(const ProjectionNames& names, const Tensor& x, const Te
   if (weight.shape().rank() != 2)
     refuse_shape(op, weight_name, weight.shape(), "rank 2: [out, in]");
   if (x.extent(-1) != weight.extent(1))
-    throw ShapeError(std::string(op) + ": " + weight_name + " " + weight.shape().str() +
-                     " does not match " + x_name + " " + x.shape().str() +
-                     "; expected a last axis of " + x_name + " of " +
-                     std::to_string(weight.extent(1)) + ", got " + std::to_string(x.extent(-1)));
+    throw ShapeError(fmt::format(
+        "{}: {} {} does not match {} {}; expected a last axis of {} of {}, got {}", op, weight_name,
+        weight.shape(), x_name, x.shape(), x_name, weight.extent(1), x.extent(-1)));
   if (bias) {
     check_alike(op, x_name, x, bias_name, bias);
     const Shape expected{weight.extent(0)};
@@ -68,7 +68,7 @@ void project_back(const Projection& p, const Tensor& dy, const Tensor& weight, c
   kernels::matmul({.a = dy, .b = weight, .c = dx, .M = p.rows, .N = p.in, .K = p.out}, stream);
 }
 
-/// Hands over the gradient of the input `weight`, when it is needed.
+/// Accumulates the gradient of the input `weight`, if it is needed.
 void accumulate_weight(const Projection& p, const BackwardPass& pass, int weight, const Tensor& dy,
                        const Tensor& x) {
   const InputGradient dweight(pass, weight);
@@ -84,7 +84,7 @@ void accumulate_weight(const Projection& p, const BackwardPass& pass, int weight
   dweight.accumulate();
 }
 
-/// Likewise of the input `bias`.
+/// Accumulates the gradient of the input `bias`, if it is needed.
 void accumulate_bias(const BackwardPass& pass, int bias, const Tensor& dy) {
   const InputGradient dbias(pass, bias);
   if (!dbias) return;
@@ -97,7 +97,7 @@ struct Linear {
   Activation activation = Activation::none;
 };
 
-/// dy through the activation: the gradient of x weight^T + bias.
+/// The gradient of x weight^T + bias: dy through the derivative of the activation.
 Tensor gradient_of_sum(const Linear& n, const BackwardPass& pass) {
   const Tensor dy = pass.gradient_of_output().view({n.projection.rows, n.projection.out});
   if (n.activation == Activation::none) return dy;
@@ -124,7 +124,7 @@ struct FeedForward {
   bool keeps_sum;  ///< true: saves the hidden layer before its activation; false: after it
 };
 
-/// Places among the inputs of the record and among what it saves.
+/// Indices of the inputs of the record and of the tensors that it saves.
 enum Input { input_x, input_fc_weight, input_fc_bias, input_out_weight, input_out_bias };
 enum Saved { saved_x, saved_fc_weight, saved_hidden, saved_out_weight };
 
@@ -135,8 +135,8 @@ Tensor activation_of(const FeedForward& n, const BackwardPass& pass, const Tenso
   return activated;
 }
 
-/// The gradient of the hidden layer's sum. The activation is gone before this is made: at most one
-/// tensor of their size is held beside what is saved.
+/// The gradient of the hidden layer before its activation. The activation is freed before this is
+/// allocated: at most one tensor of that size exists beside the saved ones.
 Tensor backward_to_hidden(const FeedForward& n, const BackwardPass& pass) {
   const Tensor dy = pass.gradient_of_output().view({n.out.rows, n.out.out});
   const bool needs_weight = pass.needs(input_out_weight);

@@ -6,6 +6,7 @@
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -120,7 +121,7 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
   check_alike(op, "x", values, "weight", matrix);
   const Tensor wanted = flat_targets(op, "x", values, targets);
   if (matrix.shape().rank() != 2 || matrix.extent(1) != values.extent(-1))
-    refuse_shape(op, "weight", matrix.shape(), "[V, " + std::to_string(values.extent(-1)) + "]");
+    refuse_shape(op, "weight", matrix.shape(), fmt::format("[V, {}]", values.extent(-1)));
   const Tensor rows = values.view(rows_of(values.shape()));
   Stream& stream = values.device().compute();
   const Tensor loss = Tensor::empty({rows.extent(0)}, accumulator(rows.dtype()), values.device());

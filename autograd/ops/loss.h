@@ -2,15 +2,16 @@
 
 #include "zerograd/autograd/tape.h"
 
-// Shared by all losses that are means over targets, also where each rank has the logits of some
-// columns.
+// For all losses that are means over targets, including those where each rank has some columns of
+// the logits.
 namespace zg {
 
-/// Targets of rows, flattened: i32 or i64, of x's leading shape, on its device.
+/// The targets as one row, i32 or i64. Throws unless they have x's leading shape and device.
 Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets);
 /// The mean of the rows' losses over `count` rows, a scalar.
 Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream);
-/// How many targets are not ignored, as a scalar on the device: no read-back.
+/// The number of targets that are not ignored, as a scalar on the device, so the host does not wait
+/// for it.
 Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream);
 
 /// The factor of the gradient of a logit, whose absolute value is at most 1, while it is held in

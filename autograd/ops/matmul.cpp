@@ -1,19 +1,20 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-/// Which matrix of a product; also the index of its strides.
+/// A matrix of a product, and the index of its strides.
 enum Side : size_t { left, right, result };
 
-/// Leading axes along which all three matrices step evenly; in elements, 0 where one is shared.
+/// A batch axis with the strides of the three matrices, in elements; 0 if a matrix is shared.
 struct BatchAxis {
   int64_t extent = 1;
   std::array<int64_t, 3> strides{};
 };
 
-/// result [M, N] = left [M, K] right [K, N] at every place of the batch.
+/// result [M, N] = left [M, K] right [K, N] for every index of the batch axes.
 struct Batch {
   Shape shape;  ///< shape of the result
   int64_t M = 0, N = 0, K = 0;
@@ -30,7 +31,7 @@ Shape with_matrix(const Shape& leading, int64_t rows, int64_t columns) {
   return Shape(extents);
 }
 
-/// Appends an axis, merged into the one before where every side steps on evenly.
+/// Appends an axis, merged into the one before if that is possible for all three matrices.
 void append(std::vector<BatchAxis>& axes, const BatchAxis& axis) {
   if (axis.extent == 1) return;
   if (!axes.empty()) {
@@ -57,7 +58,7 @@ Batch batch_of(const Shape& a, const Shape& b) {
     append(batch.axes, {lead[static_cast<int>(i)],
                         {a_strides[i] * batch.M * batch.K, b_strides[i] * batch.K * batch.N,
                          c_strides[i] * batch.M * batch.N}});
-  // One right matrix for the whole innermost axis: its rows are more rows of one product.
+  // One right matrix for the whole innermost axis: the left matrices become rows of one product.
   if (!batch.axes.empty() && batch.axes.back().strides[right] == 0 &&
       batch.axes.back().strides[left] == batch.M * batch.K) {
     batch.M *= batch.axes.back().extent;
@@ -66,8 +67,8 @@ Batch batch_of(const Shape& a, const Shape& b) {
   return batch;
 }
 
-/// Every side of the loop over `axes` in turn: f(offsets, first) in rising order, where `first`
-/// tells that no earlier place had the same offset of `written`.
+/// Calls f(offsets, first) for every index of `axes` in rising order. `first` is true if no earlier
+/// index had the same offset of `written`.
 template <class F>
 void for_each_place(const std::vector<BatchAxis>& axes, Side written, const F& f) {
   int64_t places = 1;
@@ -88,9 +89,9 @@ void for_each_place(const std::vector<BatchAxis>& axes, Side written, const F& f
 
 Tensor from(const Tensor& x, int64_t offset) { return x.flat(offset, x.numel() - offset); }
 
-/// Runs `product`, whose c is the side `written` and whose a and b are the sides given, at every
-/// place: one axis inside the kernel, the others one after another. Where c is shared its terms are
-/// added in rising order.
+/// Runs `product` for every index of `axes`; its c is the matrix `written`, its a and b are those
+/// given. One axis is the kernel's batch, the others are a loop. Terms of a shared c are added in
+/// rising order.
 void multiply(const Matmul& product, Side a, Side b, Side written, std::vector<BatchAxis> axes,
               Stream& stream) {
   if (product.c.numel() == 0) return;
@@ -171,9 +172,9 @@ Var matmul(const Var& a, const Var& b) {
   check_rank("matmul", "a", rows, 2);
   check_rank("matmul", "b", columns, 2);
   if (rows.extent(-1) != columns.extent(-2))
-    throw ShapeError("matmul: a " + rows.shape().str() + " does not match b " +
-                     columns.shape().str() + "; expected " + std::to_string(rows.extent(-1)) +
-                     " rows of b, got " + std::to_string(columns.extent(-2)));
+    throw ShapeError(fmt::format("matmul: a {} does not match b {}; expected {} rows of b, got {}",
+                                 rows.shape(), columns.shape(), rows.extent(-1),
+                                 columns.extent(-2)));
   const Batch n = batch_of(rows.shape(), columns.shape());
   const Tensor y = empty_like(rows, n.shape);
   multiply({.a = rows, .b = columns, .c = y, .M = n.M, .N = n.N, .K = n.K}, left, right, result,

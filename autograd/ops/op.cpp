@@ -7,11 +7,12 @@
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-/// Axes of extent 1 may move freely; the others must stay in order for the bytes to stay put.
+/// True if the axes with an extent above 1 keep their order, so that the bytes stay as they are.
 bool keeps_bytes(const Shape& shape, const AxisOrder& axes) {
   int last = -1;
   for (int i = 0; i < axes.rank; ++i) {
@@ -56,7 +57,7 @@ struct Slabs {
 }  // namespace
 
 Tensor operand(const char* op, const char* name, const Var& x) {
-  if (!x) throw ShapeError(std::string(op) + ": " + name + " is absent; expected a tensor");
+  if (!x) throw ShapeError(fmt::format("{}: {} is absent; expected a tensor", op, name));
   return x.value();
 }
 
@@ -67,36 +68,35 @@ void check_index(const char* op, const char* name, const Tensor& index) {
 Tensor floating_operand(const char* op, const char* name, const Var& x) {
   const Tensor values = operand(op, name, x);
   if (!is_floating(values.dtype()))
-    throw DTypeError(std::string(op) + ": " + name + " holds " + name_of(values.dtype()) +
-                     "; expected f64, f32, bf16 or f16; try cast(" + name + ", DType::f32)");
+    throw DTypeError(
+        fmt::format("{}: {} holds {}; expected f64, f32, bf16 or f16; try cast({}, DType::f32)", op,
+                    name, values.dtype(), name));
   return values;
 }
 
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b) {
   if (a.dtype() != b.dtype())
-    throw DTypeError(std::string(op) + ": " + name_a + " holds " + name_of(a.dtype()) + " and " +
-                     name_b + " holds " + name_of(b.dtype()) + "; expected one dtype; try cast");
+    throw DTypeError(fmt::format("{}: {} holds {} and {} holds {}; expected one dtype; try cast",
+                                 op, name_a, a.dtype(), name_b, b.dtype()));
   check_device(op, {&a, &b});
 }
 
 void check_rank(const char* op, const char* name, const Tensor& x, int rank) {
   if (x.shape().rank() < rank)
-    refuse_shape(op, name, x.shape(), "rank " + std::to_string(rank) + " or more");
+    refuse_shape(op, name, x.shape(), fmt::format("rank {} or more", rank));
 }
 
 void refuse_shape(const char* op, const char* name, const Shape& got, const std::string& expected) {
-  throw ShapeError(std::string(op) + ": " + name + " has shape " + got.str() + "; expected " +
-                   expected);
+  throw ShapeError(fmt::format("{}: {} has shape {}; expected {}", op, name, got, expected));
 }
 
 int axis_of(const char* op, const Shape& shape, int axis) {
   const int rank = shape.rank();
   if (axis < -rank || axis >= rank)
-    throw ShapeError(std::string(op) + ": axis " + std::to_string(axis) + " is outside " +
-                     shape.str() + "; expected " +
-                     (rank == 0 ? std::string("no axis of a scalar")
-                                : std::to_string(-rank) + " to " + std::to_string(rank - 1)));
+    throw ShapeError(fmt::format(
+        "{}: axis {} is outside {}; expected {}", op, axis, shape,
+        rank == 0 ? std::string("no axis of a scalar") : fmt::format("{} to {}", -rank, rank - 1)));
   return axis < 0 ? axis + rank : axis;
 }
 

@@ -3,11 +3,12 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-/// Which axes are reduced, and the shapes of the operand and of the result with them kept.
+/// The reduced axes, and the shapes of the operand and of the result with and without them.
 struct Reduction {
   uint32_t axes = 0;
   Shape x, kept, y;
@@ -18,8 +19,8 @@ Reduction reduction_of(const char* op, const Shape& x, std::initializer_list<int
   Reduction reduction{.x = x, .kept = x};
   auto reduce = [&](int axis) {
     if (reduction.axes & (1u << axis))
-      throw ShapeError(std::string(op) + ": axis " + std::to_string(axis) + " of " + x.str() +
-                       " is given twice; expected distinct axes");
+      throw ShapeError(
+          fmt::format("{}: axis {} of {} is given twice; expected distinct axes", op, axis, x));
     reduction.axes |= 1u << axis;
     reduction.kept = reduction.kept.with(axis, 1);
   };
@@ -40,7 +41,7 @@ Tensor reduced(ReduceOp op, const Tensor& x, const Reduction& reduction) {
   return y;
 }
 
-/// Hands dy, repeated along the reduced axes, to the operand.
+/// Accumulates dy, repeated along the reduced axes, into the operand.
 void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const Reduction& n) {
   const InputGradient dx(pass, 0, dy.dtype());
   expand(dy.view(n.kept), dx.tensor(), pass.stream());

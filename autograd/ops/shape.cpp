@@ -2,12 +2,13 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
-/// The numbers of an op on any count of parts, as one run of int64_t: the axis, the count, where
-/// each part begins along the axis and where the last one ends.
+/// The numbers of concat and split as an array of int64_t: the axis, the number of parts, the begin
+/// of each part along the axis, and the end of the last one.
 class ConcatParts {
  public:
   explicit ConcatParts(int axis) : own_{axis, 0, 0} {}
@@ -38,8 +39,7 @@ ConcatParts parts_of(std::span<const Tensor> tensors, int axis) {
     check_alike("concat", "the first part", tensors[0], "another", tensor);
     const Shape& shape = tensor.shape();
     if (shape.rank() != first.rank() || shape.with(axis, first[axis]) != first)
-      refuse_shape("concat", "a part", shape,
-                   first.str() + " but for axis " + std::to_string(axis));
+      refuse_shape("concat", "a part", shape, fmt::format("{} but for axis {}", first, axis));
     parts.append(shape[axis]);
   }
   return parts;
@@ -68,9 +68,9 @@ void backward_of_split(const void* numbers, const BackwardPass& pass) {
 Var reshape(const Var& x, const Shape& shape) {
   const Tensor values = operand("reshape", "x", x);
   if (values.numel() != shape.numel())
-    refuse_shape("reshape", "x", values.shape(),
-                 "the " + std::to_string(shape.numel()) + " elements of " + shape.str() + ", got " +
-                     std::to_string(values.numel()));
+    refuse_shape(
+        "reshape", "x", values.shape(),
+        fmt::format("the {} elements of {}, got {}", shape.numel(), shape, values.numel()));
   return record("reshape", {x}, values.view(shape), {}, values.shape(),
                 [](const Shape& of_x, const BackwardPass& pass) {
                   pass.accumulate(0, pass.gradient_of_output().view(of_x));
@@ -85,14 +85,14 @@ Var permute(const Var& x, std::initializer_list<int> axes) {
   const Shape shape = operand("permute", "x", x).shape();
   if (static_cast<int>(axes.size()) != shape.rank())
     refuse_shape("permute", "x", shape,
-                 "rank " + std::to_string(axes.size()) + ", one axis of x for each axis of y");
+                 fmt::format("rank {}, one axis of x for each axis of y", axes.size()));
   AxisOrder order{.rank = shape.rank()};
   uint32_t seen = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
     const int axis = order.order[i] = axis_of("permute", shape, axes.begin()[i]);
     if (seen & (1u << axis))
-      throw ShapeError("permute: axis " + std::to_string(axis) + " of " + shape.str() +
-                       " is given twice; expected each axis once");
+      throw ShapeError(fmt::format("permute: axis {} of {} is given twice; expected each axis once",
+                                   axis, shape));
     seen |= 1u << axis;
   }
   return permuted("permute", x, order);
@@ -102,9 +102,9 @@ Var slice(const Var& x, int axis, int64_t begin, int64_t end) {
   const Tensor values = operand("slice", "x", x);
   axis = axis_of("slice", values.shape(), axis);
   if (begin < 0 || end < begin || end > values.extent(axis))
-    throw ShapeError("slice: range " + std::to_string(begin) + " to " + std::to_string(end) +
-                     " is outside axis " + std::to_string(axis) + " of " + values.shape().str() +
-                     "; expected 0 <= begin <= end <= " + std::to_string(values.extent(axis)));
+    throw ShapeError(fmt::format(
+        "slice: range {} to {} is outside axis {} of {}; expected 0 <= begin <= end <= {}", begin,
+        end, axis, values.shape(), values.extent(axis)));
   struct Range {
     int axis;
     int64_t begin;
@@ -155,14 +155,13 @@ std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
   axis = axis_of("split", values.shape(), axis);
   ConcatParts numbers(axis);
   for (int64_t size : sizes) {
-    if (size < 0)
-      throw ShapeError("split: a size of " + std::to_string(size) + "; expected 0 or more");
+    if (size < 0) throw ShapeError(fmt::format("split: a size of {}; expected 0 or more", size));
     numbers.append(size);
   }
   if (numbers.whole() != values.extent(axis))
-    refuse_shape("split", "x", values.shape(),
-                 "extent " + std::to_string(numbers.whole()) + " along axis " +
-                     std::to_string(axis) + ", the sum of the sizes");
+    refuse_shape(
+        "split", "x", values.shape(),
+        fmt::format("extent {} along axis {}, the sum of the sizes", numbers.whole(), axis));
   std::vector<Tensor> outputs;
   for (int i = 0; i < numbers.count(); ++i)
     outputs.push_back(

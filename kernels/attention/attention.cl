@@ -1,18 +1,23 @@
 #include "zerograd/kernels/attention/attention.clh"
 
-// A team of 32 work-items has ROWS rows of its own (queries, or for dk and dv keys). The work-group
-// iterates over the rows of the other kind 32 at a time, one for each lane, through one tile in
-// local memory. For a product of rows a lane has a row of the tile; for a sum of rows it has
-// columns, 32 apart. Each output is written by one work-group only, in a fixed order, so the bits
-// are the same every time. Long rows pass through the tile in slices.
+// Attention in f32 for every Level Zero device, without sub-groups.
+//
+// A work-group of 8 teams of 32 work-items (lanes) computes the results of 8 * ROWS rows of one
+// head, its resident rows: queries for out and dq, keys for dk and dv. The rows of the other kind
+// pass through one tile in local memory, 32 at a time. For dot products a lane reads one row of the
+// tile; for weighted sums a lane handles every 32nd column. Rows of more than 256 columns pass
+// through the tile in slices of 256 columns. Each output is written by one work-group in a fixed
+// order, so repeated runs give the same bits. attention_of_size.clh holds the kernels; it is
+// included once for each size of heads.
 #define LANES 32
 #define TEAMS 8
 #define ITEMS (LANES * TEAMS)
 
-/// Rows [first, first + count) of a head as floats, zeros beyond `limit` rows and D columns, of
-/// which column 0 is the slice's.
-always void bring(__local float* to, int stride, int width, int count, __global const real* head,
-                  long token, long first, long limit, int D) {
+/// Copies rows [first, first + count) and `width` columns of a head to local memory as floats.
+/// `head` points at the first column of the slice. Rows from `limit` on and columns from D on
+/// become 0.
+force_inline void load_rows(__local float* to, int stride, int width, int count,
+                            __global const real* head, long token, long first, long limit, int D) {
   for (int i = get_local_id(0); i < count * width; i += ITEMS) {
     const int row = i / width, d = i % width;
     to[row * stride + d] =
@@ -20,14 +25,14 @@ always void bring(__local float* to, int stride, int width, int count, __global 
   }
 }
 
-/// dout . out of every query: a team each.
+/// row_dots[b, h, t] = dout_t . out_t, one team for each query.
 kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global const real* dout,
                                          __global float* row_dots, long batch, long head,
                                          long token, long H, long T, int D) {
   __local float parts[ITEMS];
   const int lane = get_local_id(0) % LANES, team = get_local_id(0) / LANES;
   const long t = (long)get_group_id(0) * TEAMS + team;
-  const long at = to_head(batch, head) + t * token;
+  const long at = head_offset(batch, head) + t * token;
   float sum = 0.0f;
   if (t < T)
     for (int d = lane; d < D; d += LANES)
@@ -39,7 +44,7 @@ kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global cons
   row_dots[((long)get_group_id(2) * H + (long)get_group_id(1)) * T + t] = sum;
 }
 
-// Heads of up to CHUNKS * 32 columns.
+// Heads of up to CHUNKS * 32 columns; a team has ROWS resident rows.
 #define CHUNKS 2
 #define ROWS 4
 #include "zerograd/kernels/attention/attention_of_size.clh"

@@ -11,6 +11,7 @@
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -18,13 +19,12 @@ namespace {
 constexpr int64_t max_head_size = 1024;
 
 [[noreturn]] void refuse(const char* op, const std::string& what, const std::string& expected) {
-  throw ShapeError(std::string(op) + ": " + what + "; expected " + expected);
+  throw ShapeError(fmt::format("{}: {}; expected {}", op, what, expected));
 }
 
 void check_at_least(const char* op, const char* name, int64_t value, int64_t least) {
   if (value < least)
-    refuse(op, name + std::string(" is ") + std::to_string(value),
-           "at least " + std::to_string(least));
+    refuse(op, fmt::format("{} is {}", name, value), fmt::format("at least {}", least));
 }
 
 void check_extents(const char* op, const AttentionShape& s) {
@@ -34,7 +34,7 @@ void check_extents(const char* op, const AttentionShape& s) {
   check_at_least(op, "shape.keys", s.keys, 1);
   check_at_least(op, "shape.offset", s.offset, 0);
   if (s.D < 1 || s.D > max_head_size)
-    refuse(op, "shape.D is " + std::to_string(s.D), "a head size from 1 to 1024");
+    refuse(op, fmt::format("shape.D is {}", s.D), "a head size from 1 to 1024");
   check_dropout(op, s.dropout, s.H * s.T * s.keys);
 }
 
@@ -53,10 +53,8 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
   int64_t end = layout.offset + s.D;
   for (const auto& [stride, extent] : axes) end += stride * (extent - 1);
   if (end > tensor.numel())
-    refuse(op,
-           std::string(name) + " has " + std::to_string(tensor.numel()) + " elements, shape " +
-               tensor.shape().str(),
-           "at least the " + std::to_string(end) + " that its layout reaches");
+    refuse(op, fmt::format("{} has {} elements, shape {}", name, tensor.numel(), tensor.shape()),
+           fmt::format("at least the {} that its layout reaches", end));
   if (access == Access::read) return;
   std::sort(axes.begin(), axes.end());
   int64_t span = s.D;
@@ -64,9 +62,8 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
     if (extent == 1) continue;
     if (stride < span)
       refuse(op,
-             std::string(name) + " has a layout that overlaps itself, with a stride of " +
-                 std::to_string(stride),
-             "at least " + std::to_string(span));
+             fmt::format("{} has a layout that overlaps itself, with a stride of {}", name, stride),
+             fmt::format("at least {}", span));
     span += stride * (extent - 1);
   }
 }
@@ -116,9 +113,8 @@ void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
 }
 
 std::string sizes_of(const AttentionShape& s) {
-  return "B " + std::to_string(s.B) + ", H " + std::to_string(s.H) + ", T " + std::to_string(s.T) +
-         ", keys " + std::to_string(s.keys) + ", D " + std::to_string(s.D) +
-         (s.causal ? ", causal" : "");
+  return fmt::format("B {}, H {}, T {}, keys {}, D {}{}", s.B, s.H, s.T, s.keys, s.D,
+                     s.causal ? ", causal" : "");
 }
 
 }  // namespace
@@ -172,7 +168,7 @@ ZG_KERNEL(AttentionBackward, attention_backward)
 
 std::vector<float> alibi_slopes(int64_t heads) {
   if (heads < 1)
-    throw ConfigError("alibi_slopes: heads is " + std::to_string(heads) + "; expected 1 or more");
+    throw ConfigError(fmt::format("alibi_slopes: heads is {}; expected 1 or more", heads));
   const auto whole = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(heads)));
   const auto power = [](int64_t i, int64_t of_heads) {
     return static_cast<float>(

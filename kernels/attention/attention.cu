@@ -22,20 +22,22 @@ AttentionCall call_of(const Args& a) {
   return call;
 }
 
-constexpr int64_t largest_mma_head = 128, step = 8;  // elements of 16 bytes
+constexpr int64_t largest_mma_head = 128;
+constexpr int64_t vector = 8;  // two-byte elements in 16 bytes, the unit of loads and stores
 
-bool takes_pieces(const void* data, const HeadLayout& layout) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.offset % step == 0 &&
-         layout.batch % step == 0 && layout.head % step == 0 && layout.token % step == 0;
+bool has_aligned_rows(const void* data, const HeadLayout& layout) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.offset % vector == 0 &&
+         layout.batch % vector == 0 && layout.head % vector == 0 && layout.token % vector == 0;
 }
 
-/// Whether the tensor cores' kernels take it: by dtype, head size and where rows begin, all of
-/// which a call's arguments fix.
+/// Whether the tensor core kernels accept the call. The answer depends only on dtype, head size and
+/// the alignment of rows, so equal calls use the same kernel and give the same bits.
 bool suits_mma(DType dtype, const AttentionCall& call) {
   const AttentionShape& s = call.shape;
-  return (dtype == DType::bf16 || dtype == DType::f16) && s.D % step == 0 &&
-         s.D <= largest_mma_head && s.scale > 0.0f && takes_pieces(call.q, s.q) &&
-         takes_pieces(call.k, s.k) && takes_pieces(call.v, s.v) && takes_pieces(call.out, s.out);
+  return (dtype == DType::bf16 || dtype == DType::f16) && s.D % vector == 0 &&
+         s.D <= largest_mma_head && s.scale > 0.0f && has_aligned_rows(call.q, s.q) &&
+         has_aligned_rows(call.k, s.k) && has_aligned_rows(call.v, s.v) &&
+         has_aligned_rows(call.out, s.out);
 }
 
 }  // namespace
@@ -57,9 +59,9 @@ void attention_backward(const AttentionBackward& a, Workspace workspace, Stream&
   call.dk = a.dk.raw();
   call.dv = a.dv.raw();
   const AttentionShape& s = call.shape;
-  const bool mma = suits_mma(a.q.dtype(), call) && takes_pieces(call.dout, s.out) &&
-                   takes_pieces(call.dq, s.q) && takes_pieces(call.dk, s.k) &&
-                   takes_pieces(call.dv, s.v);
+  const bool mma = suits_mma(a.q.dtype(), call) && has_aligned_rows(call.dout, s.out) &&
+                   has_aligned_rows(call.dq, s.q) && has_aligned_rows(call.dk, s.k) &&
+                   has_aligned_rows(call.dv, s.v);
   dot_rows_of_out(a.q.dtype(), call, stream);
   (mma ? mma_attention_backward : plain_attention_backward)(a.q.dtype(), call, stream);
 }

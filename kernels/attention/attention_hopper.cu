@@ -1,29 +1,42 @@
 #include "zerograd/kernels/attention/attention_mma.cuh"
 #include "zerograd/kernels/cuda/hopper.cuh"
 
-// The forward pass for sm_90a; see Shah et al. 2024, arXiv:2407.08608. One thread of group 0 loads
-// q, k and v with the tensor memory accelerator. Groups 1 and 2 compute 64 queries each. A group
-// computes the weights of step i while the tensor cores multiply the weights of step i - 1 by v.
+// The forward pass on sm_90a: Shah et al. 2024 (FlashAttention-3), arXiv:2407.08608, with
+// warp specialization. Bound by the tensor cores for long sequences.
+//
+// One block computes the outputs of 128 queries of one head with three warpgroups of 128 threads:
+//   warpgroup 0      one thread loads q once, then k and v of 128 keys at a time, with TMA
+//   warpgroups 1, 2  compute 64 queries each; a warp has 16 of them
+// K and V have two buffers each. A `full` mbarrier tells the computing warpgroups that a buffer is
+// loaded; an `empty` mbarrier tells the loading thread that all of their warps have read it.
+// A computing warpgroup starts the products q k^T of step i and P v of step i - 1 together, and
+// computes the softmax of step i while the tensor cores work on P v.
+//
+// Calls, from the bottom of the file: hopper_attention_forward, run, forward, load_all and
+// Consumer::run.
 namespace zg::cuda {
 namespace {
 
-constexpr int owners = 2, threads = group_threads * (1 + owners);
-constexpr int queries = 64 * owners, keys_of_step = 128, stages = 2;
-constexpr int panel = keys_of_step * panel_row_bytes;  // size in bytes, for keys and for queries
-static_assert(queries == keys_of_step);
+constexpr int consumers = 2, threads = warpgroup_threads * (1 + consumers);
+constexpr int queries_per_consumer = 64;  // the rows of a wgmma product
+constexpr int queries = queries_per_consumer * consumers, keys_per_step = 128, stages = 2;
 constexpr int box_rows = 128;
+static_assert(queries == box_rows && keys_per_step == box_rows);
+constexpr int panel_bytes = box_rows * panel_row_bytes;
 
-/// Layout of shared memory. The phase of a `full` barrier ends when its matrix has been loaded. The
-/// phase of an `empty` barrier ends when all owner groups have read the matrix.
+/// Addresses in shared memory: q, `stages` buffers of k, `stages` buffers of v, then the mbarriers.
+/// Each matrix is [128, width] in panels of 64 columns.
 template <int width>
-struct Places {
-  static constexpr int matrix = width / panel_columns * panel;
-  static constexpr int barriers = matrix * (1 + 2 * stages), barrier_bytes = 8;
+struct SharedLayout {
+  static constexpr int matrix_bytes = width / panel_columns * panel_bytes;
+  static constexpr int barriers = matrix_bytes * (1 + 2 * stages), barrier_bytes = 8;
   static constexpr size_t bytes = barriers + barrier_bytes * (1 + 4 * stages);
   SharedAddress start;
   __device__ SharedAddress q() const { return start; }
-  __device__ SharedAddress k(int stage) const { return start + matrix * (1 + stage); }
-  __device__ SharedAddress v(int stage) const { return start + matrix * (1 + stages + stage); }
+  __device__ SharedAddress k(int stage) const { return start + matrix_bytes * (1 + stage); }
+  __device__ SharedAddress v(int stage) const {
+    return start + matrix_bytes * (1 + stages + stage);
+  }
   __device__ SharedAddress barrier(int i) const { return start + (barriers + barrier_bytes * i); }
   __device__ SharedAddress q_full() const { return barrier(0); }
   __device__ SharedAddress k_full(int stage) const { return barrier(1 + stage); }
@@ -32,127 +45,143 @@ struct Places {
   __device__ SharedAddress v_empty(int stage) const { return barrier(1 + 3 * stages + stage); }
 };
 
-/// The tensor maps of q, k and v. They are one kernel parameter.
-struct Maps {
+/// The tensor maps by which TMA finds q, k and v: tensors [B, H, tokens, D], boxes of [128, 64].
+struct TensorMaps {
   CUtensorMap q, k, v;
 };
 
 #if ZG_HOPPER
 
+/// Starts to load 128 rows of the head, from `row` on, into the matrix at `to`. The phase of `full`
+/// ends when they are there.
 template <int width>
-__device__ inline void bring(const HeadPart& at, SharedAddress to, const CUtensorMap& map, int row,
-                             SharedAddress full) {
-  arrive_expecting(full, Places<width>::matrix);
+__device__ inline void load_matrix(const HeadBlock& head, SharedAddress to, const CUtensorMap& map,
+                                   int row, SharedAddress full) {
+  arrive_expecting(full, SharedLayout<width>::matrix_bytes);
 #pragma unroll
   for (int i = 0; i < width / panel_columns; ++i)
-    copy_box(to + i * panel, map, i * panel_columns, row, static_cast<int>(at.h),
-             static_cast<int>(at.b), full);
+    copy_box(to + i * panel_bytes, map, i * panel_columns, row, static_cast<int>(head.h),
+             static_cast<int>(head.b), full);
 }
 
-/// Loads q once, then k and v of each step. Only one thread calls this function.
+/// Loads q, then k and v of each step, as soon as their buffers are empty. One thread runs this.
 template <int width>
-__device__ inline void bring_all(const Places<width>& places, const HeadPart& at, const Maps& maps,
-                                 int steps) {
-  bring<width>(at, places.q(), maps.q, static_cast<int>(at.part) * queries, places.q_full());
+__device__ inline void load_all(const SharedLayout<width>& shared, const HeadBlock& head,
+                                const TensorMaps& maps, int steps) {
+  load_matrix<width>(head, shared.q(), maps.q, static_cast<int>(head.block) * queries,
+                     shared.q_full());
   for (int i = 0; i < steps; ++i) {
     const int stage = i % stages;
     const unsigned parity = i / stages % 2;
-    wait_for_phase(places.k_empty(stage), parity ^ 1);  // does not wait while i < stages
-    bring<width>(at, places.k(stage), maps.k, i * keys_of_step, places.k_full(stage));
-    wait_for_phase(places.v_empty(stage), parity ^ 1);
-    bring<width>(at, places.v(stage), maps.v, i * keys_of_step, places.v_full(stage));
+    wait_for_phase(shared.k_empty(stage), parity ^ 1);  // does not wait while i < stages
+    load_matrix<width>(head, shared.k(stage), maps.k, i * keys_per_step, shared.k_full(stage));
+    wait_for_phase(shared.v_empty(stage), parity ^ 1);
+    load_matrix<width>(head, shared.v(stage), maps.v, i * keys_per_step, shared.v_full(stage));
   }
 }
 
-/// The computation of one owner group, 128 threads, for its 64 queries.
+/// The computation of one warpgroup, 128 threads, for its 64 queries. Its state is in registers.
 template <class T, int width, Extras extras>
-struct Owner {
+struct Consumer {
   const AttentionCall& a;
-  const HeadPart& at;
-  Places<width> places;
-  int group, steps;
+  const HeadBlock& head;
+  SharedLayout<width> shared;
+  int index;    ///< 0 or 1 among the consumers
+  int steps;    ///< of keys_per_step keys each
   int64_t t0;   ///< the first query of this warp
-  float slope;  ///< ALiBi slope
-  Products<1, keys_of_step> scores = {};
-  Products<1, width> out = {};
-  uint32_t weights[keys_of_step / 16][4];
+  float slope;  ///< ALiBi slope divided by the scale
+  Accumulators<1, keys_per_step> scores = {};
+  Accumulators<1, width> out = {};
+  uint32_t weights[keys_per_step / 16][4];  ///< weights of a step, rounded to T: operands of P v
   OnlineSoftmax<1> softmax;
 
-  /// Starts the product of queries and keys. `scores` is not ready when this function returns.
-  __device__ void multiply_keys(int i) {
-    wait_for_phase(places.k_full(i % stages), i / stages % 2);
+  /// Step i: scores are ready first; the output of step i - 1 is added while softmax(i) runs.
+  __device__ void run() {
+    wait_for_phase(shared.q_full(), 0);
+    start_scores(0);
+    wait_for_products<0>();
+    fence_accumulators(scores.values[0]);
+    release(shared.k_empty(0));
+    compute_weights(0);
+    pack_weights();
+    for (int i = 1; i < steps; ++i) {
+      start_scores(i);
+      start_output(i - 1);
+      wait_for_products<1>();
+      fence_accumulators(scores.values[0]);
+      release(shared.k_empty(i % stages));
+      compute_weights(i);
+      wait_for_products<0>();
+      fence_accumulators(out.values[0]);
+      release(shared.v_empty((i - 1) % stages));
+      softmax.rescale(out);
+      pack_weights();
+    }
+    start_output(steps - 1);
+    wait_for_products<0>();
+    fence_accumulators(out.values[0]);
+    softmax.finish(out, a, head, t0);
+    write_rows<width>(head_data<T>(a.out, a.shape.out, head), a.shape.out.token, t0, a.shape.T,
+                      static_cast<int>(a.shape.D), out);
+  }
+
+  /// Starts scores = q k^T for the keys of step i; they are ready after wait_for_products().
+  __device__ void start_scores(int i) {
+    wait_for_phase(shared.k_full(i % stages), i / stages % 2);
     scores = {};
-    open_products();
+    begin_products();
 #pragma unroll
     for (int k = 0; k < width / 16; ++k) {
-      const int column = k / 4 * panel + k % 4 * 32;  // offset in bytes
-      multiply_group<T>(scores.of[0],
-                        describe(places.q() + (column + group * 64 * panel_row_bytes)),
-                        describe(places.k(i % stages) + column));
+      const int column = k / 4 * panel_bytes + k % 4 * 32;  // byte offset of column 16 k
+      multiply_warpgroup<T>(
+          scores.values[0],
+          matrix_descriptor(shared.q() + (column + index * queries_per_consumer * panel_row_bytes)),
+          matrix_descriptor(shared.k(i % stages) + column));
     }
     commit_products();
   }
-  __device__ void add_values(int i) {
-    wait_for_phase(places.v_full(i % stages), i / stages % 2);
-    open_products();
+
+  /// Starts out += P v for the packed weights P of step i.
+  __device__ void start_output(int i) {
+    wait_for_phase(shared.v_full(i % stages), i / stages % 2);
+    begin_products();
 #pragma unroll
-    for (int k = 0; k < keys_of_step / 16; ++k)
-      multiply_group<T>(out.of[0], weights[k],
-                        describe(places.v(i % stages) + k * 16 * panel_row_bytes, panel));
+    for (int k = 0; k < keys_per_step / 16; ++k)
+      multiply_warpgroup<T>(
+          out.values[0], weights[k],
+          matrix_descriptor(shared.v(i % stages) + k * 16 * panel_row_bytes, panel_bytes));
     commit_products();
   }
+
+  /// Tells the loading thread that this warp has read a buffer.
   __device__ void release(SharedAddress empty) {
     __syncwarp();
     if (threadIdx.x % lanes == 0) arrive(empty);
   }
-  __device__ void soften(int i) {
+
+  /// Turns the scores of step i into weights: ALiBi, mask, online softmax.
+  __device__ void compute_weights(int i) {
     if constexpr (extras == Extras::alibi)
-      add_alibi(scores, slope, int64_t{i} * keys_of_step - (t0 + a.shape.offset));
-    const Mask mask(a.shape, t0, int64_t{i} * keys_of_step);
-    if (mask.hides_some(16, keys_of_step))
+      add_alibi(scores, slope, int64_t{i} * keys_per_step - (t0 + a.shape.offset));
+    const Mask mask(a.shape, t0, int64_t{i} * keys_per_step);
+    if (mask.hides_some(16, keys_per_step))
       scores.for_each([&](int, int n, int e) {
-        if (mask.hides(row_of(0, e), column_of(n, e))) scores.of[0][n][e] = -INFINITY;
+        if (mask.hides(accumulator_row(0, e), accumulator_column(n, e)))
+          scores.values[0][n][e] = -INFINITY;
       });
     softmax.add(scores);
   }
-  __device__ void keep_weights() {
+
+  /// Rounds the weights to T. The next scores may then overwrite the accumulators.
+  __device__ void pack_weights() {
 #pragma unroll
-    for (int k = 0; k < keys_of_step / 16; ++k)
+    for (int k = 0; k < keys_per_step / 16; ++k)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float(&from)[4] = scores.of[0][2 * k + half];
+        const float(&from)[4] = scores.values[0][2 * k + half];
         weights[k][2 * half] = pack<T>(from[0], from[1]);
         weights[k][2 * half + 1] = pack<T>(from[2], from[3]);
       }
-  }
-
-  __device__ void run() {
-    wait_for_phase(places.q_full(), 0);
-    multiply_keys(0);
-    wait_for_products<0>();
-    settle(scores.of[0]);
-    release(places.k_empty(0));
-    soften(0);
-    keep_weights();
-    for (int i = 1; i < steps; ++i) {
-      multiply_keys(i);
-      add_values(i - 1);
-      wait_for_products<1>();
-      settle(scores.of[0]);
-      release(places.k_empty(i % stages));
-      soften(i);
-      wait_for_products<0>();
-      settle(out.of[0]);
-      release(places.v_empty((i - 1) % stages));
-      softmax.rescale(out);
-      keep_weights();
-    }
-    add_values(steps - 1);
-    wait_for_products<0>();
-    settle(out.of[0]);
-    softmax.finish(out, a, at, t0);
-    write_rows<width>(head_of<T>(a.out, a.shape.out, at), a.shape.out.token, t0, a.shape.T,
-                      static_cast<int>(a.shape.D), out);
   }
 };
 
@@ -160,53 +189,56 @@ struct Owner {
 
 template <class T, int width, Extras extras>
 __global__ void __launch_bounds__(threads, 1)
-    forward(AttentionCall a, int64_t parts, const __grid_constant__ Maps maps) {
+    forward(AttentionCall a, int64_t blocks_per_head, const __grid_constant__ TensorMaps maps) {
 #if ZG_HOPPER
   const AttentionShape& s = a.shape;
-  HeadPart at(s, parts);
-  if (s.causal) at.part = parts - 1 - at.part;  // blocks with more keys start first
-  const Places<width> places{dynamic_address()};
-  const int group = static_cast<int>(threadIdx.x) / group_threads;
-  const int64_t t0 = at.part * queries;
+  HeadBlock head(s, blocks_per_head);
+  // With a causal mask later queries see more keys: blocks with the most work start first.
+  if (s.causal) head.block = blocks_per_head - 1 - head.block;
+  const SharedLayout<width> shared{dynamic_address()};
+  const int warpgroup = static_cast<int>(threadIdx.x) / warpgroup_threads;
+  const int64_t t0 = head.block * queries;
   const int64_t end = visible_keys(s, min(t0 + queries, s.T) - 1);
-  const int steps = static_cast<int>((end + keys_of_step - 1) / keys_of_step);
+  const int steps = static_cast<int>((end + keys_per_step - 1) / keys_per_step);
   if (threadIdx.x == 0) {
-    start_barrier(places.q_full(), 1);
+    init_barrier(shared.q_full(), 1);
     for (int stage = 0; stage < stages; ++stage) {
-      start_barrier(places.k_full(stage), 1);
-      start_barrier(places.v_full(stage), 1);
-      start_barrier(places.k_empty(stage), owners * group_threads / lanes);
-      start_barrier(places.v_empty(stage), owners * group_threads / lanes);
+      init_barrier(shared.k_full(stage), 1);
+      init_barrier(shared.v_full(stage), 1);
+      init_barrier(shared.k_empty(stage), consumers * warpgroup_threads / lanes);
+      init_barrier(shared.v_empty(stage), consumers * warpgroup_threads / lanes);
     }
-    publish_barriers();
+    fence_barrier_init();
   }
   __syncthreads();
-  if (group == 0) {
-    give_registers<24>();
-    if (threadIdx.x == 0) bring_all(places, at, maps, steps);
+  // 128 * 24 + 256 * 240 = 64512 of the 65536 registers: the accumulators need most of them.
+  if (warpgroup == 0) {
+    decrease_registers<24>();
+    if (threadIdx.x == 0) load_all(shared, head, maps, steps);
     return;
   }
-  take_registers<240>();
-  const int warp = static_cast<int>(threadIdx.x) % group_threads / lanes;
-  Owner<T, width, extras> owner{.a = a,
-                                .at = at,
-                                .places = places,
-                                .group = group - 1,
-                                .steps = steps,
-                                .t0 = t0 + (group - 1) * 64 + warp * 16,
-                                .slope = slope_of_products<extras>(a, at),
-                                .softmax = OnlineSoftmax<1>(s.scale * log2_e)};
-  owner.run();
+  increase_registers<240>();
+  const int warp = static_cast<int>(threadIdx.x) % warpgroup_threads / lanes;
+  Consumer<T, width, extras> consumer{.a = a,
+                                      .head = head,
+                                      .shared = shared,
+                                      .index = warpgroup - 1,
+                                      .steps = steps,
+                                      .t0 = t0 + (warpgroup - 1) * queries_per_consumer + warp * 16,
+                                      .slope = slope_of_products<extras>(a, head),
+                                      .softmax = OnlineSoftmax<1>(s.scale * log2_e)};
+  consumer.run();
 #endif
 }
 
-/// An axis of extent 1 may have any stride. A tensor map needs a valid one: 16 bytes.
+/// The stride of an axis in bytes. An axis of extent 1 may have any stride, but a tensor map
+/// accepts only multiples of 16 bytes: then 16 is given.
 uint64_t stride_bytes(int64_t stride, int64_t extent) {
   return extent == 1 ? 16 : static_cast<uint64_t>(stride) * 2;
 }
 
-CUtensorMap map_of(const void* data, const HeadLayout& layout, const AttentionShape& s,
-                   int64_t tokens) {
+CUtensorMap tensor_map(const void* data, const HeadLayout& layout, const AttentionShape& s,
+                       int64_t tokens) {
   const cuuint64_t extents[4] = {static_cast<cuuint64_t>(s.D), static_cast<cuuint64_t>(tokens),
                                  static_cast<cuuint64_t>(s.H), static_cast<cuuint64_t>(s.B)};
   const cuuint64_t strides[3] = {stride_bytes(layout.token, tokens), stride_bytes(layout.head, s.H),
@@ -226,15 +258,16 @@ template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   const AttentionShape& s = call.shape;
   if (s.B == 0 || s.H == 0) return;
-  const int64_t parts = (s.T + queries - 1) / queries;
-  const Maps maps{map_of(call.q, s.q, s, s.T), map_of(call.k, s.k, s, s.keys),
-                  map_of(call.v, s.v, s, s.keys)};
+  const int64_t blocks_per_head = (s.T + queries - 1) / queries;
+  const TensorMaps maps{tensor_map(call.q, s.q, s, s.T), tensor_map(call.k, s.k, s, s.keys),
+                        tensor_map(call.v, s.v, s, s.keys)};
   launch("attention_forward", forward<T, width, extras>,
-         {blocks_for(s.B * s.H * parts, 1), dim3(threads), Places<width>::bytes}, stream, call,
-         parts, maps);
+         {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(threads), SharedLayout<width>::bytes},
+         stream, call, blocks_per_head, maps);
 }
 
-bool takes_map(const HeadLayout& layout, const AttentionShape& s, int64_t tokens) {
+/// Whether a tensor map can hold the strides of q, k or v: positive and below 2^40 bytes.
+bool has_mappable_strides(const HeadLayout& layout, const AttentionShape& s, int64_t tokens) {
   const auto fits = [](int64_t stride, int64_t extent) {
     return extent == 1 || (stride > 0 && stride < int64_t{1} << 39);
   };
@@ -244,15 +277,15 @@ bool takes_map(const HeadLayout& layout, const AttentionShape& s, int64_t tokens
 }  // namespace
 
 bool suits_hopper(const AttentionCall& call, const Stream& stream) {
-  // For fewer queries the tiles of mma_attention_forward are as good. It needs no tensor maps.
+  // Up to 64 queries one of the two consumers would have none; mma_attention_forward() is as good.
   constexpr int64_t fewest_queries = 65, most_tokens = int64_t{1} << 30;
   const AttentionShape& s = call.shape;
   int major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, stream.device().index()),
         "attention_forward: compute capability");
   return major == 9 && s.T >= fewest_queries && s.T < most_tokens && s.keys < most_tokens &&
-         extras_of(call) != Extras::all && takes_map(s.q, s, s.T) && takes_map(s.k, s, s.keys) &&
-         takes_map(s.v, s, s.keys);
+         extras_of(call) != Extras::all && has_mappable_strides(s.q, s, s.T) &&
+         has_mappable_strides(s.k, s, s.keys) && has_mappable_strides(s.v, s, s.keys);
 }
 
 void hopper_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {

@@ -5,6 +5,7 @@
 #include "zerograd/kernels/elementwise/dropout_hpu.h"
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/variant.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -45,7 +46,7 @@ void launch_heads(Stream& stream, const char* kernel, int64_t tokens, const Args
   const int64_t bias_head = a.bias && a.bias.shape().rank() == 3 ? s.T * s.keys : 0;
   const float scale =
       s.scale != 0.0f ? s.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.D)));
-  const std::string name = std::string(kernel) + "_" + std::to_string(choice.size);
+  const std::string name = fmt::format("{}_{}", kernel, choice.size);
   launch(stream, choice.code, name.c_str(), {groups_for(tokens, choice.rows), s.H, s.B},
          begin_of(a.q, s.q), begin_of(a.k, s.k), begin_of(a.v, s.v), a.bias.raw(),
          a.alibi_slopes.raw(), Long8{s.H, s.T, s.keys, s.offset, bias_head, s.causal ? 1 : 0, s.D},

@@ -3,47 +3,56 @@
 #include "zerograd/kernels/attention/attention.cuh"
 #include "zerograd/kernels/cuda/mma.cuh"
 
-// Attention by the tensor cores. A warp owns `tiles` times 16 rows (queries, or for dk and dv keys)
-// and iterates over the rows of the other kind. The block has two buffers in shared memory for the
-// matrices of those rows: it computes with one while the next matrices are loaded into the other.
-// Products of rows and the weights made from them stay in the accumulators, whose layout is that of
-// the next product's operands.
+// Building blocks of attention on the tensor cores: asynchronous loads of rows, products of tiles,
+// the causal mask and the online softmax. attention_mma_forward.cu, attention_mma_backward.cu and
+// attention_hopper.cu put them together.
+//
+// A warp computes the results of `tiles` * 16 rows, its resident rows: queries for out and dq, keys
+// for dk and dv. They are loaded once. The block iterates over the rows of the other kind, the
+// streamed rows, some at a time. Shared memory has two buffers for them: the warps compute with one
+// while the next rows are loaded into the other.
+// Scores, and the weights computed from them, never leave registers: the accumulator layout of one
+// product is the operand layout of the next (PTX ISA, "Matrix fragments for mma.m16n8k16").
 namespace zg::cuda {
 
 inline constexpr int mma_warps = 4, mma_threads = lanes * mma_warps;
 inline constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 
-/// How many of [first, first + most) lie below `limit`.
+/// The number of indices of [first, first + most) that are below `limit`.
 template <int most>
 __device__ inline int count_below(int64_t limit, int64_t first) {
   return static_cast<int>(min(max(limit - first, int64_t{0}), int64_t{most}));
 }
 
-/// Starts to copy rows [first, first + rows) of a head to shared memory, with zeros beyond `limit`
-/// rows and D columns.
+/// Starts to copy rows [first, first + rows) of a head, `token` elements apart, to a [rows, width]
+/// matrix in shared memory. Rows from `limit` on and columns from D on become 0. All threads of the
+/// block call it; each copies 16 bytes of every `rows_per_step`-th row.
 template <int width, int rows, class T>
-__device__ inline void bring_rows(SharedAddress matrix, const T* head, int64_t token, int64_t first,
-                                  int64_t limit, int D) {
-  constexpr int pieces = width / piece, rows_of_step = mma_threads / pieces;
-  static_assert(rows % rows_of_step == 0 && rows_of_step % 8 == 0);  // a step keeps the crossing
-  const int row = static_cast<int>(threadIdx.x) / pieces;
-  const int column = static_cast<int>(threadIdx.x) % pieces;
-  const int count = column * piece < D ? count_below<rows>(limit, first) : 0;
-  const SharedAddress to = piece_at<width>(matrix, row, column);
-  const T* from = head + (first + row) * token + column * piece;
+__device__ inline void load_rows_async(SharedAddress matrix, const T* head, int64_t token,
+                                       int64_t first, int64_t limit, int D) {
+  constexpr int row_vectors = width / vector_elements, rows_per_step = mma_threads / row_vectors;
+  static_assert(rows % rows_per_step == 0);
+  static_assert(rows_per_step % 8 == 0);  // so all rows of a thread have the same swizzle
+  const int row = static_cast<int>(threadIdx.x) / row_vectors;
+  const int column = static_cast<int>(threadIdx.x) % row_vectors;
+  const int count = column * vector_elements < D ? count_below<rows>(limit, first) : 0;
+  const SharedAddress to = vector_address<width>(matrix, row, column);
+  const T* from = head + (first + row) * token + column * vector_elements;
 #pragma unroll
-  for (int step = 0; step < rows; step += rows_of_step) {
+  for (int step = 0; step < rows; step += rows_per_step) {
     copy_async(to + bytes_of_rows<width>(step), from, row + step < count ? 16 : 0);
-    from += rows_of_step * token;
+    from += rows_per_step * token;
   }
 }
 
-/// Accumulators of 16 x 8 products: rows of the warp's, columns of the other rows.
+/// A warp's f32 tile of [tiles * 16, columns], in registers: the accumulators of 16 x 8 products.
+/// Each lane holds values[i][n][e], the element at row accumulator_row(i, e) and column
+/// accumulator_column(n, e).
 template <int tiles, int columns>
-struct Products {
-  float of[tiles][columns / 8][4];
+struct Accumulators {
+  float values[tiles][columns / 8][4];
 
-  /// f(i, n, e) for each index of `of`: what the lane holds.
+  /// Calls f(i, n, e) for each element that the lane holds.
   template <class F>
   __device__ static void for_each(const F& f) {
 #pragma unroll
@@ -54,27 +63,28 @@ struct Products {
         for (int e = 0; e < 4; ++e) f(i, n, e);
   }
   __device__ void scale(float factor) {
-    for_each([&](int i, int n, int e) { of[i][n][e] *= factor; });
+    for_each([&](int i, int n, int e) { values[i][n][e] *= factor; });
   }
 };
 
-/// The row of a product among the rows of the warp, and its column among the other rows.
-__device__ inline int row_of(int i, int e) {
+/// The row and the column, within the warp's tile, of this lane's element [i][n][e]. (Accumulator
+/// fragment of mma.m16n8k16: e = 0, 1 are neighbours in a row; e = 2, 3 are 8 rows below.)
+__device__ inline int accumulator_row(int i, int e) {
   return i * 16 + e / 2 * 8 + static_cast<int>(threadIdx.x) % lanes / 4;
 }
-__device__ inline int column_of(int n, int e) {
+__device__ inline int accumulator_column(int n, int e) {
   return n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2;
 }
 
-/// The features that a kernel is compiled with beside the products: none, ALiBi, or all that a call
-/// may need.
+/// Terms that a kernel adds to the scaled products: nothing, ALiBi, or at run time any of dense
+/// bias, ALiBi and dropout. A template argument, because the tests at run time cost registers.
 enum class Extras { none, alibi, all };
 
 inline Extras extras_of(const AttentionCall& call) {
   if (call.bias || call.shape.dropout > 0.0f) return Extras::all;
   return call.alibi_slopes ? Extras::alibi : Extras::none;
 }
-/// f(with) for the Extras `with` as an integral constant.
+/// Calls f with extras_of(call) as a std::integral_constant.
 template <class F>
 void with_extras(const AttentionCall& call, const F& f) {
   switch (extras_of(call)) {
@@ -87,26 +97,29 @@ void with_extras(const AttentionCall& call, const F& f) {
   }
 }
 
-/// The head's slope for products that have not been multiplied by the scale yet.
+/// The head's ALiBi slope divided by the scale, to be added to products that are not scaled yet.
 template <Extras extras>
-__device__ inline float slope_of_products(const AttentionCall& a, const HeadPart& at) {
-  return extras == Extras::alibi ? __fdiv_rn(a.alibi_slopes[at.h], a.shape.scale) : 0.0f;
+__device__ inline float slope_of_products(const AttentionCall& a, const HeadBlock& head) {
+  return extras == Extras::alibi ? __fdiv_rn(a.alibi_slopes[head.h], a.shape.scale) : 0.0f;
 }
-/// Adds slope * (first + column - row) to the products: whole numbers, which floats hold.
+/// Adds the ALiBi bias: slope * (first + column - row) to each element. The distances are integers
+/// below 2^24, which f32 represents exactly.
 template <int tiles, int columns>
-__device__ inline void add_alibi(Products<tiles, columns>& products, float slope, int64_t first) {
-  const float of_lane = static_cast<float>(first + column_of(0, 0) - row_of(0, 0));
+__device__ inline void add_alibi(Accumulators<tiles, columns>& products, float slope,
+                                 int64_t first) {
+  const float lane_distance =
+      static_cast<float>(first + accumulator_column(0, 0) - accumulator_row(0, 0));
   products.for_each([&](int i, int n, int e) {
-    const float distance = of_lane + static_cast<float>(n * 8 + e % 2 - (i * 16 + e / 2 * 8));
-    products.of[i][n][e] = __fmaf_rn(slope, distance, products.of[i][n][e]);
+    const float distance = lane_distance + static_cast<float>(n * 8 + e % 2 - (i * 16 + e / 2 * 8));
+    products.values[i][n][e] = __fmaf_rn(slope, distance, products.values[i][n][e]);
   });
 }
 
-/// Which of the queries from t0 on see which of the keys from j0 on; indices are relative to t0 and
-/// j0.
+/// The mask of a tile whose first query is t0 and whose first key is j0. Queries t and keys j in
+/// this struct are counted from t0 and j0.
 struct Mask {
-  int queries, keys;  ///< how many exist
-  int diagonal;       ///< query t sees key j when j - t is below
+  int queries, keys;  ///< how many exist from t0 and j0 on
+  int diagonal;       ///< causal: query t sees key j if j - t < diagonal
   __device__ Mask(const AttentionShape& s, int64_t t0, int64_t j0)
       : queries(clamped(s.T - t0)),
         keys(clamped(s.keys - j0)),
@@ -114,10 +127,10 @@ struct Mask {
   __device__ bool hides(int t, int j) const {
     return t >= queries || j >= keys || j - t >= diagonal;
   }
-  /// Whether the mask hides one of the first `of_keys` keys from one of the first `of_queries`
-  /// queries.
-  __device__ bool hides_some(int of_queries, int of_keys) const {
-    return of_queries > queries || of_keys > keys || of_keys > diagonal;
+  /// Whether any element of the tile [query_count, key_count] is hidden. Most tiles have none and
+  /// skip the test of each element.
+  __device__ bool hides_some(int query_count, int key_count) const {
+    return query_count > queries || key_count > keys || key_count > diagonal;
   }
 
  private:
@@ -127,33 +140,38 @@ struct Mask {
   }
 };
 
-/// Products of the rows of `own` from `row` on with all rows of `other`.
+/// products = R S^T for the warp's resident rows R, rows [row, row + tiles * 16) of the shared
+/// matrix `resident`, and all rows S of the shared matrix `streamed`. Both have `width` columns of
+/// T.
 template <class T, int width, int tiles, int columns>
-__device__ inline void multiply_rows(Products<tiles, columns>& products, SharedAddress own, int row,
-                                     SharedAddress other) {
+__device__ inline void multiply_rows(Accumulators<tiles, columns>& products, SharedAddress resident,
+                                     int row, SharedAddress streamed) {
   products = {};
 #pragma unroll
   for (int k = 0; k < width / 16; ++k) {
     uint32_t a[tiles][4];
 #pragma unroll
-    for (int i = 0; i < tiles; ++i) load_a<width>(a[i], own, row + 16 * i, k);
+    for (int i = 0; i < tiles; ++i) load_a<width>(a[i], resident, row + 16 * i, k);
 #pragma unroll
     for (int n = 0; n < columns / 16; ++n) {
       uint32_t b[4];
-      load_b_by_columns<width>(b, other, 16 * n, k);
+      load_b_by_columns<width>(b, streamed, 16 * n, k);
 #pragma unroll
       for (int i = 0; i < tiles; ++i) {
-        multiply_fragments<T>(products.of[i][2 * n], a[i], b[0], b[1]);
-        multiply_fragments<T>(products.of[i][2 * n + 1], a[i], b[2], b[3]);
+        multiply_fragments<T>(products.values[i][2 * n], a[i], b[0], b[1]);
+        multiply_fragments<T>(products.values[i][2 * n + 1], a[i], b[2], b[3]);
       }
     }
   }
 }
 
-/// sums += factors * other: the rows of `other` weighted by a warp's factors, rounded to T.
+/// sums += F S for the warp's f32 factors F [tiles * 16, columns], rounded to T, and the shared
+/// matrix `streamed` S [columns, width]. The accumulators of F are the fragments of a without any
+/// exchange between lanes.
 template <class T, int width, int tiles, int columns>
-__device__ inline void add_rows(Products<tiles, width>& sums,
-                                const Products<tiles, columns>& factors, SharedAddress other) {
+__device__ inline void add_rows(Accumulators<tiles, width>& sums,
+                                const Accumulators<tiles, columns>& factors,
+                                SharedAddress streamed) {
 #pragma unroll
   for (int k = 0; k < columns / 16; ++k) {
     uint32_t a[tiles][4];
@@ -161,24 +179,24 @@ __device__ inline void add_rows(Products<tiles, width>& sums,
     for (int i = 0; i < tiles; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float(&from)[4] = factors.of[i][2 * k + half];
+        const float(&from)[4] = factors.values[i][2 * k + half];
         a[i][2 * half] = pack<T>(from[0], from[1]);
         a[i][2 * half + 1] = pack<T>(from[2], from[3]);
       }
 #pragma unroll
     for (int n = 0; n < width / 16; ++n) {
       uint32_t b[4];
-      load_b_by_rows<width>(b, other, k, n);
+      load_b_by_rows<width>(b, streamed, k, n);
 #pragma unroll
       for (int i = 0; i < tiles; ++i) {
-        multiply_fragments<T>(sums.of[i][2 * n], a[i], b[0], b[1]);
-        multiply_fragments<T>(sums.of[i][2 * n + 1], a[i], b[2], b[3]);
+        multiply_fragments<T>(sums.values[i][2 * n], a[i], b[0], b[1]);
+        multiply_fragments<T>(sums.values[i][2 * n + 1], a[i], b[2], b[3]);
       }
     }
   }
 }
 
-/// The sum or maximum over the four lanes that hold a row.
+/// The sum, or the maximum, over the four lanes that hold a row of an accumulator tile.
 __device__ inline float row_sum(float x) {
   x += __shfl_xor_sync(all_lanes, x, 1);
   return x + __shfl_xor_sync(all_lanes, x, 2);
@@ -188,95 +206,102 @@ __device__ inline float row_max(float x) {
   return fmaxf(x, __shfl_xor_sync(all_lanes, x, 2));
 }
 
-/// The online softmax of a warp's queries. Dao 2023, arXiv:2307.08691, algorithm 1. Scores stay
-/// unscaled products of rows until the exponential, which is a power of two.
+/// The online softmax of a warp's queries (Dao 2023, arXiv:2307.08691, algorithm 1): it sees the
+/// scores of some keys at a time and keeps each row's maximum and sum of weights. Scores are the
+/// products q . k without the scale: exp(scale * s) is computed as 2^(factor * s) with one
+/// multiplication. A lane keeps rows [i][half], half 0 and 1 being 8 rows apart.
 template <int tiles>
 struct OnlineSoftmax {
-  float factor;                         ///< converts a score to an exponent of two
-  float best[tiles][2], sum[tiles][2];  ///< sums of the lane's keys; lanes join at the end
-  float before[tiles][2];               ///< factor that rescales the sums from before the last step
+  float factor;                    ///< scale * log2(e): 2^(factor * score) = exp(scale * score)
+  float maximum[tiles][2];         ///< largest score of the row so far, over all lanes
+  float sum[tiles][2];             ///< sum of the row's weights, over this lane's keys only
+  float rescale_factor[tiles][2];  ///< by which the last add() multiplied earlier sums
 
   __device__ explicit OnlineSoftmax(float to_power) : factor(to_power) {
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        // Below every score, but where multiples stay finite: so a score of minus infinity has
-        // weight 0 rather than NaN.
-        best[i][half] = -0x1p100f;
+        // Below every score, and finite after the multiplication by `factor`: if all scores so far
+        // are minus infinity, the weights are 0 and not NaN.
+        maximum[i][half] = -0x1p100f;
         sum[i][half] = 0.0f;
       }
   }
 
-  /// Turns a step's scores into weights.
+  /// Replaces the scores of one step by their weights relative to the new maximum. Afterwards
+  /// rescale() adapts the output that was accumulated with earlier maxima.
   template <int columns>
-  __device__ void add(Products<tiles, columns>& scores) {
+  __device__ void add(Accumulators<tiles, columns>& scores) {
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float now = best[i][half];
+        float new_max = maximum[i][half];
 #pragma unroll
         for (int n = 0; n < columns / 8; ++n)
-          now = fmaxf(now, fmaxf(scores.of[i][n][2 * half], scores.of[i][n][2 * half + 1]));
-        now = row_max(now);
-        const float shift = -now * factor;
-        before[i][half] = exp2_fast((best[i][half] - now) * factor);
-        best[i][half] = now;
-        sum[i][half] *= before[i][half];
+          new_max = fmaxf(new_max,
+                          fmaxf(scores.values[i][n][2 * half], scores.values[i][n][2 * half + 1]));
+        new_max = row_max(new_max);
+        const float shift = -new_max * factor;
+        rescale_factor[i][half] = exp2_fast((maximum[i][half] - new_max) * factor);
+        maximum[i][half] = new_max;
+        sum[i][half] *= rescale_factor[i][half];
 #pragma unroll
         for (int n = 0; n < columns / 8; ++n)
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            float& score = scores.of[i][n][e];
+            float& score = scores.values[i][n][e];
             score = exp2_fast(__fmaf_rn(score, factor, shift));
             sum[i][half] += score;
           }
       }
   }
   template <int width>
-  __device__ void rescale(Products<tiles, width>& out) const {
-    out.for_each([&](int i, int n, int e) { out.of[i][n][e] *= before[i][e / 2]; });
+  __device__ void rescale(Accumulators<tiles, width>& out) const {
+    out.for_each([&](int i, int n, int e) { out.values[i][n][e] *= rescale_factor[i][e / 2]; });
   }
 
-  /// Divides by the sums, and keeps their logarithms if they are wanted: of queries from t0 on.
+  /// Divides `out` by the sums of weights. Writes log_sum of queries t0 on, if the call wants it:
+  /// scale * maximum + log(sum).
   template <int width>
-  __device__ void finish(Products<tiles, width>& out, const AttentionCall& a, const HeadPart& at,
-                         int64_t t0) {
+  __device__ void finish(Accumulators<tiles, width>& out, const AttentionCall& a,
+                         const HeadBlock& head, int64_t t0) {
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t t = t0 + row_of(i, 2 * half);
-        const float total = row_sum(sum[i][half]), share = __fdiv_rn(1.0f, total);
+        const int64_t t = t0 + accumulator_row(i, 2 * half);
+        const float total = row_sum(sum[i][half]), inverse_sum = __fdiv_rn(1.0f, total);
 #pragma unroll
         for (int n = 0; n < width / 8; ++n) {
-          out.of[i][n][2 * half] *= share;
-          out.of[i][n][2 * half + 1] *= share;
+          out.values[i][n][2 * half] *= inverse_sum;
+          out.values[i][n][2 * half + 1] *= inverse_sum;
         }
         if (a.log_sum && t < a.shape.T && threadIdx.x % 4 == 0)
-          a.log_sum[(at.b * a.shape.H + at.h) * a.shape.T + t] =
-              best[i][half] * factor * ln_2 + logf(total);
+          a.log_sum[(head.b * a.shape.H + head.h) * a.shape.T + t] =
+              maximum[i][half] * factor * ln_2 + logf(total);
       }
   }
 };
 
-/// Rows of `tiles` 16 x width accumulators, as T.
+/// Rounds a warp's tile to T and writes it to rows [first, first + tiles * 16) of a head; skips
+/// rows from `limit` on and columns from D on.
 template <int width, int tiles, class T>
 __device__ inline void write_rows(T* head, int64_t token, int64_t first, int64_t limit, int D,
-                                  const Products<tiles, width>& values) {
+                                  const Accumulators<tiles, width>& values) {
 #pragma unroll
   for (int i = 0; i < tiles; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t row = first + row_of(i, 2 * half);
+      const int64_t row = first + accumulator_row(i, 2 * half);
       if (row >= limit) continue;
 #pragma unroll
       for (int n = 0; n < width / 8; ++n) {
-        const int d = column_of(n, 0);
+        const int d = accumulator_column(n, 0);
         if (d < D)
           *reinterpret_cast<uint32_t*>(head + row * token + d) =
-              pack<T>(values.of[i][n][2 * half], values.of[i][n][2 * half + 1]);
+              pack<T>(values.values[i][n][2 * half], values.values[i][n][2 * half + 1]);
       }
     }
 }

@@ -3,73 +3,83 @@
 namespace zg::cuda {
 namespace {
 
-constexpr int keys_of_step = 64;
+// The forward pass on the tensor cores: Dao 2023, arXiv:2307.08691, algorithm 1. One block of 4
+// warps computes the outputs of 64 or 128 queries of one head, 16 * `tiles` queries a warp. It
+// iterates over the keys that its last query sees, 64 at a time; see attention_mma.cuh.
+constexpr int keys_per_step = 64;
 
-/// With all extras scores are made before the softmax.
+/// With Extras::all the scores get scale, ALiBi and bias before the softmax; without, the softmax
+/// multiplies the products by the scale itself.
 template <class T, int width, int tiles, Extras extras>
-__global__ void __launch_bounds__(mma_threads, 1) forward(AttentionCall a, int64_t parts) {
-  constexpr int own_rows = mma_warps * 16 * tiles, matrix = bytes_of_rows<width>(keys_of_step);
+__global__ void __launch_bounds__(mma_threads, 1)
+    forward(AttentionCall a, int64_t blocks_per_head) {
+  constexpr int block_rows = mma_warps * 16 * tiles,
+                step_bytes = bytes_of_rows<width>(keys_per_step);
   const AttentionShape& s = a.shape;
-  const HeadPart at(s, parts);
-  const T *const k_head = head_of<const T>(a.k, s.k, at), *v_head = head_of<const T>(a.v, s.v, at);
+  const HeadBlock head(s, blocks_per_head);
+  const T *const k_head = head_data<const T>(a.k, s.k, head),
+                 *v_head = head_data<const T>(a.v, s.v, head);
   const int D = static_cast<int>(s.D);
-  const SharedAddress q = dynamic_address(), k = q + bytes_of_rows<width>(own_rows);
-  const SharedAddress v = k + 2 * matrix;
-  const int row = static_cast<int>(threadIdx.x) / lanes * 16 * tiles;  // warp's first row
-  const int64_t t0 = at.part * own_rows;
-  const int64_t end = visible_keys(s, min(t0 + own_rows, s.T) - 1);
-  const auto bring = [&](int64_t j0) {
-    const int stage = static_cast<int>(j0 / keys_of_step % 2);
-    bring_rows<width, keys_of_step>(k + stage * matrix, k_head, s.k.token, j0, s.keys, D);
-    bring_rows<width, keys_of_step>(v + stage * matrix, v_head, s.v.token, j0, s.keys, D);
+  const SharedAddress q = dynamic_address(), k = q + bytes_of_rows<width>(block_rows);
+  const SharedAddress v = k + 2 * step_bytes;
+  const int warp_row =
+      static_cast<int>(threadIdx.x) / lanes * 16 * tiles;  // first row of the warp within the block
+  const int64_t t0 = head.block * block_rows;
+  const int64_t end = visible_keys(s, min(t0 + block_rows, s.T) - 1);
+  const auto load_step = [&](int64_t j0) {
+    const int stage = static_cast<int>(j0 / keys_per_step % 2);
+    load_rows_async<width, keys_per_step>(k + stage * step_bytes, k_head, s.k.token, j0, s.keys, D);
+    load_rows_async<width, keys_per_step>(v + stage * step_bytes, v_head, s.v.token, j0, s.keys, D);
   };
-  bring_rows<width, own_rows>(q, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
-  bring(0);
+  load_rows_async<width, block_rows>(q, head_data<const T>(a.q, s.q, head), s.q.token, t0, s.T, D);
+  load_step(0);
   commit_copies();
-  Products<tiles, width> out = {};
-  const float slope = slope_of_products<extras>(a, at);
+  Accumulators<tiles, width> out = {};
+  const float slope = slope_of_products<extras>(a, head);
   constexpr bool all = extras == Extras::all;
   OnlineSoftmax<tiles> softmax(all ? log2_e : s.scale * log2_e);
-  for (int64_t j0 = 0; j0 < end; j0 += keys_of_step) {
-    if (j0 + keys_of_step < end) bring(j0 + keys_of_step);
+  for (int64_t j0 = 0; j0 < end; j0 += keys_per_step) {
+    if (j0 + keys_per_step < end) load_step(j0 + keys_per_step);
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
-    const int stage = static_cast<int>(j0 / keys_of_step % 2);
-    Products<tiles, keys_of_step> scores;
-    multiply_rows<T, width>(scores, q, row, k + stage * matrix);
-    if constexpr (extras == Extras::alibi) add_alibi(scores, slope, j0 - (t0 + row + s.offset));
-    const Mask mask(s, t0 + row, j0);
-    if (all || mask.hides_some(16 * tiles, keys_of_step))
+    const int stage = static_cast<int>(j0 / keys_per_step % 2);
+    Accumulators<tiles, keys_per_step> scores;
+    multiply_rows<T, width>(scores, q, warp_row, k + stage * step_bytes);
+    if constexpr (extras == Extras::alibi)
+      add_alibi(scores, slope, j0 - (t0 + warp_row + s.offset));
+    const Mask mask(s, t0 + warp_row, j0);
+    if (all || mask.hides_some(16 * tiles, keys_per_step))
       scores.for_each([&](int i, int n, int e) {
-        float& score = scores.of[i][n][e];
-        const int t = row_of(i, e), j = column_of(n, e);
+        float& score = scores.values[i][n][e];
+        const int t = accumulator_row(i, e), j = accumulator_column(n, e);
         if (mask.hides(t, j))
           score = -INFINITY;
         else if constexpr (all)
-          score = score_of(a, at, t0 + row + t, j0 + j, score);
+          score = score_of(a, head, t0 + warp_row + t, j0 + j, score);
       });
     softmax.add(scores);
     softmax.rescale(out);
     if constexpr (all)
       scores.for_each([&](int i, int n, int e) {
-        scores.of[i][n][e] *= dropout_factor(s, at, t0 + row + row_of(i, e), j0 + column_of(n, e));
+        scores.values[i][n][e] *= dropout_factor(s, head, t0 + warp_row + accumulator_row(i, e),
+                                                 j0 + accumulator_column(n, e));
       });
-    add_rows<T, width>(out, scores, v + stage * matrix);
-    __syncthreads();  // the matrices have been read
+    add_rows<T, width>(out, scores, v + stage * step_bytes);
+    __syncthreads();  // all warps have read this step's k and v
   }
-  softmax.finish(out, a, at, t0 + row);
-  write_rows<width>(head_of<T>(a.out, s.out, at), s.out.token, t0 + row, s.T, D, out);
+  softmax.finish(out, a, head, t0 + warp_row);
+  write_rows<width>(head_data<T>(a.out, s.out, head), s.out.token, t0 + warp_row, s.T, D, out);
 }
 
 template <class T, int width, int tiles, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
-  constexpr int own_rows = mma_warps * 16 * tiles;
-  const int64_t parts = (call.shape.T + own_rows - 1) / own_rows;
+  constexpr int block_rows = mma_warps * 16 * tiles;
+  const int64_t blocks_per_head = (call.shape.T + block_rows - 1) / block_rows;
   launch("attention_forward", forward<T, width, tiles, extras>,
-         {blocks_for(call.shape.B * call.shape.H * parts, 1), dim3(mma_threads),
-          size_t{bytes_of_rows<width>(own_rows + 4 * keys_of_step)}},
-         stream, call, parts);
+         {blocks_for(call.shape.B * call.shape.H * blocks_per_head, 1), dim3(mma_threads),
+          size_t{bytes_of_rows<width>(block_rows + 4 * keys_per_step)}},
+         stream, call, blocks_per_head);
 }
 
 }  // namespace

@@ -1,33 +1,38 @@
 #include "zerograd/kernels/attention/attention.cuh"
 
-// Each warp owns a few rows: queries, or keys for dk and dv. The block loads the other rows
-// (keys, or queries for dk and dv) into a tile in shared memory, 32 at a time. For dot products, a
-// lane reads one row of the tile. For weighted sums, a lane reads some columns. Only one block
-// computes each output, in a fixed order. Therefore repeated runs give the same bits.
+// Attention in f32 on the ordinary cores, for every dtype, head size up to 1024 and layout.
+//
+// A block of 8 warps computes the results of 8 * `rows` rows of one head, its resident rows:
+// queries for out and dq, keys for dk and dv. It copies them to shared memory once, as floats. The
+// rows of the other kind pass through one tile in shared memory, 32 at a time. A warp handles
+// `rows` resident rows. For dot products a lane reads one row of the tile; for weighted sums a lane
+// handles every 32nd column, `chunks` columns in all. Each output is computed by one block in a
+// fixed order, so repeated runs give the same bits.
 namespace zg::cuda {
 namespace {
 
 constexpr int warps = 8, threads = lanes * warps;
 
-/// Shared memory layout. Each warp has `rows` rows of up to `chunks` * 32 columns.
+/// Sizes in shared memory, in floats: the tile, then 1 or 2 resident matrices [block_rows, width],
+/// then as many matrices of factors (weights or score gradients) [block_rows, 32].
 template <int rows, int chunks>
-struct Memory {
-  static constexpr int own_rows = warps * rows;  // own rows of the block
-  static constexpr int width = lanes * chunks;   // columns of a row, padded with zeros
-  static constexpr int tile_width = width + 1;   // one more column avoids bank conflicts
+struct SharedLayout {
+  static constexpr int block_rows = warps * rows;  // resident rows of the block
+  static constexpr int width = lanes * chunks;     // columns of a row, padded with zeros
+  static constexpr int tile_width = width + 1;     // one more column avoids bank conflicts
   static constexpr int tile_size = lanes * tile_width;
-  static constexpr int own_size = own_rows * width;
-  static constexpr int factors_size = own_rows * lanes;
-  /// Number of floats. There are `operands` matrices of own rows and as many of factors.
+  static constexpr int resident_size = block_rows * width;
+  static constexpr int factors_size = block_rows * lanes;
+  /// All of it, with `operands` resident matrices.
   static constexpr int size(int operands) {
-    return tile_size + operands * (own_size + factors_size);
+    return tile_size + operands * (resident_size + factors_size);
   }
 };
 
 /// Copies rows [first, first + count) of a head as floats. Rows >= limit and columns >= D are 0.
 template <int width, class T>
-__device__ inline void bring(float* to, int stride, int count, const T* head, int64_t token,
-                             int64_t first, int64_t limit, int D) {
+__device__ inline void load_rows(float* to, int stride, int count, const T* head, int64_t token,
+                                 int64_t first, int64_t limit, int D) {
   for (int i = static_cast<int>(threadIdx.x); i < count * width; i += threads) {
     const int row = i / width, d = i % width;
     const bool inside = first + row < limit && d < D;
@@ -35,26 +40,26 @@ __device__ inline void bring(float* to, int stride, int count, const T* head, in
   }
 }
 
-/// products[r] = dot product of own row r and the lane's row of the tile.
+/// products[r] = dot product of the warp's resident row r and the lane's row of the tile.
 template <int rows, int chunks>
-__device__ inline void multiply_rows(float (&products)[rows], const float* own, const float* tile,
-                                     int D) {
-  using M = Memory<rows, chunks>;
-  const float* const mine = tile + threadIdx.x % lanes * M::tile_width;
+__device__ inline void multiply_rows(float (&products)[rows], const float* resident,
+                                     const float* tile, int D) {
+  using M = SharedLayout<rows, chunks>;
+  const float* const lane_row = tile + threadIdx.x % lanes * M::tile_width;
 #pragma unroll
   for (int r = 0; r < rows; ++r) products[r] = 0.0f;
 #pragma unroll 4
   for (int d = 0; d < D; ++d)
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      products[r] = __fmaf_rn(own[r * M::width + d], mine[d], products[r]);
+      products[r] = __fmaf_rn(resident[r * M::width + d], lane_row[d], products[r]);
 }
 
-/// sums[r] += factors[r][j] * row j of the tile, only in the columns of this lane.
+/// sums[r] += sum_j factors[r][j] * row j of the tile, in the columns of this lane, for j < count.
 template <int rows, int chunks>
 __device__ inline void add_rows(float (&sums)[rows][chunks], const float* factors,
                                 const float* tile, int count) {
-  using M = Memory<rows, chunks>;
+  using M = SharedLayout<rows, chunks>;
   const float* column = tile + threadIdx.x % lanes;
   for (int j = 0; j < count; ++j, column += M::tile_width) {
     float values[chunks];
@@ -77,60 +82,68 @@ __device__ inline void write_row(T* to, const float (&values)[chunks], int D) {
   }
 }
 
-/// The forward pass: Dao 2023, arXiv:2307.08691, algorithm 1.
+/// The forward pass: Dao 2023, arXiv:2307.08691, algorithm 1. After each tile of keys, maximum[r]
+/// is the largest score of query r so far, sum[r] this lane's share of the sum of exp(score -
+/// maximum), and out[r] the sum of weight * v.
 template <class T, int rows, int chunks>
-__global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t parts) {
-  using M = Memory<rows, chunks>;
+__global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t blocks_per_head) {
+  using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
-  const HeadPart at(s, parts);
-  const T *const k = head_of<const T>(a.k, s.k, at), *const v = head_of<const T>(a.v, s.v, at);
+  const HeadBlock head(s, blocks_per_head);
+  const T *const k = head_data<const T>(a.k, s.k, head), *const v =
+                                                             head_data<const T>(a.v, s.v, head);
   const int warp = static_cast<int>(threadIdx.x) / lanes,
             lane = static_cast<int>(threadIdx.x) % lanes;
   const int D = static_cast<int>(s.D);
   float* const tile = dynamic_shared<float>();
   float* const q = tile + M::tile_size;
-  float* const weights = q + M::own_size + warp * rows * lanes;
-  const int64_t t0 = at.part * M::own_rows, t = t0 + warp * rows;
-  const int64_t last = min(t0 + M::own_rows, s.T) - 1;
-  // The number of keys that the last query of this warp sees; 0 if the warp has no query.
-  const int64_t seen = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
-  bring<M::width>(q, M::width, M::own_rows, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
-  float best[rows], sum[rows], out[rows][chunks];
+  float* const weights = q + M::resident_size + warp * rows * lanes;
+  const int64_t t0 = head.block * M::block_rows, t = t0 + warp * rows;
+  const int64_t last = min(t0 + M::block_rows, s.T) - 1;
+  // The warp needs keys [0, key_end): those of its last query. 0 if the warp has no query.
+  const int64_t key_end = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
+  load_rows<M::width>(q, M::width, M::block_rows, head_data<const T>(a.q, s.q, head), s.q.token, t0,
+                      s.T, D);
+  float maximum[rows], sum[rows], out[rows][chunks];
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
-    best[r] = -FLT_MAX;  // finite, so that a score of minus infinity has weight 0 rather than NaN
+    maximum[r] =
+        -FLT_MAX;  // finite, so that a score of minus infinity has weight 0 rather than NaN
     sum[r] = 0.0f;
 #pragma unroll
     for (int c = 0; c < chunks; ++c) out[r][c] = 0.0f;
   }
   for (int64_t j0 = 0; j0 < visible_keys(s, last); j0 += lanes) {
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
     __syncthreads();
     float products[rows];
-    if (j0 < seen) multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
+    if (j0 < key_end) multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
     const int64_t j = j0 + lane;
-    if (j0 < seen) {
+    if (j0 < key_end) {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         const bool visible = t + r < s.T && j < visible_keys(s, t + r);
-        const float score = visible ? score_of(a, at, t + r, j, products[r]) : -FLT_MAX;
-        const float now = warp_max(score > best[r] || score != score ? score : best[r]);
-        const float weight = visible ? expf(score - now) : 0.0f, before = expf(best[r] - now);
-        best[r] = now;
-        sum[r] = sum[r] * before + weight;  // sum of this lane; warp_sum() adds all lanes
+        const float score = visible ? score_of(a, head, t + r, j, products[r]) : -FLT_MAX;
+        const float new_maximum =
+            warp_max(score > maximum[r] || score != score ? score : maximum[r]);
+        const float weight = visible ? expf(score - new_maximum) : 0.0f,
+                    rescale_factor = expf(maximum[r] - new_maximum);
+        maximum[r] = new_maximum;
+        sum[r] = sum[r] * rescale_factor + weight;  // sum of this lane; warp_sum() adds all lanes
 #pragma unroll
-        for (int c = 0; c < chunks; ++c) out[r][c] *= before;
-        weights[r * lanes + lane] = visible ? weight * dropout_factor(s, at, t + r, j) : 0.0f;
+        for (int c = 0; c < chunks; ++c) out[r][c] *= rescale_factor;
+        weights[r * lanes + lane] = visible ? weight * dropout_factor(s, head, t + r, j) : 0.0f;
       }
     }
     __syncthreads();
-    if (j0 < seen)
-      add_rows<rows, chunks>(out, weights, tile, static_cast<int>(min(seen - j0, int64_t{lanes})));
+    if (j0 < key_end)
+      add_rows<rows, chunks>(out, weights, tile,
+                             static_cast<int>(min(key_end - j0, int64_t{lanes})));
   }
-  T* const to = head_of<T>(a.out, s.out, at);
+  T* const to = head_data<T>(a.out, s.out, head);
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
     const float total = warp_sum(sum[r]);
@@ -139,117 +152,123 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t part
     for (int c = 0; c < chunks; ++c) out[r][c] = __fdiv_rn(out[r][c], total);
     write_row(to + (t + r) * s.out.token, out[r], D);
     if (a.log_sum && lane == 0)
-      a.log_sum[(at.b * s.H + at.h) * s.T + t + r] = best[r] + logf(total);
+      a.log_sum[(head.b * s.H + head.h) * s.T + t + r] = maximum[r] + logf(total);
   }
 }
 
-/// Computes row_dots. Each warp computes one query.
+/// row_dots[b, h, t] = dout_t . out_t, one warp for each query. Memory bound: reads out and dout
+/// once.
 template <class T>
-__global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t parts) {
+__global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t blocks_per_head) {
   const AttentionShape& s = a.shape;
-  const HeadPart at(s, parts);
-  const int64_t t = at.part * warps + threadIdx.x / lanes;
+  const HeadBlock head(s, blocks_per_head);
+  const int64_t t = head.block * warps + threadIdx.x / lanes;
   if (t >= s.T) return;  // all lanes of a warp have the same t
-  const T* const out = head_of<const T>(a.out, s.out, at) + t * s.out.token;
-  const T* const dout = head_of<const T>(a.dout, s.out, at) + t * s.out.token;
+  const T* const out = head_data<const T>(a.out, s.out, head) + t * s.out.token;
+  const T* const dout = head_data<const T>(a.dout, s.out, head) + t * s.out.token;
   float sum = 0.0f;
   for (int64_t d = threadIdx.x % lanes; d < s.D; d += lanes)
     sum = __fmaf_rn(to_float(out[d]), to_float(dout[d]), sum);
   sum = warp_sum(sum);
-  if (threadIdx.x % lanes == 0) a.row_dots[(at.b * s.H + at.h) * s.T + t] = sum;
+  if (threadIdx.x % lanes == 0) a.row_dots[(head.b * s.H + head.h) * s.T + t] = sum;
 }
 
-/// Backward pass for query t and key j. P: weight, f: its dropout factor, D_t: row_dots of query t.
-/// dv_j = sum_t f P dout_t. The gradient of the score is P (f dout_t . v_j - D_t).
-/// D_t = sum_j f P dout_t . v_j = dout_t . out_t.
-struct Pair {
+/// Backward pass for query t and key j: `product` is q_t . k_j, `dproduct` is dout_t . v_j. Let P
+/// be the weight, f its dropout factor and D_t = dout_t . out_t (row_dots). Then dv_j = sum_t f P
+/// dout_t, and the gradient of the score is P (f dout_t . v_j - D_t).
+struct PairGradient {
   float weight, dscore;  // f P; score gradient times the scale
 };
-__device__ inline Pair pair_of(const AttentionCall& a, const HeadPart& at, int64_t t, int64_t j,
-                               float product, float dproduct) {
+__device__ inline PairGradient pair_gradient(const AttentionCall& a, const HeadBlock& head,
+                                             int64_t t, int64_t j, float product, float dproduct) {
   const AttentionShape& s = a.shape;
   if (t >= s.T || j >= visible_keys(s, t)) return {0.0f, 0.0f};
-  const int64_t row = (at.b * s.H + at.h) * s.T + t;
-  const float weight = expf(score_of(a, at, t, j, product) - a.log_sum[row]);
-  const float factor = dropout_factor(s, at, t, j);
+  const int64_t row = (head.b * s.H + head.h) * s.T + t;
+  const float weight = expf(score_of(a, head, t, j, product) - a.log_sum[row]);
+  const float factor = dropout_factor(s, head, t, j);
   return {weight * factor, weight * (factor * dproduct - a.row_dots[row]) * s.scale};
 }
 
 template <class T, int rows, int chunks>
-__global__ void __launch_bounds__(threads) backward_queries(AttentionCall a, int64_t parts) {
-  using M = Memory<rows, chunks>;
+__global__ void __launch_bounds__(threads)
+    backward_queries(AttentionCall a, int64_t blocks_per_head) {
+  using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
-  const HeadPart at(s, parts);
-  const T *const k = head_of<const T>(a.k, s.k, at), *const v = head_of<const T>(a.v, s.v, at);
+  const HeadBlock head(s, blocks_per_head);
+  const T *const k = head_data<const T>(a.k, s.k, head), *const v =
+                                                             head_data<const T>(a.v, s.v, head);
   const int warp = static_cast<int>(threadIdx.x) / lanes,
             lane = static_cast<int>(threadIdx.x) % lanes;
   const int D = static_cast<int>(s.D);
   float* const tile = dynamic_shared<float>();
-  float *const q = tile + M::tile_size, *const dout = q + M::own_size;
-  float* const dscores = dout + M::own_size + warp * rows * lanes;
-  const int64_t t0 = at.part * M::own_rows, t = t0 + warp * rows;
-  const int64_t seen = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
-  bring<M::width>(q, M::width, M::own_rows, head_of<const T>(a.q, s.q, at), s.q.token, t0, s.T, D);
-  bring<M::width>(dout, M::width, M::own_rows, head_of<const T>(a.dout, s.out, at), s.out.token, t0,
-                  s.T, D);
+  float *const q = tile + M::tile_size, *const dout = q + M::resident_size;
+  float* const dscores = dout + M::resident_size + warp * rows * lanes;
+  const int64_t t0 = head.block * M::block_rows, t = t0 + warp * rows;
+  const int64_t key_end = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
+  load_rows<M::width>(q, M::width, M::block_rows, head_data<const T>(a.q, s.q, head), s.q.token, t0,
+                      s.T, D);
+  load_rows<M::width>(dout, M::width, M::block_rows, head_data<const T>(a.dout, s.out, head),
+                      s.out.token, t0, s.T, D);
   float dq[rows][chunks] = {};
-  for (int64_t j0 = 0; j0 < visible_keys(s, min(t0 + M::own_rows, s.T) - 1); j0 += lanes) {
+  for (int64_t j0 = 0; j0 < visible_keys(s, min(t0 + M::block_rows, s.T) - 1); j0 += lanes) {
     float products[rows], dproducts[rows];
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
     __syncthreads();
-    if (j0 < seen) multiply_rows<rows, chunks>(dproducts, dout + warp * rows * M::width, tile, D);
+    if (j0 < key_end)
+      multiply_rows<rows, chunks>(dproducts, dout + warp * rows * M::width, tile, D);
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
     __syncthreads();
-    if (j0 >= seen) continue;
+    if (j0 >= key_end) continue;
     multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       dscores[r * lanes + lane] =
-          pair_of(a, at, t + r, j0 + lane, products[r], dproducts[r]).dscore;
+          pair_gradient(a, head, t + r, j0 + lane, products[r], dproducts[r]).dscore;
     __syncwarp();
-    add_rows<rows, chunks>(dq, dscores, tile, static_cast<int>(min(seen - j0, int64_t{lanes})));
+    add_rows<rows, chunks>(dq, dscores, tile, static_cast<int>(min(key_end - j0, int64_t{lanes})));
   }
-  T* const to = head_of<T>(a.dq, s.q, at);
+  T* const to = head_data<T>(a.dq, s.q, head);
 #pragma unroll
   for (int r = 0; r < rows; ++r)
     if (t + r < s.T) write_row(to + (t + r) * s.q.token, dq[r], D);
 }
 
 template <class T, int rows, int chunks>
-__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionCall a, int64_t parts) {
-  using M = Memory<rows, chunks>;
+__global__ void __launch_bounds__(threads, 1)
+    backward_keys(AttentionCall a, int64_t blocks_per_head) {
+  using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
-  const HeadPart at(s, parts);
-  const T* const q = head_of<const T>(a.q, s.q, at);
-  const T* const dout = head_of<const T>(a.dout, s.out, at);
+  const HeadBlock head(s, blocks_per_head);
+  const T* const q = head_data<const T>(a.q, s.q, head);
+  const T* const dout = head_data<const T>(a.dout, s.out, head);
   const int warp = static_cast<int>(threadIdx.x) / lanes,
             lane = static_cast<int>(threadIdx.x) % lanes;
   const int D = static_cast<int>(s.D);
   float* const tile = dynamic_shared<float>();
-  float *const k = tile + M::tile_size, *const v = k + M::own_size;
-  float* const weights = v + M::own_size + warp * rows * lanes;
+  float *const k = tile + M::tile_size, *const v = k + M::resident_size;
+  float* const weights = v + M::resident_size + warp * rows * lanes;
   float* const dscores = weights + M::factors_size;
-  const int64_t j0 = at.part * M::own_rows, j = j0 + warp * rows;
-  bring<M::width>(k, M::width, M::own_rows, head_of<const T>(a.k, s.k, at), s.k.token, j0, s.keys,
-                  D);
-  bring<M::width>(v, M::width, M::own_rows, head_of<const T>(a.v, s.v, at), s.v.token, j0, s.keys,
-                  D);
+  const int64_t j0 = head.block * M::block_rows, j = j0 + warp * rows;
+  load_rows<M::width>(k, M::width, M::block_rows, head_data<const T>(a.k, s.k, head), s.k.token, j0,
+                      s.keys, D);
+  load_rows<M::width>(v, M::width, M::block_rows, head_data<const T>(a.v, s.v, head), s.v.token, j0,
+                      s.keys, D);
   float dk[rows][chunks] = {}, dv[rows][chunks] = {};
   for (int64_t t0 = first_query(s, j0) / lanes * lanes; t0 < s.T; t0 += lanes) {
     float products[rows], dproducts[rows];
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
     __syncthreads();
     multiply_rows<rows, chunks>(products, k + warp * rows * M::width, tile, D);
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, dout, s.out.token, t0, s.T, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, dout, s.out.token, t0, s.T, D);
     __syncthreads();
     multiply_rows<rows, chunks>(dproducts, v + warp * rows * M::width, tile, D);
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const Pair pair = pair_of(a, at, t0 + lane, j + r, products[r], dproducts[r]);
+      const PairGradient pair = pair_gradient(a, head, t0 + lane, j + r, products[r], dproducts[r]);
       weights[r * lanes + lane] = pair.weight;
       dscores[r * lanes + lane] = pair.dscore;
     }
@@ -257,11 +276,11 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionCall a, int
     const int count = static_cast<int>(min(s.T - t0, int64_t{lanes}));
     add_rows<rows, chunks>(dv, weights, tile, count);
     __syncthreads();
-    bring<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
+    load_rows<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
     __syncthreads();
     add_rows<rows, chunks>(dk, dscores, tile, count);
   }
-  T *const to_k = head_of<T>(a.dk, s.k, at), *const to_v = head_of<T>(a.dv, s.v, at);
+  T *const to_k = head_data<T>(a.dk, s.k, head), *const to_v = head_data<T>(a.dv, s.v, head);
 #pragma unroll
   for (int r = 0; r < rows; ++r)
     if (j + r < s.keys) {
@@ -270,7 +289,8 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionCall a, int
     }
 }
 
-/// Calls f(rows, chunks) with the integral constants for head size D. D is at most 1024.
+/// Calls f(rows, chunks), both std::integral_constant, for head size D <= 1024. Longer rows take
+/// more registers and shared memory, so a warp then has one row instead of four.
 template <class F>
 void with_columns(int64_t D, const F& f) {
   const auto call = [&]<int rows, int chunks>() {
@@ -283,14 +303,15 @@ void with_columns(int64_t D, const F& f) {
   call.template operator()<1, 32>();
 }
 
-/// Launches one block for every `rows` rows of the `tokens` rows of each head.
+/// Launches one block for every `rows` of the `tokens` rows of each head, with `floats` floats of
+/// dynamic shared memory.
 void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int64_t rows,
                   int64_t tokens, int floats, const AttentionCall& call, Stream& stream) {
-  const int64_t parts = (tokens + rows - 1) / rows;
+  const int64_t blocks_per_head = (tokens + rows - 1) / rows;
   launch(name, kernel,
-         {blocks_for(call.shape.B * call.shape.H * parts, 1), dim3(threads),
+         {blocks_for(call.shape.B * call.shape.H * blocks_per_head, 1), dim3(threads),
           static_cast<size_t>(floats) * sizeof(float)},
-         stream, call, parts);
+         stream, call, blocks_per_head);
 }
 
 }  // namespace
@@ -304,9 +325,9 @@ void dot_rows_of_out(DType dtype, const AttentionCall& call, Stream& stream) {
 void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
   visit_floating(dtype, [&]<class T>(T) {
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
-      using M = Memory<decltype(rows)::value, decltype(chunks)::value>;
+      using M = SharedLayout<decltype(rows)::value, decltype(chunks)::value>;
       launch_heads("attention_forward", forward<T, decltype(rows)::value, decltype(chunks)::value>,
-                   M::own_rows, call.shape.T, M::size(1), call, stream);
+                   M::block_rows, call.shape.T, M::size(1), call, stream);
     });
   });
 }
@@ -316,10 +337,10 @@ void plain_attention_backward(DType dtype, const AttentionCall& call, Stream& st
   visit_floating(dtype, [&]<class T>(T) {
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       constexpr int R = decltype(rows)::value, chunk_count = decltype(chunks)::value;
-      using M = Memory<R, chunk_count>;
-      launch_heads(op, backward_queries<T, R, chunk_count>, M::own_rows, call.shape.T, M::size(2),
+      using M = SharedLayout<R, chunk_count>;
+      launch_heads(op, backward_queries<T, R, chunk_count>, M::block_rows, call.shape.T, M::size(2),
                    call, stream);
-      launch_heads(op, backward_keys<T, R, chunk_count>, M::own_rows, call.shape.keys, M::size(2),
+      launch_heads(op, backward_keys<T, R, chunk_count>, M::block_rows, call.shape.keys, M::size(2),
                    call, stream);
     });
   });

@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 
@@ -31,10 +32,9 @@ inline void check_indices(const char* op, const char* name, const Tensor& indice
   for (int64_t i = 0; i < indices.numel(); ++i) {
     const int64_t value = values[i];
     if ((value >= 0 && value < bound) || value == ignored) continue;
-    throw ShapeError(std::string(op) + ": " + name + " holds " + std::to_string(value) +
-                     " at element " + std::to_string(i) + "; expected 0 to " +
-                     std::to_string(bound - 1) +
-                     (ignored ? ", or " + std::to_string(*ignored) + " to ignore it" : ""));
+    throw ShapeError(fmt::format("{}: {} holds {} at element {}; expected 0 to {}{}", op, name,
+                                 value, i, bound - 1,
+                                 ignored ? fmt::format(", or {} to ignore it", *ignored) : ""));
   }
 }
 

@@ -2,35 +2,44 @@
 
 #include "zerograd/kernels/cuda/mma.cuh"
 
-// Instructions that sm_90a adds: copies of boxes by the tensor memory accelerator, barriers in
-// shared memory that count bytes, and products of a group of 128 threads that read shared memory
-// themselves. Each function is one PTX instruction and has a twin in tests/fakes/cuda. Matrices lie
-// in panels of 64 two-byte elements to a row, 128 bytes. The 16-byte chunks of a row are permuted
-// as the hardware requires (swizzle 128B). A panel begins at a multiple of 1024 bytes.
+// Instructions of sm_90a: tensor copies by the tensor memory accelerator (TMA), mbarriers, and
+// wgmma, the matrix product of a warpgroup (128 threads) that reads its operands from shared
+// memory. Each function is one PTX instruction; tests/fakes/cuda/hopper.cpp emulates each of them
+// on the CPU. PTX ISA, sections "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
+// Instructions", "mbarrier" and "cp.async.bulk.tensor".
+//
+// A matrix of two-byte elements lies in shared memory as panels. A panel has 64 columns: its rows
+// are 128 bytes long and follow each other without gaps. It begins at a multiple of 1024 bytes.
+// Within each row, the 16-byte unit u of row r is stored at position u ^ (r % 8) (the 128-byte
+// swizzle mode), which TMA writes and wgmma reads.
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ZG_HOPPER 1
 #else
-#define ZG_HOPPER 0  // the code of another architecture: kernels for sm_90a are empty in it
+#define ZG_HOPPER 0  // another architecture: the kernels for sm_90a are compiled without a body
 #endif
 
 namespace zg::cuda {
 
-inline constexpr int group_threads = 128;
+inline constexpr int warpgroup_threads = 128;
 inline constexpr int panel_columns = 64, panel_row_bytes = 128;
 
 #if ZG_HOPPER
 
-// --- barriers: a phase ends when all have arrived and the expected bytes, too ---
+// --- mbarriers ---
+//
+// An mbarrier is 8 bytes in shared memory. Its phase ends when the given number of threads have
+// arrived and all expected bytes have been copied; then the next phase begins. Phases 0, 1, 2, ...
+// have parity 0, 1, 0, ...
 
-__device__ inline void start_barrier(SharedAddress barrier, unsigned arrivals) {
+__device__ inline void init_barrier(SharedAddress barrier, unsigned arrivals) {
 #ifdef __CUDACC__
   asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(barrier), "r"(arrivals) : "memory");
 #else
-  emulator::start_barrier(barrier, arrivals);
+  emulator::init_barrier(barrier, arrivals);
 #endif
 }
-/// Started barriers become visible to copies; threads need __syncthreads() besides.
-__device__ inline void publish_barriers() {
+/// Makes init_barrier() visible to TMA. Other threads see it after __syncthreads().
+__device__ inline void fence_barrier_init() {
 #ifdef __CUDACC__
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -42,7 +51,7 @@ __device__ inline void arrive(SharedAddress barrier) {
   emulator::arrive(barrier, 0);
 #endif
 }
-/// Arrives, and makes the phase wait for so many bytes of copies.
+/// Arrives; the current phase then also waits until TMA has copied `bytes` bytes.
 __device__ inline void arrive_expecting(SharedAddress barrier, unsigned bytes) {
 #ifdef __CUDACC__
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes)
@@ -51,7 +60,7 @@ __device__ inline void arrive_expecting(SharedAddress barrier, unsigned bytes) {
   emulator::arrive(barrier, bytes);
 #endif
 }
-/// Until the phase of this parity, 0 for the first one, has ended.
+/// Waits until the phase with this parity has ended. Parity 1 on a new barrier does not wait.
 __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity) {
 #ifdef __CUDACC__
   unsigned ended = 0;
@@ -66,8 +75,9 @@ __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity) {
 #endif
 }
 
-/// Starts to copy the map's box from (x, y, z, w) on; its bytes arrive at the barrier. Elements
-/// outside the tensor become 0. Called by one thread.
+/// Starts to copy a box of the tensor, whose first element has the indices (x, y, z, w), x being
+/// the innermost. The tensor map holds the extents of tensor and box. Elements outside the tensor
+/// are written as 0. The copied bytes count at `barrier`. One thread calls this.
 __device__ inline void copy_box(SharedAddress to, const CUtensorMap& map, int x, int y, int z,
                                 int w, SharedAddress barrier) {
 #ifdef __CUDACC__
@@ -81,12 +91,16 @@ __device__ inline void copy_box(SharedAddress to, const CUtensorMap& map, int x,
 #endif
 }
 
-// --- products of a group ---
+// --- products of a warpgroup ---
 
-/// A matrix in shared memory as a product reads it. Of a panel's rows (columns of b) 16 columns
-/// from `start` on are multiplied; where `across`, of 16 of its rows all columns, 64 from each
-/// panel.
-__device__ inline uint64_t describe(SharedAddress start, unsigned panel_bytes = 16) {
+/// The 64-bit matrix descriptor by which wgmma finds an operand in shared memory (PTX ISA, "Matrix
+/// descriptor"): start address, leading dimension byte offset, stride byte offset (8 rows of a
+/// panel) and swizzle mode, addresses and offsets in units of 16 bytes. There are two uses:
+///   - K along the rows of a panel, for a and for b transposed: `start` is in the first row, at the
+///     first of 16 columns. The leading dimension offset is not used.
+///   - K down the rows, for b as it is: `start` is the first of 16 rows. All columns are read, 64
+///     from each panel; panels are `panel_bytes` apart.
+__device__ inline uint64_t matrix_descriptor(SharedAddress start, unsigned panel_bytes = 16) {
   constexpr uint64_t eight_rows = 8 * panel_row_bytes, swizzle_128 = uint64_t{1} << 62;
 #ifdef __CUDACC__
   const uint64_t address = start;
@@ -97,8 +111,9 @@ __device__ inline uint64_t describe(SharedAddress start, unsigned panel_bytes = 
          swizzle_128;
 }
 
-/// Registers that products read or write may be touched before, and after wait_for_products().
-__device__ inline void open_products() {
+/// Orders earlier accesses to registers before the products that follow. From here to
+/// wait_for_products() the thread must not touch registers that a product reads or writes.
+__device__ inline void begin_products() {
 #ifdef __CUDACC__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
@@ -110,7 +125,7 @@ __device__ inline void commit_products() {
   emulator::commit_products();
 #endif
 }
-/// Until all of the group's committed products but the newest `newer` commits are done.
+/// Waits until all committed products are done, except those of the newest `newer` commits.
 template <int newer>
 __device__ inline void wait_for_products() {
 #ifdef __CUDACC__
@@ -119,9 +134,10 @@ __device__ inline void wait_for_products() {
   emulator::finish_products(newer);
 #endif
 }
-/// The compiler does not know that a wait is what makes registers good.
+/// Keeps the compiler from moving reads of the accumulators `d` before the wait: it does not know
+/// that wgmma writes these registers asynchronously. No instruction.
 template <int rows>
-__device__ inline void settle(float (&d)[rows][4]) {
+__device__ inline void fence_accumulators(float (&d)[rows][4]) {
 #ifdef __CUDACC__
 #pragma unroll
   for (int n = 0; n < rows; ++n)
@@ -147,10 +163,11 @@ __device__ inline void settle(float (&d)[rows][4]) {
   "%62,%63}"
 #endif
 
-/// d += a b: a is 64 x 16, b 16 x 128, both described by rows. All threads of the group; d as of
-/// multiply_fragments(), for 16 rows a warp. Done after wait_for_products().
+/// d += a b, where a is [64, 16] and b is [16, 128], both in shared memory with K along the rows of
+/// a panel. All 128 threads call it. Warp w holds rows 16 w to 16 w + 15 of d, laid out as in
+/// multiply_fragments(). d is valid after wait_for_products().
 template <class T>
-__device__ inline void multiply_group(float (&d)[16][4], uint64_t a, uint64_t b) {
+__device__ inline void multiply_warpgroup(float (&d)[16][4], uint64_t a, uint64_t b) {
 #ifdef __CUDACC__
   if constexpr (std::is_same_v<T, bf16>)
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " ZG_LIST_64
@@ -163,14 +180,14 @@ __device__ inline void multiply_group(float (&d)[16][4], uint64_t a, uint64_t b)
                  : ZG_32(d, 0), ZG_32(d, 8)
                  : "l"(a), "l"(b));
 #else
-  emulator::multiply_group(d[0], 128, nullptr, a, b, std::is_same_v<T, bf16>);
+  emulator::multiply_warpgroup(d[0], 128, nullptr, a, b, std::is_same_v<T, bf16>);
 #endif
 }
 
-/// d += a b: a is in registers, in the fragments of multiply_fragments(), b 16 x 64 or 16 x 128
-/// described across.
+/// d += a b, where a is [64, 16] in registers, laid out as in multiply_fragments(), and b is [16,
+/// 64] or [16, 128] in shared memory with K down the rows.
 template <class T, int rows>
-__device__ inline void multiply_group(float (&d)[rows][4], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void multiply_warpgroup(float (&d)[rows][4], const uint32_t (&a)[4], uint64_t b) {
   static_assert(rows == 8 || rows == 16);
 #ifdef __CUDACC__
   if constexpr (rows == 8) {
@@ -197,19 +214,20 @@ __device__ inline void multiply_group(float (&d)[rows][4], const uint32_t (&a)[4
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 #else
-  emulator::multiply_group(d[0], 8 * rows, a, 0, b, std::is_same_v<T, bf16>);
+  emulator::multiply_warpgroup(d[0], 8 * rows, a, 0, b, std::is_same_v<T, bf16>);
 #endif
 }
 
-/// The group's threads give registers back, or take more: of 65536 for all of a block.
+/// Sets the registers per thread of the calling warpgroup to `count`. A block's warpgroups share
+/// 65536 registers, so one must decrease before another can increase.
 template <int count>
-__device__ inline void give_registers() {
+__device__ inline void decrease_registers() {
 #ifdef __CUDACC__
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 #endif
 }
 template <int count>
-__device__ inline void take_registers() {
+__device__ inline void increase_registers() {
 #ifdef __CUDACC__
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 #endif

@@ -15,14 +15,15 @@ struct Grid {
   size_t shared = 0;
 };
 
-/// Queues kernel(args...). `name` is what errors call it.
+/// Queues kernel(args...) on the stream; errors name it `name`. A grid without blocks launches
+/// nothing.
 template <class... Parameters, class... Args>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             Args... args) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
 #ifdef __CUDACC__
   const OnDevice on(stream.device().index());
-  constexpr size_t granted = 48 << 10;  // more has to be asked for
+  constexpr size_t granted = 48 << 10;  // more shared memory needs an attribute of the kernel
   if (grid.shared > granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared)),
@@ -38,7 +39,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
 #endif
 }
 
-/// Blocks for n elements, `each` of them to a block; capped where kernels stride over the grid.
+/// The blocks for n elements with `each` elements to a block, at most `most`.
 inline dim3 blocks_for(int64_t n, int64_t each, int64_t most = 0x7fffffff) {
   const int64_t blocks = (n + each - 1) / each;
   return dim3(static_cast<unsigned>(blocks < most ? blocks : most));

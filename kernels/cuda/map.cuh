@@ -4,8 +4,9 @@
 
 #include "zerograd/kernels/cuda/tile.cuh"
 
-// Element by element over arrays of one size: a thread takes the elements of 16 bytes of the first
-// array at a time, where all of them start on a boundary, and single ones where not.
+// y[i] = f(x[i]...) over arrays of one size. Memory bound. A thread handles V neighbouring
+// elements, as many as 16 bytes hold of the widest type, or one element if an array is not aligned
+// for that.
 namespace zg::cuda {
 
 inline constexpr int map_threads = 256;
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(map_threads) map_kernel(F f, int64_t n, Y* y, 
 }
 
 template <int V, class T>
-bool on_boundary(const T* start) {
+bool is_vector_aligned(const T* start) {
   return reinterpret_cast<uintptr_t>(start) % (sizeof(T) * V) == 0;
 }
 
@@ -37,7 +38,7 @@ template <class Y, class F, class... X>
 void map(const char* name, const F& f, int64_t n, Stream& stream, Y* y, const X*... x) {
   constexpr int widest = static_cast<int>(std::max({sizeof(Y), sizeof(X)...}));
   constexpr int V = 16 / widest;
-  if (on_boundary<V>(y) && (on_boundary<V>(x) && ...))
+  if (is_vector_aligned<V>(y) && (is_vector_aligned<V>(x) && ...))
     launch(name, map_kernel<V, Y, F, X...>, {blocks_for(n, map_threads * V), dim3(map_threads)},
            stream, f, n, y, x...);
   else

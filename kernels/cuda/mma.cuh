@@ -4,13 +4,18 @@
 
 #include "zerograd/kernels/cuda/tile.cuh"
 
-// The tensor cores of sm_80 and later, and what feeds them: one PTX instruction a function, with a
-// twin in tests/fakes/cuda. Fragments are as the PTX ISA has them (section "Matrix fragments for
-// mma.m16n8k16"): with group g = lane / 4 and t = lane % 4, element e of an accumulator of 16 x 8
-// is of row g + 8 (e / 2) and column 2 t + e % 2.
+// The tensor cores of sm_80 and later: products (mma.sync), loads of their operands from shared
+// memory (ldmatrix) and asynchronous copies to shared memory (cp.async). Each function of the first
+// part is one PTX instruction; tests/fakes/cuda/tensor_core.cpp emulates each of them on the CPU.
+// The second part, from "matrices in shared memory" on, says how operands lie in shared memory.
+//
+// A warp holds a matrix as fragments, some elements in the registers of each lane (PTX ISA, "Matrix
+// fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4, element e of a 16 x 8
+// accumulator is at row g + 8 (e / 2) and column 2 t + e % 2.
 namespace zg::cuda {
 
-/// d += a b: a is 16 x 16 by rows, b 16 x 8 by columns, of bf16 or f16. All lanes of a warp.
+/// d += a b with a [16, 16] and b [16, 8] of T, bf16 or f16, and d [16, 8] in f32. All lanes of a
+/// warp call it with their fragments.
 template <class T>
 __device__ inline void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                           uint32_t b1) {
@@ -31,15 +36,15 @@ __device__ inline void multiply_fragments(float (&d)[4], const uint32_t (&a)[4],
 #endif
 }
 
-/// A place in shared memory as these instructions take it, counted in bytes: half the registers of
-/// a pointer.
+/// An address in shared memory, in bytes. The instructions take 32 bits, half the registers of a
+/// pointer.
 #ifdef __CUDACC__
 using SharedAddress = uint32_t;
 #else
 using SharedAddress = std::byte*;
 #endif
 
-/// Where the block's dynamic shared memory begins.
+/// Address of the block's dynamic shared memory.
 __device__ inline SharedAddress dynamic_address() {
 #ifdef __CUDACC__
   return static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared<unsigned char>()));
@@ -48,9 +53,9 @@ __device__ inline SharedAddress dynamic_address() {
 #endif
 }
 
-/// Four matrices of 8 x 8 two-byte elements from shared memory: lane l brings the address of row
-/// l % 8 of matrix l / 8, at a multiple of 16 bytes. A lane gets elements 2 t and 2 t + 1 of row g
-/// of each, or of column g where transposed.
+/// ldmatrix.x4: loads four 8 x 8 matrices of two-byte elements. Lane l gives in `row` the address
+/// of row l % 8 of matrix l / 8, a multiple of 16 bytes. to[m] gets elements 2 t and 2 t + 1 of row
+/// g of matrix m; if `transposed`, of column g.
 template <bool transposed>
 __device__ inline void load_matrices(uint32_t (&to)[4], SharedAddress row) {
 #ifdef __CUDACC__
@@ -69,9 +74,9 @@ __device__ inline void load_matrices(uint32_t (&to)[4], SharedAddress row) {
 #endif
 }
 
-/// 16 bytes to shared memory: the first `bytes` from global memory, then zeros; both places at a
-/// multiple of 16 bytes. They are there after wait_for_copies() of this thread, for others after a
-/// barrier too.
+/// Starts to write 16 bytes to shared memory: `bytes` bytes from global memory, then zeros. Both
+/// addresses are multiples of 16 bytes. This thread sees the bytes after wait_for_copies(); other
+/// threads see them after a barrier that follows it.
 __device__ inline void copy_async(SharedAddress to, const void* from, int bytes) {
 #ifdef __CUDACC__
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(bytes)
@@ -80,7 +85,7 @@ __device__ inline void copy_async(SharedAddress to, const void* from, int bytes)
   emulator::copy_async(to, from, bytes);
 #endif
 }
-/// The same at once, from registers.
+/// Writes 16 bytes from registers to shared memory, without waiting for a group.
 __device__ inline void store_shared(SharedAddress to, const Vec<uint32_t, 4>& x) {
 #ifdef __CUDACC__
   asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(to), "r"(x.v[0]), "r"(x.v[1]),
@@ -90,7 +95,7 @@ __device__ inline void store_shared(SharedAddress to, const Vec<uint32_t, 4>& x)
   *reinterpret_cast<Vec<uint32_t, 4>*>(to) = x;
 #endif
 }
-/// Makes a group of the thread's copies since the last one.
+/// Ends the current group of this thread's copies; later copies belong to the next group.
 __device__ inline void commit_copies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -98,7 +103,7 @@ __device__ inline void commit_copies() {
   emulator::commit_copies();
 #endif
 }
-/// Until all of the thread's groups but the newest `newer` have arrived.
+/// Waits until all groups of this thread's copies are done, except the newest `newer`.
 template <int newer>
 __device__ inline void wait_for_copies() {
 #ifdef __CUDACC__
@@ -108,7 +113,7 @@ __device__ inline void wait_for_copies() {
 #endif
 }
 
-/// Two values as T in one register, `low` in its lower half.
+/// Rounds two values to T and returns them in one register, `low` in the lower half.
 template <class T>
 __device__ inline uint32_t pack(float low, float high) {
 #ifdef __CUDACC__
@@ -123,7 +128,7 @@ __device__ inline uint32_t pack(float low, float high) {
 #endif
 }
 
-/// 2^x, good to 2 ulp; subnormals are 0.
+/// 2^x with an error of at most 2 ulp; subnormal results are 0.
 __device__ inline float exp2_fast(float x) {
 #ifdef __CUDACC__
   float y;
@@ -134,50 +139,55 @@ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
-// --- matrices of two-byte elements in shared memory, `width` to a row ---
+// --- matrices in shared memory ---
+//
+// [rows, width] two-byte elements, without gaps. A vector is 8 elements, 16 bytes: the unit that
+// copy_async() writes and ldmatrix reads. Vector v of row r is stored at position v ^ (r % 8) (a
+// swizzle): ldmatrix reads the same vector of 8 rows at a time, which then lie in different banks.
 
-/// Elements in 16 bytes: what is copied, loaded and moved about together.
-inline constexpr int piece = 8;
+/// Elements of a vector.
+inline constexpr int vector_elements = 8;
 
 template <int width>
 inline constexpr int bytes_of_rows(int rows) {
   return rows * width * 2;
 }
 
-/// Piece `column` of a row. Pieces of eight rows are crossed, so that rows that are loaded together
-/// lie in different banks.
+/// Address of vector `column` of a row.
 template <int width>
-__device__ inline SharedAddress piece_at(SharedAddress matrix, int row, int column) {
+__device__ inline SharedAddress vector_address(SharedAddress matrix, int row, int column) {
   static_assert(width % 64 == 0);
   return matrix + (bytes_of_rows<width>(row) + (column ^ (row & 7)) * 16);
 }
 
-/// The 16 x 16 elements from (row, 16 k) on, as a.
+/// Loads a [16, 16] of multiply_fragments() from rows row.. and columns 16 k.. of the matrix.
 template <int width>
 __device__ inline void load_a(uint32_t (&a)[4], SharedAddress matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
-  load_matrices<false>(a, piece_at<width>(matrix, row + lane % 16, 2 * k + lane / 16));
+  load_matrices<false>(a, vector_address<width>(matrix, row + lane % 16, 2 * k + lane / 16));
 }
-/// The same of a matrix that has a's columns for rows: from (16 k, column) on.
+/// Loads a [16, 16] from a matrix that holds a transposed: rows 16 k.. and columns column.. of it.
 template <int width>
 __device__ inline void load_a_by_columns(uint32_t (&a)[4], SharedAddress matrix, int column,
                                          int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
-  load_matrices<true>(
-      a, piece_at<width>(matrix, 16 * k + lane % 8 + lane / 16 * 8, column / piece + lane / 8 % 2));
+  load_matrices<true>(a, vector_address<width>(matrix, 16 * k + lane % 8 + lane / 16 * 8,
+                                               column / vector_elements + lane / 8 % 2));
 }
-/// b of two products, each of the matrix's 8 rows from `row` and `row` + 8 on: columns of b.
+/// Loads b [16, 8] of two products from a matrix that holds b transposed: b[0], b[1] from rows
+/// row.. of it, b[2], b[3] from rows row + 8.., all from columns 16 k..
 template <int width>
 __device__ inline void load_b_by_columns(uint32_t (&b)[4], SharedAddress matrix, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   load_matrices<false>(
-      b, piece_at<width>(matrix, row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+      b, vector_address<width>(matrix, row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 }
-/// b of two products, of the matrix's 16 rows from 16 k on and 8 columns from 16 n and 16 n + 8 on.
+/// Loads b [16, 8] of two products from rows 16 k.. of the matrix: b[0], b[1] from columns 16 n..,
+/// b[2], b[3] from columns 16 n + 8..
 template <int width>
 __device__ inline void load_b_by_rows(uint32_t (&b)[4], SharedAddress matrix, int k, int n) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
-  load_matrices<true>(b, piece_at<width>(matrix, 16 * k + lane % 16, 2 * n + lane / 16));
+  load_matrices<true>(b, vector_address<width>(matrix, 16 * k + lane % 16, 2 * n + lane / 16));
 }
 
 }  // namespace zg::cuda

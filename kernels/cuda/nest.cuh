@@ -5,9 +5,10 @@
 
 namespace zg::cuda {
 
-/// Several strided operands over one index space, for a kernel that is given a flat index. Axes of
-/// extent 1 are dropped and neighbours merged where every operand allows it, so that equal shapes
-/// become one axis.
+/// A loop nest over the axes of a shape, with the strides of several operands. A kernel turns a
+/// flat index into the operands' offsets with locate(). Axes of extent 1 are dropped, and
+/// neighbouring axes merged if they are contiguous in every operand, so operands of equal
+/// contiguous shapes have one axis.
 template <int operands>
 struct Nest {
   int rank = 0;
@@ -29,7 +30,7 @@ struct Nest {
     }
   }
 
-  /// Element `index` of the row-major order lies at offsets[k] of operand k.
+  /// Sets offsets[k] to where element `index`, in row-major order, lies in operand k.
   __device__ void locate(int64_t index, int64_t (&offsets)[operands]) const {
     for (int k = 0; k < operands; ++k) offsets[k] = 0;
     for (int axis = rank - 1; axis >= 0; --axis) {

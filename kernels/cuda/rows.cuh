@@ -4,13 +4,15 @@
 
 #include "zerograd/kernels/cuda/tile.cuh"
 
-// Rows of C elements for a team of `warps` warps: what softmax and cross-entropy have in common.
+// Shared by softmax and cross-entropy: a row of C elements is handled by a team of `warps` warps,
+// one for rows of up to 1024 elements and all 8 warps of a block for longer rows.
 namespace zg::cuda {
 
 inline constexpr int row_warps = 8;         // warps in a block
-inline constexpr int64_t short_row = 1024;  // up to here a warp has a row to itself
+inline constexpr int64_t short_row = 1024;  // largest C for which one warp handles a row
 
-/// The row of this thread's team and the thread's place in it; absent behind the last row.
+/// The row n of this thread's team, and the thread's index `first` within the team: it handles
+/// elements first, first + threads, ... The caller returns if n is not below the number of rows.
 template <int warps>
 struct Row {
   static constexpr int threads = lanes * warps;
@@ -21,24 +23,27 @@ struct Row {
         first(static_cast<int>(threadIdx.x) % threads) {}
 };
 
+/// The maximum of row x, the same in every thread of the team. NaN if an element is NaN.
 template <int warps, class T>
 __device__ inline float row_max(const T* x, int64_t C, int first) {
-  float best = -CUDART_INF_F;
+  float maximum = -CUDART_INF_F;
   for (int64_t i = first; i < C; i += Row<warps>::threads) {
     const float value = to_float(x[i]);
-    best = value > best || value != value ? value : best;
+    maximum = value > maximum || value != value ? value : maximum;
   }
-  return block_max<warps>(best);
+  return block_max<warps>(maximum);
 }
 
+/// The sum of exp(x[i] - maximum) over the row, the same in every thread of the team.
 template <int warps, class T>
-__device__ inline float row_exp_sum(const T* x, float best, int64_t C, int first) {
+__device__ inline float row_exp_sum(const T* x, float maximum, int64_t C, int first) {
   float sum = 0.0f;
-  for (int64_t i = first; i < C; i += Row<warps>::threads) sum += expf(to_float(x[i]) - best);
+  for (int64_t i = first; i < C; i += Row<warps>::threads) sum += expf(to_float(x[i]) - maximum);
   return block_sum<warps>(sum);
 }
 
-/// Whether the row has a target; one that is outside is reported and counts as ignored.
+/// Whether row n has a target. A target outside [0, V) is reported if `reports`, and counts as
+/// ignored.
 template <class Index>
 __device__ inline bool has_target(const Index* targets, int64_t n, int64_t V, int64_t ignored,
                                   bool reports, const char* op, Fault* fault) {
@@ -49,7 +54,7 @@ __device__ inline bool has_target(const Index* targets, int64_t n, int64_t V, in
   return false;
 }
 
-/// f(warps) as an integral constant: what suits rows of C elements.
+/// Calls f(warps), an integral constant, for rows of C elements.
 template <class F>
 void with_row_warps(int64_t C, const F& f) {
   if (C <= short_row)

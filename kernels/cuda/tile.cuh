@@ -3,7 +3,8 @@
 #include "zerograd/kernels/cuda/launch.h"
 #include "zerograd/runtime/dtype.h"
 
-// The words that kernels are written in: element conversion, vectors of 16 bytes, sums over lanes.
+// Used by most CUDA kernels: conversion of elements, vectors of 16 bytes, sums over a warp or a
+// block, faults, and dispatch on a dtype.
 namespace zg::cuda {
 
 inline constexpr int lanes = 32;
@@ -31,7 +32,7 @@ template <>
 __device__ inline float from_float<float>(float x) {
   return x;
 }
-/// To nearest even; a NaN stays one.
+/// Rounds to nearest even; NaN stays NaN.
 template <>
 __device__ inline bf16 from_float<bf16>(float x) {
   bf16 y;
@@ -65,13 +66,14 @@ __device__ inline auto widened(T x) {
 
 // --- vectors ---
 
-/// N elements that are loaded and stored together: at most 16 bytes, at a multiple of their size.
+/// N elements that are loaded and stored by one instruction: at most 16 bytes, aligned to their
+/// size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vec {
   T v[N];
 };
 
-/// Elements of T in 16 bytes.
+/// The number of elements of T in 16 bytes.
 template <class T>
 inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
 
@@ -84,7 +86,7 @@ __device__ inline void store(T* to, const Vec<T, N>& values) {
   *reinterpret_cast<Vec<T, N>*>(to) = values;
 }
 
-/// Rows of C elements from this address on can be read by vectors of 16 bytes.
+/// Whether rows of C elements from this address on can be read as vectors of 16 bytes.
 template <class T>
 bool takes_vectors(const T* start, int64_t C) {
   return C % vector_width<T> == 0 && reinterpret_cast<uintptr_t>(start) % 16 == 0;
@@ -101,7 +103,7 @@ __device__ inline T* dynamic_shared() {
 #endif
 }
 
-// --- sums, the same order every time ---
+// --- sums and maxima, in an order that depends on nothing but the number of threads ---
 
 __device__ inline float warp_sum(float x) {
 #pragma unroll
@@ -118,14 +120,14 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// The sum over a block of `warps` warps, returned to every thread. It ends with a barrier, so it
-/// may be called again at once.
+/// The sum over a block of `warps` warps, returned to every thread. All threads of the block call
+/// it; with one warp, `block` means that warp. It may be called again at once.
 template <int warps>
 __device__ inline float block_sum(float x) {
   x = warp_sum(x);
   if constexpr (warps > 1) {
     __shared__ float partial[warps];
-    __syncthreads();  // the sums before have been read
+    __syncthreads();  // all threads have read the result of an earlier call
     if (threadIdx.x % lanes == 0) partial[threadIdx.x / lanes] = x;
     __syncthreads();
     x = 0.0f;
@@ -150,9 +152,10 @@ __device__ inline float block_max(float x) {
   return x;
 }
 
-// --- what a kernel cannot throw ---
+// --- faults: errors that a kernel finds and cannot throw ---
 
-/// The first fault of a stream's kernels stays; its next synchronize() throws it.
+/// Records a fault of op's argument `name`: element `place` has `value`, which is not below
+/// `limit`. The stream keeps the first one, and its next synchronize() throws it.
 __device__ inline void report(Fault* fault, const char* op, const char* name, int64_t place,
                               int64_t value, int64_t limit) {
   if (atomicCAS(&fault->found, 0u, 1u) != 0u) return;
@@ -170,8 +173,8 @@ void visit_index(DType dtype, const F& f) {
   f(int64_t());
 }
 
-/// Calls f with a zero of the C++ type of a floating dtype but f64, which no device but the CPU
-/// has.
+/// Calls f with a zero of the C++ type of a floating dtype. f64 is not among them: only the CPU has
+/// kernels for it.
 template <class F>
 void visit_floating(DType dtype, const F& f) {
   switch (dtype) {

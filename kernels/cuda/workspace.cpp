@@ -5,7 +5,8 @@
 namespace zg::cuda {
 
 NormBlocks::NormBlocks(int64_t N) {
-  // Two blocks for each of the 132 multiprocessors of an H100 or H200; a row has work for one warp.
+  // Two blocks for each of the 132 multiprocessors of an H100 or H200; each of a block's 8 warps
+  // has at least one row.
   constexpr int64_t most_blocks = 264, fewest_rows = 8;
   rows = std::max(fewest_rows, (N + most_blocks - 1) / most_blocks);
   blocks = (N + rows - 1) / rows;
@@ -38,7 +39,8 @@ int64_t workspace_bytes(const AttentionBackward& a, const Device::Traits&) {
 }
 
 int64_t workspace_bytes(const Matmul& m, const Device::Traits&) {
-  // NVIDIA's advice for Hopper, whose kernels take less for small products.
+  // 32 MiB is the size that the cuBLAS documentation recommends for Hopper. Small products need
+  // none.
   constexpr int64_t bytes = int64_t{32} << 20;
   constexpr double small = 1e8;
   const double products = static_cast<double>(m.M) * static_cast<double>(m.N) *

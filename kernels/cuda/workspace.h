@@ -6,11 +6,12 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
 
-// Scratch of the CUDA kernels: plain arithmetic on shapes, in every build, so that a machine
-// without CUDA can plan a run for a machine with CUDA.
+// Scratch memory of the CUDA kernels, in bytes. Computed from shapes alone and compiled in every
+// build, so that a machine without CUDA can plan a run for a machine with CUDA.
 namespace zg::cuda {
 
-/// How a norm's backward pass cuts N rows of C: by shape alone, so its sums have one order.
+/// How the backward pass of a norm distributes N rows over blocks. It depends on N alone, so the
+/// sums for dgamma and dbeta have a fixed order.
 struct NormBlocks {
   int64_t rows;    ///< rows in a block
   int64_t blocks;  ///< each writes its partial sums for dgamma and dbeta
@@ -30,10 +31,10 @@ struct OnlineLogSum {
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
 int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 
-/// A float for each query of each head.
+/// row_dots: one float for each query of each head.
 int64_t workspace_bytes(const AttentionBackward&, const Device::Traits&);
 
-/// For cuBLASLt, where a few large tiles leave multiprocessors idle and the sums are cut along K.
+/// For cuBLASLt algorithms that cut K into parts; they pay when c has too few tiles for the GPU.
 int64_t workspace_bytes(const Matmul&, const Device::Traits&);
 
 }  // namespace zg::cuda

@@ -59,6 +59,7 @@ __device__ inline Gradients gradients(float a, float b, float dy) {
   return {a > b ? 0.0f : half, a < b ? 0.0f : half};
 }
 
+/// y = a op b with broadcasting, one thread for each element. An integer division by 0 is reported.
 template <BinaryOp op, class T, class Y>
 __global__ void __launch_bounds__(threads)
     combine(const T* a, const T* b, Y* y, Nest<2> nest, Fault* fault) {
@@ -76,6 +77,8 @@ __global__ void __launch_bounds__(threads)
     y[i] = narrowed<Y>(result);
 }
 
+/// The gradients da and db of y = a op b before the sums over broadcast axes; null ones are
+/// skipped.
 template <BinaryOp op, class T>
 __global__ void __launch_bounds__(threads)
     slopes(const T* a, const T* b, const T* dy, T* da, T* db, Nest<2> nest) {
@@ -88,7 +91,8 @@ __global__ void __launch_bounds__(threads)
   if (db) db[i] = from_float<T>(d.b);
 }
 
-/// Bits of one size stand for any dtype.
+/// where: y = condition ? a : b. T is the unsigned type of the dtype's size: no arithmetic is
+/// needed.
 template <class T>
 __global__ void __launch_bounds__(threads)
     choose(const bool* condition, const T* a, const T* b, T* y, Nest<3> nest) {

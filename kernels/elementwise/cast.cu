@@ -4,7 +4,7 @@
 namespace zg::cuda {
 namespace {
 
-/// A float out of range saturates, and NaN is 0.
+/// Converts to an integer type: values out of range saturate, NaN becomes 0.
 template <class To>
 __device__ inline To saturated(float value) {
   constexpr bool is_signed = std::is_signed_v<To>;

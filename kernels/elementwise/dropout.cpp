@@ -2,17 +2,19 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
 void check_dropout(const char* op, float probability, int64_t elements) {
   if (!(probability >= 0.0f && probability < 1.0f))
-    throw ConfigError(std::string(op) + ": dropout probability is " + std::to_string(probability) +
-                      "; expected a number in [0, 1)");
+    throw ConfigError(fmt::format("{}: dropout probability is {:f}; expected a number in [0, 1)",
+                                  op, probability));
   if (probability > 0.0f && elements > max_dropout_elements)
-    throw ShapeError(std::string(op) + ": a sample has " + std::to_string(elements) +
-                     " elements to drop; expected at most 2^34, a counter of 32 bits for every " +
-                     "four");
+    throw ShapeError(
+        fmt::format("{}: a sample has {} elements to drop; expected at most 2^34, a counter of 32 "
+                    "bits for every four",
+                    op, elements));
 }
 
 void validate(const Dropout& a) {

@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -16,9 +17,9 @@ void check_like(const char* op, const char* name, const Tensor& tensor, const Te
 
 void check_numel(const char* op, const Tensor& x, const Tensor& y) {
   if (x.numel() != y.numel())
-    throw ShapeError(std::string(op) + ": y " + y.shape().str() +
-                     " does not have as many elements as x; expected " + std::to_string(x.numel()) +
-                     ", got " + std::to_string(y.numel()));
+    throw ShapeError(
+        fmt::format("{}: y {} does not have as many elements as x; expected {}, got {}", op,
+                    y.shape(), x.numel(), y.numel()));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "zerograd/kernels/cpu/loop_nest.h"
 #include "zerograd/kernels/elementwise/visit_elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 
@@ -186,8 +187,10 @@ void refuse_zero_divisors(const Tensor& b) {
     const T* divisor = b.data<T>();
     for (int64_t i = 0; i < b.numel(); ++i)
       if (divisor[i] == 0)
-        throw ConfigError("binary: an integer division; expected no divisor of 0, got one at " +
-                          std::to_string(i) + "; cast to a floating type first");
+        throw ConfigError(
+            fmt::format("binary: an integer division; expected no divisor of 0, got one at {}; "
+                        "cast to a floating type first",
+                        i));
   });
 }
 

@@ -4,6 +4,7 @@
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/nest.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -75,7 +76,7 @@ void where(const Where& a, Workspace, Stream& stream) {
   const Nest<3> nest(
       shape, {broadcast_strides(a.condition.shape(), shape), broadcast_strides(a.a.shape(), shape),
               broadcast_strides(a.b.shape(), shape)});
-  const std::string kernel = "where_" + std::to_string(size_of(a.y.dtype()));
+  const std::string kernel = fmt::format("where_{}", size_of(a.y.dtype()));
   launch(stream, module("where"), kernel.c_str(), {groups_for(nest.numel)}, a.condition.raw(),
          a.a.raw(), a.b.raw(), a.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0],
          nest.strides[1], nest.strides[2]);
@@ -88,16 +89,16 @@ void cast(const Cast& a, Workspace, Stream& stream) {
     return;
   }
   const auto known = {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean};
-  const std::string kernel = std::string("cast_") + word("cast", a.x.dtype(), known) + "_" +
-                             word("cast", a.y.dtype(), known);
+  const std::string kernel =
+      fmt::format("cast_{}_{}", word("cast", a.x.dtype(), known), word("cast", a.y.dtype(), known));
   const int64_t n = a.x.numel();
   launch(stream, module("cast"), kernel.c_str(), {groups_for(n)}, a.x.raw(), a.y.raw(), n);
 }
 
 void axpby(const Axpby& args, Workspace, Stream& stream) {
   const auto known = {DType::f32, DType::bf16};
-  const std::string kernel = std::string("axpby_") + word("axpby", args.x.dtype(), known) + "_" +
-                             word("axpby", args.y.dtype(), known);
+  const std::string kernel = fmt::format("axpby_{}_{}", word("axpby", args.x.dtype(), known),
+                                         word("axpby", args.y.dtype(), known));
   const int64_t n = args.x.numel();
   launch(stream, module("cast"), kernel.c_str(), {groups_for(n)}, args.x.raw(), args.y.raw(), n,
          static_cast<float>(args.a), static_cast<float>(args.b));

@@ -6,6 +6,8 @@
 // GELU of one element: kernels/elementwise/gelu_scalar.h explains the forms.
 namespace zg::cuda {
 
+/// The gate of the tanh form: `open` = sigmoid(u), `closed` = 1 - open, `slope` = du/dx. Both
+/// halves are computed from exp(-|u|), which cannot overflow.
 struct TanhGate {
   float open, closed, slope;
   __device__ explicit TanhGate(float x) {

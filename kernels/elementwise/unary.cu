@@ -24,7 +24,7 @@ struct Value {
   }
 };
 
-/// dy times the slope, made from y where reads_result(op), else from x.
+/// dx = dy * derivative. `known` is y if reads_result(op), else x.
 template <UnaryOp op, class T>
 struct Slope {
   __device__ T operator()(T known, T gradient) const {

@@ -1,7 +1,7 @@
-#include "zerograd/kernels/cpu/simd.h"
 #include "zerograd/kernels/elementwise/elementwise_cpu.h"
+#include "zerograd/kernels/elementwise/gelu_simd.h"
 
-namespace zg::cpu {
+namespace zg::cpu::ZG_ISA {
 namespace {
 
 /// Cephes tanhf: a polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
@@ -17,37 +17,42 @@ Vec hyperbolic_tangent(Vec x) {
   return select(less(magnitude, set1(0.625f)), small, copy_sign(large, x));
 }
 
-struct Exp {
-  static Vec of(Vec x) { return exp(x); }
-};
-struct Tanh {
-  static Vec of(Vec x) { return hyperbolic_tangent(x); }
-};
-struct Sigmoid {
-  static Vec of(Vec x) { return sigmoid(x); }
-};
-struct Silu {
-  static Vec of(Vec x) { return x / (set1(1.0f) + exp(set1(0.0f) - x)); }
-};
+Vec silu(Vec x) { return x / (set1(1.0f) + exp(set1(0.0f) - x)); }
 
-template <class Op, class T>
+template <class T, Vec (*f)(Vec)>
 void map(const void* from, void* to, int64_t n) {
   const T* x = static_cast<const T*>(from);
   T* y = static_cast<T*>(to);
-  int64_t i = 0;
-  for (; i + Vec::lanes <= n; i += Vec::lanes) store(y + i, Op::of(load(x + i)));
-  if (i < n) store(y + i, Op::of(load(x + i, n - i)), n - i);
+  for_vectors(n, [&](int64_t i, auto count) { store(y + i, f(load(x + i, count)), count); });
 }
+
+template <class T, Vec (*derivative)(Vec)>
+void map_backward(const void* dy, const void* x, void* dx, int64_t n) {
+  const T* gradient = static_cast<const T*>(dy);
+  const T* in = static_cast<const T*>(x);
+  T* out = static_cast<T*>(dx);
+  for_vectors(n, [&](int64_t i, auto count) {
+    store(out + i, load(gradient + i, count) * derivative(load(in + i, count)), count);
+  });
+}
+
+template <class T>
+constexpr GeluFunctions tanh_form = {map<T, gelu_tanh>, map_backward<T, gelu_tanh_derivative>};
+template <class T>
+constexpr GeluFunctions erf_form = {map<T, gelu_erf>, map_backward<T, gelu_erf_derivative>};
 
 }  // namespace
 
-namespace ZG_ISA {
 extern const UnaryTable unary_table;
 const UnaryTable unary_table = {
-    .exp = {map<Exp, float>, map<Exp, bf16>},
-    .tanh = {map<Tanh, float>, map<Tanh, bf16>},
-    .sigmoid = {map<Sigmoid, float>, map<Sigmoid, bf16>},
-    .silu = {map<Silu, float>, map<Silu, bf16>},
+    .exp = {map<float, exp>, map<bf16, exp>},
+    .tanh = {map<float, hyperbolic_tangent>, map<bf16, hyperbolic_tangent>},
+    .sigmoid = {map<float, sigmoid>, map<bf16, sigmoid>},
+    .silu = {map<float, silu>, map<bf16, silu>},
 };
-}  // namespace ZG_ISA
-}  // namespace zg::cpu
+
+extern const GeluTable gelu_table;
+const GeluTable gelu_table = {{{}, tanh_form<float>, tanh_form<bf16>, tanh_form<f16>},
+                              {{}, erf_form<float>, erf_form<bf16>, erf_form<f16>}};
+
+}  // namespace zg::cpu::ZG_ISA

@@ -4,6 +4,7 @@
 
 #include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 
@@ -14,12 +15,10 @@ Code module(const char* file) {
 }
 
 Code module(const char* file, DType dtype, const char* variant) {
-  const std::string name =
-      std::string(file) + "." + name_of(dtype) + (*variant ? "." : "") + variant;
+  const std::string name = fmt::format("{}.{}{}{}", file, dtype, *variant ? "." : "", variant);
   const EmbeddedModule* found = find_module(name);
   if (!found)
-    throw Unsupported(std::string(file) + ": no hpu kernel for " + name_of(dtype) +
-                      "; expected f32 or bf16");
+    throw Unsupported(fmt::format("{}: no hpu kernel for {}; expected f32 or bf16", file, dtype));
   return {found->name, {found->spirv, found->bytes}};
 }
 
@@ -28,8 +27,7 @@ const char* word(const char* op, DType dtype, std::initializer_list<DType> known
   std::string expected;
   for (const DType each : known)
     expected += (expected.empty() ? "" : " or ") + std::string(name_of(each));
-  throw Unsupported(std::string(op) + ": no hpu kernel for " + name_of(dtype) + "; expected " +
-                    expected);
+  throw Unsupported(fmt::format("{}: no hpu kernel for {}; expected {}", op, dtype, expected));
 }
 
 }  // namespace zg::hpu

@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -33,8 +34,8 @@ Variant variant_of(const Stream& stream) {
   if (variant == Variant::portable) return variant;
   const Variant best = best_of(index);
   if (variant > best)
-    throw ConfigError(std::string("ZG_HPU_VARIANT: this device has no ") + asked + "; expected " +
-                      names[static_cast<size_t>(best)] + " or less");
+    throw ConfigError(fmt::format("ZG_HPU_VARIANT: this device has no {}; expected {} or less",
+                                  asked, names[static_cast<size_t>(best)]));
   return variant;
 }
 

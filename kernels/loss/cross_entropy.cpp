@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -11,8 +12,7 @@ constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
 void check_matrix(const char* op, const char* name, const Tensor& tensor) {
   check_dtype(op, name, tensor, floating);
   if (tensor.shape().rank() != 2)
-    throw ShapeError(std::string(op) + ": " + name + " has shape " + tensor.shape().str() +
-                     "; expected rank 2");
+    throw ShapeError(fmt::format("{}: {} has shape {}; expected rank 2", op, name, tensor.shape()));
 }
 
 void check_targets(const char* op, const Tensor& targets, int64_t N) {

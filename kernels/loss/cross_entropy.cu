@@ -5,37 +5,44 @@
 namespace zg::cuda {
 namespace {
 
+// Cross-entropy of logits [N, V], a team of threads for each row (rows.cuh). Memory bound: forward
+// reads a row twice, backward reads it and writes dlogits once.
+
+/// loss[n] = log(sum_i exp(x_i)) - x_target, or 0 without a target.
 template <class T, class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     forward(const T* logits, const Index* targets, float* loss, float* log_sums, int64_t N,
             int64_t V, int64_t ignored, Fault* fault) {
   const Row<warps> row;
-  if (row.n >= N) return;  // whole teams
+  if (row.n >= N) return;  // the whole team
   const T* const x = logits + row.n * V;
-  const float best = row_max<warps>(x, V, row.first);
-  const float log_sum = logf(row_exp_sum<warps>(x, best, V, row.first));
+  const float maximum = row_max<warps>(x, V, row.first);
+  const float log_sum = logf(row_exp_sum<warps>(x, maximum, V, row.first));
   if (row.first != 0) return;
-  log_sums[row.n] = best + log_sum;
-  // The difference of the two large terms first: log_sum is small.
+  log_sums[row.n] = maximum + log_sum;
+  // Subtract the two large terms first; adding log_sum, which is small, to one of them would round
+  // it.
   loss[row.n] = has_target(targets, row.n, V, ignored, true, "cross_entropy_forward", fault)
-                    ? (best - to_float(x[targets[row.n]])) + log_sum
+                    ? (maximum - to_float(x[targets[row.n]])) + log_sum
                     : 0.0f;
 }
 
+/// dlogits[n, i] = (softmax(x)_i - (i == target)) * dloss[n], or 0 without a target.
 template <class T, class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     backward(const T* logits, const Index* targets, const float* log_sums, const float* dloss,
              T* dlogits, int64_t N, int64_t V, int64_t ignored, Fault* fault) {
   const Row<warps> row;
   if (row.n >= N) return;
-  const bool counts =
+  const bool is_counted =
       has_target(targets, row.n, V, ignored, row.first == 0, "cross_entropy_backward", fault);
   const int64_t target = targets[row.n];
-  const float log_sum = log_sums[row.n], slope = dloss[row.n];
+  const float log_sum = log_sums[row.n], dloss_n = dloss[row.n];
   for (int64_t i = row.first; i < V; i += Row<warps>::threads) {
     const int64_t at = row.n * V + i;
-    const float share = expf(to_float(logits[at]) - log_sum);
-    dlogits[at] = from_float<T>(counts ? (i == target ? share - 1.0f : share) * slope : 0.0f);
+    const float probability = expf(to_float(logits[at]) - log_sum);
+    dlogits[at] = from_float<T>(
+        is_counted ? (i == target ? probability - 1.0f : probability) * dloss_n : 0.0f);
   }
 }
 

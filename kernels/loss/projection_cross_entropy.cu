@@ -1,47 +1,55 @@
 #include "zerograd/kernels/cuda/rows.cuh"
 #include "zerograd/kernels/cuda/workspace.h"
 
-// Products of the own matmul, and row by row what happens to a chunk of logits between them.
+// Cross-entropy of logits = x weight^T [N, V] without holding all logits: they are computed in
+// chunks of rows and columns (projection_chunks.h) by matmul. add_chunk adds each chunk to the
+// rows' log-sums; for gradients the chunk is computed again, logit_gradients turns it into dlogits,
+// and matmul adds it to dx and dweight.
 namespace zg::cuda {
 namespace {
 
 constexpr const char* op = "projection_cross_entropy";
 constexpr int finish_threads = 256;
 
-/// Adds a chunk of logits, columns [column, column + columns), to its rows' sums; the first chunk
-/// starts them.
+/// Adds a chunk of logits, columns [column, column + columns), to the log-sums of its rows. The
+/// chunk at column 0 starts them. A team of threads for each row.
 template <class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     add_chunk(const float* logits, const Index* targets, OnlineLogSum* sums, int64_t rows,
               int64_t column, int64_t columns) {
   const Row<warps> row;
-  if (row.n >= rows) return;  // whole teams
+  if (row.n >= rows) return;  // the whole team
   const float* const x = logits + row.n * columns;
-  const OnlineLogSum before = column > 0 ? sums[row.n] : OnlineLogSum{-CUDART_INF_F, 0.0f, 0.0f};
-  const float own = row_max<warps>(x, columns, row.first);
-  const float best = before.max > own ? before.max : own;  // NaN stays in sum
-  // Without a largest logit all are minus infinity or NaN; a shift of 0 keeps them what they are.
-  const float shift = best == -CUDART_INF_F ? 0.0f : best;
+  const OnlineLogSum previous = column > 0 ? sums[row.n] : OnlineLogSum{-CUDART_INF_F, 0.0f, 0.0f};
+  const float chunk_maximum = row_max<warps>(x, columns, row.first);
+  const float maximum =
+      previous.max > chunk_maximum ? previous.max : chunk_maximum;  // NaN is kept by `sum`
+  // If the maximum is minus infinity, all logits are minus infinity or NaN. Subtracting it would
+  // turn minus infinity into NaN, so 0 is subtracted instead.
+  const float shift = maximum == -CUDART_INF_F ? 0.0f : maximum;
   const float sum = row_exp_sum<warps>(x, shift, columns, row.first);
   if (row.first != 0) return;
-  const int64_t place = int64_t{targets[row.n]} - column;
-  sums[row.n] = {best, before.sum * expf(before.max - shift) + sum,
-                 place >= 0 && place < columns ? x[place] : before.target};
+  const int64_t target_column = int64_t{targets[row.n]} - column;
+  sums[row.n] = {
+      maximum, previous.sum * expf(previous.max - shift) + sum,
+      target_column >= 0 && target_column < columns ? x[target_column] : previous.target};
 }
 
+/// loss[row + i] from the log-sum of row i, one thread for each row.
 template <class Index>
 __global__ void __launch_bounds__(finish_threads)
     write_loss(const OnlineLogSum* sums, const Index* targets, float* loss, int64_t row,
                int64_t rows, int64_t V, int64_t ignored, Fault* fault) {
   const int64_t i = int64_t{blockIdx.x} * finish_threads + threadIdx.x;
   if (i >= rows) return;
-  // The difference of the two large terms first: the logarithm is small.
+  // Subtract the two large terms first; adding the small logarithm to one of them would round it.
   loss[row + i] = has_target(targets, row + i, V, ignored, true, op, fault)
                       ? (sums[i].max - sums[i].target) + logf(sums[i].sum)
                       : 0.0f;
 }
 
-/// dlogits may be logits.
+/// dlogits = (softmax(logits) - one_hot(target)) * factor. dlogits may be the same memory as
+/// logits.
 template <class T, class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     logit_gradients(const float* logits, const Index* targets, const OnlineLogSum* sums, T* dlogits,
@@ -49,14 +57,14 @@ __global__ void __launch_bounds__(lanes* row_warps)
                     int64_t ignored) {
   const Row<warps> row;
   if (row.n >= rows) return;
-  const bool counts = has_target(targets, row.n, V, ignored, false, op, nullptr);
-  const int64_t place = int64_t{targets[row.n]} - column;
+  const bool is_counted = has_target(targets, row.n, V, ignored, false, op, nullptr);
+  const int64_t target_column = int64_t{targets[row.n]} - column;
   const float log_sum = sums[row.n].max + logf(sums[row.n].sum);
   for (int64_t i = row.first; i < columns; i += Row<warps>::threads) {
     const int64_t at = row.n * columns + i;
-    const float log_share = logits[at] - log_sum;
-    const float slope = i == place ? expm1f(log_share) : expf(log_share);
-    dlogits[at] = from_float<T>(counts ? slope * factor : 0.0f);
+    const float log_probability = logits[at] - log_sum;
+    const float gradient = i == target_column ? expm1f(log_probability) : expf(log_probability);
+    dlogits[at] = from_float<T>(is_counted ? gradient * factor : 0.0f);
   }
 }
 

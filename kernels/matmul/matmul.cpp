@@ -5,6 +5,7 @@
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -21,18 +22,17 @@ struct Stored {
 void check_extent(const Stored& s, int64_t batch) {
   const int64_t distance = s.distance ? s.distance : s.columns;
   if (distance < s.columns)
-    throw ShapeError(std::string(op) + ": rows of " + s.name + " are " + std::to_string(distance) +
-                     " apart; expected at least " + std::to_string(s.columns));
+    throw ShapeError(fmt::format("{}: rows of {} are {} apart; expected at least {}", op, s.name,
+                                 distance, s.columns));
   if (s.stride < 0)
-    throw ShapeError(std::string(op) + ": stride of " + s.name + " is " + std::to_string(s.stride) +
-                     "; expected 0 or more");
+    throw ShapeError(
+        fmt::format("{}: stride of {} is {}; expected 0 or more", op, s.name, s.stride));
   if (s.rows == 0 || s.columns == 0) return;
   const int64_t needed = (batch - 1) * s.stride + (s.rows - 1) * distance + s.columns;
   if (needed > s.tensor.numel())
-    throw ShapeError(std::string(op) + ": " + s.name + " " + s.tensor.shape().str() + " has " +
-                     std::to_string(s.tensor.numel()) + " elements; expected at least " +
-                     std::to_string(needed) + " for " + std::to_string(batch) + " of [" +
-                     std::to_string(s.rows) + ", " + std::to_string(s.columns) + "]");
+    throw ShapeError(
+        fmt::format("{}: {} {} has {} elements; expected at least {} for {} of [{}, {}]", op,
+                    s.name, s.tensor.shape(), s.tensor.numel(), needed, batch, s.rows, s.columns));
 }
 
 /// Products of a batch are written at the same time, so they must not share an element: each
@@ -42,17 +42,17 @@ void check_disjoint(const Matmul& m) {
   const bool behind = m.stride_c >= (m.M - 1) * distance + m.N;
   const bool beside = m.stride_c >= m.N && (m.batch - 1) * m.stride_c + m.N <= distance;
   if (m.batch > 1 && m.M > 0 && m.N > 0 && !behind && !beside)
-    throw ShapeError(std::string(op) + ": products of a batch overlap in c; stride_c is " +
-                     std::to_string(m.stride_c) + ", expected at least " +
-                     std::to_string((m.M - 1) * distance + m.N));
+    throw ShapeError(
+        fmt::format("{}: products of a batch overlap in c; stride_c is {}, expected at least {}",
+                    op, m.stride_c, (m.M - 1) * distance + m.N));
 }
 
 }  // namespace
 
 std::string sizes(const Matmul& m) {
-  return (m.batch > 1 ? "batch " + std::to_string(m.batch) + ", " : "") + "M " +
-         std::to_string(m.M) + ", N " + std::to_string(m.N) + ", K " + std::to_string(m.K) +
-         (m.transpose_a ? ", a transposed" : "") + (m.transpose_b ? ", b transposed" : "");
+  return fmt::format("{}M {}, N {}, K {}{}{}",
+                     m.batch > 1 ? fmt::format("batch {}, ", m.batch) : "", m.M, m.N, m.K,
+                     m.transpose_a ? ", a transposed" : "", m.transpose_b ? ", b transposed" : "");
 }
 
 void validate(const Matmul& m) {
@@ -65,10 +65,9 @@ void validate(const Matmul& m) {
     check_dtype(op, "c", m.c, {m.a.dtype(), sum});
   check_device(op, {&m.a, &m.b, &m.c, &m.bias, &m.pre_activation});
   if (m.M < 0 || m.N < 0 || m.K < 0 || m.batch < 1)
-    throw ShapeError(std::string(op) +
-                     ": expected M, N, K of 0 or more and batch of 1 or more, got " +
-                     std::to_string(m.M) + ", " + std::to_string(m.N) + ", " + std::to_string(m.K) +
-                     " and " + std::to_string(m.batch));
+    throw ShapeError(fmt::format(
+        "{}: expected M, N, K of 0 or more and batch of 1 or more, got {}, {}, {} and {}", op, m.M,
+        m.N, m.K, m.batch));
   const auto stored = [](bool transpose, int64_t rows, int64_t columns) {
     return transpose ? std::pair(columns, rows) : std::pair(rows, columns);
   };

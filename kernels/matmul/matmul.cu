@@ -2,8 +2,10 @@
 
 #include "zerograd/kernels/matmul/matmul_cublaslt.h"
 
-// The product of f32 on the ordinary cores. A block makes one tile of c and adds along K in order,
-// so the bits depend on nothing else.
+// matmul for CUDA: cuBLASLt if it accepts the product (matmul_cublaslt.cu), else matmul_mma.cu for
+// bf16 and f16, else the kernel in this file: f32 on the ordinary cores, bound by their arithmetic.
+// A block of 256 threads computes one 64 x 64 tile of c, each thread 16 elements of it. It sums
+// along K in order, 16 elements at a time, so the bits depend on the operands alone.
 namespace zg::cuda {
 namespace {
 
@@ -11,16 +13,17 @@ constexpr int tile = 64, depth = 16;  // rows and columns of c in a tile; K elem
 constexpr int per_thread = 4;         // rows and columns of c per thread
 constexpr int side = tile / per_thread, threads = side * side;
 
-/// Brings [tile, depth] of an operand to shared memory, zeros beyond its edges. Threads run along
-/// whichever way lies together in memory.
-__device__ inline void bring(float (&panel)[depth][tile + 1], const Operand& from, int64_t item,
-                             int64_t first, int64_t extent, int64_t k, int64_t K) {
-  const float* const data = static_cast<const float*>(from.data) + item * from.stride;
+/// Copies [tile, depth] of an operand to shared memory, as panel[k][i]; elements beyond its edges
+/// are 0. Neighbouring threads read neighbouring addresses.
+__device__ inline void load_panel(float (&panel)[depth][tile + 1], const Operand& from,
+                                  int64_t item, int64_t first, int64_t extent, int64_t k,
+                                  int64_t K) {
+  const float* const data = static_cast<const float*>(from.data) + item * from.item_stride;
 #pragma unroll
   for (int step = 0; step < tile * depth / threads; ++step) {
     const int at = step * threads + static_cast<int>(threadIdx.x);
-    const int i = from.across ? at % tile : at / depth;
-    const int j = from.across ? at / tile : at % depth;
+    const int i = from.k_strided ? at % tile : at / depth;
+    const int j = from.k_strided ? at / tile : at % depth;
     const bool inside = first + i < extent && k + j < K;
     panel[j][i] = inside ? data[(first + i) * from.along_rows() + (k + j) * from.along_k()] : 0.0f;
   }
@@ -37,8 +40,8 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
   for (int64_t item = blockIdx.z; item < p.batch; item += gridDim.z) {
     float sums[per_thread][per_thread] = {};
     for (int64_t k = 0; k < p.K; k += depth) {
-      bring(a_panel, p.a, item, row, p.M, k, p.K);
-      bring(b_panel, p.b, item, column, p.N, k, p.K);
+      load_panel(a_panel, p.a, item, row, p.M, k, p.K);
+      load_panel(b_panel, p.b, item, column, p.N, k, p.K);
       __syncthreads();
 #pragma unroll 4
       for (int step = 0; step < depth; ++step) {
@@ -56,7 +59,7 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
       }
       __syncthreads();
     }
-    // Stores through shared memory, so that a warp writes a row of c.
+    // The tile passes through shared memory, so that a warp writes consecutive elements of c.
 #pragma unroll
     for (int i = 0; i < per_thread; ++i)
 #pragma unroll
@@ -95,7 +98,7 @@ void matmul(const Matmul& m, Workspace workspace, Stream& stream) {
                         .stride_c = m.stride_c,
                         .batch = m.batch,
                         .accumulate = m.accumulate,
-                        .wide = m.c.dtype() == DType::f32,
+                        .c_is_f32 = m.c.dtype() == DType::f32,
                         .activation = m.activation};
   if (m.a.dtype() == DType::f32)
     launch("matmul", multiply, {blocks_of(product, tile), dim3(threads)}, stream, product);

@@ -3,17 +3,19 @@
 #include "zerograd/kernels/elementwise/gelu.cuh"
 #include "zerograd/kernels/matmul/matmul.h"
 
-// Shared by the matmul kernels of this project.
+// Shared by matmul.cu (f32) and matmul_mma.cu (bf16, f16): operands, and what happens to a finished
+// sum. The products are c = a b for each item of a batch, with a [M, K], b [K, N], c [M, N].
 namespace zg::cuda {
 
-/// One operand, a by its rows or b by its columns: element (i, k) of item n lies at n * stride +
-/// i * distance + k, or, `across`, at n * stride + k * distance + i.
+/// An operand of a product. i is a row of a or a column of b, k the index that is summed over.
+/// Element (i, k) of item n is at n * item_stride + i * row_stride + k. If `k_strided`, i is the
+/// contiguous index: the element is at n * item_stride + k * row_stride + i.
 struct Operand {
   const void* data;
-  int64_t stride, distance;
-  bool across;
-  __host__ __device__ int64_t along_rows() const { return across ? 1 : distance; }
-  __host__ __device__ int64_t along_k() const { return across ? distance : 1; }
+  int64_t item_stride, row_stride;
+  bool k_strided;
+  __host__ __device__ int64_t along_rows() const { return k_strided ? 1 : row_stride; }
+  __host__ __device__ int64_t along_k() const { return k_strided ? row_stride : 1; }
 };
 
 struct Product {
@@ -22,26 +24,27 @@ struct Product {
   const void* bias;
   int64_t M, N, K, ldc, stride_c, batch;
   bool accumulate;
-  bool wide;  ///< c is f32
+  bool c_is_f32;  ///< else c has the dtype of a
   Activation activation;
 };
 
+/// Stores the sum as element `at` of c, after `accumulate` and the activation.
 template <class C>
-__device__ inline void keep(const Product& p, float sum, int64_t at) {
-  C* const place = static_cast<C*>(p.c) + at;
-  if (p.accumulate) sum += to_float(*place);
-  // The activation reads the sum as it is kept.
+__device__ inline void store_element(const Product& p, float sum, int64_t at) {
+  C* const destination = static_cast<C*>(p.c) + at;
+  if (p.accumulate) sum += to_float(*destination);
+  // The activation reads the rounded sum, which is what pre_activation keeps for backward.
   const C kept = from_float<C>(sum);
   if (p.pre_activation) static_cast<C*>(p.pre_activation)[at] = kept;
   switch (p.activation) {
     case Activation::none:
-      *place = kept;
+      *destination = kept;
       return;
     case Activation::gelu_tanh:
-      *place = from_float<C>(gelu<Activation::gelu_tanh>(to_float(kept)));
+      *destination = from_float<C>(gelu<Activation::gelu_tanh>(to_float(kept)));
       return;
     case Activation::gelu_erf:
-      *place = from_float<C>(gelu<Activation::gelu_erf>(to_float(kept)));
+      *destination = from_float<C>(gelu<Activation::gelu_erf>(to_float(kept)));
       return;
   }
 }
@@ -53,20 +56,21 @@ __device__ inline void finish(const Product& p, float sum, int64_t item, int64_t
                               int64_t column) {
   if (p.bias) sum += to_float(static_cast<const T*>(p.bias)[column]);
   const int64_t at = item * p.stride_c + row * p.ldc + column;
-  if (p.wide)
-    keep<float>(p, sum, at);
+  if (p.c_is_f32)
+    store_element<float>(p, sum, at);
   else
-    keep<T>(p, sum, at);
+    store_element<T>(p, sum, at);
 }
 
-/// A block a tile of c, and of batches as many as a grid's z takes at a time.
+/// One block for each tile of c and each item of the batch; at most 65535 items at a time, the
+/// limit of a grid's z.
 inline dim3 blocks_of(const Product& p, int tile) {
   constexpr int64_t most_batches = 65535;
   return dim3(blocks_for(p.N, tile).x, blocks_for(p.M, tile).x,
               static_cast<unsigned>(p.batch < most_batches ? p.batch : most_batches));
 }
 
-/// By the tensor cores: a of bf16 or f16.
+/// Computes on the tensor cores; operands are bf16 or f16.
 void mma_matmul(DType dtype, const Product&, Stream&);
 
 }  // namespace zg::cuda

@@ -28,16 +28,16 @@ struct Owned {
   }
 };
 
-/// A matrix as the library sees it, by columns: the rows here are its columns.
-struct Stored {
+/// A matrix as cuBLASLt describes it, in column-major order: our row-major [R, C] is its [C, R].
+struct MatrixLayout {
   int64_t rows, columns, distance, stride;
 };
 
-/// Everything that the choice of an algorithm depends on.
+/// Key of the cache of algorithms: all that the choice depends on.
 using Key = std::array<int64_t, 16>;
 
 struct Problem {
-  Stored first, second, result;  // c^T = b^T a^T: the library's first matrix is b
+  MatrixLayout first, second, result;  // c^T = b^T a^T: the library's first matrix is b
   DType operands, sums;
   bool transpose_first, transpose_second, has_bias;
   int64_t batch;
@@ -63,10 +63,11 @@ struct Problem {
 
 class Layout {
  public:
-  Layout(const CublasLt& library, const Stored& stored, DType dtype, int64_t batch)
+  Layout(const CublasLt& library, const MatrixLayout& layout_of, DType dtype, int64_t batch)
       : layout_{nullptr, library.layout_destroy} {
-    check(library.layout_create(&layout_.object, type_of(dtype), static_cast<uint64_t>(stored.rows),
-                                static_cast<uint64_t>(stored.columns), stored.distance),
+    check(library.layout_create(&layout_.object, type_of(dtype),
+                                static_cast<uint64_t>(layout_of.rows),
+                                static_cast<uint64_t>(layout_of.columns), layout_of.distance),
           "cublasLtMatrixLayoutCreate");
     const auto count = static_cast<int32_t>(batch);
     if (count == 1) return;
@@ -74,7 +75,7 @@ class Layout {
                              sizeof count),
           "a layout's batch");
     check(library.layout_set(layout_.object, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                             &stored.stride, sizeof stored.stride),
+                             &layout_of.stride, sizeof layout_of.stride),
           "a layout's stride");
   }
   operator cublasLtMatrixLayout_t() const { return layout_.object; }
@@ -108,10 +109,11 @@ class Operation {
   Owned<cublasLtMatmulDesc_t> operation_;
 };
 
-std::optional<cublasLtMatmulAlgo_t> ask(const CublasLt& library, cublasLtHandle_t handle,
-                                        const Operation& operation, const Layout& first,
-                                        const Layout& second, const Layout& result,
-                                        uint64_t workspace) {
+std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const CublasLt& library,
+                                                     cublasLtHandle_t handle,
+                                                     const Operation& operation,
+                                                     const Layout& first, const Layout& second,
+                                                     const Layout& result, uint64_t workspace) {
   Owned<cublasLtMatmulPreference_t> preference{nullptr, library.preference_destroy};
   check(library.preference_create(&preference.object), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -119,9 +121,10 @@ std::optional<cublasLtMatmulAlgo_t> ask(const CublasLt& library, cublasLtHandle_
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
-  // Parts of a sum meet in the workspace in one order; adding them where they lie has none.
+  // If K is cut, the partial sums are added in the workspace in a fixed order. Other schemes add to
+  // c in any order.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  // The same promise for every address, so that where a tensor lies chooses no algorithm.
+  // Always promise 16 bytes: the algorithm must not depend on the address of a tensor.
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -135,58 +138,60 @@ std::optional<cublasLtMatmulAlgo_t> ask(const CublasLt& library, cublasLtHandle_
   return found.algo;
 }
 
-/// Handles by device and choices by shape, for the life of the process.
-struct Kept {
+/// Handles by device and chosen algorithms by Key, for the life of the process.
+struct Cache {
   std::mutex mutex;
   std::map<int, cublasLtHandle_t> handles;
   std::map<Key, std::optional<cublasLtMatmulAlgo_t>> choices;
 };
 
-Kept& kept() {
-  static Kept value;
+Cache& cache() {
+  static Cache value;
   return value;
 }
 
 cublasLtHandle_t handle_of(const CublasLt& library, int device) {
-  cublasLtHandle_t& handle = kept().handles[device];
+  cublasLtHandle_t& handle = cache().handles[device];
   if (!handle) check(library.create(&handle), "cublasLtCreate");
   return handle;
 }
 
-bool on_alignment(const Tensor& tensor, int64_t distance, int64_t stride) {
+bool is_aligned(const Tensor& tensor, int64_t distance, int64_t stride) {
   if (!tensor) return true;
   const auto bytes = static_cast<int64_t>(size_of(tensor.dtype()));
   return reinterpret_cast<uintptr_t>(tensor.raw()) % alignment == 0 &&
          distance * bytes % int64_t{alignment} == 0 && stride * bytes % int64_t{alignment} == 0;
 }
 
-/// The library writes the sums alone. An activation is a kernel of its own, over all of c.
-bool can_finish(const Matmul& m) {
+/// Whether the activation, which is a separate kernel over all of c, can follow: c must be
+/// contiguous.
+bool accepts_activation(const Matmul& m) {
   if (m.activation == Activation::none) return !m.pre_activation;
   const bool packed = !m.ldc || m.ldc == m.N;
   return packed && m.c.numel() == m.batch * m.M * m.N && (m.batch == 1 || m.stride_c == m.M * m.N);
 }
 
-/// c's dtype may be wider than the operands'; the bias has theirs, and the library wants c's.
-bool takes(const Matmul& m, const Problem& p) {
+/// Whether cuBLASLt can compute the product. The bias must have the dtype of c, which can be wider
+/// than that of the operands.
+bool accepts(const Matmul& m, const Problem& p) {
   constexpr int64_t most = int64_t{1} << 31;
   return m.a.dtype() != DType::f64 && m.K > 0 && m.M < most && m.N < most && m.K < most &&
-         (!m.bias || (m.bias.dtype() == m.c.dtype() && on_alignment(m.bias, 0, 0))) &&
-         can_finish(m) && on_alignment(m.a, p.second.distance, m.stride_a) &&
-         on_alignment(m.b, p.first.distance, m.stride_b) &&
-         on_alignment(m.c, p.result.distance, m.stride_c) &&
-         on_alignment(m.pre_activation, p.result.distance, m.stride_c);
+         (!m.bias || (m.bias.dtype() == m.c.dtype() && is_aligned(m.bias, 0, 0))) &&
+         accepts_activation(m) && is_aligned(m.a, p.second.distance, m.stride_a) &&
+         is_aligned(m.b, p.first.distance, m.stride_b) &&
+         is_aligned(m.c, p.result.distance, m.stride_c) &&
+         is_aligned(m.pre_activation, p.result.distance, m.stride_c);
 }
 
 Problem problem_of(const Matmul& m) {
-  const auto stored = [](bool transpose, int64_t rows, int64_t columns, int64_t distance,
-                         int64_t stride) {
+  const auto layout_of = [](bool transpose, int64_t rows, int64_t columns, int64_t distance,
+                            int64_t stride) {
     if (transpose) std::swap(rows, columns);
-    return Stored{columns, rows, distance ? distance : columns, stride};
+    return MatrixLayout{columns, rows, distance ? distance : columns, stride};
   };
-  return {.first = stored(m.transpose_b, m.K, m.N, m.ldb, m.stride_b),
-          .second = stored(m.transpose_a, m.M, m.K, m.lda, m.stride_a),
-          .result = stored(false, m.M, m.N, m.ldc, m.stride_c),
+  return {.first = layout_of(m.transpose_b, m.K, m.N, m.ldb, m.stride_b),
+          .second = layout_of(m.transpose_a, m.M, m.K, m.lda, m.stride_a),
+          .result = layout_of(false, m.M, m.N, m.ldc, m.stride_c),
           .operands = m.a.dtype(),
           .sums = m.c.dtype(),
           .transpose_first = m.transpose_b,
@@ -201,32 +206,32 @@ bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
   const CublasLt* const library = cublaslt();
   if (!library) return false;
   const Problem problem = problem_of(m);
-  if (!takes(m, problem)) return false;
+  if (!accepts(m, problem)) return false;
   const int device = stream.device().index();
   const OnDevice on(device);
   const Operation operation(*library, problem, m.bias.raw());
   const Layout first(*library, problem.first, problem.operands, m.batch);
   const Layout second(*library, problem.second, problem.operands, m.batch);
   const Layout result(*library, problem.result, problem.sums, m.batch);
-  cublasLtHandle_t own;
+  cublasLtHandle_t library_handle;
   std::optional<cublasLtMatmulAlgo_t> choice;
   {
-    std::lock_guard lock(kept().mutex);
-    own = handle_of(*library, device);
-    const auto [place, is_new] = kept().choices.try_emplace(problem.key(device, workspace.bytes));
+    std::lock_guard lock(cache().mutex);
+    library_handle = handle_of(*library, device);
+    const auto [entry, is_new] = cache().choices.try_emplace(problem.key(device, workspace.bytes));
     if (is_new)
-      place->second = ask(*library, own, operation, first, second, result,
-                          static_cast<uint64_t>(workspace.bytes));
-    choice = place->second;
+      entry->second = choose_algorithm(*library, library_handle, operation, first, second, result,
+                                       static_cast<uint64_t>(workspace.bytes));
+    choice = entry->second;
   }
   if (!choice) return false;
   const Tensor& sums = m.pre_activation ? m.pre_activation : m.c;
   const float alpha = 1.0f, beta = m.accumulate ? 1.0f : 0.0f;
-  check(library->matmul(own, operation, &alpha, m.b.raw(), first, m.a.raw(), second, &beta,
-                        sums.raw(), result, sums.raw(), result, &*choice, workspace.data,
+  check(library->matmul(library_handle, operation, &alpha, m.b.raw(), first, m.a.raw(), second,
+                        &beta, sums.raw(), result, sums.raw(), result, &*choice, workspace.data,
                         static_cast<size_t>(workspace.bytes), handle(stream)),
         "cublasLtMatmul");
-  // It reads the sums as they are kept, so none of the library's epilogues does it.
+  // The activation must read the rounded sums; the library's epilogues would read them unrounded.
   const int64_t numel = m.batch * m.M * m.N;  // the shapes of c and of the sums may differ
   if (m.activation != Activation::none)
     kernels::gelu_forward(

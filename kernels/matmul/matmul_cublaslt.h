@@ -4,10 +4,11 @@
 
 namespace zg::cuda {
 
-/// The product by cuBLASLt, where it is there and takes the product: f32, bf16, f16 with rows and
-/// addresses on 16 bytes. False: nothing was done, the caller multiplies. Its algorithm is the
-/// library's first choice for the shape, asked once per device and shape and kept, among those
-/// whose sums have one order: the same bits in every call on one device and library.
+/// Computes the product with cuBLASLt if the library is installed and accepts it: f32, bf16 or f16,
+/// rows and addresses aligned to 16 bytes. Returns false, having done nothing, otherwise. The
+/// algorithm is the library's first choice for the device and shape among those that add in a fixed
+/// order; it is chosen once and cached. So equal calls on one device and library version give the
+/// same bits.
 bool cublaslt_matmul(const Matmul&, Workspace, Stream&);
 
 }  // namespace zg::cuda

@@ -1,58 +1,68 @@
 #include "zerograd/kernels/cuda/mma.cuh"
 #include "zerograd/kernels/matmul/matmul.cuh"
 
-// Products of bf16 and f16 by the tensor cores, of any shape and stride. A block makes one tile of
-// c, a warp a quarter of it; parts of a and b come to shared memory two steps along K before they
-// are multiplied. An element of c is the same sum whatever tile it falls in.
+// c [M, N] = a [M, K] b [K, N] of bf16 or f16 on the tensor cores, for any shape, stride and
+// transpose. Bound by the tensor cores if M, N and K are large, by memory if one of them is small.
+//
+// A block of 4 warps computes one square tile of c, 128 or 64 on a side; each warp computes a
+// quarter of it in registers. The block iterates along K in steps of 64. Shared memory has 3
+// buffers for steps of a and b: while one is multiplied, the copies of the next two are in flight.
+// Each element of c is summed along K in the same order for every tile size, so the bits do not
+// depend on it.
 namespace zg::cuda {
 namespace {
 
 constexpr int warps = 4, threads = lanes * warps;
-constexpr int depth = 64, stages = 3;  // along K: of a step, and steps in shared memory
-constexpr int panel_gap = 8;           // floats between rows of c, so that they use every bank
+constexpr int depth = 64;     // elements along K in a step
+constexpr int stages = 3;     // steps in shared memory
+constexpr int c_padding = 8;  // floats after each row of the tile of c, against bank conflicts
 
-/// A step's part of an operand: `side` rows of c (of a) or columns (of b) by `depth`, as they lie
-/// in memory, zeros beyond the edges.
-template <class T, int side, bool across>
-struct Part {
-  static constexpr int rows = across ? depth : side, width = across ? side : depth;
+/// Loads an operand step by step. A step is `tile_side` rows of a, or columns of b, by `depth`
+/// elements along K. Shared memory keeps the order of global memory: [tile_side, depth], or for a
+/// `k_strided` operand, whose rows run across K, [depth, tile_side]. Elements beyond its edges are
+/// 0.
+template <class T, int tile_side, bool k_strided>
+struct Loader {
+  static constexpr int rows = k_strided ? depth : tile_side, width = k_strided ? tile_side : depth;
   static constexpr int bytes = bytes_of_rows<width>(rows);
-  static constexpr int pieces = width / piece, rows_of_step = threads / pieces;
-  static_assert(rows_of_step % 8 == 0);  // a step keeps the crossing of pieces
+  static constexpr int row_vectors = width / vector_elements, rows_per_pass = threads / row_vectors;
+  static_assert(rows_per_pass % 8 == 0);  // all rows of a thread have the same swizzle
 
-  const T* data;  // where the thread's first piece begins in the step after the last
-  int64_t distance;
+  const T* data;  // the thread's first vector of the next step
+  int64_t row_stride;
   int row, column;
-  int64_t rows_left, columns_left;  // from the thread's first element to the operand's end
+  int64_t rows_left, columns_left;  // from `data` to the end of the operand
   bool aligned;
 
-  __device__ Part(const Operand& from, int64_t item, int64_t first, int64_t extent, int64_t K)
-      : distance(from.distance),
-        row(static_cast<int>(threadIdx.x) / pieces),
-        column(static_cast<int>(threadIdx.x) % pieces),
-        rows_left((across ? K : extent - first) - row),
-        columns_left((across ? extent - first : K) - column * piece) {
-    const T* const start = static_cast<const T*>(from.data) + item * from.stride;
-    aligned = reinterpret_cast<uintptr_t>(start) % 16 == 0 && distance % piece == 0;
-    data = start + first * from.along_rows() + row * distance + column * piece;
+  __device__ Loader(const Operand& from, int64_t item, int64_t first, int64_t extent, int64_t K)
+      : row_stride(from.row_stride),
+        row(static_cast<int>(threadIdx.x) / row_vectors),
+        column(static_cast<int>(threadIdx.x) % row_vectors),
+        rows_left((k_strided ? K : extent - first) - row),
+        columns_left((k_strided ? extent - first : K) - column * vector_elements) {
+    const T* const start = static_cast<const T*>(from.data) + item * from.item_stride;
+    aligned = reinterpret_cast<uintptr_t>(start) % 16 == 0 && row_stride % vector_elements == 0;
+    data = start + first * from.along_rows() + row * row_stride + column * vector_elements;
   }
 
-  /// The next step's, on its way or, where pieces begin anywhere, there at once.
-  __device__ void bring(SharedAddress matrix) {
-    const SharedAddress to = piece_at<width>(matrix, row, column);
-    const int count = static_cast<int>(min(max(columns_left, int64_t{0}), int64_t{piece}));
+  /// Starts to copy the next step to shared memory. If rows do not begin at multiples of 16 bytes,
+  /// gathers the elements and stores them at once.
+  __device__ void load_step(SharedAddress matrix) {
+    const SharedAddress to = vector_address<width>(matrix, row, column);
+    const int count =
+        static_cast<int>(min(max(columns_left, int64_t{0}), int64_t{vector_elements}));
     const T* from = data;
 #pragma unroll
-    for (int i = 0; i < rows; i += rows_of_step, from += rows_of_step * distance) {
+    for (int i = 0; i < rows; i += rows_per_pass, from += rows_per_pass * row_stride) {
       const int valid = i < rows_left ? count : 0;
-      const SharedAddress place = to + bytes_of_rows<width>(i);
+      const SharedAddress destination = to + bytes_of_rows<width>(i);
       if (aligned)
-        copy_async(place, from, valid * 2);
+        copy_async(destination, from, valid * 2);
       else
-        store_shared(place, gather(from, valid));
+        store_shared(destination, gather(from, valid));
     }
-    data += across ? depth * distance : depth;
-    (across ? rows_left : columns_left) -= depth;
+    data += k_strided ? depth * row_stride : depth;
+    (k_strided ? rows_left : columns_left) -= depth;
   }
 
  private:
@@ -68,36 +78,37 @@ struct Part {
   }
 };
 
-/// `tiles` times 16 rows and columns of c a warp.
-template <class T, int tiles, bool a_across, bool b_across>
-struct Plan {
-  static constexpr int side = 2 * 16 * tiles;
-  using A = Part<T, side, a_across>;
-  using B = Part<T, side, b_across>;
-  static constexpr int stage = A::bytes + B::bytes, panel_width = side + panel_gap;
-  static constexpr size_t shared = std::max<size_t>(stages * stage, side* panel_width * 4);
+/// Sizes for warps with `tiles` * 16 rows and as many columns of c. The tile of c uses the buffers'
+/// memory after the last step.
+template <class T, int tiles, bool a_k_strided, bool b_k_strided>
+struct Tiling {
+  static constexpr int tile_side = 2 * 16 * tiles;
+  using A = Loader<T, tile_side, a_k_strided>;
+  using B = Loader<T, tile_side, b_k_strided>;
+  static constexpr int stage = A::bytes + B::bytes, c_width = tile_side + c_padding;
+  static constexpr size_t shared = std::max<size_t>(stages * stage, tile_side* c_width * 4);
 };
 
-template <class T, int tiles, bool a_across, bool b_across>
-__device__ inline void multiply_step(float (&sums)[tiles][2 * tiles][4], SharedAddress a_part,
-                                     SharedAddress b_part, int row, int column) {
-  using P = Plan<T, tiles, a_across, b_across>;
+template <class T, int tiles, bool a_k_strided, bool b_k_strided>
+__device__ inline void multiply_step(float (&sums)[tiles][2 * tiles][4], SharedAddress a_step,
+                                     SharedAddress b_step, int row, int column) {
+  using P = Tiling<T, tiles, a_k_strided, b_k_strided>;
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
     uint32_t a[tiles][4];
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
-      if constexpr (a_across)
-        load_a_by_columns<P::A::width>(a[i], a_part, row + 16 * i, k);
+      if constexpr (a_k_strided)
+        load_a_by_columns<P::A::width>(a[i], a_step, row + 16 * i, k);
       else
-        load_a<P::A::width>(a[i], a_part, row + 16 * i, k);
+        load_a<P::A::width>(a[i], a_step, row + 16 * i, k);
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
       uint32_t b[4];
-      if constexpr (b_across)
-        load_b_by_rows<P::B::width>(b, b_part, k, column / 16 + n);
+      if constexpr (b_k_strided)
+        load_b_by_rows<P::B::width>(b, b_step, k, column / 16 + n);
       else
-        load_b_by_columns<P::B::width>(b, b_part, column + 16 * n, k);
+        load_b_by_columns<P::B::width>(b, b_step, column + 16 * n, k);
 #pragma unroll
       for (int i = 0; i < tiles; ++i) {
         multiply_fragments<T>(sums[i][2 * n], a[i], b[0], b[1]);
@@ -107,53 +118,55 @@ __device__ inline void multiply_step(float (&sums)[tiles][2 * tiles][4], SharedA
   }
 }
 
-template <class T, int tiles, bool a_across, bool b_across>
+template <class T, int tiles, bool a_k_strided, bool b_k_strided>
 __global__ void __launch_bounds__(threads, 2) multiply(Product p) {
-  using P = Plan<T, tiles, a_across, b_across>;
+  using P = Tiling<T, tiles, a_k_strided, b_k_strided>;
   const int warp = static_cast<int>(threadIdx.x) / lanes;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
-  const int row = warp / 2 * 16 * tiles, column = warp % 2 * 16 * tiles;  // the warp's, of the tile
-  const int64_t m0 = int64_t{blockIdx.y} * P::side, n0 = int64_t{blockIdx.x} * P::side;
-  const SharedAddress parts = dynamic_address();
-  float* const panel = dynamic_shared<float>();
+  // The first row and column of the warp's quarter of the tile.
+  const int row = warp / 2 * 16 * tiles, column = warp % 2 * 16 * tiles;
+  const int64_t m0 = int64_t{blockIdx.y} * P::tile_side, n0 = int64_t{blockIdx.x} * P::tile_side;
+  const SharedAddress buffers = dynamic_address();
+  float* const c_tile = dynamic_shared<float>();
   for (int64_t item = blockIdx.z; item < p.batch; item += gridDim.z) {
     typename P::A a(p.a, item, m0, p.M, p.K);
     typename P::B b(p.b, item, n0, p.N, p.K);
-    const auto bring = [&](int stage) {
-      a.bring(parts + stage * P::stage);
-      b.bring(parts + stage * P::stage + P::A::bytes);
+    const auto load_step = [&](int stage) {
+      a.load_step(buffers + stage * P::stage);
+      b.load_step(buffers + stage * P::stage + P::A::bytes);
     };
     float sums[tiles][2 * tiles][4] = {};
     int stage = 0;
     for (int i = 0; i < stages - 1; ++i) {
-      if (i * depth < p.K) bring(i);
+      if (i * depth < p.K) load_step(i);
       commit_copies();
     }
     for (int64_t k = 0; k < p.K; k += depth) {
       wait_for_copies<stages - 2>();
-      __syncthreads();  // the step is there, and the one before has been read
-      if (k + (stages - 1) * depth < p.K) bring(stage == 0 ? stages - 1 : stage - 1);
+      __syncthreads();  // step k has arrived for all, and the buffer that is loaded next is free
+      if (k + (stages - 1) * depth < p.K) load_step(stage == 0 ? stages - 1 : stage - 1);
       commit_copies();
-      const SharedAddress part = parts + stage * P::stage;
-      multiply_step<T, tiles, a_across, b_across>(sums, part, part + P::A::bytes, row, column);
+      const SharedAddress buffer = buffers + stage * P::stage;
+      multiply_step<T, tiles, a_k_strided, b_k_strided>(sums, buffer, buffer + P::A::bytes, row,
+                                                        column);
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
     __syncthreads();
-    // By way of shared memory, so that a warp writes a row of c.
+    // The tile passes through shared memory, so that a warp writes consecutive elements of c.
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
 #pragma unroll
       for (int n = 0; n < 2 * tiles; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          panel[(row + i * 16 + e / 2 * 8 + lane / 4) * P::panel_width + column + n * 8 +
-                lane % 4 * 2 + e % 2] = sums[i][n][e];
+          c_tile[(row + i * 16 + e / 2 * 8 + lane / 4) * P::c_width + column + n * 8 +
+                 lane % 4 * 2 + e % 2] = sums[i][n][e];
     __syncthreads();
 #pragma unroll 1
-    for (int at = static_cast<int>(threadIdx.x); at < P::side * P::side; at += threads) {
-      const int64_t m = m0 + at / P::side, n = n0 + at % P::side;
+    for (int at = static_cast<int>(threadIdx.x); at < P::tile_side * P::tile_side; at += threads) {
+      const int64_t m = m0 + at / P::tile_side, n = n0 + at % P::tile_side;
       if (m < p.M && n < p.N)
-        finish<T>(p, panel[at / P::side * P::panel_width + at % P::side], item, m, n);
+        finish<T>(p, c_tile[at / P::tile_side * P::c_width + at % P::tile_side], item, m, n);
     }
     __syncthreads();
   }
@@ -161,21 +174,23 @@ __global__ void __launch_bounds__(threads, 2) multiply(Product p) {
 
 template <class T, int tiles>
 void run(const Product& p, Stream& stream) {
-  const auto with = [&]<bool a_across, bool b_across>() {
-    using P = Plan<T, tiles, a_across, b_across>;
-    launch("matmul", multiply<T, tiles, a_across, b_across>,
-           {blocks_of(p, P::side), dim3(threads), P::shared}, stream, p);
+  const auto with = [&]<bool a_k_strided, bool b_k_strided>() {
+    using P = Tiling<T, tiles, a_k_strided, b_k_strided>;
+    launch("matmul", multiply<T, tiles, a_k_strided, b_k_strided>,
+           {blocks_of(p, P::tile_side), dim3(threads), P::shared}, stream, p);
   };
-  if (p.a.across)
-    p.b.across ? with.template operator()<true, true>() : with.template operator()<true, false>();
+  if (p.a.k_strided)
+    p.b.k_strided ? with.template operator()<true, true>()
+                  : with.template operator()<true, false>();
   else
-    p.b.across ? with.template operator()<false, true>() : with.template operator()<false, false>();
+    p.b.k_strided ? with.template operator()<false, true>()
+                  : with.template operator()<false, false>();
 }
 
 }  // namespace
 
 void mma_matmul(DType dtype, const Product& p, Stream& stream) {
-  // Tiles of 128 where they give every multiprocessor of an H100 or H200 one, else of 64.
+  // Tiles of 128 if there are enough for all multiprocessors of an H100 or H200, else tiles of 64.
   constexpr int64_t multiprocessors = 132;
   const dim3 large = blocks_of(p, 128);
   const bool many = int64_t{large.x} * large.y * large.z >= multiprocessors;

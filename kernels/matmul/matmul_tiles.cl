@@ -1,8 +1,9 @@
 #include "zerograd/kernels/hpu/dpas.clh"
 #include "zerograd/kernels/matmul/matmul.clh"
 
-// A work-group makes a tile of c from panels in its memory and adds along K in order; a sub-group
-// has 4 by 2 tiles of DPAS.
+// Matmul in bf16 by DPAS (hpu/dpas.clh): a work-group computes a 64 x 64 tile of c. It copies
+// panels of a and b, 32 elements along K, to local memory and sums along K in order; a sub-group
+// computes 4 by 2 DPAS tiles.
 #define TILE 64
 #define DEPTH 32  // along K, of a step
 #define STEPS (DEPTH / TILE_DEPTH)
@@ -12,20 +13,21 @@
 #define ITEMS (TILE / ROWS * (TILE / COLUMNS) * ZG_DPAS)
 #define PANEL (TILE * PAIRS)
 
-/// TILE x DEPTH of an operand, zeros beyond its edges. Items run along the way that lies together.
-#define BRING(store, from, along, along_k, left)                       \
-  for (int at = get_local_id(0); at < TILE * PAIRS; at += ITEMS) {     \
-    const int i = along_k > 1 ? at % TILE : at / PAIRS;                \
-    const int p = along_k > 1 ? at / TILE : at % PAIRS;                \
-    store(i, p,                                                        \
-          read_pair(from + i * along + (k + 2 * p) * along_k, along_k, \
-                    i < left ? K - k - 2 * p : 0));                    \
+/// Copies [TILE, DEPTH] of an operand as pairs along K; elements beyond its edges are 0.
+/// Neighbouring work-items read neighbouring addresses.
+#define LOAD_PANEL(store, from, row_stride, k_stride, left)                   \
+  for (int at = get_local_id(0); at < TILE * PAIRS; at += ITEMS) {            \
+    const int i = k_stride > 1 ? at % TILE : at / PAIRS;                      \
+    const int p = k_stride > 1 ? at / TILE : at % PAIRS;                      \
+    store(i, p,                                                               \
+          read_pair(from + i * row_stride + (k + 2 * p) * k_stride, k_stride, \
+                    i < left ? K - k - 2 * p : 0));                           \
   }
 #define STORE_A(i, p, value) store_left(panels, STEPS, i, p, value)
 #define STORE_B(i, p, value) store_right(panels + PANEL, TILE, i, p, value)
 
 sub_group_kernel(ITEMS) void matmul(factor_parameters, result_parameters) {
-  // Panels of a and b, and in the end the sums, so that c is written row by row.
+  // Holds the panels of a and b, and at the end the sums, so that c is written row by row.
   __local uint8 memory[TILE * TILE / 8];
   __local uint* const panels = (__local uint*)memory;
   __local float* const all_sums = (__local float*)memory;
@@ -41,8 +43,8 @@ sub_group_kernel(ITEMS) void matmul(factor_parameters, result_parameters) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) sums[i][j] = 0.0f;
   for (long k = 0; k < K; k += DEPTH) {
-    BRING(STORE_A, a_from, operands.s1, operands.s2, extents.s0 - row)
-    BRING(STORE_B, b_from, operands.s4, operands.s5, extents.s1 - column)
+    LOAD_PANEL(STORE_A, a_from, operands.s1, operands.s2, extents.s0 - row)
+    LOAD_PANEL(STORE_B, b_from, operands.s4, operands.s5, extents.s1 - column)
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {

@@ -11,6 +11,7 @@
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace cpu {
@@ -22,9 +23,9 @@ double measure_matmul_peak(const Device& device, DType dtype) {
   const cpu::PeakTable* table =
       device.type() == Device::Type::cpu ? ZG_AT_LEVEL(traits.isa, peak_table) : nullptr;
   if (!table || (dtype != DType::f32 && dtype != DType::bf16))
-    throw Unsupported("measure_matmul_peak: expected f32 or bf16 on a cpu with avx2 or more, got " +
-                      std::string(name_of(dtype)) + " on " + device.name() + " (" +
-                      name_of(traits.isa) + ")");
+    throw Unsupported(fmt::format(
+        "measure_matmul_peak: expected f32 or bf16 on a cpu with avx2 or more, got {} on {} ({})",
+        dtype, device, traits.isa));
   const cpu::TileTable* tiles = dtype == DType::bf16 ? cpu::tile_table(traits.isa) : nullptr;
   const cpu::PeakLoop& loop = tiles ? tiles->peak : dtype == DType::f32 ? table->f32 : table->bf16;
   constexpr int runs = 50;

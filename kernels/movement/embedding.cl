@@ -4,7 +4,8 @@
 #define column_kernel kernel_of(COLUMNS)
 #define column_index() ((long)get_group_id(1) * COLUMNS + (long)get_local_id(0))
 
-/// Groups along x have a token each. An id that is outside is reported and read as 0.
+/// y[n] = weight[ids[n]] (+ position[first_position + n % period]). One work-group for each token
+/// and 128 columns. An id outside [0, V) is reported and read as 0.
 #define FORWARD(id_type, id_c)                                                                \
   column_kernel void forward_##id_type(                                                       \
       __global const id_c* ids, __global const real* weight, __global const real* position,   \
@@ -19,15 +20,16 @@
     }                                                                                         \
     const real row = weight[id * C + c];                                                      \
     if (position) {                                                                           \
-      const float added = widened(position[(first_position + n % period) * C + c]);           \
-      y[n * C + c] = narrowed(widened(row) + added);                                          \
+      const float position_value = widened(position[(first_position + n % period) * C + c]);  \
+      y[n * C + c] = narrowed(widened(row) + position_value);                                 \
     } else {                                                                                  \
       y[n * C + c] = row;                                                                     \
     }                                                                                         \
   }
 
-/// Which token is the next of the same id, N behind the last one; of a token that is not the first
-/// of its id, and of one whose id is outside, the complement, which is negative.
+/// Links the tokens of each id: links[n] is the index of the next token with the same id, or N. For
+/// a token that is not the first of its id it is the bitwise complement, so the sign tells first
+/// tokens. A token whose id is outside [0, V) is reported and belongs to no list.
 #define LINK(id_type, id_c)                                                                  \
   element_kernel void link_##id_type(__global const id_c* ids, __global long* links, long N, \
                                      long V, fault_parameters) {                             \
@@ -39,13 +41,14 @@
       links[n] = ~N;                                                                         \
       return;                                                                                \
     }                                                                                        \
-    long next = n + 1, before = n - 1;                                                       \
+    long next = n + 1, previous = n - 1;                                                     \
     while (next < N && ids[next] != id) ++next;                                              \
-    while (before >= 0 && ids[before] != id) --before;                                       \
-    links[n] = before < 0 ? next : ~next;                                                    \
+    while (previous >= 0 && ids[previous] != id) --previous;                                 \
+    links[n] = previous < 0 ? next : ~next;                                                  \
   }
 
-/// The group of an id's first token sums the rows of all of its tokens, in rising n.
+/// dweight[id] = sum of dy over the tokens of the id, in rising n. One work-group for each token;
+/// only that of an id's first token computes.
 #define SUM_BY_ID(id_type, id_c)                                                                   \
   column_kernel void sum_by_id_##id_type(__global const id_c* ids, __global const long* links,     \
                                          __global const real* dy, __global float* dweight, long N, \
@@ -65,7 +68,8 @@ LINK(i64, long)
 SUM_BY_ID(i32, int)
 SUM_BY_ID(i64, long)
 
-/// Groups along x have a position each.
+/// dposition[p] = sum of dy over the tokens at position p. One work-group for each position and 128
+/// columns.
 column_kernel void sum_by_position(__global const real* dy, __global float* dposition, long N,
                                    long C, long period, long first_position) {
   const long p = get_group_id(0), t = p - first_position, c = column_index();

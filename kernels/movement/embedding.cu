@@ -7,7 +7,8 @@ namespace {
 
 constexpr int threads = 128;
 
-/// A block a token; an id that is outside is reported and read as 0.
+/// y[n] = weight[ids[n]] (+ position[first_position + n % period]), one block for each token n. An
+/// id outside [0, V) is reported and read as 0.
 template <class T, class Id>
 __global__ void __launch_bounds__(threads)
     gather_rows(const Id* ids, const T* weight, const T* position, T* y, int64_t V, int64_t C,
@@ -19,19 +20,20 @@ __global__ void __launch_bounds__(threads)
     id = 0;
   }
   const T* const row = weight + id * C;
-  const T* const added = position ? position + (first_position + n % period) * C : nullptr;
+  const T* const position_row = position ? position + (first_position + n % period) * C : nullptr;
   for (int64_t c = threadIdx.x; c < C; c += threads)
-    y[n * C + c] = added ? from_float<T>(to_float(row[c]) + to_float(added[c])) : row[c];
+    y[n * C + c] =
+        position_row ? from_float<T>(to_float(row[c]) + to_float(position_row[c])) : row[c];
 }
 
-/// The block of the first token of an id sums the rows of all of that id's, in rising n: no order
-/// is left open, and nothing is sorted. Others find an equal id before theirs and leave. Blocks
-/// along y share the columns.
+/// dweight[id] = sum of dy[n] over the tokens n with that id, in rising n, so the bits are fixed.
+/// One block for each token n and 128 columns (blockIdx.y). A block returns if an earlier token has
+/// the same id; otherwise it searches the later tokens for its id and adds their rows.
 template <class T, class Id>
 __global__ void __launch_bounds__(threads)
     sum_rows_by_id(const Id* ids, const T* dy, float* dweight, int64_t N, int64_t V, int64_t C,
                    Fault* fault) {
-  __shared__ unsigned equal[threads / lanes];
+  __shared__ unsigned matches[threads / lanes];
   const int64_t n = blockIdx.x, id = ids[n];
   if (id < 0 || id >= V) {
     if (threadIdx.x == 0) report(fault, "embedding_backward", "ids", n, id, V);
@@ -41,22 +43,22 @@ __global__ void __launch_bounds__(threads)
   const int warp = static_cast<int>(threadIdx.x) / lanes;
   for (int64_t begin = 0; begin < n; begin += threads) {
     const int64_t m = begin + threadIdx.x;
-    const unsigned found = __ballot_sync(all_lanes, m < n && ids[m] == id);
-    if (threadIdx.x % lanes == 0) equal[warp] = found;
+    const unsigned match_mask = __ballot_sync(all_lanes, m < n && ids[m] == id);
+    if (threadIdx.x % lanes == 0) matches[warp] = match_mask;
     __syncthreads();
-    unsigned any = 0;
-    for (int w = 0; w < threads / lanes; ++w) any |= equal[w];
-    if (any) return;  // for the whole block
+    unsigned has_earlier = 0;
+    for (int w = 0; w < threads / lanes; ++w) has_earlier |= matches[w];
+    if (has_earlier) return;  // all threads of the block together
     __syncthreads();
   }
   float sum = c < C ? to_float(dy[n * C + c]) : 0.0f;
   for (int64_t begin = n + 1; begin < N; begin += threads) {
     const int64_t m = begin + threadIdx.x;
-    const unsigned found = __ballot_sync(all_lanes, m < N && ids[m] == id);
-    if (threadIdx.x % lanes == 0) equal[warp] = found;
+    const unsigned match_mask = __ballot_sync(all_lanes, m < N && ids[m] == id);
+    if (threadIdx.x % lanes == 0) matches[warp] = match_mask;
     __syncthreads();
     for (int w = 0; w < threads / lanes; ++w)
-      for (unsigned rest = equal[w]; rest; rest &= rest - 1) {
+      for (unsigned rest = matches[w]; rest; rest &= rest - 1) {
         const int64_t token = begin + w * lanes + __ffs(static_cast<int>(rest)) - 1;
         if (c < C) sum += to_float(dy[token * C + c]);
       }
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(threads)
   if (c < C) dweight[id * C + c] = sum;
 }
 
-/// A block a position.
+/// dposition[p] = sum of dy[n] over the tokens n at position p, one block for each position.
 template <class T>
 __global__ void __launch_bounds__(threads)
     sum_rows_by_position(const T* dy, float* dposition, int64_t N, int64_t C, int64_t period,
@@ -100,7 +102,7 @@ void embedding_backward(const EmbeddingBackward& a, Workspace, Stream& stream) {
   visit_floating(a.dy.dtype(), [&]<class T>(T) {
     const T* dy = a.dy.data<T>();
     if (a.dweight) {
-      fill_zero(a.dweight, stream);  // ids without tokens get zero
+      fill_zero(a.dweight, stream);  // for ids that no token has
       visit_index(a.ids.dtype(), [&]<class Id>(Id) {
         launch("embedding_backward", sum_rows_by_id<T, Id>,
                {dim3(rows, blocks_for(C, threads).x), dim3(threads)}, stream,

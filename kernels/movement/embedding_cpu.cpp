@@ -6,6 +6,7 @@
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
+#include "zerograd/runtime/text/format.h"
 
 // Memory bound, one read and one write of every row. Elements are only added, each in a fixed
 // order, so every instruction set gives the same bits.
@@ -16,9 +17,8 @@ template <class Id>
 void check_ids(const char* op, const Id* ids, int64_t N, int64_t V) {
   for (int64_t n = 0; n < N; ++n)
     if (ids[n] < 0 || ids[n] >= V)
-      throw ShapeError(std::string(op) + ": ids[" + std::to_string(n) + "] is " +
-                       std::to_string(ids[n]) + "; expected an id in [0, " + std::to_string(V) +
-                       ")");
+      throw ShapeError(
+          fmt::format("{}: ids[{}] is {}; expected an id in [0, {})", op, n, ids[n], V));
 }
 
 /// Rows handed out at once: about 16 Ki elements.

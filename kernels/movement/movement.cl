@@ -1,6 +1,7 @@
 #include "zerograd/kernels/hpu/nest.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
+/// y = x, both with any strides.
 #define STRIDED_COPY(size, bits)                                                            \
   element_kernel void strided_copy_##size(__global const bits* x, __global bits* y, long n, \
                                           int rank, long8 extents, long8 x_strides,         \
@@ -11,12 +12,13 @@
     y[at.s1] = x[at.s0];                                                                    \
   }
 
-/// The n elements of y and index; the nest leads to x, which is indexed along its axis of `extent`
-/// elements, `along` apart. An index that is outside is reported and read as 0.
+/// y = x at the index along an axis of x with `extent` elements, `stride` apart; one work-item for
+/// each of the n elements of y and index. x_strides leads to x at index 0 of that axis. An index
+/// outside the axis is reported and read as 0.
 #define GATHER(size, bits, index_type, index_c)                                                  \
   element_kernel void gather_##size##_##index_type(                                              \
       __global const bits* x, __global const index_c* index, __global bits* y, long n, int rank, \
-      long8 extents, long8 x_strides, long extent, long along, fault_parameters) {               \
+      long8 extents, long8 x_strides, long extent, long stride, fault_parameters) {              \
     const long i = element_index();                                                              \
     if (i >= n) return;                                                                          \
     const long at = located(i, rank, extents, x_strides, (long8)(0), (long8)(0)).s0;             \
@@ -25,10 +27,10 @@
       report(fault_arguments, i, row, extent);                                                   \
       row = 0;                                                                                   \
     }                                                                                            \
-    if (extent > 0) y[i] = x[at + row * along];                                                  \
+    if (extent > 0) y[i] = x[at + row * stride];                                                 \
   }
 
-// Bits of one size stand for any dtype.
+// Copies need only the size of the elements.
 #define MOVEMENT(size, bits)   \
   STRIDED_COPY(size, bits)     \
   GATHER(size, bits, i32, int) \

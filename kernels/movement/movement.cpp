@@ -4,6 +4,7 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -17,9 +18,9 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
     high += std::max<int64_t>(span, 0);
   }
   if (extents.numel() > 0 && (low < 0 || high >= tensor.numel()))
-    throw ShapeError(std::string("strided_copy: ") + name + " is reached from element " +
-                     std::to_string(low) + " to " + std::to_string(high) + "; expected 0 to " +
-                     std::to_string(tensor.numel() - 1) + " of " + tensor.shape().str());
+    throw ShapeError(
+        fmt::format("strided_copy: {} is reached from element {} to {}; expected 0 to {} of {}",
+                    name, low, high, tensor.numel() - 1, tensor.shape()));
 }
 
 /// Throws ShapeError unless index has the rank of the tensor and at most its extents. The extent of
@@ -30,9 +31,9 @@ void check_fits(const char* op, const Tensor& index, const char* name, const Ten
   for (int i = 0; fits && i < index.shape().rank(); ++i)
     fits = i == axis || index.extent(i) <= tensor.extent(i);
   if (!fits)
-    throw ShapeError(std::string(op) + ": index has shape " + index.shape().str() +
-                     "; expected at most " + name + "'s " + tensor.shape().str() +
-                     (axis < 0 ? "" : " but for axis " + std::to_string(axis)));
+    throw ShapeError(fmt::format("{}: index has shape {}; expected at most {}'s {}{}", op,
+                                 index.shape(), name, tensor.shape(),
+                                 axis < 0 ? "" : fmt::format(" but for axis {}", axis)));
 }
 
 void check_indexed(const char* op, const Tensor& index, const Tensor& x, const Tensor& y) {
@@ -52,8 +53,9 @@ void validate(const StridedCopy& args) {
   check_range("y", args.y, args.extents, args.y_strides, args.y_offset);
   for (int i = 0; i < args.extents.rank(); ++i)
     if (args.extents[i] > 1 && args.y_strides[static_cast<size_t>(i)] == 0)
-      throw ShapeError("strided_copy: y has stride 0 along axis " + std::to_string(i) + " of " +
-                       args.extents.str() + "; expected one place for each element");
+      throw ShapeError(fmt::format(
+          "strided_copy: y has stride 0 along axis {} of {}; expected one place for each element",
+          i, args.extents));
   check_device(op, {&args.x, &args.y});
 }
 
@@ -82,8 +84,8 @@ constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
 void check_matrix(const char* op, const char* name, const Tensor& tensor, int64_t columns) {
   check_present(op, name, tensor);
   if (tensor.shape().rank() != 2 || tensor.extent(1) != columns)
-    throw ShapeError(std::string(op) + ": " + name + " has shape " + tensor.shape().str() +
-                     "; expected two axes, the last of " + std::to_string(columns));
+    throw ShapeError(fmt::format("{}: {} has shape {}; expected two axes, the last of {}", op, name,
+                                 tensor.shape(), columns));
 }
 
 void check_ids(const char* op, const Tensor& ids, int64_t tokens) {
@@ -94,12 +96,11 @@ void check_ids(const char* op, const Tensor& ids, int64_t tokens) {
 /// Checks that the N tokens are whole sequences of length T and that their positions are below P.
 void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_t P) {
   if (T <= 0 || N % T != 0)
-    throw ShapeError(std::string(op) + ": T is " + std::to_string(T) +
-                     "; expected a divisor of the " + std::to_string(N) + " tokens");
+    throw ShapeError(fmt::format("{}: T is {}; expected a divisor of the {} tokens", op, T, N));
   if (first < 0 || first + T > P)
-    throw ShapeError(std::string(op) + ": positions [" + std::to_string(first) + ", " +
-                     std::to_string(first + T) + ") are needed; expected them within the " +
-                     std::to_string(P) + " rows of position");
+    throw ShapeError(fmt::format(
+        "{}: positions [{}, {}) are needed; expected them within the {} rows of position", op,
+        first, first + T, P));
 }
 
 }  // namespace

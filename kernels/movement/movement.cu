@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 256;
 
-/// Bits of one size stand for any dtype.
+/// Calls f with a zero of the unsigned type of the dtype's size: copies need no arithmetic.
 template <class F>
 void visit_bits(DType dtype, const F& f) {
   switch (size_of(dtype)) {
@@ -32,11 +32,12 @@ __global__ void __launch_bounds__(threads) copy_strided(const T* x, T* y, Nest<2
   y[at[1]] = x[at[0]];
 }
 
-/// A thread an element of index and y; the nest leads to them and to x, which is indexed along its
-/// axis of `extent` elements, `along` apart. An index that is outside is reported and read as 0.
+/// gather, one thread for each element of index and y: y = x at the index, along an axis of x with
+/// `extent` elements, `stride` apart. nest operand 0: index and y; 1: x at index 0 of that axis. An
+/// index outside the axis is reported and read as 0.
 template <class T, class Index>
 __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, T* y, Nest<2> nest,
-                                                int64_t extent, int64_t along, Fault* fault) {
+                                                int64_t extent, int64_t stride, Fault* fault) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (i >= nest.numel) return;
   int64_t at[2];
@@ -46,25 +47,28 @@ __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, 
     report(fault, "gather", "index", i, row, extent);
     row = 0;
   }
-  if (extent > 0) y[at[0]] = x[at[1] + row * along];
+  if (extent > 0) y[at[0]] = x[at[1] + row * stride];
 }
 
-/// A thread an element of y that indices may name: it alone adds to it, in rising j, and rounds
-/// once. The nest leads to y, to the first of its index and x, and to its place along the axis.
+/// scatter_add, one thread for each element of y that an index can name. The thread looks through
+/// the `extent` indices of its line in rising j and adds the elements of x that name it, in f32,
+/// rounding once; so the bits are fixed. nest operand 0: y; 1: the line's first index; 2: its first
+/// x; 3: the element's index along the axis.
 template <class T, class Index>
 __global__ void __launch_bounds__(threads)
     add_where(const T* x, const Index* index, T* y, Nest<4> nest, int64_t extent,
-              int64_t index_along, int64_t x_along) {
+              int64_t index_stride, int64_t x_stride) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (i >= nest.numel) return;
   int64_t at[4];
   nest.locate(i, at);
   float sum = to_float(y[at[0]]);
   for (int64_t j = 0; j < extent; ++j)
-    if (index[at[1] + j * index_along] == at[3]) sum += to_float(x[at[2] + j * x_along]);
+    if (index[at[1] + j * index_stride] == at[3]) sum += to_float(x[at[2] + j * x_stride]);
   y[at[0]] = from_float<T>(sum);
 }
 
+/// Reports indices outside [0, limit); add_where ignores them.
 template <class Index>
 __global__ void __launch_bounds__(threads)
     check(const Index* index, int64_t n, int64_t limit, Fault* fault) {

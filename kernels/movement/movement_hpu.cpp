@@ -3,13 +3,14 @@
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/nest.h"
 #include "zerograd/kernels/movement/indexed.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 
 void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
   const Nest<2> nest(a.extents, {a.x_strides, a.y_strides});
   const int64_t size = size_of(a.x.dtype());
-  const std::string kernel = "strided_copy_" + std::to_string(size);
+  const std::string kernel = fmt::format("strided_copy_{}", size);
   const std::byte *x = a.x.raw() + a.x_offset * size, *y = a.y.raw() + a.y_offset * size;
   launch(stream, module("movement"), kernel.c_str(), {groups_for(nest.numel)}, x, y, nest.numel,
          nest.rank, nest.extents, nest.strides[0], nest.strides[1]);
@@ -18,8 +19,7 @@ void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
 void gather(const Gather& a, Workspace, Stream& stream) {
   const IndexedStrides x = IndexedStrides::of(a.x.shape(), a.axis);
   const Nest<1> nest(a.index.shape(), {x.others});
-  const std::string kernel =
-      "gather_" + std::to_string(size_of(a.x.dtype())) + "_" + name_of(a.index.dtype());
+  const std::string kernel = fmt::format("gather_{}_{}", size_of(a.x.dtype()), a.index.dtype());
   launch(stream, module("movement"), kernel.c_str(), {groups_for(nest.numel)}, a.x.raw(),
          a.index.raw(), a.y.raw(), nest.numel, nest.rank, nest.extents, nest.strides[0],
          a.x.extent(a.axis), x.along, fault_place(stream), literal("gather"), literal("index"));

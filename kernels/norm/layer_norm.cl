@@ -1,6 +1,7 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
-// A team has a row: a sub-group where the device has them, else the work-group.
+// LayerNorm and RMSNorm over rows x [N, C]. Memory bound. A team of work-items handles a row: a
+// sub-group if the device has them, else the whole work-group of 128.
 #define ZG_TEAM_GROUP 128
 #ifdef ZG_SUB_GROUPS
 #define team_kernel \
@@ -25,37 +26,38 @@ static inline float team_sum(float x, __local float* unused) {
 #define team_sum group_sum
 #endif
 
-/// Over the row of the team; `centred`: LayerNorm, else RMSNorm.
+/// The forward pass over the team's row: LayerNorm if `centred`, else RMSNorm.
 static inline void norm_forward(int centred, __local float* parts, __global const real* x,
                                 __global const real* residual, __global const real* gamma,
                                 __global const real* beta, __global real* y, __global real* sum,
                                 __global float* mean_of, __global float* rstd_of, long N, int C,
                                 float epsilon) {
   const long n = team_row();
-  if (n >= N) return;  // whole teams
+  if (n >= N) return;  // the whole team
   const int first = team_rank();
   x += n * C;
   y += n * C;
   if (residual) {
-    // As rounded: backward sees these values, too. Each work-item reads back what it wrote.
+    // The norm reads the rounded sum, because backward will read the same values. Each work-item
+    // reads only what it wrote itself.
     residual += n * C;
     sum += n * C;
     for (int c = first; c < C; c += team_size)
       sum[c] = narrowed(widened(x[c]) + widened(residual[c]));
     x = sum;
   }
-  const float share = 1.0f / (float)C;
+  const float inverse_C = 1.0f / (float)C;
   float mean = 0.0f;
   if (centred) {
     for (int c = first; c < C; c += team_size) mean += widened(x[c]);
-    mean = team_sum(mean, parts) * share;
+    mean = team_sum(mean, parts) * inverse_C;
   }
   float squares = 0.0f;
   for (int c = first; c < C; c += team_size) {
     const float d = widened(x[c]) - mean;
     squares = fma(d, d, squares);
   }
-  const float rstd = 1.0f / sqrt(fma(team_sum(squares, parts), share, epsilon));
+  const float rstd = 1.0f / sqrt(fma(team_sum(squares, parts), inverse_C, epsilon));
   for (int c = first; c < C; c += team_size)
     y[c] = narrowed(
         fma((widened(x[c]) - mean) * rstd, widened(gamma[c]), beta ? widened(beta[c]) : 0.0f));
@@ -80,6 +82,7 @@ team_kernel void rms_norm_forward(__global const real* x, __global const real* g
   norm_forward(0, team_parts, x, 0, gamma, 0, y, 0, 0, rstd, N, C, epsilon);
 }
 
+/// dx of the team's row, plus dsum.
 static inline void norm_backward(int centred, __local float* parts, __global const real* dy,
                                  __global const real* x, __global const real* gamma,
                                  __global const real* dsum, __global const float* mean_of,
@@ -98,9 +101,9 @@ static inline void norm_backward(int centred, __local float* parts, __global con
     sum_g += weighted;
     sum_gs = fma(weighted, (widened(x[c]) - mean) * rstd, sum_gs);
   }
-  const float share = 1.0f / (float)C;
-  const float mean_g = centred ? team_sum(sum_g, parts) * share : 0.0f;
-  const float mean_gs = team_sum(sum_gs, parts) * share;
+  const float inverse_C = 1.0f / (float)C;
+  const float mean_g = centred ? team_sum(sum_g, parts) * inverse_C : 0.0f;
+  const float mean_gs = team_sum(sum_gs, parts) * inverse_C;
   for (int c = first; c < C; c += team_size) {
     const float scaled = (widened(x[c]) - mean) * rstd;
     const float weighted = widened(dy[c]) * widened(gamma[c]);
@@ -124,7 +127,8 @@ team_kernel void rms_norm_backward(__global const real* dy, __global const real*
   norm_backward(0, team_parts, dy, x, gamma, 0, 0, rstd, dx, N, C);
 }
 
-/// A work-item a column and part of the rows: sums of dy * scaled and of dy, [parts, C] each.
+/// dgamma and dbeta over `rows` rows: one work-item for each column and part of the rows. Writes
+/// the sums of dy * normalized x, and of dy, to gamma_sums and beta_sums [parts, C].
 element_kernel void norm_columns(__global const real* dy, __global const real* x,
                                  __global const float* mean, __global const float* rstd,
                                  __global float* gamma_sums, __global float* beta_sums, long N,
@@ -134,16 +138,16 @@ element_kernel void norm_columns(__global const real* dy, __global const real* x
   const long part = get_group_id(1), begin = part * rows, end = min(begin + rows, N);
   float gamma_sum = 0.0f, beta_sum = 0.0f;
   for (long n = begin; n < end; ++n) {
-    const float slope = widened(dy[n * C + c]);
+    const float dy_c = widened(dy[n * C + c]);
     const float scaled = (widened(x[n * C + c]) - (mean ? mean[n] : 0.0f)) * rstd[n];
-    gamma_sum = fma(slope, scaled, gamma_sum);
-    beta_sum += slope;
+    gamma_sum = fma(dy_c, scaled, gamma_sum);
+    beta_sum += dy_c;
   }
   if (gamma_sums) gamma_sums[part * C + c] = gamma_sum;
   if (beta_sums) beta_sums[part * C + c] = beta_sum;
 }
 
-/// out[c] = the parts' sums in rising order.
+/// out[c] = the sum over parts of sums[part, c], in rising order.
 element_kernel void add_parts(__global const float* sums, __global float* out, long parts, int C) {
   const long c = element_index();
   if (c >= C) return;

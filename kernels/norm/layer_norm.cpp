@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -14,8 +15,8 @@ struct Rows {
   Rows(const char* op, const Tensor& x) : op(op), x(x) {
     check_dtype(op, "x", x, {DType::f64, DType::f32, DType::bf16, DType::f16});
     if (x.shape().rank() != 2)
-      throw ShapeError(std::string(op) + ": x has shape " + x.shape().str() +
-                       "; expected [N, C], view it as that");
+      throw ShapeError(
+          fmt::format("{}: x has shape {}; expected [N, C], view it as that", op, x.shape()));
   }
   void like(const char* name, const Tensor& tensor) const {
     check(name, tensor, x.shape(), x.dtype());

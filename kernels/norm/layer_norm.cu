@@ -3,43 +3,53 @@
 #include "zerograd/kernels/cuda/tile.cuh"
 #include "zerograd/kernels/cuda/workspace.h"
 
-// One warp a row for up to 1024 columns and eight warps for more. A row that fits is read once and
-// kept in registers; the parts of a longer one are read again, from the cache.
+// LayerNorm and RMSNorm over rows x [N, C]. Memory bound: forward reads x and writes y once,
+// backward reads x and dy and writes dx once.
+//
+// norm_forward and norm_backward give a row to a team of threads: one warp for short rows (up to
+// 1024 columns of bf16), else the eight warps of a block. A thread handles vectors of V elements,
+// every `threads` vectors. If a row `fits`, each thread keeps its elements in registers; longer
+// rows are read again, mostly from the cache. dgamma and dbeta are sums over rows. Each block adds
+// the rows [begin, end) that NormBlocks gives it and writes its sums to scratch [blocks, C];
+// add_blocks adds the blocks in order. Rows that do not fit have no registers for these sums:
+// norm_columns computes them in a launch of its own.
 namespace zg::cuda {
 namespace {
 
-constexpr int kept = 4;        // vectors of a row that a thread keeps
-constexpr int wide_warps = 8;  // warps for a row of many columns
+constexpr int kept_vectors = 4;  // vectors of a row that a thread keeps in registers
+constexpr int wide_warps = 8;    // warps for a row of many columns
 constexpr int warps_of_block = 8;
 
-/// The columns of a thread: vectors of V, each `threads` vectors after the last.
+/// The columns of a thread: vectors of V columns; vector i begins at column at(i).
 template <int V, int threads>
 struct Columns {
-  int first, C;
+  int first;  ///< index of the thread within its team
+  int C;
   __device__ int count() const { return (C + V * threads - 1) / (V * threads); }
   __device__ int at(int i) const { return (first + i * threads) * V; }
 };
 
-/// A thread's part of a row, as floats: from registers where the row fits, else from memory.
+/// The elements of a row in a thread's columns: in registers if the row fits, else in memory.
 template <class T, int V, int threads, bool fits>
-struct RowPart {
+struct ThreadColumns {
   const T* row;
   Columns<V, threads> columns;
-  Vec<T, V> values[fits ? kept : 1];
+  Vec<T, V> values[fits ? kept_vectors : 1];
 
-  __device__ RowPart(const T* start, const Columns<V, threads>& own) : row(start), columns(own) {
+  __device__ ThreadColumns(const T* start, const Columns<V, threads>& all)
+      : row(start), columns(all) {
     if constexpr (fits) {
 #pragma unroll
-      for (int i = 0; i < kept; ++i)
+      for (int i = 0; i < kept_vectors; ++i)
         if (columns.at(i) < columns.C) values[i] = load<V>(row + columns.at(i));
     }
   }
-  /// f(column, vector) for each vector of the part.
+  /// Calls f(i, first column, elements) for each vector of the thread.
   template <class F>
   __device__ void each(const F& f) const {
     if constexpr (fits) {
 #pragma unroll
-      for (int i = 0; i < kept; ++i)
+      for (int i = 0; i < kept_vectors; ++i)
         if (columns.at(i) < columns.C) f(i, columns.at(i), values[i]);
     } else {
       for (int i = 0; columns.at(i) < columns.C; ++i)
@@ -61,11 +71,11 @@ template <class T, int V, int warps, bool fits, bool centred>
 __global__ void __launch_bounds__(lanes* warps_of_block) norm_forward(Forward a) {
   constexpr int threads = lanes * warps, rows = warps_of_block / warps;
   const int64_t n = int64_t{blockIdx.x} * rows + threadIdx.x / threads;
-  if (n >= a.N) return;  // whole warps, and whole blocks where a row has all of one
+  if (n >= a.N) return;  // all threads of the team together
   const Columns<V, threads> columns{static_cast<int>(threadIdx.x) % threads, a.C};
   const T* x = static_cast<const T*>(a.x) + n * a.C;
   if (a.residual) {
-    // As rounded: backward sees these values too.
+    // The norm reads the rounded sum, because backward will read the same values.
     const T* residual = static_cast<const T*>(a.residual) + n * a.C;
     T* sum = static_cast<T*>(a.sum) + n * a.C;
     for (int i = 0; columns.at(i) < a.C; ++i) {
@@ -78,28 +88,28 @@ __global__ void __launch_bounds__(lanes* warps_of_block) norm_forward(Forward a)
     }
     x = sum;  // each thread reads back what it wrote
   }
-  const RowPart<T, V, threads, fits> part(x, columns);
-  const float share = 1.0f / static_cast<float>(a.C);
+  const ThreadColumns<T, V, threads, fits> row(x, columns);
+  const float inverse_C = 1.0f / static_cast<float>(a.C);
   float mean = 0.0f;
   if constexpr (centred) {
-    part.each([&](int, int, const Vec<T, V>& values) {
+    row.each([&](int, int, const Vec<T, V>& values) {
 #pragma unroll
       for (int k = 0; k < V; ++k) mean += to_float(values.v[k]);
     });
-    mean = block_sum<warps>(mean) * share;
+    mean = block_sum<warps>(mean) * inverse_C;
   }
   float squares = 0.0f;
-  part.each([&](int, int, const Vec<T, V>& values) {
+  row.each([&](int, int, const Vec<T, V>& values) {
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const float d = to_float(values.v[k]) - mean;
       squares = fmaf(d, d, squares);
     }
   });
-  const float rstd = rsqrtf(fmaf(block_sum<warps>(squares), share, a.epsilon));
+  const float rstd = rsqrtf(fmaf(block_sum<warps>(squares), inverse_C, a.epsilon));
   const T *gamma = static_cast<const T*>(a.gamma), *beta = static_cast<const T*>(a.beta);
   T* y = static_cast<T*>(a.y) + n * a.C;
-  part.each([&](int, int column, const Vec<T, V>& values) {
+  row.each([&](int, int column, const Vec<T, V>& values) {
     const auto g = load<V>(gamma + column);
     const auto b = beta ? load<V>(beta + column) : Vec<T, V>{};
     Vec<T, V> result;
@@ -124,26 +134,27 @@ struct Backward {
   int C;
 };
 
-/// Sums over a block's rows, in rising order within a warp and then of its warps.
+/// Adds the column sums of the block's teams, in the order of their index, and writes them to
+/// `out`. Each team has added its rows in rising order.
 template <int V, int threads, bool fits>
-__device__ void leave_column_sums(float (&sums)[fits ? kept * V : 1],
+__device__ void write_column_sums(float (&sums)[fits ? kept_vectors * V : 1],
                                   const Columns<V, threads>& columns, float* out) {
   if constexpr (fits) {
     constexpr int groups = lanes * warps_of_block / threads;
-    __shared__ float meeting[groups > 1 ? lanes * warps_of_block : 1];
+    __shared__ float exchange[groups > 1 ? lanes * warps_of_block : 1];
     const int group = static_cast<int>(threadIdx.x) / threads;
 #pragma unroll
-    for (int i = 0; i < kept; ++i) {
+    for (int i = 0; i < kept_vectors; ++i) {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         float total = sums[i * V + k];
         if constexpr (groups > 1) {
           __syncthreads();
-          meeting[threadIdx.x] = total;
+          exchange[threadIdx.x] = total;
           __syncthreads();
           total = 0.0f;
           if (group == 0)
-            for (int g = 0; g < groups; ++g) total += meeting[g * threads + columns.first];
+            for (int g = 0; g < groups; ++g) total += exchange[g * threads + columns.first];
         }
         if (group == 0 && columns.at(i) < columns.C) out[columns.at(i) + k] = total;
       }
@@ -156,13 +167,13 @@ __global__ void __launch_bounds__(lanes* warps_of_block) norm_backward(Backward 
   constexpr int threads = lanes * warps, groups = warps_of_block / warps;
   const Columns<V, threads> columns{static_cast<int>(threadIdx.x) % threads, a.C};
   const T* gamma = static_cast<const T*>(a.gamma);
-  const float share = 1.0f / static_cast<float>(a.C);
-  float gamma_sums[fits ? kept * V : 1] = {}, beta_sums[fits ? kept * V : 1] = {};
+  const float inverse_C = 1.0f / static_cast<float>(a.C);
+  float gamma_sums[fits ? kept_vectors * V : 1] = {}, beta_sums[fits ? kept_vectors * V : 1] = {};
   const int64_t begin = int64_t{blockIdx.x} * a.rows;
   const int64_t end = begin + a.rows < a.N ? begin + a.rows : a.N;
   for (int64_t n = begin + threadIdx.x / threads; n < end; n += groups) {
-    const RowPart<T, V, threads, fits> x(static_cast<const T*>(a.x) + n * a.C, columns);
-    const RowPart<T, V, threads, fits> dy(static_cast<const T*>(a.dy) + n * a.C, columns);
+    const ThreadColumns<T, V, threads, fits> x(static_cast<const T*>(a.x) + n * a.C, columns);
+    const ThreadColumns<T, V, threads, fits> dy(static_cast<const T*>(a.dy) + n * a.C, columns);
     const float mean = centred ? a.mean[n] : 0.0f, rstd = a.rstd[n];
     float sum_g = 0.0f, sum_gs = 0.0f;
     dy.each([&](int i, int column, const Vec<T, V>& d) {
@@ -181,8 +192,8 @@ __global__ void __launch_bounds__(lanes* warps_of_block) norm_backward(Backward 
         }
       }
     });
-    const float mean_g = centred ? block_sum<warps>(sum_g) * share : 0.0f;
-    const float mean_gs = block_sum<warps>(sum_gs) * share;
+    const float mean_g = centred ? block_sum<warps>(sum_g) * inverse_C : 0.0f;
+    const float mean_gs = block_sum<warps>(sum_gs) * inverse_C;
     const T* dsum = a.dsum ? static_cast<const T*>(a.dsum) + n * a.C : nullptr;
     T* dx = static_cast<T*>(a.dx) + n * a.C;
     dy.each([&](int i, int column, const Vec<T, V>& d) {
@@ -200,13 +211,14 @@ __global__ void __launch_bounds__(lanes* warps_of_block) norm_backward(Backward 
       store(dx + column, result);
     });
   }
-  float* const own = a.dgamma ? a.dgamma + int64_t{blockIdx.x} * a.C : nullptr;
-  if (own) leave_column_sums<V, threads, fits>(gamma_sums, columns, own);
-  float* const other = a.dbeta ? a.dbeta + int64_t{blockIdx.x} * a.C : nullptr;
-  if (other) leave_column_sums<V, threads, fits>(beta_sums, columns, other);
+  float* const dgamma_sums = a.dgamma ? a.dgamma + int64_t{blockIdx.x} * a.C : nullptr;
+  if (dgamma_sums) write_column_sums<V, threads, fits>(gamma_sums, columns, dgamma_sums);
+  float* const dbeta_sums = a.dbeta ? a.dbeta + int64_t{blockIdx.x} * a.C : nullptr;
+  if (dbeta_sums) write_column_sums<V, threads, fits>(beta_sums, columns, dbeta_sums);
 }
 
-/// For rows that do not fit registers: a thread a column, over the rows of its part.
+/// dgamma and dbeta of rows that do not fit registers: one thread for each column and block of
+/// rows.
 template <class T, bool centred>
 __global__ void __launch_bounds__(256) norm_columns(Backward a) {
   const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
@@ -225,7 +237,7 @@ __global__ void __launch_bounds__(256) norm_columns(Backward a) {
   if (a.dbeta) a.dbeta[int64_t{blockIdx.x} * a.C + c] = beta_sum;
 }
 
-/// out[c] = the blocks' sums in rising order.
+/// out[c] = the sum over blocks of parts[block, c], in rising order.
 __global__ void __launch_bounds__(256)
     add_blocks(const float* parts, float* out, int64_t blocks, int C) {
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -235,15 +247,15 @@ __global__ void __launch_bounds__(256)
   out[c] = sum;
 }
 
-/// Calls f(V, warps, fits) as integral constants: what suits rows of C columns.
+/// Calls f(V, warps, fits), integral constants, for rows of C columns. Without alignment V is 1.
 template <class T, class F>
 void choose(bool vectors, int C, const F& f) {
   const auto with_width = [&](auto width) {
     constexpr int V = decltype(width)::value;
     using Yes = std::true_type;
-    if (C <= V * lanes * kept)
+    if (C <= V * lanes * kept_vectors)
       f(width, std::integral_constant<int, 1>(), Yes());
-    else if (C <= V * lanes * wide_warps * kept)
+    else if (C <= V * lanes * wide_warps * kept_vectors)
       f(width, std::integral_constant<int, wide_warps>(), Yes());
     else
       f(width, std::integral_constant<int, wide_warps>(), std::false_type());
@@ -279,20 +291,20 @@ void forward(const char* name, const Forward& a, DType dtype,
 template <bool centred>
 void backward(const char* name, Backward a, const Tensor& dgamma, const Tensor& dbeta, DType dtype,
               std::initializer_list<const Tensor*> tensors, Workspace workspace, Stream& stream) {
-  const NormBlocks parts(a.N);
-  a.rows = parts.rows;
+  const NormBlocks cut(a.N);
+  a.rows = cut.rows;
   float* scratch = reinterpret_cast<float*>(workspace.data);
   a.dgamma = dgamma ? scratch : nullptr;
-  a.dbeta = dbeta ? scratch + (dgamma ? parts.blocks * a.C : 0) : nullptr;
+  a.dbeta = dbeta ? scratch + (dgamma ? cut.blocks * a.C : 0) : nullptr;
   visit_floating(dtype, [&]<class T>(T) {
     bool vectors = true;
     for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
     choose<T>(vectors, a.C, [&](auto V, auto warps, auto fits) {
-      constexpr bool whole = decltype(fits)::value;
-      const dim3 blocks(static_cast<unsigned>(parts.blocks));
-      launch(name, norm_backward<T, decltype(V)::value, decltype(warps)::value, whole, centred>,
+      constexpr bool row_fits = decltype(fits)::value;
+      const dim3 blocks(static_cast<unsigned>(cut.blocks));
+      launch(name, norm_backward<T, decltype(V)::value, decltype(warps)::value, row_fits, centred>,
              {blocks, dim3(lanes * warps_of_block)}, stream, a);
-      if (!whole && (dgamma || dbeta))
+      if (!row_fits && (dgamma || dbeta))
         launch(name, norm_columns<T, centred>, {dim3(blocks.x, blocks_for(a.C, 256).x), dim3(256)},
                stream, a);
     });
@@ -300,7 +312,7 @@ void backward(const char* name, Backward a, const Tensor& dgamma, const Tensor& 
   const auto finish = [&](const float* sums, const Tensor& out) {
     if (out)
       launch(name, add_blocks, {blocks_for(a.C, 256), dim3(256)}, stream, sums, out.data<float>(),
-             parts.blocks, a.C);
+             cut.blocks, a.C);
   };
   finish(a.dgamma, dgamma);
   finish(a.dbeta, dbeta);

@@ -1,8 +1,8 @@
 #include "zerograd/kernels/hpu/philox.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
-// kernels/README.md lists these operations; every backend whose division and square root are
-// correctly rounded has their bits.
+// The update of one element; kernels/README.md lists its operations. Every device whose division
+// and square root are correctly rounded gives the same bits.
 static inline void update(float g, float* p, float* m, float* v, float16 c) {
   g = g * c.s0;                                         // gradient_scale
   if (c.s1 != 0.0f) g = fma(c.s1, *p, g);               // l2
@@ -12,7 +12,7 @@ static inline void update(float g, float* p, float* m, float* v, float16 c) {
   *p = fma(-c.s9, *m / denominator, c.s8 * *p);         // move, keep
 }
 
-// kernels/optimizer/adam_constants.h: RoundingKey's word of an element, and stochastic_bf16.
+// Stochastic rounding: RoundingKey and stochastic_bf16 of kernels/optimizer/adam_constants.h.
 static inline bf16 rounded(float x, long element, ulong seed, ulong name, uint step) {
   const uint4 words =
       philox((uint4)((uint)(element / 4), (uint)name, step, (uint)(name >> 32)), seed);
@@ -25,9 +25,9 @@ static inline bf16 rounded(float x, long element, ulong seed, ulong name, uint s
   return (bf16)((as_uint(x) + (word >> 16)) >> 16);
 }
 
-// State: the parameter's and the moments' dtype. A state of bf16 has no low-precision copy. `first`
-// is the place of element 0 in its parameter where `stochastic` says that what is bf16 is rounded
-// so.
+// One work-item for each element. `state` is the dtype of the parameter and the moments; with bf16
+// there is no low_precision copy. If `stochastic`, the bf16 result is rounded stochastically;
+// `first` is then the index of element 0 within its whole parameter.
 #define ADAM(state, gradient_type)                                                                 \
   element_kernel void adam_##state##_##gradient_type(                                              \
       __global const gradient_type##_t* gradient, __global state##_t* parameter,                   \

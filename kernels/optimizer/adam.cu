@@ -7,10 +7,12 @@
 namespace zg::cuda {
 namespace {
 
+// Adam for many tensors in one launch. A block of 256 threads updates 1024 consecutive elements of
+// one tensor; a thread updates 4 of them, as a vector if all arrays are aligned for it.
 constexpr int threads = 256, width = 4;
-constexpr int block_elements = threads * width;  // a block updates elements of one tensor
+constexpr int block_elements = threads * width;
 
-/// A tensor of a launch.
+/// One tensor of a launch; see AdamTensor for the fields.
 struct Entry {
   const void* gradient;
   void *parameter, *moment1, *moment2, *low_precision;
@@ -19,15 +21,15 @@ struct Entry {
   int64_t first;
   float l2, keep;        // weight decay, as in AdamConstants
   uint32_t first_block;  // first block of the launch that updates this tensor
-  bool by_width;         // its elements may be taken `width` at once
+  bool is_aligned;       // is_aligned_for_vectors()
 };
 
 /// The arguments of a launch, passed by value. They fit the 4 KiB that every device allows for
 /// kernel parameters, so no memory has to be allocated, filled and kept for them. PyTorch's
 /// multi_tensor_apply does the same.
 struct Launch {
-  static constexpr int most = 50;
-  Entry entries[most];
+  static constexpr int max_entries = 50;
+  Entry entries[max_entries];
   int count;
   uint32_t step;
   uint64_t seed;
@@ -46,8 +48,8 @@ __device__ inline void update(float g, float& p, float& m, float& v, const AdamC
   p = __fmaf_rn(-c.move, __fdiv_rn(m, denominator), __fmul_rn(keep, p));
 }
 
-/// An array that is indexed by what is not known at compile time would need a stack.
-__device__ inline uint32_t word_of(const Philox::Block& words, int64_t element) {
+/// words[element % width]. Indexing with a run-time value would put the array into local memory.
+__device__ inline uint32_t random_word(const Philox::Block& words, int64_t element) {
   uint32_t word = words[0];
 #pragma unroll
   for (int k = 1; k < width; ++k)
@@ -55,7 +57,7 @@ __device__ inline uint32_t word_of(const Philox::Block& words, int64_t element) 
   return word;
 }
 
-/// V elements from i on; more than one start on a counter's first word.
+/// Updates V elements from i on. If V > 1, element i uses the first word of a Philox block.
 template <class State, class Gradient, class Low, bool rounds, int V>
 __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
   State* const parameter = static_cast<State*>(t.parameter) + i;
@@ -77,7 +79,7 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
     v.v[k] = from_float<State>(second);
     low.v[k] = from_float<Low>(next);
     if constexpr (rounds) {
-      const uint32_t word = V > 1 ? words[static_cast<size_t>(k)] : word_of(words, element);
+      const uint32_t word = V > 1 ? words[static_cast<size_t>(k)] : random_word(words, element);
       low.v[k].bits = stochastic_bf16(__float_as_uint(next), word);
       if constexpr (std::is_same_v<State, bf16>) p.v[k] = low.v[k];
     }
@@ -88,7 +90,7 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
   if (t.low_precision) store(static_cast<Low*>(t.low_precision) + i, low);
 }
 
-/// Each block takes elements of one tensor.
+/// Finds the block's tensor by binary search over first_block, and updates the block's elements.
 template <class State, class Gradient, class Low, bool rounds>
 __device__ inline void update_block(const Launch& a) {
   int tensor = 0;
@@ -101,16 +103,16 @@ __device__ inline void update_block(const Launch& a) {
   }
   const Entry& t = a.entries[tensor];
   const int64_t begin = int64_t{blockIdx.x - t.first_block} * block_elements;
-  const int64_t i = begin + threadIdx.x * (t.by_width ? width : 1);
-  if (t.by_width && i + width <= t.n)
+  const int64_t i = begin + threadIdx.x * (t.is_aligned ? width : 1);
+  if (t.is_aligned && i + width <= t.n)
     return update_at<State, Gradient, Low, rounds, width>(i, a, t);
-  const int stride = t.by_width ? 1 : threads;
+  const int stride = t.is_aligned ? 1 : threads;
 #pragma unroll 1
   for (int k = 0; k < width; ++k)
     if (i + k * stride < t.n) update_at<State, Gradient, Low, rounds, 1>(i + k * stride, a, t);
 }
 
-// Memory bound: 28 bytes an element with f32 gradients.
+// Memory bound: with f32 gradients each element reads and writes 28 bytes (p, m, v twice, g once).
 template <class State, class Gradient, class Low>
 __global__ void __launch_bounds__(threads) adam_step(const __grid_constant__ Launch a) {
   update_block<State, Gradient, Low, false>(a);
@@ -120,9 +122,9 @@ __global__ void __launch_bounds__(threads) rounded_adam_step(const __grid_consta
   update_block<State, Gradient, bf16, true>(a);
 }
 
-/// True when every array is aligned for loads of `width` elements, and the random words of such a
-/// group come from one counter.
-bool takes_width(const AdamTensor& t) {
+/// Whether every array is aligned for vectors of `width` elements, and the random words of a vector
+/// come from one Philox block.
+bool is_aligned_for_vectors(const AdamTensor& t) {
   for (const Tensor* tensor : {&t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision})
     if (*tensor &&
         reinterpret_cast<uintptr_t>(tensor->raw()) % (width * size_of(tensor->dtype())) != 0)
@@ -160,7 +162,7 @@ void adam(const Adam& a, Workspace, Stream& stream) {
               .seed = a.rounding_seed.value_or(0),
               .numbers = constants(a, 0.0f)};
   uint32_t blocks = 0;
-  const auto leave = [&] {
+  const auto flush = [&] {
     launch("adam", step, {dim3(blocks), dim3(threads)}, stream, next);
     next.count = 0;
     blocks = 0;
@@ -180,11 +182,11 @@ void adam(const Adam& a, Workspace, Stream& stream) {
                                   .l2 = numbers.l2,
                                   .keep = numbers.keep,
                                   .first_block = blocks,
-                                  .by_width = takes_width(t)};
+                                  .is_aligned = is_aligned_for_vectors(t)};
     blocks += blocks_for(n, block_elements).x;
-    if (next.count == Launch::most) leave();
+    if (next.count == Launch::max_entries) flush();
   }
-  leave();
+  flush();
 }
 
 }  // namespace zg::cuda

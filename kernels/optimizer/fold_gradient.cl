@@ -3,6 +3,7 @@
 typedef float f32_t;
 typedef bf16 bf16_t;
 
+/// sum = (first ? 0 : sum) + leaf, where leaf is rounded to `rounding` first.
 #define FOLD(leaf_type, rounding, sum_type)                                                   \
   element_kernel void fold_##leaf_type##_##rounding##_##sum_type(                             \
       __global const leaf_type##_t* leaf, __global sum_type##_t* sum, long n, int first) {    \

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int threads = 256, width = 4;
 
+/// sum = (first ? 0 : sum) + leaf rounded to Rounding, V elements for each thread. Memory bound.
 template <class Leaf, class Rounding, class Sum, int V>
 __global__ void __launch_bounds__(threads) fold(const Leaf* leaf, Sum* sum, int64_t n, bool first) {
   const int64_t i = (int64_t{blockIdx.x} * threads + threadIdx.x) * V;

@@ -5,6 +5,7 @@
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/optimizer/optimizer_cpu.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -17,9 +18,7 @@ double power(double base, int64_t exponent) {
 }
 
 void check_number(bool within, const char* name, double value, const char* range) {
-  if (!within)
-    throw ConfigError(std::string("adam: ") + name + " is " + std::to_string(value) +
-                      "; expected " + range);
+  if (!within) throw ConfigError(fmt::format("adam: {} is {:f}; expected {}", name, value, range));
 }
 
 void check_tensor(const char* op, const AdamTensor& t) {
@@ -47,8 +46,8 @@ void check_alike(const char* op, const AdamTensor& t, const AdamTensor& first) {
   if (first.low_precision)
     check_dtype(op, "low_precision", t.low_precision, first.low_precision.dtype());
   else if (t.low_precision)
-    throw DTypeError(std::string(op) + ": low_precision is given, tensor 0 has none; " +
-                     "expected it in all or in none");
+    throw DTypeError(fmt::format(
+        "{}: low_precision is given, tensor 0 has none; expected it in all or in none", op));
   check_device(
       op, {&first.parameter, &t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision});
 }
@@ -56,15 +55,15 @@ void check_alike(const char* op, const AdamTensor& t, const AdamTensor& first) {
 void check_rounding(const char* op, const Adam& a, const AdamTensor& t) {
   const Tensor& rounded = t.low_precision ? t.low_precision : t.parameter;
   if (rounded.dtype() != DType::bf16)
-    throw DTypeError(std::string(op) + ": rounding_seed is given, " +
-                     (t.low_precision ? "low_precision" : "parameter") + " holds " +
-                     name_of(rounded.dtype()) + "; expected bf16, the one dtype that is rounded " +
-                     "stochastically");
+    throw DTypeError(
+        fmt::format("{}: rounding_seed is given, {} holds {}; expected bf16, the one dtype that is "
+                    "rounded stochastically",
+                    op, t.low_precision ? "low_precision" : "parameter", rounded.dtype()));
   if (t.first < 0 || t.first + t.parameter.numel() > max_rounded_elements)
-    throw ShapeError(std::string(op) + ": elements " + std::to_string(t.first) + " to " +
-                     std::to_string(t.first + t.parameter.numel()) +
-                     " of a parameter are rounded stochastically; expected them in 0 to 2^34, " +
-                     "a counter of 32 bits for every four");
+    throw ShapeError(
+        fmt::format("{}: elements {} to {} of a parameter are rounded stochastically; expected "
+                    "them in 0 to 2^34, a counter of 32 bits for every four",
+                    op, t.first, t.first + t.parameter.numel()));
   check_number(a.step < int64_t{1} << 32, "step", static_cast<double>(a.step), "below 2^32");
 }
 
@@ -84,7 +83,7 @@ std::vector<Operand> operands(const Adam& a) {
 
 void validate(const Adam& a) {
   for (size_t i = 0; i < a.tensors.size(); ++i) {
-    const std::string op = a.tensors.size() > 1 ? "adam, tensor " + std::to_string(i) : "adam";
+    const std::string op = a.tensors.size() > 1 ? fmt::format("adam, tensor {}", i) : "adam";
     check_tensor(op.c_str(), a.tensors[i]);
     check_alike(op.c_str(), a.tensors[i], a.tensors[0]);
     if (a.rounding_seed) check_rounding(op.c_str(), a, a.tensors[i]);
@@ -118,8 +117,8 @@ void validate(const SumOfSquares& a) {
   const char* op = "sum_of_squares";
   check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
   if (a.x.numel() % SumOfSquares::granule != 0)
-    throw ShapeError(std::string(op) + ": x has " + std::to_string(a.x.numel()) +
-                     " elements; expected a multiple of 16, pad with zeros");
+    throw ShapeError(fmt::format("{}: x has {} elements; expected a multiple of 16, pad with zeros",
+                                 op, a.x.numel()));
   check_dtype(op, "limbs", a.limbs, DType::i64);
   check_shape(op, "limbs", a.limbs, {SumOfSquares::limb_count});
   check_dtype(op, "non_finite", a.non_finite, DType::i64);
@@ -160,8 +159,8 @@ void validate(const FoldGradient& args) {
   check_shape(op, "sum", args.sum, args.leaf.shape());
   check_device(op, {&args.leaf, &args.sum});
   if (args.rounding != DType::f32 && args.rounding != DType::bf16 && args.rounding != DType::f16)
-    throw DTypeError(std::string(op) + ": rounding is " + name_of(args.rounding) +
-                     "; expected f32, bf16 or f16");
+    throw DTypeError(
+        fmt::format("{}: rounding is {}; expected f32, bf16 or f16", op, args.rounding));
 }
 
 ZG_KERNEL(FoldGradient, fold_gradient)

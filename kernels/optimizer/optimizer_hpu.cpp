@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -19,12 +20,11 @@ struct alignas(64) Constants {
 void adam(const Adam& a, Workspace, Stream& stream) {
   for (const AdamTensor& t : a.tensors) {
     if (t.low_precision && t.low_precision.dtype() != DType::bf16)
-      throw Unsupported(std::string("adam: no hpu kernel for a low_precision of ") +
-                        name_of(t.low_precision.dtype()) + "; expected bf16");
+      throw Unsupported(fmt::format("adam: no hpu kernel for a low_precision of {}; expected bf16",
+                                    t.low_precision.dtype()));
     const int64_t n = t.parameter.numel();
     if (n == 0) continue;
-    const std::string kernel =
-        std::string("adam_") + name_of(t.parameter.dtype()) + "_" + name_of(t.gradient.dtype());
+    const std::string kernel = fmt::format("adam_{}_{}", t.parameter.dtype(), t.gradient.dtype());
     const RoundingKey key = a.rounding_seed ? rounding_key(a, t) : RoundingKey();
     launch(stream, module("adam"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
            t.parameter.raw(), t.moment1.raw(), t.moment2.raw(), t.low_precision.raw(), n,

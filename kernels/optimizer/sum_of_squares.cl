@@ -1,19 +1,21 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
+// The exact sum of squares: kernels/README.md, "Sum of squares". Devices may lack doubles, so f64
+// additions are done with integers. A work-item adds the squares of a granule of 16 elements and
+// adds the sum to the limbs of its work-group; add_squares adds the limbs of all work-groups.
 #define GRANULE 16
 #define LIMBS 40
 #define LIMB_BITS 26
 #define LOWEST_EXPONENT (-520)
 #define HALF_BITS (LIMB_BITS / 2)
 
-/// A double that is not negative, as devices without doubles have it: m * 2^e, with the top bit of
-/// 53 set unless it is 0.
+/// A double >= 0 as integers: m * 2^e. m has 53 bits, the top one set, or is 0.
 typedef struct {
   ulong m;
   int e;
 } wide;
 
-/// Exact: 48 bits.
+/// x * x, exactly: 24 bits squared are 48 bits.
 static inline wide square_of(float x) {
   const uint bits = as_uint(x), exponent = bits >> 23 & 0xff, fraction = bits & 0x7fffff;
   const ulong m = exponent ? fraction | 0x800000 : fraction;
@@ -26,8 +28,8 @@ static inline wide square_of(float x) {
   return result;
 }
 
-/// Rounded to nearest even, as IEEE 754 adds doubles. Ten bits below the last one keep what
-/// rounding must know.
+/// a + b rounded to nearest even, as IEEE 754 adds doubles. Ten more bits below the last one are
+/// enough to round correctly.
 static inline wide add(wide a, wide b) {
   if (a.m == 0) return b;
   if (b.m == 0) return a;
@@ -36,14 +38,15 @@ static inline wide add(wide a, wide b) {
     a = b;
     b = swapped;
   }
-  const int apart = a.e - b.e;
+  const int shift_down = a.e - b.e;
   ulong low = b.m << 10;
-  low = apart > 63 ? 1 : low >> apart | (ulong)((low & (((ulong)1 << apart) - 1)) != 0);
+  low = shift_down > 63 ? 1
+                        : low >> shift_down | (ulong)((low & (((ulong)1 << shift_down) - 1)) != 0);
   const ulong sum = (a.m << 10) + low;
   const int excess = sum >> 63 ? 11 : 10;
   ulong m = sum >> excess;
-  const ulong rest = sum & (((ulong)1 << excess) - 1), half_of = (ulong)1 << (excess - 1);
-  if (rest > half_of || (rest == half_of && (m & 1))) ++m;
+  const ulong rest = sum & (((ulong)1 << excess) - 1), half_unit = (ulong)1 << (excess - 1);
+  if (rest > half_unit || (rest == half_unit && (m & 1))) ++m;
   int e = a.e + excess - 10;
   if (m >> 53) {
     m >>= 1;
@@ -53,19 +56,20 @@ static inline wide add(wide a, wide b) {
   return result;
 }
 
-/// 26 bits in two counters of 13, of which each takes 2^19 before it is full.
+/// Adds 26 bits to a limb, kept as two 32-bit counters of 13 bits each: a counter can take 2^19
+/// additions before it overflows.
 static inline void count(__local uint* counters, int limb, ulong digits) {
   atomic_add(counters + 2 * limb, (uint)digits & ((1 << HALF_BITS) - 1));
   atomic_add(counters + 2 * limb + 1, (uint)digits >> HALF_BITS);
 }
 
-/// Each group leaves [LIMBS + 1] integers: its limbs, and how many elements are not finite.
-/// Integers add up the same in any order. The squares of f32 lie where no bit falls below the
-/// lowest limb.
+/// Each work-group writes LIMBS + 1 integers to `parts`: its limbs and the number of elements that
+/// are not finite. Integer additions give the same result in any order. No bit of a square of an
+/// f32 lies below the lowest limb.
 element_kernel void squares(__global const real* x, __global long* parts, long granules) {
   __local uint counters[2 * (LIMBS + 1)];
-  const int own = (int)get_local_id(0);
-  if (own < 2 * (LIMBS + 1)) counters[own] = 0;
+  const int item = (int)get_local_id(0);
+  if (item < 2 * (LIMBS + 1)) counters[item] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (long g = element_index(); g < granules; g += (long)get_num_groups(0) * ZG_GROUP) {
     wide sums[GRANULE];
@@ -82,27 +86,27 @@ element_kernel void squares(__global const real* x, __global long* parts, long g
     for (int distance = GRANULE / 2; distance > 0; distance /= 2)
       for (int i = 0; i < distance; ++i) sums[i] = add(sums[i], sums[i + distance]);
     if (sums[0].m == 0) continue;
-    const int place = sums[0].e - LOWEST_EXPONENT, limb = place / LIMB_BITS,
-              shift = place % LIMB_BITS;
+    const int bit = sums[0].e - LOWEST_EXPONENT, limb = bit / LIMB_BITS, shift = bit % LIMB_BITS;
     const ulong mask = ((ulong)1 << LIMB_BITS) - 1;
     count(counters, limb, sums[0].m << shift & mask);
     count(counters, limb + 1, sums[0].m >> (LIMB_BITS - shift) & mask);
     count(counters, limb + 2, sums[0].m >> (2 * LIMB_BITS - shift));
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  if (own <= LIMBS)
-    parts[(long)get_group_id(0) * (LIMBS + 1) + own] =
-        (long)counters[2 * own] + ((long)counters[2 * own + 1] << HALF_BITS);
+  if (item <= LIMBS)
+    parts[(long)get_group_id(0) * (LIMBS + 1) + item] =
+        (long)counters[2 * item] + ((long)counters[2 * item + 1] << HALF_BITS);
 }
 
+/// Adds the integers of all work-groups to the result.
 kernel_of(64) void add_squares(__global const long* parts, __global long* limbs,
                                __global long* non_finite, long groups) {
-  const int own = (int)get_local_id(0);
-  if (own > LIMBS) return;
+  const int item = (int)get_local_id(0);
+  if (item > LIMBS) return;
   long sum = 0;
-  for (long g = 0; g < groups; ++g) sum += parts[g * (LIMBS + 1) + own];
-  if (own < LIMBS)
-    limbs[own] += sum;
+  for (long g = 0; g < groups; ++g) sum += parts[g * (LIMBS + 1) + item];
+  if (item < LIMBS)
+    limbs[item] += sum;
   else
     *non_finite += sum;
 }

@@ -16,18 +16,18 @@ typedef ulong sum_state;  // wraps around
 
 #else
 
-/// A sum and what its roundings lost: Ogita, Rump, Oishi 2005, "Accurate sum and dot product",
-/// algorithm 4.4 (Sum2), by the TwoSum of Knuth 1969. So a sum of n is about as good as one in
-/// twice the precision, for devices without doubles.
+/// A sum in f32 and the sum of its rounding errors: Ogita, Rump, Oishi 2005, "Accurate sum and dot
+/// product", algorithm 4.4 (Sum2), with the TwoSum of Knuth 1969. It is about as accurate as a sum
+/// in twice the precision, for devices without doubles.
 typedef float2 sum_state;
 #define sum_start ((float2)(0.0f, 0.0f))
 #define sum_of(x) ((float2)(widened(x), 0.0f))
 static inline float2 sum_join(float2 a, float2 b) {
-  const float sum = a.s0 + b.s0, of_b = sum - a.s0;
-  const float lost = (a.s0 - (sum - of_b)) + (b.s0 - of_b);
+  const float sum = a.s0 + b.s0, b_rounded = sum - a.s0;
+  const float lost = (a.s0 - (sum - b_rounded)) + (b.s0 - b_rounded);
   return (float2)(sum, a.s1 + b.s1 + lost);
 }
-/// An infinite sum has lost a NaN.
+/// If the sum is infinite, the error term is NaN and is ignored.
 static inline float sum_result(float2 state, float count) {
   return (isfinite(state.s0) ? state.s0 + state.s1 : state.s0) / count;
 }
@@ -40,60 +40,64 @@ typedef float max_state;
 
 #endif
 
-// Kernels of an op and the dtype of results, which are divided by `count`: 1 but for means.
-// group: a work-group has a result. Its work-items take every 256th element; their states join.
-// chunk: a work-item has a result and, by its group along y, a chunk of its elements, so that
-//        neighbours have neighbouring results. The states of several chunks are left to `join`.
-#define REDUCE(op, to, stored, to_c)                                                           \
-  element_kernel void op##_group_##to(                                                         \
-      __global const real* x, __global to_c* y, long elements, float count, int kept_rank,     \
-      long8 kept_extents, long8 kept_strides, int rank, long8 extents, long8 strides) {        \
-    __local op##_state parts[ZG_GROUP];                                                        \
-    const uint place = get_local_id(0);                                                        \
-    const long8 none = 0;                                                                      \
-    const long r = get_group_id(0);                                                            \
-    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;       \
-    op##_state state = op##_start;                                                             \
-    for (long i = place; i < elements; i += ZG_GROUP) {                                        \
-      const long at = begin + located(i, rank, extents, strides, none, none).s0;               \
-      state = op##_join(state, op##_of(x[at]));                                                \
-    }                                                                                          \
-    parts[place] = state;                                                                      \
-    for (uint half_size = ZG_GROUP / 2; half_size > 0; half_size /= 2) {                       \
-      barrier(CLK_LOCAL_MEM_FENCE);                                                            \
-      if (place < half_size) parts[place] = op##_join(parts[place], parts[place + half_size]); \
-    }                                                                                          \
-    if (place == 0) y[r] = stored(op##_result(parts[0], count));                               \
-    (void)count;                                                                               \
-  }                                                                                            \
-  element_kernel void op##_chunk_##to(                                                         \
-      __global const real* x, __global to_c* y, __global op##_state* parts, long results,      \
-      long elements, long chunk, float count, int kept_rank, long8 kept_extents,               \
-      long8 kept_strides, int rank, long8 extents, long8 strides) {                            \
-    const long r = element_index();                                                            \
-    if (r >= results) return;                                                                  \
-    const long8 none = 0;                                                                      \
-    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;       \
-    const long first = get_group_id(1) * chunk, last = min(first + chunk, elements);           \
-    op##_state state = op##_start;                                                             \
-    for (long i = first; i < last; ++i) {                                                      \
-      const long at = begin + located(i, rank, extents, strides, none, none).s0;               \
-      state = op##_join(state, op##_of(x[at]));                                                \
-    }                                                                                          \
-    if (parts)                                                                                 \
-      parts[get_group_id(1) * results + r] = state;                                            \
-    else                                                                                       \
-      y[r] = stored(op##_result(state, count));                                                \
-    (void)count;                                                                               \
-  }                                                                                            \
-  element_kernel void op##_join_##to(__global const op##_state* parts, __global to_c* y,       \
-                                     long results, long chunks, float count) {                 \
-    const long r = element_index();                                                            \
-    if (r >= results) return;                                                                  \
-    op##_state state = op##_start;                                                             \
-    for (long c = 0; c < chunks; ++c) state = op##_join(state, parts[c * results + r]);        \
-    y[r] = stored(op##_result(state, count));                                                  \
-    (void)count;                                                                               \
+// The kernels of an op (sum, max) for one dtype of results. Results are divided by `count`, 1
+// except for means. Offsets in x: kept_* leads to the first element of result r, the other nest to
+// its elements. OP_group_TO: one work-group for each result; work-item i takes elements i, i + 256,
+// ... OP_chunk_TO: one work-item for each result and chunk (get_group_id(1)) of its elements.
+// Neighbouring
+//              work-items have neighbouring results. With several chunks it writes states to
+//              `parts`,
+// OP_join_TO:  which this kernel joins in order.
+#define REDUCE(op, to, stored, to_c)                                                       \
+  element_kernel void op##_group_##to(                                                     \
+      __global const real* x, __global to_c* y, long elements, float count, int kept_rank, \
+      long8 kept_extents, long8 kept_strides, int rank, long8 extents, long8 strides) {    \
+    __local op##_state parts[ZG_GROUP];                                                    \
+    const uint item = get_local_id(0);                                                     \
+    const long8 none = 0;                                                                  \
+    const long r = get_group_id(0);                                                        \
+    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;   \
+    op##_state state = op##_start;                                                         \
+    for (long i = item; i < elements; i += ZG_GROUP) {                                     \
+      const long at = begin + located(i, rank, extents, strides, none, none).s0;           \
+      state = op##_join(state, op##_of(x[at]));                                            \
+    }                                                                                      \
+    parts[item] = state;                                                                   \
+    for (uint half_size = ZG_GROUP / 2; half_size > 0; half_size /= 2) {                   \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+      if (item < half_size) parts[item] = op##_join(parts[item], parts[item + half_size]); \
+    }                                                                                      \
+    if (item == 0) y[r] = stored(op##_result(parts[0], count));                            \
+    (void)count;                                                                           \
+  }                                                                                        \
+  element_kernel void op##_chunk_##to(                                                     \
+      __global const real* x, __global to_c* y, __global op##_state* parts, long results,  \
+      long elements, long chunk, float count, int kept_rank, long8 kept_extents,           \
+      long8 kept_strides, int rank, long8 extents, long8 strides) {                        \
+    const long r = element_index();                                                        \
+    if (r >= results) return;                                                              \
+    const long8 none = 0;                                                                  \
+    const long begin = located(r, kept_rank, kept_extents, kept_strides, none, none).s0;   \
+    const long first = get_group_id(1) * chunk, last = min(first + chunk, elements);       \
+    op##_state state = op##_start;                                                         \
+    for (long i = first; i < last; ++i) {                                                  \
+      const long at = begin + located(i, rank, extents, strides, none, none).s0;           \
+      state = op##_join(state, op##_of(x[at]));                                            \
+    }                                                                                      \
+    if (parts)                                                                             \
+      parts[get_group_id(1) * results + r] = state;                                        \
+    else                                                                                   \
+      y[r] = stored(op##_result(state, count));                                            \
+    (void)count;                                                                           \
+  }                                                                                        \
+  element_kernel void op##_join_##to(__global const op##_state* parts, __global to_c* y,   \
+                                     long results, long chunks, float count) {             \
+    const long r = element_index();                                                        \
+    if (r >= results) return;                                                              \
+    op##_state state = op##_start;                                                         \
+    for (long c = 0; c < chunks; ++c) state = op##_join(state, parts[c * results + r]);    \
+    y[r] = stored(op##_result(state, count));                                              \
+    (void)count;                                                                           \
   }
 
 #if defined(ZG_I32) || defined(ZG_I64)

@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -22,8 +23,8 @@ Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
 void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t axes) {
   check_present(op, "y", y);
   if (axes >> x.shape().rank())
-    throw ShapeError(std::string(op) + ": axes name one beyond the last of x " + x.shape().str() +
-                     "; expected bits 0 to " + std::to_string(x.shape().rank() - 1));
+    throw ShapeError(fmt::format("{}: axes name one beyond the last of x {}; expected bits 0 to {}",
+                                 op, x.shape(), x.shape().rank() - 1));
   if (y.shape() != reduced_shape(x.shape(), axes, /*keep=*/true))
     check_shape(op, "y", y, reduced_shape(x.shape(), axes, /*keep=*/false));
   check_device(op, {&x, &y});
@@ -32,8 +33,9 @@ void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t ax
 void check_not_empty(const char* op, const Shape& shape, uint32_t axes) {
   for (int i = 0; i < shape.rank(); ++i)
     if ((axes >> i & 1u) && shape[i] == 0)
-      throw ShapeError(std::string(op) + ": axis " + std::to_string(i) + " of x " + shape.str() +
-                       " is empty, so it has no largest element; expected 1 or more");
+      throw ShapeError(fmt::format(
+          "{}: axis {} of x {} is empty, so it has no largest element; expected 1 or more", op, i,
+          shape));
 }
 
 void check_rows(const char* op, const Tensor& x) {

@@ -8,7 +8,13 @@ namespace {
 
 constexpr int threads = 256;
 
-/// Sums of floating types are kept in f64, of integers in i64, which wraps around.
+// Reductions over some axes of x (sum, mean, max), and argmax. Memory bound: x is read once.
+// A result is either computed by one block (reduce_blocks), if there are few results with many
+// elements each, or by one thread (reduce_chunks). With few results and too few threads the
+// elements are cut into chunks, whose partial results join_chunks combines in order. ReduceChunks
+// decides by shape alone, so the bits depend on nothing else.
+
+/// Sums of floating types are accumulated in f64, of integers in 64 bits with wraparound.
 template <class X>
 using SumOf = std::conditional_t<std::is_integral_v<X>, unsigned long long, double>;
 
@@ -32,8 +38,8 @@ struct Max {
   __device__ static State join(State a, State b) { return b > a || b != b ? b : a; }
 };
 
-/// Where results and the elements of one begin and go on in x.
-struct Places {
+/// Offsets in x: of the first element of each result, and of the elements of a result from there.
+struct Indexing {
   Nest<1> kept, reduced;
 };
 
@@ -45,17 +51,18 @@ __device__ inline Y result(State state, double scale) {
     return from_float<Y>(static_cast<float>(static_cast<double>(state) * scale));
 }
 
-/// A block a result. Its threads take every 256th element; their sums join in order.
+/// One block for each result. Thread i reduces elements i, i + 256, ...; then a tree joins the
+/// threads.
 template <class X, class Y, class Op>
 __global__ void __launch_bounds__(threads)
-    reduce_blocks(const X* x, Y* y, Places places, double scale) {
+    reduce_blocks(const X* x, Y* y, Indexing indexing, double scale) {
   using State = typename Op::State;
   __shared__ State parts[threads];
   int64_t begin[1], at[1];
-  places.kept.locate(blockIdx.x, begin);
+  indexing.kept.locate(blockIdx.x, begin);
   State state = Op::start();
-  for (int64_t i = threadIdx.x; i < places.reduced.numel; i += threads) {
-    places.reduced.locate(i, at);
+  for (int64_t i = threadIdx.x; i < indexing.reduced.numel; i += threads) {
+    indexing.reduced.locate(i, at);
     state = Op::join(state, Op::of(x[begin[0] + at[0]]));
   }
   parts[threadIdx.x] = state;
@@ -67,28 +74,30 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) y[blockIdx.x] = result<Y>(parts[0], scale);
 }
 
-/// A thread a result and chunk: neighbours have neighbouring results.
+/// One thread for each result and chunk. Neighbouring threads have neighbouring results. Without
+/// `parts` there is one chunk, whose result goes to y.
 template <class X, class Y, class Op>
 __global__ void __launch_bounds__(threads)
-    reduce_chunks(const X* x, Y* y, typename Op::State* parts, Places places, int64_t chunk,
+    reduce_chunks(const X* x, Y* y, typename Op::State* parts, Indexing indexing, int64_t chunk,
                   double scale) {
   const int64_t r = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (r >= places.kept.numel) return;
+  if (r >= indexing.kept.numel) return;
   int64_t begin[1], at[1];
-  places.kept.locate(r, begin);
+  indexing.kept.locate(r, begin);
   const int64_t first = int64_t{blockIdx.y} * chunk;
-  const int64_t last = min(first + chunk, places.reduced.numel);
+  const int64_t last = min(first + chunk, indexing.reduced.numel);
   typename Op::State state = Op::start();
   for (int64_t i = first; i < last; ++i) {
-    places.reduced.locate(i, at);
+    indexing.reduced.locate(i, at);
     state = Op::join(state, Op::of(x[begin[0] + at[0]]));
   }
   if (parts)
-    parts[int64_t{blockIdx.y} * places.kept.numel + r] = state;
+    parts[int64_t{blockIdx.y} * indexing.kept.numel + r] = state;
   else
     y[r] = result<Y>(state, scale);
 }
 
+/// y[r] = the chunks of result r, joined in rising order.
 template <class Y, class Op>
 __global__ void __launch_bounds__(threads)
     join_chunks(const typename Op::State* parts, Y* y, int64_t results, int64_t chunks,
@@ -100,8 +109,8 @@ __global__ void __launch_bounds__(threads)
   y[r] = result<Y>(state, scale);
 }
 
-/// The axes that are kept, or those that are not, with their strides in x.
-Nest<1> part_of(const Shape& shape, uint32_t axes) {
+/// The axes of x in the bit set `axes`, with their strides in x.
+Nest<1> nest_of_axes(const Shape& shape, uint32_t axes) {
   int64_t extents[Shape::max_rank];
   Strides strides = {};
   int rank = 0;
@@ -117,28 +126,33 @@ Nest<1> part_of(const Shape& shape, uint32_t axes) {
 
 template <class X, class Y, class Op>
 void run(const Reduce& a, Workspace workspace, Stream& stream) {
-  const ReduceChunks cut(a);
-  const Places places{part_of(a.x.shape(), ~a.axes), part_of(a.x.shape(), a.axes)};
-  const double scale = a.op == ReduceOp::mean ? 1.0 / static_cast<double>(cut.elements) : 1.0;
+  const ReduceChunks chunks_plan(a);
+  const Indexing indexing{nest_of_axes(a.x.shape(), ~a.axes), nest_of_axes(a.x.shape(), a.axes)};
+  const double scale =
+      a.op == ReduceOp::mean ? 1.0 / static_cast<double>(chunks_plan.elements) : 1.0;
   const X* x = a.x.data<X>();
   Y* y = a.y.data<Y>();
-  if (cut.results == 0) return;
-  if (cut.group_each) {
+  if (chunks_plan.results == 0) return;
+  if (chunks_plan.group_each) {
     launch("reduce", reduce_blocks<X, Y, Op>,
-           {dim3(static_cast<unsigned>(cut.results)), dim3(threads)}, stream, x, y, places, scale);
+           {dim3(static_cast<unsigned>(chunks_plan.results)), dim3(threads)}, stream, x, y,
+           indexing, scale);
     return;
   }
-  auto* parts = reinterpret_cast<typename Op::State*>(cut.chunks > 1 ? workspace.data : nullptr);
-  const dim3 blocks = blocks_for(cut.results, threads);
+  auto* parts =
+      reinterpret_cast<typename Op::State*>(chunks_plan.chunks > 1 ? workspace.data : nullptr);
+  const dim3 blocks = blocks_for(chunks_plan.results, threads);
   launch("reduce", reduce_chunks<X, Y, Op>,
-         {dim3(blocks.x, static_cast<unsigned>(cut.chunks)), dim3(threads)}, stream, x, y, parts,
-         places, cut.chunk, scale);
+         {dim3(blocks.x, static_cast<unsigned>(chunks_plan.chunks)), dim3(threads)}, stream, x, y,
+         parts, indexing, chunks_plan.chunk, scale);
   if (parts)
     launch("reduce", join_chunks<Y, Op>, {blocks, dim3(threads)}, stream,
-           static_cast<const typename Op::State*>(parts), y, cut.results, cut.chunks, scale);
+           static_cast<const typename Op::State*>(parts), y, chunks_plan.results,
+           chunks_plan.chunks, scale);
 }
 
-/// A thread a result: along the axis of `extent` elements, `inner` apart.
+/// argmax, one thread for each result: over `extent` elements that are `inner` apart. The first of
+/// equal elements counts; NaN is larger than every number.
 template <class X>
 __global__ void __launch_bounds__(threads)
     find_largest(const X* x, int64_t* y, int64_t results, int64_t extent, int64_t inner) {
@@ -146,15 +160,15 @@ __global__ void __launch_bounds__(threads)
   if (r >= results) return;
   const X* const from = x + r / inner * extent * inner + r % inner;
   float best = to_float(from[0]);
-  int64_t place = 0;
+  int64_t index_of_best = 0;
   for (int64_t i = 1; i < extent && best == best; ++i) {
     const float value = to_float(from[i * inner]);
     if (value > best || value != value) {
       best = value;
-      place = i;
+      index_of_best = i;
     }
   }
-  y[r] = place;
+  y[r] = index_of_best;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/nest.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -36,19 +37,19 @@ void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
   const float count = a.op == ReduceOp::mean ? static_cast<float>(cut.elements) : 1.0f;
   const Nest<1> kept = part_of(a.x.shape(), ~a.axes), reduced = part_of(a.x.shape(), a.axes);
   if (cut.group_each) {
-    launch(stream, code, (op + "group" + to).c_str(), {cut.results}, a.x.raw(), a.y.raw(),
-           cut.elements, count, kept.rank, kept.extents, kept.strides[0], reduced.rank,
+    launch(stream, code, (fmt::format("{}group{}", op, to)).c_str(), {cut.results}, a.x.raw(),
+           a.y.raw(), cut.elements, count, kept.rank, kept.extents, kept.strides[0], reduced.rank,
            reduced.extents, reduced.strides[0]);
     return;
   }
   const std::byte* parts = cut.chunks > 1 ? workspace.data : nullptr;
   const int64_t groups = groups_for(cut.results);
-  launch(stream, code, (op + "chunk" + to).c_str(), {.x = groups, .y = cut.chunks}, a.x.raw(),
-         a.y.raw(), parts, cut.results, cut.elements, cut.chunk, count, kept.rank, kept.extents,
-         kept.strides[0], reduced.rank, reduced.extents, reduced.strides[0]);
+  launch(stream, code, (fmt::format("{}chunk{}", op, to)).c_str(), {.x = groups, .y = cut.chunks},
+         a.x.raw(), a.y.raw(), parts, cut.results, cut.elements, cut.chunk, count, kept.rank,
+         kept.extents, kept.strides[0], reduced.rank, reduced.extents, reduced.strides[0]);
   if (parts)
-    launch(stream, code, (op + "join" + to).c_str(), {groups}, parts, a.y.raw(), cut.results,
-           cut.chunks, count);
+    launch(stream, code, (fmt::format("{}join{}", op, to)).c_str(), {groups}, parts, a.y.raw(),
+           cut.results, cut.chunks, count);
 }
 
 void argmax(const ArgMax& a, Workspace, Stream& stream) {

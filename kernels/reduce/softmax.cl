@@ -1,30 +1,32 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
-// Teams of work-items, a power of two of them, have a row each. A team behind the last row works on
-// it without writing: every work-item of the group comes to each barrier.
+// Softmax and log-softmax over the last axis. A team of work-items, a power of two, handles a row.
+// Teams beyond the last row compute the last row without writing it, because every work-item of a
+// work-group must reach each barrier.
 
+/// The sum over a team, returned to all of its work-items.
 static inline float team_sum(float x, __local float* parts, uint team) {
-  const uint i = get_local_id(0), place = i % team;
+  const uint i = get_local_id(0), rank = i % team;
   barrier(CLK_LOCAL_MEM_FENCE);  // all have read the results of an earlier call
   parts[i] = x;
   for (uint half_size = team / 2; half_size > 0; half_size /= 2) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (place < half_size) parts[i] += parts[i + half_size];
+    if (rank < half_size) parts[i] += parts[i + half_size];
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  return parts[i - place];
+  return parts[i - rank];
 }
 
 static inline float team_max(float x, __local float* parts, uint team) {
-  const uint i = get_local_id(0), place = i % team;
+  const uint i = get_local_id(0), rank = i % team;
   barrier(CLK_LOCAL_MEM_FENCE);
   parts[i] = x;
   for (uint half_size = team / 2; half_size > 0; half_size /= 2) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (place < half_size) parts[i] = larger(parts[i], parts[i + half_size]);
+    if (rank < half_size) parts[i] = larger(parts[i], parts[i + half_size]);
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  return parts[i - place];
+  return parts[i - rank];
 }
 
 #define team_row() (get_group_id(0) * (long)(ZG_GROUP / team) + (long)(get_local_id(0) / team))
@@ -35,15 +37,15 @@ element_kernel void softmax_forward(__global const real* x_rows, __global real* 
   const long n = team_row(), begin = min(n, N - 1) * C, first = get_local_id(0) % team;
   __global const real* const x = x_rows + begin;
   __global real* const y = y_rows + begin;
-  float best = -INFINITY, sum = 0.0f;
-  for (long i = first; i < C; i += team) best = larger(best, widened(x[i]));
-  best = team_max(best, parts, team);
-  for (long i = first; i < C; i += team) sum += exp(widened(x[i]) - best);
+  float maximum = -INFINITY, sum = 0.0f;
+  for (long i = first; i < C; i += team) maximum = larger(maximum, widened(x[i]));
+  maximum = team_max(maximum, parts, team);
+  for (long i = first; i < C; i += team) sum += exp(widened(x[i]) - maximum);
   sum = team_sum(sum, parts, team);
   const float scale = 1.0f / sum, log_sum = log(sum);
   if (n >= N) return;
   for (long i = first; i < C; i += team) {
-    const float shifted = widened(x[i]) - best;
+    const float shifted = widened(x[i]) - maximum;
     y[i] = narrowed(log_form ? shifted - log_sum : exp(shifted) * scale);
   }
 }
@@ -61,7 +63,7 @@ element_kernel void softmax_backward(__global const real* y_rows, __global const
   sum = team_sum(sum, parts, team);
   if (n >= N) return;
   for (long i = first; i < C; i += team) {
-    const float value = widened(y[i]), slope = widened(dy[i]);
-    dx[i] = narrowed(log_form ? slope - exp(value) * sum : value * (slope - sum));
+    const float y_i = widened(y[i]), dy_i = widened(dy[i]);
+    dx[i] = narrowed(log_form ? dy_i - exp(y_i) * sum : y_i * (dy_i - sum));
   }
 }

@@ -4,22 +4,25 @@
 namespace zg::cuda {
 namespace {
 
+// Softmax and log-softmax over the last axis, a team of threads for each row (rows.cuh). Memory
+// bound: forward reads a row three times, the second and third time mostly from the cache.
 template <class T, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     forward(const T* x_rows, T* y_rows, int64_t N, int64_t C, bool log) {
   const Row<warps> row;
-  if (row.n >= N) return;  // whole teams
+  if (row.n >= N) return;  // the whole team
   const T* const x = x_rows + row.n * C;
   T* const y = y_rows + row.n * C;
-  const float best = row_max<warps>(x, C, row.first);
-  const float sum = row_exp_sum<warps>(x, best, C, row.first);
+  const float maximum = row_max<warps>(x, C, row.first);
+  const float sum = row_exp_sum<warps>(x, maximum, C, row.first);
   const float scale = 1.0f / sum, log_sum = logf(sum);
   for (int64_t i = row.first; i < C; i += Row<warps>::threads) {
-    const float shifted = to_float(x[i]) - best;
+    const float shifted = to_float(x[i]) - maximum;
     y[i] = from_float<T>(log ? shifted - log_sum : expf(shifted) * scale);
   }
 }
 
+/// softmax: dx = y (dy - sum(dy y)). log-softmax: dx = dy - exp(y) sum(dy).
 template <class T, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     backward(const T* y_rows, const T* dy_rows, T* dx_rows, int64_t N, int64_t C, bool log) {

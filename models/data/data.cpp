@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <system_error>
 
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -20,20 +20,19 @@ class WindowDataset final : public Dataset {
       : sequence_(std::move(sequence)), options_(options) {
     const double fraction = options.validation_fraction;
     if (options.block_size < 1 || !(fraction >= 0.0 && fraction < 1.0))
-      throw ConfigError(sequence_.path +
-                        ": expected a block size from 1 and a validation fraction in [0, 1), got " +
-                        std::to_string(options.block_size) + " and " + std::to_string(fraction));
+      throw ConfigError(fmt::format(
+          "{}: expected a block size from 1 and a validation fraction in [0, 1), got {} and {:f}",
+          sequence_.path, options.block_size, fraction));
     const int64_t tokens = sequence_.tokens->size();
     const int64_t held_out = static_cast<int64_t>(static_cast<double>(tokens) * fraction);
     train_ = {0, tokens - held_out};
     validation_ = {tokens - held_out, held_out};
     if (blocks(train_) < 1 || (fraction > 0.0 && blocks(validation_) < 1))
-      throw ConfigError(sequence_.path + ": " + std::to_string(tokens) + " tokens are " +
-                        std::to_string(train_.tokens) + " to train and " +
-                        std::to_string(held_out) + " to validate; a block size of " +
-                        std::to_string(options.block_size) + " needs " +
-                        std::to_string(options.block_size + 1) +
-                        " of each; try a smaller block size or another validation fraction");
+      throw ConfigError(
+          fmt::format("{}: {} tokens are {} to train and {} to validate; a block size of {} needs "
+                      "{} of each; try a smaller block size or another validation fraction",
+                      sequence_.path, tokens, train_.tokens, held_out, options.block_size,
+                      options.block_size + 1));
   }
 
   int64_t vocabulary() const override { return sequence_.vocabulary; }
@@ -84,14 +83,13 @@ std::string read_stream(const std::string& path) {
   while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0)
     text.append(chunk.data(), static_cast<size_t>(file.gcount()));
   if (!file.is_open() || file.bad())
-    throw FileError(path + ": cannot be read: " + std::generic_category().message(errno));
+    throw FileError(
+        fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
   return text;
 }
 
 std::string hexadecimal(char32_t code) {
-  char text[16];
-  std::snprintf(text, sizeof text, "U+%04X", static_cast<unsigned>(code));
-  return text;
+  return fmt::format("U+{:04X}", static_cast<unsigned>(code));
 }
 
 /// A token for each code point, in ascending order.
@@ -106,9 +104,8 @@ class CharacterCodec final : public TextCodec {
       const char32_t code = next_code_point(text, position, "encode");
       const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
       if (found == characters_.end() || *found != code)
-        throw ConfigError("encode: '" + utf8(code) + "' (" + hexadecimal(code) +
-                          ") is not among the " + std::to_string(characters_.size()) +
-                          " characters of " + path_);
+        throw ConfigError(fmt::format("encode: '{}' ({}) is not among the {} characters of {}",
+                                      utf8(code), hexadecimal(code), characters_.size(), path_));
       ids.push_back(static_cast<int32_t>(found - characters_.begin()));
     }
     return ids;
@@ -118,8 +115,8 @@ class CharacterCodec final : public TextCodec {
     std::string text;
     for (int32_t id : ids) {
       if (id < 0 || static_cast<size_t>(id) >= characters_.size())
-        throw ConfigError("decode: expected ids below " + std::to_string(characters_.size()) +
-                          ", got " + std::to_string(id));
+        throw ConfigError(
+            fmt::format("decode: expected ids below {}, got {}", characters_.size(), id));
       text += utf8(characters_[static_cast<size_t>(id)]);
     }
     return text;
@@ -143,8 +140,8 @@ std::string Dataset::decode(const std::vector<int32_t>&) const {
 Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
                      const Device& device) const {
   if (first_sample < 0 || samples < 1)
-    throw ConfigError("batch: expected samples from 0 and at least one, got " +
-                      std::to_string(samples) + " from " + std::to_string(first_sample));
+    throw ConfigError(fmt::format("batch: expected samples from 0 and at least one, got {} from {}",
+                                  samples, first_sample));
   if (epoch_samples(split) == 0)
     throw ConfigError("batch: the data has no validation split; try a validation fraction above 0");
   const int64_t T = block_size();

@@ -19,23 +19,25 @@ struct Batch {
   Tensor ids, targets;
 };
 
-/// Samples addressed by their global index, so the data of a step depends neither on the number of
-/// ranks nor on restarts.
+/// A data set whose samples are numbered from 0. A sample depends on its number only, so the data
+/// of a step depends neither on the number of ranks nor on restarts.
 class ZG_API Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t vocabulary() const = 0;
   virtual int64_t block_size() const = 0;
-  /// Samples of one epoch. For text: the number of whole blocks; the last target needs a token
-  /// more.
+  /// Samples of one epoch. For text: the number of whole blocks. A block needs one more token for
+  /// its last target.
   virtual int64_t epoch_samples(Split split) const = 0;
-  /// Sample `index` of the endless stream, from 0: writes block_size ids and targets.
+  /// Writes block_size ids and block_size targets of sample `index`, from 0. The samples have no
+  /// end: epochs follow one another.
   virtual void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const = 0;
-  /// For a task with answers: how many leading ids of a sample are the question. The rest of the
-  /// block_size + 1 tokens is the answer. 0: plain text.
+  /// For a task with questions and answers: number of ids at the beginning of a sample that are the
+  /// question. The rest of its block_size + 1 tokens is the answer. 0: plain text.
   virtual int64_t question_length() const { return 0; }
 
-  /// Text datasets only; ConfigError otherwise, or for a character that is not in the data.
+  /// Text to ids and back. For text data sets only (otherwise ConfigError); ConfigError for a
+  /// character that is not in the data.
   virtual std::vector<int32_t> encode(const std::string& text) const;
   virtual std::string decode(const std::vector<int32_t>& ids) const;
   virtual bool is_text() const { return false; }
@@ -45,10 +47,11 @@ class ZG_API Dataset {
 };
 
 /// minGPT's sorting demo: `length` digits below `digits`, followed by the same digits sorted. Block
-/// size 2 * length - 1; targets of the first length - 1 positions are ignored. Half of the draws
-/// with more than length / 2 different digits are rejected, because repeats are rare and hard. A
-/// sequence belongs to the validation split when its hash is 0 mod 4. An epoch is 10000 samples.
-/// ConfigError unless length is in 1 .. 1024, digits in 2 .. 65536 and both splits have sequences.
+/// size 2 * length - 1; targets of the first length - 1 positions are ignored. As in minGPT, half
+/// of the random sequences with more than length / 2 different digits are rejected, so that
+/// repeated digits, which are harder, occur more often. A sequence belongs to the validation split
+/// if its hash is 0 mod 4. An epoch is 10000 samples. ConfigError unless length is in 1 .. 1024,
+/// digits in 2 .. 65536 and both splits have sequences.
 ZG_API std::unique_ptr<Dataset> sort_dataset(uint64_t seed, int64_t length = 6, int64_t digits = 3);
 
 /// minGPT's adder: a and b of `digits` digits each, then the digits + 1 of a + b, lowest first: 85
@@ -63,9 +66,9 @@ struct TextOptions {
   Order order = Order::random;       ///< order of training samples; validation is sequential
   uint64_t seed = 3407;
 };
-/// Characters (UTF-8 code points) of a text; ids in code point order. FileError when it cannot be
-/// read; ConfigError with the byte offset of invalid UTF-8, or with the numbers when the text is
-/// too short for one block per split.
+/// A text file, tokenized by character (UTF-8 code point); ids are in code point order. FileError
+/// if it cannot be read. ConfigError with the byte offset of invalid UTF-8, or with the sizes if a
+/// split is shorter than one block.
 ZG_API std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options);
 /// llm.c's token files: 256 little-endian int32 (20240520, 1, token count, zeros), then uint16.
 /// The vocabulary is the largest token plus 1. FileError for any other header or size.

@@ -5,12 +5,13 @@
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
 
-/// Where each part begins, and the end: weights normalised, each part rounded to whole documents,
-/// half to even, and what that leaves over taken from every border, as Megatron-DeepSpeed does.
+/// The begin of each part, and the end. As in Megatron-DeepSpeed, weights are normalised, each part
+/// is rounded to whole documents, half to even, and the rest is subtracted from every border.
 std::array<int64_t, 4> borders(const std::array<double, 3>& weights, int64_t documents) {
   const double sum = weights[0] + weights[1] + weights[2];
   std::array<int64_t, 4> border{};
@@ -19,7 +20,7 @@ std::array<int64_t, 4> borders(const std::array<double, 3>& weights, int64_t doc
         border[i] +
         static_cast<int64_t>(std::nearbyint(weights[i] / sum * static_cast<double>(documents)));
   const int64_t excess = border[3] - documents;
-  // Where Megatron's would lie before the first document, or behind the last, it is that one.
+  // A border that Megatron puts outside of the documents is moved to the nearest document.
   for (size_t i = 1; i < border.size(); ++i)
     border[i] = std::clamp<int64_t>(border[i] - excess, 0, documents);
   return border;
@@ -63,7 +64,7 @@ class DocumentDataset final : public Dataset {
   }
 
  private:
-  /// One pass over the training documents: their order, and that of the samples cut from it.
+  /// One epoch: the order of the training documents, and the order of the samples cut from them.
   struct Epoch {
     int64_t number;
     DocumentStream stream;
@@ -77,37 +78,34 @@ class DocumentDataset final : public Dataset {
                     [](double weight) { return weight >= 0.0 && std::isfinite(weight); }) &&
         weights[0] > 0.0 && std::isfinite(weights[0] + weights[1] + weights[2]);
     if (options_.block_size < 1 || !usable)
-      throw ConfigError(data_.path() +
-                        ": expected a block size from 1 and a split of weights from 0, the first "
-                        "above 0, got " +
-                        std::to_string(options_.block_size) + " and " + split_text());
+      throw ConfigError(
+          fmt::format("{}: expected a block size from 1 and a split of weights from 0, the first "
+                      "above 0, got {} and {}",
+                      data_.path(), options_.block_size, split_text()));
   }
 
   void check_lengths(const std::array<int64_t, 4>& border) const {
-    const bool validates = border[2] > border[1];  // as in Megatron, no document is no split
+    const bool validates =
+        border[2] > border[1];  // as in Megatron, a part without documents is no split
     if (blocks(*train_) > 0 && (!validates || blocks(*validation_) > 0)) return;
-    throw ConfigError(
-        data_.path() + ": split " + split_text() + " of " + std::to_string(data_.sequences()) +
-        " documents is " + std::to_string(train_->size()) + " tokens in " +
-        std::to_string(train_documents_) + " to train and " + std::to_string(validation_->size()) +
-        " in " + std::to_string(border[2] - border[1]) + " to validate; a block size of " +
-        std::to_string(block_size()) + " needs " + std::to_string(block_size() + 1) +
-        " tokens of each; try a smaller block size or another split");
+    throw ConfigError(fmt::format(
+        "{}: split {} of {} documents is {} tokens in {} to train and {} in {} to validate; a "
+        "block size of {} needs {} tokens of each; try a smaller block size or another split",
+        data_.path(), split_text(), data_.sequences(), train_->size(), train_documents_,
+        validation_->size(), border[2] - border[1], block_size(), block_size() + 1));
   }
 
   void check_ids(const std::vector<int32_t>& tokens) const {
     const int32_t largest = *std::max_element(tokens.begin(), tokens.end());
     if (largest >= vocabulary_)
-      throw FileError(data_.path() + ": expected ids below the vocabulary's " +
-                      std::to_string(vocabulary_) + ", got " + std::to_string(largest));
+      throw FileError(fmt::format("{}: expected ids below the vocabulary's {}, got {}",
+                                  data_.path(), vocabulary_, largest));
   }
 
   std::string split_text() const {
     std::string text;
     for (double weight : options_.split) {
-      char number[32];
-      std::snprintf(number, sizeof number, "%s%g", text.empty() ? "" : ",", weight);
-      text += number;
+      text += fmt::format("{}{:g}", text.empty() ? "" : ",", weight);
     }
     return text;
   }
@@ -116,7 +114,7 @@ class DocumentDataset final : public Dataset {
     return stream.size() > 0 ? (stream.size() - 1) / block_size() : 0;
   }
 
-  /// Made when a sample asks for it: ranks that are threads may stand on two sides of its begin.
+  /// Made at the first use. Ranks that are threads may use two epochs at the same time.
   std::shared_ptr<const Epoch> epoch(int64_t number) const {
     const std::lock_guard lock(mutex_);
     for (const auto& known : epochs_)
@@ -134,7 +132,7 @@ class DocumentDataset final : public Dataset {
   IndexedDataset data_;
   DocumentOptions options_;
   int64_t first_ = 0, train_documents_ = 0, vocabulary_ = 0;
-  std::unique_ptr<const DocumentStream> train_, validation_;  // in the documents' order
+  std::unique_ptr<const DocumentStream> train_, validation_;  // in the order of the documents
   mutable std::mutex mutex_;
   mutable std::array<std::shared_ptr<const Epoch>, 2> epochs_;  // the last two asked for
 };

@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -16,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "datasets are read as 
 
 [[noreturn]] void refuse(const File& file, const std::string& field, const std::string& expected,
                          const std::string& got) {
-  throw FileError(file.path() + ": " + field + ": expected " + expected + ", got " + got);
+  throw FileError(fmt::format("{}: {}: expected {}, got {}", file.path(), field, expected, got));
 }
 
 std::string in_hex(std::span<const char> bytes) {
@@ -28,7 +29,7 @@ std::string in_hex(std::span<const char> bytes) {
   return text;
 }
 
-/// Calls f(place, value) for each of an array's int64, a piece at a time.
+/// Calls f(index, value) for each int64 of an array; reads a chunk at a time.
 template <class F>
 void for_each_in(const File& file, int64_t offset, int64_t count, const F& f) {
   constexpr int64_t most = 1 << 16;
@@ -40,7 +41,7 @@ void for_each_in(const File& file, int64_t offset, int64_t count, const F& f) {
   }
 }
 
-/// Widens until a token that is none: its place, or the number of tokens.
+/// Widens tokens up to the first invalid one; returns its index, or the number of tokens.
 template <class T>
 size_t widen(const std::vector<std::byte>& bytes, std::span<int32_t> tokens, int64_t& stray) {
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -76,13 +77,13 @@ size_t widen(uint8_t dtype, const std::vector<std::byte>& bytes, std::span<int32
 int64_t bytes_of(const File& file, uint8_t dtype) {
   constexpr int64_t bytes[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
   if (dtype == 6 || dtype == 7)
-    refuse(file, "dtype", "integer tokens", "floating ones (" + std::to_string(dtype) + ")");
+    refuse(file, "dtype", "integer tokens", fmt::format("floating ones ({})", dtype));
   if (dtype == 0 || dtype > 8) refuse(file, "dtype", "1 to 5 or 8", std::to_string(dtype));
   return bytes[dtype];
 }
 
-/// Both of one moment, also while another process replaces them together: the data was opened
-/// between two moments at which the index was still in its place.
+/// Opens both files of one version, also while another process replaces them together: the index
+/// must be the same file before and after the data was opened.
 std::pair<File, File> open_pair(const IndexedFiles& files) {
   constexpr int most_attempts = 100;
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
@@ -90,8 +91,9 @@ std::pair<File, File> open_pair(const IndexedFiles& files) {
     File data = File::open(files.data);
     if (index.has_its_path()) return {std::move(index), std::move(data)};
   }
-  throw FileError(files.index + ": was replaced " + std::to_string(most_attempts) +
-                  " times while it was opened; try again when nothing writes there");
+  throw FileError(fmt::format(
+      "{}: was replaced {} times while it was opened; try again when nothing writes there",
+      files.index, most_attempts));
 }
 
 }  // namespace
@@ -111,7 +113,7 @@ IndexedDataset::IndexedDataset(std::pair<File, File> pair)
 int64_t IndexedDataset::read_header() {
   const int64_t file_bytes = index_.size();
   if (file_bytes < indexed_header_bytes)
-    refuse(index_, "bytes", "at least " + std::to_string(indexed_header_bytes),
+    refuse(index_, "bytes", fmt::format("at least {}", indexed_header_bytes),
            std::to_string(file_bytes));
   IndexedHeader header;
   std::byte bytes[indexed_header_bytes];
@@ -132,20 +134,19 @@ int64_t IndexedDataset::read_header() {
   if (header.version != 1) refuse(index_, "version", "1", std::to_string(header.version));
   token_bytes_ = bytes_of(index_, header.dtype);
   dtype_ = header.dtype;
-  // Counts that could not be are refused before they are multiplied.
+  // Impossible counts are refused before they are multiplied.
   const auto left = static_cast<uint64_t>(file_bytes - indexed_header_bytes);
   if (header.sequences > left / 12)
-    refuse(index_, "sequences", "at most " + std::to_string(left / 12) + " in its bytes",
+    refuse(index_, "sequences", fmt::format("at most {} in its bytes", left / 12),
            std::to_string(header.sequences));
   const uint64_t rest = left - 12 * header.sequences;
   if (header.documents > rest / 8)
-    refuse(index_, "documents", "at most " + std::to_string(rest / 8) + " in its bytes",
+    refuse(index_, "documents", fmt::format("at most {} in its bytes", rest / 8),
            std::to_string(header.documents));
   if (8 * header.documents != rest)
     refuse(index_, "bytes",
-           std::to_string(file_bytes - static_cast<int64_t>(rest) +
-                          static_cast<int64_t>(8 * header.documents)) +
-               " by its counts",
+           fmt::format("{} by its counts", file_bytes - static_cast<int64_t>(rest) +
+                                               static_cast<int64_t>(8 * header.documents)),
            std::to_string(file_bytes));
   sizes_.resize(header.sequences);
   return static_cast<int64_t>(header.documents);
@@ -156,7 +157,7 @@ void IndexedDataset::read_sizes() {
   int64_t tokens = 0;
   for (int64_t i = 0; i < sequences(); ++i) {
     if (size(i) < 0)
-      refuse(index_, "size of sequence " + std::to_string(i), "0 or more tokens",
+      refuse(index_, fmt::format("size of sequence {}", i), "0 or more tokens",
              std::to_string(size(i)));
     if (__builtin_add_overflow(tokens, size(i), &tokens))
       refuse(index_, "sizes", "less than 2^63 tokens in all", "more");
@@ -167,11 +168,11 @@ void IndexedDataset::check_pointer(int64_t sequence, int64_t pointer) const {
   // A size is an int32 and a token 8 bytes at most: no product here overflows.
   const int64_t last = data_bytes_ - size(sequence) * token_bytes_;
   if (pointer < 0 || pointer > last)
-    refuse(index_, "pointer of sequence " + std::to_string(sequence),
-           last < 0 ? "at least " + std::to_string(size(sequence) * token_bytes_) + " bytes in " +
-                          data_.path()
-                    : "0 to " + std::to_string(last) + ", so that its " +
-                          std::to_string(size(sequence)) + " tokens lie in " + data_.path(),
+    refuse(index_, fmt::format("pointer of sequence {}", sequence),
+           last < 0
+               ? fmt::format("at least {} bytes in {}", size(sequence) * token_bytes_, data_.path())
+               : fmt::format("0 to {}, so that its {} tokens lie in {}", last, size(sequence),
+                             data_.path()),
            last < 0 ? std::to_string(data_bytes_) : std::to_string(pointer));
 }
 
@@ -185,9 +186,8 @@ void IndexedDataset::check_documents(int64_t entries) const {
   for_each_in(index_, indexed_header_bytes + 12 * sequences(), entries,
               [&](int64_t entry, int64_t first) {
                 if (first < least || first > sequences())
-                  refuse(index_, "entry " + std::to_string(entry) + " of the documents",
-                         std::to_string(least) + " to " + std::to_string(sequences()),
-                         std::to_string(first));
+                  refuse(index_, fmt::format("entry {} of the documents", entry),
+                         fmt::format("{} to {}", least, sequences()), std::to_string(first));
                 least = first;
               });
 }
@@ -196,16 +196,15 @@ void IndexedDataset::read(int64_t sequence, int64_t begin, std::span<int32_t> to
   int64_t pointer = 0;
   index_.read_at(indexed_header_bytes + 4 * sequences() + 8 * sequence,
                  std::as_writable_bytes(std::span(&pointer, 1)));
-  check_pointer(sequence, pointer);  // once more: the file may have changed
+  check_pointer(sequence, pointer);  // checked again: the file may have changed
   std::vector<std::byte> bytes(tokens.size() * static_cast<size_t>(token_bytes_));
   data_.read_at(pointer + begin * token_bytes_, bytes);
   int64_t stray = 0;
   const size_t read = widen(dtype_, bytes, tokens, stray);
   if (read < tokens.size())
     refuse(data_,
-           "token " + std::to_string(begin + static_cast<int64_t>(read)) + " of sequence " +
-               std::to_string(sequence),
-           "an id from 0 to " + std::to_string(INT32_MAX), std::to_string(stray));
+           fmt::format("token {} of sequence {}", begin + static_cast<int64_t>(read), sequence),
+           fmt::format("an id from 0 to {}", INT32_MAX), std::to_string(stray));
 }
 
 Permutation::Permutation(uint64_t seed, const char* purpose, uint64_t index, int64_t n)
@@ -239,7 +238,7 @@ int64_t Permutation::operator()(int64_t place) const {
 
 namespace {
 
-// Finding one walks over half of them: a microsecond or two beside a sample's reads.
+// A search scans half a stride, which takes one or two microseconds: less than a read.
 constexpr int64_t stride = 64;
 
 }  // namespace

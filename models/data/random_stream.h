@@ -6,8 +6,8 @@
 
 namespace zg::models {
 
-/// An endless stream of random numbers that belongs to (seed, purpose, index): what sample 7 of a
-/// dataset or draw 7 of a generation looks like depends on nothing that came before.
+/// An endless stream of random numbers that is a function of (seed, purpose, index). So sample 7 of
+/// a data set, or token 7 of a generation, does not depend on the samples or tokens before it.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, const char* purpose, uint64_t index)

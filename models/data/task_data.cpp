@@ -6,6 +6,7 @@
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -40,11 +41,10 @@ class SortDataset final : public Dataset {
   SortDataset(uint64_t seed, int64_t length, int64_t digits)
       : seed_(seed), length_(length), digits_(digits) {
     if (length < 1 || length > 1024 || digits < 2 || digits > 65536 || !has_both_splits())
-      throw ConfigError(
-          "sort_dataset: expected a length of 1 to 1024 and 2 to 65536 digits with "
-          "sequences in both splits, got length " +
-          std::to_string(length) + " and " + std::to_string(digits) +
-          " digits; try length 6 and 3 digits");
+      throw ConfigError(fmt::format(
+          "sort_dataset: expected a length of 1 to 1024 and 2 to 65536 digits with sequences in "
+          "both splits, got length {} and {} digits; try length 6 and 3 digits",
+          length, digits));
   }
 
   int64_t vocabulary() const override { return digits_; }
@@ -69,7 +69,7 @@ class SortDataset final : public Dataset {
   }
 
  private:
-  // Few enough sequences may all hash to one split; the search for the other would never end.
+  // If few sequences exist, all may hash to one split, and the search for the other would not end.
   bool has_both_splits() const {
     bool found[2] = {false, false};
     std::vector<int32_t> sequence(static_cast<size_t>(length_), 0);
@@ -102,7 +102,7 @@ class AdderDataset final : public Dataset {
  public:
   AdderDataset(uint64_t seed, int64_t digits) : seed_(seed), digits_(digits) {
     if (digits < 1 || digits > 3)
-      throw ConfigError("adder_dataset: expected 1, 2 or 3 digits, got " + std::to_string(digits));
+      throw ConfigError(fmt::format("adder_dataset: expected 1, 2 or 3 digits, got {}", digits));
     numbers_ = power_of_ten(digits);
     const int64_t problems = numbers_ * numbers_;
     held_out_ = std::min<int64_t>(problems / 5, 500);

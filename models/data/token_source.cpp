@@ -5,6 +5,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -46,8 +47,8 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 
 void expect(const std::string& path, const char* what, int64_t expected, int64_t got) {
   if (got != expected)
-    throw FileError(path + ": not a token file of llm.c: expected " + what + " " +
-                    std::to_string(expected) + ", got " + std::to_string(got));
+    throw FileError(fmt::format("{}: not a token file of llm.c: expected {} {}, got {}", path, what,
+                                expected, got));
 }
 
 void check(const std::string& path, const TokenFileHeader& header, int64_t file_bytes) {
@@ -64,8 +65,8 @@ class TokenFile final : public TokenSource {
     const int64_t file_bytes = file_.size();
     TokenFileHeader header;
     if (file_bytes < static_cast<int64_t>(sizeof header))
-      throw FileError(path + ": not a token file of llm.c: expected at least 1024 bytes, got " +
-                      std::to_string(file_bytes));
+      throw FileError(fmt::format(
+          "{}: not a token file of llm.c: expected at least 1024 bytes, got {}", path, file_bytes));
     file_.read_at(0, std::as_writable_bytes(std::span(header)));
     check(path, header, file_bytes);
     size_ = header[2];

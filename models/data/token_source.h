@@ -19,20 +19,20 @@ class ZG_API TextCodec {
   virtual std::string decode(const std::vector<int32_t>& ids) const = 0;
 };
 
-/// A long sequence of tokens that is read by range, so it may be larger than memory. Ranks that are
-/// threads share it: read() is called by several at once.
+/// A long sequence of tokens that is read in ranges, so it may be larger than memory. Ranks that
+/// are threads share it: several may call read() at the same time.
 class ZG_API TokenSource {
  public:
   virtual ~TokenSource() = default;
   virtual int64_t size() const = 0;  ///< tokens
-  /// Fills `tokens` with those from `begin` on, which lie within size(). FileError where the file
-  /// cannot be read.
+  /// Reads tokens [begin, begin + tokens.size()), which must be within size(). FileError if the
+  /// file cannot be read.
   virtual void read(int64_t begin, std::span<int32_t> tokens) const = 0;
 };
 
 ZG_API std::unique_ptr<const TokenSource> tokens_in_memory(std::vector<int32_t> tokens);
 
-/// The largest token plus 1; reads them all.
+/// The largest token plus 1; reads all tokens.
 ZG_API int64_t vocabulary_of(const TokenSource& tokens);
 
 using TokenFileHeader = std::array<int32_t, 256>;

@@ -11,6 +11,7 @@
 #include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -61,8 +62,7 @@ void append(OutputFile& file, std::span<const int32_t> tokens, bool narrow) {
 void check(const std::string& path, std::span<const int32_t> tokens, int64_t vocabulary) {
   for (int32_t token : tokens)
     if (token < 0 || token >= vocabulary)
-      throw FileError(path + ": expected ids below " + std::to_string(vocabulary) + ", got " +
-                      std::to_string(token));
+      throw FileError(fmt::format("{}: expected ids below {}, got {}", path, vocabulary, token));
 }
 
 class IndexedDatasetWriter final : public TokenWriter {
@@ -72,8 +72,8 @@ class IndexedDatasetWriter final : public TokenWriter {
 
   void add_document(std::span<const int32_t> tokens) override {
     if (tokens.size() > size_t{INT32_MAX})
-      throw FileError(data_.path() + ": expected at most " + std::to_string(INT32_MAX) +
-                      " tokens in a document, got " + std::to_string(tokens.size()));
+      throw FileError(fmt::format("{}: expected at most {} tokens in a document, got {}",
+                                  data_.path(), INT32_MAX, tokens.size()));
     check(data_.path(), tokens, vocabulary_);
     append(data_, tokens, narrow());
     sizes_.push_back(static_cast<int32_t>(tokens.size()));
@@ -120,8 +120,10 @@ class TokenFileWriter final : public TokenWriter {
     check(file_.path(), tokens, vocabulary_);
     written_ += static_cast<int64_t>(tokens.size());
     if (written_ > INT32_MAX)
-      throw FileError(file_.path() + ": expected at most " + std::to_string(INT32_MAX) +
-                      " tokens, which is what llm.c's header can say; try Megatron's format");
+      throw FileError(
+          fmt::format("{}: expected at most {} tokens, which is what llm.c's header can say; try "
+                      "Megatron's format",
+                      file_.path(), INT32_MAX));
     append(file_, tokens, true);
   }
 
@@ -137,7 +139,7 @@ class TokenFileWriter final : public TokenWriter {
   OutputFile file_;
 };
 
-/// Has a set of its own.
+/// A writer with its own set of files.
 class OneSet final : public TokenWriter {
  public:
   using Make = std::function<std::unique_ptr<TokenWriter>(FileSet& files, const std::string& name)>;
@@ -173,10 +175,10 @@ std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix, i
 std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
                                                int64_t vocabulary) {
   if (vocabulary > 65536)
-    throw ConfigError(files.path_of(file) +
-                      ": llm.c's files have ids of 16 bits; expected a vocabulary of at most "
-                      "65536, got " +
-                      std::to_string(vocabulary) + "; try Megatron's format");
+    throw ConfigError(
+        fmt::format("{}: llm.c's files have ids of 16 bits; expected a vocabulary of at most "
+                    "65536, got {}; try Megatron's format",
+                    files.path_of(file), vocabulary));
   return std::make_unique<TokenFileWriter>(files, file, vocabulary);
 }
 

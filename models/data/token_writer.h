@@ -9,8 +9,9 @@
 
 namespace zg::models {
 
-/// Writes documents of tokens. Of a FileSet the caller's, they are in place when that is finished;
-/// else finish() puts them there, and without it nothing stays. FileError.
+/// Writes a file of tokens, document by document. Without finish() the file is not kept. A writer
+/// that belongs to a FileSet is finished first; its files get their names when the FileSet is
+/// finished. All functions throw FileError.
 class ZG_API TokenWriter {
  public:
   virtual ~TokenWriter() = default;
@@ -18,16 +19,16 @@ class ZG_API TokenWriter {
   virtual void finish() = 0;
 };
 
-/// Megatron's PREFIX.bin and PREFIX.idx (indexed_dataset.h), a sequence for each document; uint16
-/// where the vocabulary is below 65500 and else int32, as Megatron chooses.
+/// Writes Megatron's PREFIX.bin and PREFIX.idx (indexed_dataset.h), one sequence per document.
+/// Tokens are uint16 if the vocabulary is below 65500, otherwise int32, as in Megatron.
 ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix,
                                                            int64_t vocabulary);
-/// The same as NAME.bin and NAME.idx of the set.
+/// The same as NAME.bin and NAME.idx in a FileSet.
 ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(FileSet& files, const std::string& name,
                                                            int64_t vocabulary);
 
-/// llm.c's file (token_source.h), the documents end to end. ConfigError for a vocabulary above
-/// 65536.
+/// Writes llm.c's token file (token_source.h), all documents one after another. ConfigError for a
+/// vocabulary above 65536.
 ZG_API std::unique_ptr<TokenWriter> token_file_writer(const std::string& path, int64_t vocabulary);
 ZG_API std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
                                                       int64_t vocabulary);

@@ -9,6 +9,7 @@
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 
@@ -17,8 +18,8 @@ KeyValueCache::KeyValueCache(const GPTConfig& config)
 
 void KeyValueCache::truncate(int64_t length) {
   if (length < 0 || length > length_)
-    throw ConfigError("key_value_cache: expected to keep 0 to " + std::to_string(length_) +
-                      " positions, got " + std::to_string(length));
+    throw ConfigError(fmt::format("key_value_cache: expected to keep 0 to {} positions, got {}",
+                                  length_, length));
   length_ = length;
 }
 
@@ -49,12 +50,13 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
   const int64_t B = ids.extent(0), T = ids.extent(1), ranks = pass.parallel.size();
   const int64_t C = config().width / ranks, H = config().heads / ranks;
   if (cache.length() + T > cache.capacity())
-    throw ConfigError("next_logits: the cache holds " + std::to_string(cache.length()) + " of " +
-                      std::to_string(cache.capacity()) + " positions, got " + std::to_string(T) +
-                      " more; clear it and begin with a later window");
+    throw ConfigError(
+        fmt::format("next_logits: the cache holds {} of {} positions, got {} more; clear it and "
+                    "begin with a later window",
+                    cache.length(), cache.capacity(), T));
   if (const Tensor& keys = cache.layers_[0].keys; keys && keys.extent(0) != B)
-    throw ShapeError("next_logits: expected " + std::to_string(keys.extent(0)) +
-                     " rows as in the cache, got " + std::to_string(B));
+    throw ShapeError(
+        fmt::format("next_logits: expected {} rows as in the cache, got {}", keys.extent(0), B));
 
   Var x = begin_stage(tape, *layers_, ids, cache.length(), pass);
   const Var slopes = alibi_slopes(config(), pass.parallel, x);
@@ -106,7 +108,7 @@ int32_t most_likely(std::span<const float> logits) {
   return static_cast<int32_t>(largest - logits.begin());
 }
 
-/// How many of the falling `weights` reach the share `top_p` of their sum.
+/// The number of the largest weights whose sum reaches the share `top_p`; `weights` fall.
 size_t nucleus(std::span<const double> weights, double top_p) {
   const double wanted = top_p * std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0.0;
@@ -119,14 +121,15 @@ using Rows = std::vector<std::vector<int32_t>>;
 
 void check(const Rows& prompts, int64_t length) {
   if (length < 0)
-    throw ConfigError("generate: expected a length from 0, got " + std::to_string(length));
+    throw ConfigError(fmt::format("generate: expected a length from 0, got {}", length));
   if (prompts.empty()) throw ConfigError("generate: expected at least one prompt, got none");
   const size_t tokens = prompts[0].size();
   for (const std::vector<int32_t>& prompt : prompts)
     if (prompt.empty() || prompt.size() != tokens)
-      throw ConfigError("generate: expected prompts of one length, at least 1, got " +
-                        std::to_string(tokens) + " and " + std::to_string(prompt.size()) +
-                        " tokens; generate them one at a time");
+      throw ConfigError(
+          fmt::format("generate: expected prompts of one length, at least 1, got {} and {} tokens; "
+                      "generate them one at a time",
+                      tokens, prompt.size()));
 }
 
 /// The last `count` tokens of every row, [B, count].
@@ -151,8 +154,7 @@ int32_t draw_token(const Tensor& logits, int64_t row, const SamplingOptions& opt
 
 void validate(const SamplingOptions& options) {
   const auto refuse = [](const char* expected, double got) {
-    throw ConfigError(std::string("sampling: expected ") + expected + ", got " +
-                      std::to_string(got));
+    throw ConfigError(fmt::format("sampling: expected {}, got {:f}", expected, got));
   };
   if (!(options.temperature >= 0.0 && std::isfinite(options.temperature)))
     refuse("a finite temperature from 0", options.temperature);
@@ -182,7 +184,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   double left = RandomStream(options.seed, "sample_token", draw).uniform() * sum;
   size_t chosen = 0;
   while (chosen + 1 < weights.size() && left >= weights[chosen]) left -= weights[chosen++];
-  // Rounding may walk past the last likely token, onto one of probability 0.
+  // Rounding can lead past the last token with a probability above 0.
   while (weights[chosen] == 0.0) --chosen;
   return ids[chosen];
 }
@@ -197,7 +199,7 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
-      // Positions are absolute: when the window moves, everything in it has a new one.
+      // Positions are absolute: when the window moves, every token in it gets a new one.
       cache.clear();
       fresh = std::min(static_cast<int64_t>(rows[0].size()), cache.capacity());
     }

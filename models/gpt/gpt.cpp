@@ -7,6 +7,7 @@
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 
@@ -14,9 +15,9 @@ GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                 bool sequence_parallel) {
   const int stages = mesh.shape.pipeline;
   if (config.layers < stages)
-    throw ConfigError("gpt: pipeline: expected at most the model's " +
-                      std::to_string(config.layers) + " layers, got " + std::to_string(stages) +
-                      " stages");
+    throw ConfigError(
+        fmt::format("gpt: pipeline: expected at most the model's {} layers, got {} stages",
+                    config.layers, stages));
   const std::vector<double> costs(static_cast<size_t>(config.layers), layer_flops(config));
   const std::vector<int64_t> borders =
       balanced_stages(costs, /*first=*/0.0, head_flops(config), stages);
@@ -40,7 +41,7 @@ struct Describe {
   const DecoderNames& names;
 
   const Unit& unit(const std::string& name) const { return store.store.unit(name); }
-  /// Rows of tokens, with which ranks share out the vocabulary.
+  /// Rows for tokens: the ranks share the vocabulary.
   const Parameter* vocabulary(const Unit& unit, const std::string& name,
                               const ParallelStore::Options& options) const {
     return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
@@ -59,7 +60,8 @@ struct Describe {
     return {&weight, &store.rows(unit, name + ".bias", {shape[0]}, Init::zeros(), {}, blocks)};
   }
   Projection row_parallel(const Unit& unit, const std::string& name, const Shape& shape) const {
-    // Each block adds two branches to the residual stream; this keeps its variance near 1 layer's.
+    // Each block adds two branches to the residual stream; this keeps its variance as with one
+    // layer.
     const float stddev = weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
     const Parameter& weight =
         store.columns(unit, name + ".weight", shape, Init::normal(stddev), {.decay = true});
@@ -69,7 +71,7 @@ struct Describe {
   Block block(int64_t layer) const {
     const int64_t C = config.width;
     const std::string name = block_name(layer);
-    const Unit& unit = this->unit("block." + std::to_string(layer));
+    const Unit& unit = this->unit(fmt::format("block.{}", layer));
     const auto site = [&](const char* place) {
       return static_cast<uint32_t>(hash_name((name + place).c_str()));
     };
@@ -88,7 +90,7 @@ struct Describe {
   }
 
   void describe_embedding(GPTLayers& layers) const {
-    // The last stage of several has a tied head's weight too, and nothing else of the unit.
+    // The last of several stages also has the weight of a tied head, and nothing else of the unit.
     if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
     const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
@@ -122,7 +124,7 @@ struct Describe {
   }
 };
 
-/// Those that can share the model out, "1, 2, 4".
+/// The numbers of ranks that can share the heads: "1, 2, 4".
 std::string divisors_of(int64_t n) {
   std::string divisors;
   for (int64_t d = 1; d <= n; ++d)
@@ -134,13 +136,13 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   if (!part.mesh) return {};
   const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel};
   if (config.heads % parallel.size() != 0)
-    throw ConfigError("gpt: tensor ranks: expected a divisor of the " +
-                      std::to_string(config.heads) + " heads (" + divisors_of(config.heads) +
-                      "), got " + std::to_string(parallel.size()));
+    throw ConfigError(
+        fmt::format("gpt: tensor ranks: expected a divisor of the {} heads ({}), got {}",
+                    config.heads, divisors_of(config.heads), parallel.size()));
   if (parallel.sequence && config.block_size % parallel.size() != 0)
-    throw ConfigError("gpt: sequence parallel: expected a block size that " +
-                      std::to_string(parallel.size()) + " tensor ranks divide, got " +
-                      std::to_string(config.block_size));
+    throw ConfigError(fmt::format(
+        "gpt: sequence parallel: expected a block size that {} tensor ranks divide, got {}",
+        parallel.size(), config.block_size));
   return parallel;
 }
 
@@ -151,9 +153,9 @@ const GPTConfig& validated(const GPTConfig& config) {
 
 void check_ids(const GPTConfig& config, const Tensor& ids) {
   if (ids.shape().rank() != 2 || ids.extent(1) > config.block_size)
-    throw ShapeError("gpt: ids " + ids.shape().str() +
-                     " do not fit; expected [B, T] with T up to " + "the block size " +
-                     std::to_string(config.block_size));
+    throw ShapeError(
+        fmt::format("gpt: ids {} do not fit; expected [B, T] with T up to the block size {}",
+                    ids.shape(), config.block_size));
 }
 
 /// [B, T, C] after this part's last block.
@@ -233,9 +235,10 @@ Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const Forwar
               bool checkpointing) const {
   if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing);
   if (tape.mode() == TapeMode::record)
-    throw TapeError("loss: this rank has layers " + std::to_string(part().first_layer) + " to " +
-                    std::to_string(part().end_layer) + " of " + std::to_string(config().layers) +
-                    "; expected a tape in inference mode; try stage() in run_pipeline()");
+    throw TapeError(
+        fmt::format("loss: this rank has layers {} to {} of {}; expected a tape in inference mode; "
+                    "try stage() in run_pipeline()",
+                    part().first_layer, part().end_layer, config().layers));
   check_ids(config(), ids);
   const Pass pass = Pass::of_all_tokens(*layers_);
   const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);

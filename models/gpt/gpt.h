@@ -10,19 +10,21 @@
 
 namespace zg::models {
 
-/// Which part of a model a rank has: layers [first_layer, end_layer), with the embedding where they
-/// begin and the head where they end, and of each layer what its tensor rank has.
+/// The part of a model that one rank has: layers [first_layer, end_layer), the embedding if they
+/// include the first layer, the head if they include the last. Of each layer it has the slice of
+/// its tensor rank.
 struct GPTPart {
   const Mesh* mesh = nullptr;               ///< null: the whole model; it must outlive the model
   int64_t first_layer = 0, end_layer = -1;  ///< -1: to the last layer
-  DType activations = DType::f32;           ///< dtype of what goes from stage to stage
-  /// Between the split layers each tensor rank has its part of the tokens of loss().
+  DType activations = DType::f32;           ///< dtype of the tensor that is sent between stages
+  /// Between the split layers each tensor rank has a slice of the tokens
+  /// (TensorParallel::sequence).
   bool sequence_parallel = false;
 };
 
-/// The part of this rank of a mesh: stages that cost equally many operations, as near as whole
-/// layers can. ConfigError when there are fewer layers than stages, or heads that tensor ranks
-/// cannot share.
+/// The part of this rank of a mesh. Stages have whole layers and cost about equally many
+/// operations. ConfigError if there are fewer layers than stages, or if the tensor ranks do not
+/// divide the heads.
 ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                        bool sequence_parallel = false);
 
@@ -33,12 +35,14 @@ struct ForwardPosition {
   int64_t first_sample = 0;  ///< global index of the batch's first sample
 };
 
-/// Keys and values of every layer for generation. With it one token takes O(length).
+/// Keys and values of every layer for generation (generate.h). With it the next token takes
+/// O(length) operations.
 class KeyValueCache;
 
-/// One object serves every mode, and every rank unless it describes only a part of the model. It
-/// holds descriptions of parameters and no memory. Ids are [B, T] i32 | i64 with T up to block_size
-/// (ShapeError). A tape of one of its passes must run backward before the model is destroyed.
+/// The model, for training, scoring and generation. It holds descriptions of parameters and no
+/// values. Ranks that are threads share one object, unless it describes only a part of the model.
+/// Ids are [B, T] i32 | i64 with T up to block_size (ShapeError). A tape of one of its passes must
+/// run backward before the model is destroyed.
 class ZG_API GPT {
  public:
   /// Adds units ("embedding", "block.0" ..., "head") and parameters with the family's names

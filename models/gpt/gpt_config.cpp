@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -103,8 +104,7 @@ constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
 void check_extent(const char* field, int64_t value, int64_t most) {
   if (value < 1 || value > most)
-    throw ConfigError(std::string("gpt: ") + field + ": expected 1 to " + std::to_string(most) +
-                      ", got " + std::to_string(value));
+    throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, most, value));
 }
 
 }  // namespace
@@ -118,7 +118,8 @@ GPTConfig GPTConfig::preset(const std::string& model_type) {
     if (model_type == preset.name) return preset.config;
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
   }
-  throw ConfigError("gpt: model type: expected one of " + names + ", got '" + model_type + "'");
+  throw ConfigError(
+      fmt::format("gpt: model type: expected one of {}, got '{}'", names, model_type));
 }
 
 GPTConfig GPTConfig::published(const std::string& model_type) {
@@ -164,24 +165,23 @@ void validate(const GPTConfig& config) {
   check_extent("vocabulary", config.vocabulary, most_rows);
   check_extent("block_size", config.block_size, most_rows);
   if (config.width % config.heads != 0)
-    throw ConfigError("gpt: heads: expected a divisor of the width " +
-                      std::to_string(config.width) + ", got " + std::to_string(config.heads));
+    throw ConfigError(fmt::format("gpt: heads: expected a divisor of the width {}, got {}",
+                                  config.width, config.heads));
   if (config.width / config.heads > largest_head)
-    throw ConfigError("gpt: heads: expected at least " +
-                      std::to_string((config.width + largest_head - 1) / largest_head) +
-                      " for a width of " + std::to_string(config.width) +
-                      " (a head size of at most " + std::to_string(largest_head) + "), got " +
-                      std::to_string(config.heads));
+    throw ConfigError(fmt::format(
+        "gpt: heads: expected at least {} for a width of {} (a head size of at most {}), got {}",
+        (config.width + largest_head - 1) / largest_head, config.width, largest_head,
+        config.heads));
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
-    throw ConfigError("gpt: dropout: expected a probability in [0, 1), got " +
-                      std::to_string(config.dropout));
+    throw ConfigError(
+        fmt::format("gpt: dropout: expected a probability in [0, 1), got {:f}", config.dropout));
   if (config.embedding_norm && config.family == Family::gpt)
     throw ConfigError(
         "gpt: embedding_norm: expected the family bloom, got gpt, which has no name "
         "for it");
 }
 
-std::string block_name(int64_t layer) { return "transformer.h." + std::to_string(layer); }
+std::string block_name(int64_t layer) { return fmt::format("transformer.h.{}", layer); }
 
 const DecoderNames& names_of(Family family) {
   return family == Family::bloom ? bloom_names : gpt_names;

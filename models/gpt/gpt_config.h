@@ -56,9 +56,9 @@ ZG_API double head_flops(const GPTConfig& config);
 /// products for each one of forward. Recomputation is left out.
 ZG_API double matmul_flops_per_token(const GPTConfig& config);
 
-// BLOOM as Hugging Face's transformers has it (BloomForCausalLM). BigScience 2022,
-// arXiv:2211.05100. It is the decoder of gpt.h with a LayerNorm behind the token embedding, ALiBi
-// instead of learned positions, queries, keys and values fused head by head and the head tied.
+// BLOOM as in Hugging Face's transformers (BloomForCausalLM). BigScience 2022, arXiv:2211.05100. It
+// is the decoder of gpt.h with a LayerNorm after the token embedding, ALiBi instead of learned
+// positions, queries, keys and values fused head by head, and a tied head.
 
 inline constexpr int64_t bloom_vocabulary = 250880;  ///< `<unk>`, `<s>`, `</s>`, `<pad>`, ...
 inline constexpr int64_t bloom_sequence =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -50,8 +51,9 @@ double mean_loss(const GPT& model, const std::function<Tape()>& make_tape, const
                  Split split, const Device& device, int64_t batch, int64_t batches) {
   const int64_t whole = dataset.epoch_samples(split);
   if (whole == 0 || batch < 1)
-    throw ConfigError("mean_loss: expected a split and a batch of 1 sample or more, got " +
-                      std::to_string(whole) + " and " + std::to_string(batch));
+    throw ConfigError(
+        fmt::format("mean_loss: expected a split and a batch of 1 sample or more, got {} and {}",
+                    whole, batch));
   const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
   double sum = 0.0;
   for (int64_t first = 0; first < samples; first += batch) {

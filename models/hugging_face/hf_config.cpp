@@ -11,6 +11,7 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -62,7 +63,7 @@ int64_t HFReader::count(std::initializer_list<const char*> keys, int64_t absent)
     if (!find(key)) continue;
     const int64_t value = count(key, absent);
     if (first && value != absent)
-      fail(key, std::to_string(absent) + " as " + first + " says", *find(key));
+      fail(key, fmt::format("{} as {} says", absent, first), *find(key));
     first = key;
     absent = value;
   }
@@ -112,14 +113,14 @@ void HFReader::require(const char* key, const json& only) const {
 }
 
 void HFReader::refuse(const char* key, const std::string& expected) const {
-  throw Unsupported(path_ + ": " + key + " is " + brief(root_.at(key)) + "; expected " + expected +
-                    ", which is what this version computes");
+  throw Unsupported(fmt::format("{}: {} is {}; expected {}, which is what this version computes",
+                                path_, key, brief(root_.at(key)), expected));
 }
 
 void HFReader::fail(const std::string& what) const { throw FileError(path_ + ": " + what); }
 
 void HFReader::fail(const char* key, const std::string& expected, const json& value) const {
-  fail(std::string(key) + ": expected " + expected + ", got " + brief(value));
+  fail(fmt::format("{}: expected {}, got {}", key, expected, brief(value)));
 }
 
 constexpr double hf_epsilon = 1e-5;  // epsilon of our layer_norm
@@ -275,7 +276,7 @@ HFModel read(const HFReader& reader) {
 
 json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
 
-// As transformers writes it: a list where there are several.
+// Like transformers: one id as a number, several as a list.
 json ids_of(const std::vector<int32_t>& tokens) {
   return tokens.empty() ? json(nullptr) : tokens.size() == 1 ? json(tokens.front()) : json(tokens);
 }

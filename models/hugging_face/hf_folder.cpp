@@ -11,6 +11,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -51,7 +52,7 @@ bool hf_ignores(const std::string& name, const GPTConfig& config) {
 }
 
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
-  // Tiles that fit the cache: written straight through, large matrices take a miss per element.
+  // Works in tiles that fit the cache; row by row, a large matrix would take a miss per element.
   constexpr int64_t tile = 32;
   std::vector<float> result(values.size());
   for (int64_t i = 0; i < rows; i += tile)
@@ -64,18 +65,18 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
 
 namespace {
 
-// Hugging Face's folders, read and written.
+// Folders in Hugging Face's format.
 constexpr const char *config_name = "config.json", *generation_name = "generation_config.json";
 constexpr int64_t config_bytes = 1 << 20;
 
 File open_config(const std::string& directory) {
   const std::string path = directory + "/" + config_name;
   if (path_exists(path)) return File::open(path);
-  throw FileError(directory +
-                  (!path_exists(directory)    ? ": there is no such folder"
-                   : !is_directory(directory) ? " is no folder"
-                                              : " has no " + std::string(config_name)) +
-                  "; expected a folder as Hugging Face's libraries write one");
+  throw FileError(fmt::format("{}{}; expected a folder as Hugging Face's libraries write one",
+                              directory,
+                              !path_exists(directory)    ? ": there is no such folder"
+                              : !is_directory(directory) ? " is no folder"
+                                                         : " has no " + std::string(config_name)));
 }
 
 HFModel read_model(const File& config, const std::string& directory) {
@@ -93,8 +94,8 @@ bool is_same_model(const GPTConfig& a, const GPTConfig& b) {
          a.position == b.position && a.embedding_norm == b.embedding_norm;
 }
 
-/// Names tensors that the model does not use; empty: there are none. FileError for blocks that it
-/// has not.
+/// A note that names tensors that the model does not use; empty if there are none. FileError for
+/// blocks beyond those of the model.
 std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
                       const std::map<std::string, std::string>& used) {
   std::string unused;
@@ -103,14 +104,13 @@ std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
     const std::string own = hf_short_name(name);
     if (used.contains(own) || hf_ignores(own, model)) continue;
     if (own.starts_with("h."))
-      throw FileError(folder.path() + ": has '" + name + "', which a " + hf_title(model.family) +
-                      " of " + std::to_string(model.layers) +
-                      " blocks has not, as its config.json says");
+      throw FileError(
+          fmt::format("{}: has '{}', which a {} of {} blocks has not, as its config.json says",
+                      folder.path(), name, hf_title(model.family), model.layers));
     if (count++ == 0) unused = name;
   }
   if (count == 0) return "";
-  return folder.path() + ": " + std::to_string(count) + " tensors are not used, '" + unused +
-         "' for one";
+  return fmt::format("{}: {} tensors are not used, '{}' for one", folder.path(), count, unused);
 }
 
 /// Maps short names to those of the file.
@@ -145,7 +145,7 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   whole.block_size = state_->model.config.block_size;
   const std::string positions = std::string(names_of(model.family).positions) + ".weight";
   const auto folder = std::make_shared<SafetensorsFolder>(path);
-  // Else the weights may be those of a model that another process has just exported there.
+  // Else the weights could be those of a model that another process exported there meanwhile.
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
     throw FileError(path + ": another model took this one's place while it was read; try again");
   const std::map<std::string, std::string> theirs = names_of(*folder);
@@ -156,10 +156,10 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
     const std::string own = hf_short_name(tensor.name);
     const auto found = theirs.find(own);
     if (found == theirs.end())
-      throw FileError(path + ": has no '" + tensor.name + "' " + tensor.their_shape().str());
+      throw FileError(fmt::format("{}: has no '{}' {}", path, tensor.name, tensor.their_shape()));
     if (const Shape& shape = folder->shape(found->second); shape != tensor.their_shape())
-      throw FileError(path + ": '" + found->second + "' has shape " + shape.str() + "; expected " +
-                      tensor.their_shape().str());
+      throw FileError(fmt::format("{}: '{}' has shape {}; expected {}", path, found->second, shape,
+                                  tensor.their_shape()));
     used.emplace(own, found->second);
     tensors.emplace(tensor.name, tensor);
     weights.shapes.emplace(tensor.name, tensor.name == positions
@@ -190,12 +190,12 @@ std::string export_hugging_face(const WeightSource& weights, const HFModel& mode
   for (const HFTensor& tensor : tensors) {
     const auto found = weights.shapes.find(tensor.name);
     if (found == weights.shapes.end() || found->second != tensor.shape)
-      throw FileError("export: " + weights.path + ": expected '" + tensor.name + "' " +
-                      tensor.shape.str() + ", as its settings say");
+      throw FileError(fmt::format("export: {}: expected '{}' {}, as its settings say", weights.path,
+                                  tensor.name, tensor.shape));
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
   const std::string config =
-      hf_json(model.config, model.tokens);  // refuses what they have not, before a file
+      hf_json(model.config, model.tokens);  // refuses unsupported models before a file is written
   make_directories(directory);
   FileSet files(directory);
   if (add) add(files);

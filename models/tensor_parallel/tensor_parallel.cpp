@@ -4,6 +4,7 @@
 
 #include "zerograd/autograd/collective.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -44,8 +45,8 @@ const Parameter& ParallelStore::whole(const Unit& unit, const std::string& name,
 const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, const Shape& shape,
                                      Init init, Options options, int64_t blocks) const {
   if (shape.rank() == 0 || shape[0] % blocks != 0)
-    throw ShapeError("tensor parallel: '" + name + "' " + shape.str() + " has no " +
-                     std::to_string(blocks) + " equal blocks of rows");
+    throw ShapeError(fmt::format("tensor parallel: '{}' {} has no {} equal blocks of rows", name,
+                                 shape, blocks));
   const int64_t extent = shape[0] / blocks;
   const auto [begin, count] = rows_of_rank(extent, parallel);
   options.whole = shape;
@@ -60,8 +61,8 @@ const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, 
 const Parameter& ParallelStore::columns(const Unit& unit, const std::string& name,
                                         const Shape& shape, Init init, Options options) const {
   if (shape.rank() != 2)
-    throw ShapeError("tensor parallel: '" + name + "' " + shape.str() +
-                     " has no columns; expected rank 2: [out, in]");
+    throw ShapeError(fmt::format(
+        "tensor parallel: '{}' {} has no columns; expected rank 2: [out, in]", name, shape));
   const auto [begin, count] = rows_of_rank(shape[1], parallel);
   options.whole = shape;
   options.slice = {.outer = shape[0], .extent = shape[1], .begin = begin, .rows = count};

@@ -7,78 +7,85 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/comm/communicator.h"
 
-// Layers whose matrices are shared out among ranks: Shoeybi et al. 2019, arXiv:1909.08053. A column
-// parallel linear has some rows of its weight [out, in] on each rank and gives a part of the
-// features; a row parallel one has some columns, takes such a part, and what the ranks make of it
-// is summed. Vocabularies are split by tokens.
+// Layers whose matrices are divided among ranks: Shoeybi et al. 2019, arXiv:1909.08053. A
+// column-parallel linear has some rows of its weight [out, in] on each rank and computes a slice of
+// the features. A row-parallel linear has some columns, reads such a slice, and sums the results of
+// the ranks. Embedding and head have some rows of the vocabulary on each rank.
 namespace zg::models {
 
-/// The ranks that share every layer, seen from one of them.
+/// One rank's view of the ranks that divide every layer.
 struct ZG_API TensorParallel {
-  Communicator* ranks = nullptr;  ///< null: one rank has all; must outlive the tapes
-  /// Sequence parallel, Korthikanti et al. 2022, arXiv:2205.05198: between the split layers each
-  /// rank has its part of the tokens, axis 1 of [B, T, C], not all of them.
+  Communicator* ranks = nullptr;  ///< null: one rank has whole layers. It must outlive the tapes
+  /// Sequence parallelism, Korthikanti et al. 2022, arXiv:2205.05198: between the split layers each
+  /// rank has only a slice of the tokens, axis 1 of [B, T, C].
   bool sequence = false;
 
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }
-  /// x of between the split layers, as one of them reads it: all tokens.
+  /// Converts x from its form between the split layers to the input of a split layer: all tokens.
   Var enter(const Var& x) const;
-  /// The sum of what ranks made of their parts, as it is between the split layers. ShapeError
-  /// unless the ranks divide the tokens of a sequence parallel x.
+  /// Sums the ranks' outputs of a split layer and converts the sum to the form between the layers.
+  /// With sequence parallelism ShapeError unless the ranks divide the tokens.
   Var leave(const Var& x) const;
-  /// Parameters that every rank has whole and reads between the split layers: of those that read
-  /// a part of the tokens each, the gradients are summed.
+  /// For parameters that every rank has whole and reads between the split layers (layer norms,
+  /// biases). With sequence parallelism the ranks read them for different tokens; backward sums
+  /// their gradients.
   std::vector<Var> shared(std::span<const Var> parameters) const;
 };
 
-/// Rows [begin, begin + count) of a rank, ceil(extent / ranks) but for the last ones.
+/// The rows [begin, begin + count) of a rank. Each rank has ceil(extent / ranks) rows; the last
+/// ranks may have fewer.
 struct RankRows {
   int64_t begin, count;
 };
 ZG_API RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel);
 
-/// Describes parameters of which a rank has a part or, on ranks above 0, a replica. Shapes are the
-/// whole model's.
+/// Adds parameters to a store: this rank's slice of them or, on ranks above 0, a replica. `shape`
+/// is the shape in the whole model.
 struct ZG_API ParallelStore {
   using Options = ParameterStore::Options;
   ParameterStore& store;
   TensorParallel parallel;
 
-  /// All of it on every rank.
+  /// The whole parameter on every rank.
   const Parameter& whole(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                          Options options = {}) const;
-  /// A rank's rows: of a column parallel weight [out, in], its bias [out], or a vocabulary. In each
-  /// of `blocks` equal blocks of rows: 3 for queries, keys and values behind each other.
+  /// This rank's rows of a column-parallel weight [out, in], of its bias [out], or of a vocabulary.
+  /// They are taken from each of `blocks` equal blocks of rows: 3 if all queries, then all keys,
+  /// then all values follow each other.
   const Parameter& rows(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                         Options options = {}, int64_t blocks = 1) const;
-  /// A rank's columns: of a row parallel weight [out, in].
+  /// This rank's columns of a row-parallel weight [out, in].
   const Parameter& columns(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                            Options options = {}) const;
 };
 
-// --- ops; weights and biases are this rank's parts, x and results are as between split layers ---
+// --- ops; weights and biases are this rank's slices ---
 
-/// y of this rank's features = x weight^T + bias; bias may be absent.
+/// y = x weight^T + bias for this rank's slice of the features. x has its form between split
+/// layers; bias may be absent.
 ZG_API Var column_parallel_linear(const Var& x, const Var& weight, const Var& bias,
                                   const TensorParallel& parallel);
-/// x of this rank's features; the bias is added once, to the sum.
+/// The sum over the ranks of x weight^T, plus bias. x has this rank's slice of the features; the
+/// result has its form between split layers.
 ZG_API Var row_parallel_linear(const Var& x, const Var& weight, const Var& bias,
                                const TensorParallel& parallel);
-/// feed_forward() whose hidden layer is split.
+/// feed_forward() with a divided hidden layer. x and the result have their form between split
+/// layers.
 ZG_API Var parallel_feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias,
                                  const Var& out_weight, const Var& out_bias,
                                  const TensorParallel& parallel,
                                  Activation activation = Activation::gelu_tanh);
-/// weight[ids] of ids [B, T]; weight: this rank's rows of [vocabulary, C]. An id outside is a
-/// ShapeError.
+/// weight[ids] for ids [B, T]; `weight` has this rank's rows of [vocabulary, C]. ShapeError for an
+/// id out of range.
 ZG_API Var parallel_embedding(const Tensor& ids, const Var& weight, int64_t vocabulary,
                               const TensorParallel& parallel);
-/// Logits [..., vocabulary] from every rank's part, for what all ranks do alike.
+/// Gathers the logits [..., vocabulary] from the slices of all ranks; the result is replicated.
 ZG_API Var join_vocabulary(const Var& logits, int64_t vocabulary, const TensorParallel& parallel);
-/// projection_cross_entropy() on weight's rows of every rank; targets [B, T] of all tokens. A rank
-/// holds 10 Mi logits at a time, in x's accumulator dtype, and in x's own if that is narrower.
-/// Ranks exchange two numbers per token: the log-sum-exp of their logits and the target's logit.
+/// projection_cross_entropy() with a weight divided by rows; targets [B, T] of all tokens. A rank
+/// holds at most 10 Mi logits at a time, in the accumulator dtype of x and, if x is narrower, also
+/// in the dtype of x. Ranks exchange two numbers per token: the log-sum-exp of their logits and the
+/// target's logit.
 ZG_API Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                              int64_t vocabulary, const TensorParallel& parallel,
                                              int64_t ignore_index = -1);

@@ -10,6 +10,7 @@
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/models/tensor_parallel/tensor_parallel.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -40,9 +41,8 @@ void check_rows(const char* op, const Tensor& weight, int64_t vocabulary,
   const int64_t rows = rows_of_rank(vocabulary, parallel).count;
   if (weight.shape().rank() != 2 || weight.extent(0) != rows)
     refuse_shape(op, "weight", weight.shape(),
-                 "[" + std::to_string(rows) + ", C]: the rows of rank " +
-                     std::to_string(parallel.rank()) + " of a vocabulary of " +
-                     std::to_string(vocabulary));
+                 fmt::format("[{}, C]: the rows of rank {} of a vocabulary of {}", rows,
+                             parallel.rank(), vocabulary));
 }
 
 /// Computes this rank's logits in blocks of rows, and from them the loss and the gradients.

@@ -11,7 +11,7 @@
 namespace zg::models {
 namespace {
 
-// Up to here looking at every pair for each merge is faster than a heap.
+// For words up to this length, scanning every pair for each merge is faster than a heap.
 constexpr size_t short_word = 48;
 
 uint64_t key(int32_t left, int32_t right) {
@@ -28,7 +28,7 @@ MergeTable::MergeTable(std::span<const Merge> by_rank) {
   entries_.resize(places);
   for (size_t i = 0; i < by_rank.size(); ++i) {
     const Merge& merge = by_rank[i];
-    // Where a pair is given twice the last one counts, as in Hugging Face's map.
+    // If a pair is given twice, the last one counts, as in Hugging Face's map.
     const uint64_t pair = key(merge.left, merge.right);
     entries_[place_of(pair)] = {pair, static_cast<int32_t>(i)};
     results_.push_back(merge.result);
@@ -76,8 +76,8 @@ void MergeTable::apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scra
   tokens.resize(size);
 }
 
-// A heap of (rank, place) over a linked list. An entry whose pair is gone has another rank than
-// the pair that stands there now.
+// A heap of (rank, index) over a linked list. An entry is outdated if its rank is not that of the
+// pair that is at its index now.
 void MergeTable::apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
   const auto size = static_cast<int32_t>(tokens.size());
   std::vector<int32_t>&ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;

@@ -7,6 +7,7 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -24,7 +25,7 @@ struct Word {
   int64_t count = 0;
 };
 
-/// A pair, how often it stood in the text when it came here, and the words that it came from.
+/// A pair, its count when it was queued, and the words that contain it.
 struct Candidate {
   Pair pair;
   int64_t count;
@@ -55,23 +56,24 @@ std::map<std::string_view, int64_t> count_words(std::string_view text,
   return {counts.begin(), counts.end()};
 }
 
-/// Hugging Face's BpeTrainer, step by step: an equal vocabulary needs the same pairs counted at the
-/// same moments.
+/// Follows Hugging Face's BpeTrainer step by step: the same vocabulary needs the same counts at the
+/// same steps.
 class Trainer {
  public:
   explicit Trainer(const TokenizerTraining& training) : training_(training) {
     for (const std::string& content : training.added) {
       if (content.empty() || ids_.contains(content))
-        throw ConfigError("train: expected added tokens that are not empty and differ, got '" +
-                          content + "'");
+        throw ConfigError(fmt::format(
+            "train: expected added tokens that are not empty and differ, got '{}'", content));
       parts_.added.push_back({.content = content, .id = id_of(content)});
     }
     for (const unsigned char byte : bytes_by_character())
       byte_ids_[byte] = id_of(byte_alphabet()[byte]);
     if (training.vocabulary < size())
-      throw ConfigError("train: expected a vocabulary of at least " + std::to_string(size()) +
-                        " tokens, for 256 bytes and what is added, got " +
-                        std::to_string(training.vocabulary));
+      throw ConfigError(
+          fmt::format("train: expected a vocabulary of at least {} tokens, for 256 bytes and what "
+                      "is added, got {}",
+                      size(), training.vocabulary));
   }
 
   Tokenizer run(std::string_view text) {
@@ -119,7 +121,8 @@ class Trainer {
     counts_[pair] += more;
     if (more <= 0) return;
     std::vector<uint32_t>& words = found_[pair];
-    if (words.empty() || words.back() != word) words.push_back(word);  // word by word
+    if (words.empty() || words.back() != word)
+      words.push_back(word);  // pairs of one word follow each other
   }
 
   void enqueue_found() {

@@ -11,6 +11,7 @@
 #include "zerograd/models/data/data.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -28,13 +29,14 @@ std::string text_of(const std::string& line, const std::string& key, const std::
   try {
     object = nlohmann::json::parse(line);
   } catch (const nlohmann::json::exception& error) {
-    throw FileError(place + ": expected an object of JSON, got '" + printable(line) +
-                    "': " + printable(error.what(), 120));
+    throw FileError(fmt::format("{}: expected an object of JSON, got '{}': {}", place,
+                                printable(line), printable(error.what(), 120)));
   }
   const auto found = object.is_object() ? object.find(key) : object.end();
   if (found == object.end() || !found->is_string())
-    throw FileError(place + ": expected an object with a text under \"" + key + "\", got '" +
-                    printable(line) + "'; try another key");
+    throw FileError(
+        fmt::format("{}: expected an object with a text under \"{}\", got '{}'; try another key",
+                    place, key, printable(line)));
   return found->get<std::string>();
 }
 
@@ -83,11 +85,12 @@ bool TextDocuments::next_line(std::string& document) {
   while (std::getline(lines_, line)) {
     ++line_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    document = text_of(line, key_, path + ": line " + std::to_string(line_));
+    document = text_of(line, key_, fmt::format("{}: line {}", path, line_));
     return true;
   }
   if (!lines_.is_open() || lines_.bad())
-    throw FileError(path + ": cannot be read: " + std::generic_category().message(errno));
+    throw FileError(
+        fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
   line_ = 0;
   return false;
 }

@@ -58,8 +58,8 @@ struct CorpusOptions {
 ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenizer,
                                     TokenWriter& writer, const CorpusOptions& options = {});
 
-/// A text file in the tokens of byte-level BPE. FileError when it cannot be read; ConfigError with
-/// the numbers when it is too short for one block per split.
+/// A text file, tokenized by a byte-level BPE tokenizer. FileError if it cannot be read.
+/// ConfigError with the sizes if a split is shorter than one block.
 ZG_API std::unique_ptr<Dataset> tokenized_dataset(const std::string& path,
                                                   const Tokenizer& tokenizer,
                                                   const TextOptions& options);

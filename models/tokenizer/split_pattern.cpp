@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <new>
 #include <string_view>
 
@@ -11,6 +10,7 @@
 
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -32,9 +32,7 @@ constexpr std::array<std::string_view, 37> categories = {
     "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Cn", "Co", "Cs"};
 
 std::string literal(char32_t code) {
-  char text[16];
-  std::snprintf(text, sizeof text, "\\x{%x}", static_cast<unsigned>(code));
-  return text;
+  return fmt::format("\\x{{{:x}}}", static_cast<unsigned>(code));
 }
 
 class Translation {
@@ -44,8 +42,8 @@ class Translation {
 
   std::string whole() {
     if (pattern_.size() > longest)
-      throw Unsupported(where_ + ": a pattern of " + std::to_string(pattern_.size()) +
-                        " bytes; expected at most " + std::to_string(longest));
+      throw Unsupported(fmt::format("{}: a pattern of {} bytes; expected at most {}", where_,
+                                    pattern_.size(), longest));
     alternatives(0);
     if (at_ < pattern_.size()) refuse("')' without its '('");
     return std::move(out_);
@@ -62,8 +60,9 @@ class Translation {
   }
   [[noreturn]] void refuse(const std::string& what) const {
     throw Unsupported(
-        where_ + ": " + what + " at byte " + std::to_string(at_) +
-        " of the pattern; models/tokenizer/split_pattern.h lists what this version takes");
+        fmt::format("{}: {} at byte {} of the pattern; models/tokenizer/split_pattern.h lists what "
+                    "this version takes",
+                    where_, what, at_));
   }
   char32_t character() {
     if (at_ == pattern_.size()) refuse("an end too soon");
@@ -89,7 +88,7 @@ class Translation {
   }
 
   void group(int depth) {
-    if (depth > deepest) refuse("groups nested deeper than " + std::to_string(deepest));
+    if (depth > deepest) refuse(fmt::format("groups nested deeper than {}", deepest));
     ++at_;
     if (take("?:"))
       out_ += "(?:";
@@ -115,12 +114,12 @@ class Translation {
     else if (take("\\"))
       escape(false);
     else if (has("*") || has("+") || has("?") || has("{") || has("^") || has("$"))
-      refuse("'" + pattern_.substr(at_, 1) + "'");
+      refuse(fmt::format("'{}'", pattern_.substr(at_, 1)));
     else
       out_ += literal(character());
   }
 
-  // Behind a backslash; outside of classes what stands for many becomes a class.
+  // Parses an escape. Outside of classes, an escape for several characters becomes a class.
   void escape(bool in_class) {
     const auto set = [&](const char* begin, const std::string& members) {
       out_ += in_class ? members : begin + members + "]";
@@ -144,7 +143,7 @@ class Translation {
     if (end == std::string::npos || std::ranges::find(categories, name) == categories.end())
       refuse("\\p of what is no general category");
     at_ = end + 1;
-    return std::string("\\") + kind + "{" + name + "}";
+    return fmt::format("\\{}{{{}}}", kind, name);
   }
 
   char32_t escaped() {
@@ -164,12 +163,12 @@ class Translation {
     out_ += ']';
   }
 
-  // Classes within are unions with what is around them.
+  // A nested class is a union with the class around it.
   void members(int depth = 0) {
     if (has("]")) refuse("an empty class, or ']' as its first member");
     while (!take("]")) {
       if (has("&&") || has("[:") || has("[^"))
-        refuse("'" + pattern_.substr(at_, 2) + "' in a class");
+        refuse(fmt::format("'{}' in a class", pattern_.substr(at_, 2)));
       if (take("[")) {
         if (depth == deepest) refuse("classes nested too deep");
         members(depth + 1);
@@ -224,7 +223,7 @@ class Translation {
     const size_t begin = at_;
     for (; at_ < pattern_.size() && pattern_[at_] >= '0' && pattern_[at_] <= '9'; ++at_) {
       number = 10 * number + (pattern_[at_] - '0');
-      if (number > largest_repeat) refuse("a count beyond " + std::to_string(largest_repeat));
+      if (number > largest_repeat) refuse(fmt::format("a count beyond {}", largest_repeat));
     }
     if (at_ == begin) refuse("a count without a number");
     return number;
@@ -305,7 +304,8 @@ Splitter::Splitter(const std::string& pattern, const std::string& where) : where
   // next_stretch() checks the text's UTF-8 once, so a match need not.
   code->code = pcre2_compile(units(translated), translated.size(),
                              PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error, &place, nullptr);
-  if (!code->code) throw Unsupported(where + ": PCRE2 refuses the pattern: " + reason(error));
+  if (!code->code)
+    throw Unsupported(fmt::format("{}: PCRE2 refuses the pattern: {}", where, reason(error)));
   uint32_t matches_nothing = 0;
   pcre2_pattern_info(code->code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing)
@@ -340,8 +340,8 @@ void Splitter::Pieces::match() {
   } else if (result == PCRE2_ERROR_NOMATCH) {
     match_ = match_end_ = stretch_end_;
   } else {
-    throw ConfigError(state_->where + ": the pattern cannot be matched at byte " +
-                      std::to_string(at_) + " of the text: " + reason(result));
+    throw ConfigError(fmt::format("{}: the pattern cannot be matched at byte {} of the text: {}",
+                                  state_->where, at_, reason(result)));
   }
 }
 
@@ -358,8 +358,8 @@ bool Splitter::Pieces::next(std::string_view& piece) {
 }
 
 std::string unicode_tables() {
-  return configured(PCRE2_CONFIG_UNICODE_VERSION) + " (PCRE2 " + configured(PCRE2_CONFIG_VERSION) +
-         ")";
+  return fmt::format("{} (PCRE2 {})", configured(PCRE2_CONFIG_UNICODE_VERSION),
+                     configured(PCRE2_CONFIG_VERSION));
 }
 
 }  // namespace zg::models

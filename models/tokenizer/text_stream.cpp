@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -28,7 +29,7 @@ std::string shown(const std::string& character) {
   if (character == "\r") return "\\r";
   if (character == "\t") return "\\t";
   const auto code = static_cast<unsigned char>(character.front());
-  return code < 0x20 || code == 0x7f ? text("\\x%02x", code) : character;
+  return code < 0x20 || code == 0x7f ? fmt::format("\\x{:02x}", code) : character;
 }
 
 std::string shown(const std::vector<std::string>& characters) {
@@ -51,9 +52,9 @@ class Characters final : public TextStream {
     for (const std::string& character : code_points(prompt, where_)) {
       const auto found = ids_.find(character);
       if (found == ids_.end())
-        throw ConfigError(where_ + ": the model does not know '" + shown(character) +
-                          "'; expected only its " + std::to_string(characters_.size()) +
-                          " characters: " + shown(characters_));
+        throw ConfigError(
+            fmt::format("{}: the model does not know '{}'; expected only its {} characters: {}",
+                        where_, shown(character), characters_.size(), shown(characters_)));
       ids.push_back(found->second);
     }
     return ids;
@@ -80,14 +81,14 @@ class Numbers final : public TextStream {
     std::istringstream words(prompt);
     for (std::string word; words >> word;) {
       if (!std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; }))
-        throw ConfigError(where_ +
-                          ": the model has neither characters nor a tokenizer; expected tokens as "
-                          "in \"1 2 3\", got '" +
-                          printable(word) + "'");
+        throw ConfigError(
+            fmt::format("{}: the model has neither characters nor a tokenizer; expected tokens as "
+                        "in \"1 2 3\", got '{}'",
+                        where_, printable(word)));
       int32_t id = 0;
       if (std::from_chars(word.data(), word.data() + word.size(), id).ec != std::errc())
-        throw ConfigError(where_ + ": expected a whole number from 0 to 2147483647, got '" +
-                          printable(word) + "'");
+        throw ConfigError(fmt::format("{}: expected a whole number from 0 to 2147483647, got '{}'",
+                                      where_, printable(word)));
       ids.push_back(id);
     }
     return ids;

@@ -9,7 +9,7 @@
 
 namespace zg::models {
 
-/// A prompt to tokens, and tokens to text as generate() returns them one by one.
+/// Converts a prompt to tokens, and the tokens that generate() returns one by one to text.
 class ZG_API TextStream {
  public:
   virtual ~TextStream() = default;

@@ -13,6 +13,7 @@
 #include "zerograd/models/tokenizer/split_pattern.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 
@@ -96,14 +97,14 @@ void TokenizerState::check(const std::string& where) const {
   };
   for (const Merge& merge : parts.merges)
     if (!known(merge.left) || !known(merge.right) || !known(merge.result))
-      throw FileError(where + ": a merge of tokens " + std::to_string(merge.left) + " and " +
-                      std::to_string(merge.right) + " to " + std::to_string(merge.result) +
-                      "; expected ids below " + std::to_string(parts.tokens.size()));
+      throw FileError(fmt::format("{}: a merge of tokens {} and {} to {}; expected ids below {}",
+                                  where, merge.left, merge.right, merge.result,
+                                  parts.tokens.size()));
   for (const AddedToken& token : parts.added) {
     if (token.content.empty()) throw FileError(where + ": added_tokens: one is empty");
     if (!known(token.id) || parts.tokens[static_cast<size_t>(token.id)] != token.content)
-      throw FileError(where + ": added_tokens: '" + token.content + "' is not the token " +
-                      std::to_string(token.id) + " of the vocabulary");
+      throw FileError(fmt::format("{}: added_tokens: '{}' is not the token {} of the vocabulary",
+                                  where, token.content, token.id));
   }
 }
 
@@ -125,9 +126,10 @@ void TokenizerState::find_bytes(const std::string& where) {
   }
   for (size_t byte = 0; byte < id_of_byte.size(); ++byte)
     if (id_of_byte[byte] < 0)
-      throw Unsupported(where + ": the vocabulary has no token '" + byte_alphabet()[byte] +
-                        "' for the byte " + std::to_string(byte) +
-                        "; this version reads byte-level BPE, which has all 256");
+      throw Unsupported(
+          fmt::format("{}: the vocabulary has no token '{}' for the byte {}; this version reads "
+                      "byte-level BPE, which has all 256",
+                      where, byte_alphabet()[byte], byte));
 }
 
 namespace {
@@ -213,8 +215,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
     if (id < 0 || id >= vocabulary())
-      throw ConfigError("decode: expected ids below " + std::to_string(vocabulary()) + ", got " +
-                        std::to_string(id));
+      throw ConfigError(fmt::format("decode: expected ids below {}, got {}", vocabulary(), id));
     text += state_->bytes[static_cast<size_t>(id)];
   }
   return text;

@@ -16,8 +16,8 @@ namespace zg::models {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool special = true;      ///< is not text; Hugging Face's decode() may omit it
-  bool normalized = false;  ///< searched after those that are not normalized
+  bool special = true;      ///< not text; Hugging Face's decode() may leave it out
+  bool normalized = false;  ///< searched for after those that are not normalized
 };
 
 /// Merges two adjacent tokens into one.
@@ -27,11 +27,11 @@ struct Merge {
 
 /// The contents of a byte-level BPE tokenizer in Hugging Face's files.
 struct TokenizerParts {
-  std::vector<std::string> tokens;  ///< by id, in the characters of vocabulary.h
+  std::vector<std::string> tokens;  ///< by id; each byte is written as one character (vocabulary.h)
   std::vector<Merge> merges;        ///< by rank
-  std::vector<AddedToken> added;    ///< their contents are in `tokens` verbatim
+  std::vector<AddedToken> added;    ///< their contents are in `tokens` unchanged
   std::string split;                ///< a regular expression for Oniguruma; empty: none
-  bool gpt2_split = true;           ///< GPT-2's pattern then splits the results
+  bool gpt2_split = true;           ///< GPT-2's pattern then splits the pieces again
   bool add_prefix_space = false;    ///< for each piece that does not begin with a space
   bool ignore_merges = false;       ///< for words that are one token
 };
@@ -66,9 +66,10 @@ struct TokenizerTraining {
   bool gpt2_split = true;
   int64_t least_count = 2;  ///< a pair is merged only if it occurs this often
 };
-/// Merges the most frequent adjacent pair, of equals the one of lower ids, until the vocabulary is
-/// full. The result is the vocabulary of Hugging Face's BpeTrainer with all bytes as its alphabet.
-/// ConfigError when the vocabulary is too small for the added tokens and 256 bytes.
+/// Repeatedly merges the most frequent adjacent pair (of equally frequent ones the pair with the
+/// lower ids) until the vocabulary is full. The result is the vocabulary of Hugging Face's
+/// BpeTrainer with all bytes as its alphabet. ConfigError when the vocabulary is too small for the
+/// added tokens and 256 bytes.
 ZG_API Tokenizer train_tokenizer(std::string_view text, const TokenizerTraining& training);
 
 /// Version of the Unicode tables used for `\p{L}`, `\p{N}`, ...: "14.0.0 (PCRE2 10.42 2022-12-11)".

@@ -6,6 +6,7 @@
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
@@ -14,7 +15,7 @@ constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 
 constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
                      *merges_name = "merges.txt", *added_name = "added_tokens.json";
 
-// The lines but "#version: 0.2" and empty ones.
+// All lines except "#version: 0.2" and empty ones.
 std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& vocabulary,
                                const std::string& path) {
   std::vector<Merge> merges;
@@ -26,7 +27,7 @@ std::vector<Merge> read_merges(const std::string& text, const VocabularyMap& voc
     begin = end + 1;
     ++number;
     if (line.empty() || line.starts_with("#version")) continue;
-    const std::string where = path + ": line " + std::to_string(number);
+    const std::string where = fmt::format("{}: line {}", path, number);
     const size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
       throw FileError(where + ": expected two tokens with a space between");
@@ -68,11 +69,11 @@ GPT2Files gpt2_files(const Tokenizer& tokenizer) {
   GPT2Files files{.vocabulary = "{", .merges = "#version: 0.2\n"};
   for (size_t id = 0; id < parts.tokens.size(); ++id)
     files.vocabulary +=
-        (id ? "," : "") + nlohmann::json(parts.tokens[id]).dump() + ":" + std::to_string(id);
+        fmt::format("{}{}:{}", id ? "," : "", nlohmann::json(parts.tokens[id]).dump(), id);
   files.vocabulary += "}";
   for (const Merge& merge : parts.merges)
-    files.merges += parts.tokens[static_cast<size_t>(merge.left)] + " " +
-                    parts.tokens[static_cast<size_t>(merge.right)] + "\n";
+    files.merges += fmt::format("{} {}\n", parts.tokens[static_cast<size_t>(merge.left)],
+                                parts.tokens[static_cast<size_t>(merge.right)]);
   return files;
 }
 
@@ -86,8 +87,10 @@ Tokenizer load_tokenizer(const std::string& path) {
   const std::string whole = path + "/" + tokenizer_name;
   if (path_exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
   if (!path_exists(path + "/" + vocabulary_name))
-    throw FileError(path + ": has neither tokenizer.json nor vocab.json and merges.txt; expected " +
-                    "a folder as Hugging Face's libraries write one");
+    throw FileError(
+        fmt::format("{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
+                    "folder as Hugging Face's libraries write one",
+                    path));
   const std::string added = path + "/" + added_name;
   return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
                               .merges = read_text(path + "/" + merges_name, most_bytes),
@@ -116,7 +119,7 @@ std::vector<std::string> tokenizer_file_names() {
 
 std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                      int64_t positions) {
-  // Token types, which transformers 4 adds otherwise, are embeddings to its GPT-2.
+  // Else transformers 4 adds token types, and its GPT-2 adds embeddings for them.
   nlohmann::json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                             {"model_input_names", {"input_ids", "attention_mask"}},
                             {"model_max_length", positions},

@@ -7,43 +7,43 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/runtime/storage/file_set.h"
 
-// Hugging Face's files of byte-level BPE. Errors of what is read are FileError, or Unsupported for
-// what this version does not compute; both begin with the file's path and name the key.
+// Hugging Face's files of byte-level BPE. An invalid file is a FileError, a feature that Tokenizer
+// does not have is Unsupported. Both begin with the file's path and name the key.
 namespace zg::models {
 
-/// tokenizer.json, or a folder with one or else with vocab.json and merges.txt, and perhaps
-/// added_tokens.json.
+/// `path` is a tokenizer.json or a folder. A folder has a tokenizer.json, or vocab.json, merges.txt
+/// and optionally added_tokens.json.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
-/// Whether a folder has one of them.
+/// True if load_tokenizer() finds such files in a folder.
 ZG_API bool has_tokenizer(const std::string& folder);
-/// Writes tokenizer.json, vocab.json and merges.txt, all of them or none; makes the directory.
+/// Writes tokenizer.json, vocab.json and merges.txt as one FileSet, and creates the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
-/// The same among the files of a set, in a folder of its ("": in the set's own).
+/// Adds the same files to a FileSet; `folder` is relative to the set's folder, "" is that folder.
 ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder);
 /// The names of these files.
 ZG_API std::vector<std::string> tokenizer_file_names();
 
-/// Model BPE, pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], no normalizer, nothing that
-/// adds, cuts or pads ids.
+/// Supports model BPE with pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], without a
+/// normalizer and without anything that adds, truncates or pads ids.
 ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path);
 ZG_API std::string tokenizer_json(const Tokenizer& tokenizer);
 
-/// vocab.json and merges.txt, as GPT-2 has them: its split is theirs, and the tokens of the
-/// vocabulary that no merge makes ("<|endoftext|>") are added tokens.
+/// Contents of vocab.json and merges.txt in GPT-2's format. The text is split by GPT-2's pattern.
+/// Tokens of the vocabulary that no merge produces ("<|endoftext|>") are added tokens.
 struct GPT2Files {
   std::string vocabulary, merges;
-  std::string added =
-      {};  ///< added_tokens.json: tokens behind those of the vocabulary; empty: none
+  /// Contents of added_tokens.json: tokens with ids above the vocabulary's. Empty: no such file.
+  std::string added = {};
 };
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
 
-/// The special tokens of a tokenizer, by the names that GPT-2 and BLOOM give them: `<|endoftext|>`
+/// The special tokens of a tokenizer, found by their names in GPT-2 and BLOOM: `<|endoftext|>`
 /// begins and ends a text; or `<s>`, `</s>` and `<pad>`.
 ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
-/// tokenizer_config.json: says that transformers takes the tokenizer.json as it is, and names the
-/// special tokens and the longest sequence. Without it transformers 5 splits the text as GPT-2 does
-/// for every GPT-2 model.
+/// Returns a tokenizer_config.json. It tells transformers to use tokenizer.json unchanged, and has
+/// the special tokens and the longest sequence. Without it transformers 5 uses GPT-2's split for
+/// every GPT-2 model.
 ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                             int64_t positions);
 

@@ -6,23 +6,24 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 namespace {
 
 using nlohmann::json;
 
-/// A value of the file and how it is called there: "tokenizer.json: model.vocab".
+/// A value of the file and its path for messages: "tokenizer.json: model.vocab".
 struct JsonNode {
   const json& value;
   std::string name;
 
   [[noreturn]] void fail(const char* expected) const {
-    throw FileError(name + ": expected " + expected + ", got " + brief(value));
+    throw FileError(fmt::format("{}: expected {}, got {}", name, expected, brief(value)));
   }
   [[noreturn]] void refuse(const std::string& expected) const {
-    throw Unsupported(name + " is " + brief(value) + "; expected " + expected +
-                      ", which is what this version computes");
+    throw Unsupported(fmt::format("{} is {}; expected {}, which is what this version computes",
+                                  name, brief(value), expected));
   }
   /// Null where the key is absent.
   JsonNode at(const std::string& key) const {
@@ -36,7 +37,7 @@ struct JsonNode {
     if (!value.is_array()) fail("an array");
     std::vector<JsonNode> nodes;
     for (size_t i = 0; i < value.size(); ++i)
-      nodes.push_back({value[i], name + "[" + std::to_string(i) + "]"});
+      nodes.push_back({value[i], fmt::format("{}[{}]", name, i)});
     return nodes;
   }
   const std::string& text() const {
@@ -64,7 +65,7 @@ struct JsonNode {
   }
   bool has_type(const char* type) const { return at("type").text() == type; }
   void require_type(const char* type) const {
-    if (!has_type(type)) at("type").refuse("\"" + std::string(type) + "\"");
+    if (!has_type(type)) at("type").refuse(fmt::format("\"{}\"", type));
   }
 };
 
@@ -108,7 +109,7 @@ void read_post_processor(const JsonNode& node) {
   }
 }
 
-// Null leaves it open how tokens become text; ours become their bytes.
+// Null does not say how tokens become text; here they become their bytes.
 void read_decoder(const JsonNode& node) {
   if (node.value.is_null()) return;
   if (!node.has_type("Sequence")) return node.require_type("ByteLevel");
@@ -190,9 +191,9 @@ json pre_tokenizer(const TokenizerParts& parts) {
 Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
   const json root = parse_json_object(text, path);
   const JsonNode file{root, path + ": "};
-  require_bpe(file.at("model"));  // before what follows from it
-  // truncation and padding are those of the last batch that somebody encoded: transformers sets
-  // both anew with each call.
+  require_bpe(file.at("model"));  // checked first: the other checks assume it
+  // truncation and padding are ignored: transformers sets both with each call, and the file has
+  // those of the last call.
   read_normalizer(file.at("normalizer"));
   read_post_processor(file.at("post_processor"));
   read_decoder(file.at("decoder"));
@@ -216,10 +217,10 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
                      {"rstrip", false},
                      {"normalized", token.normalized},
                      {"special", token.special}});
-  // In the order of ids, which ordered_json would look through for each.
+  // In the order of ids. Written as text: ordered_json searches all keys at each insertion.
   std::string vocabulary, merges;
   for (size_t id = 0; id < parts.tokens.size(); ++id)
-    vocabulary += (id ? "," : "") + json(parts.tokens[id]).dump() + ":" + std::to_string(id);
+    vocabulary += fmt::format("{}{}:{}", id ? "," : "", json(parts.tokens[id]).dump(), id);
   for (const Merge& merge : parts.merges)
     merges +=
         (merges.empty() ? "" : ",") + json(parts.tokens[static_cast<size_t>(merge.left)] + " " +

@@ -6,6 +6,7 @@
 
 #include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -87,10 +88,11 @@ VocabularyMap::VocabularyMap(const json& object, std::string place) : place_(std
 
 void VocabularyMap::add(const json& object, const std::string& place) {
   if (!object.is_object())
-    throw FileError(place + ": expected an object of tokens and their ids, got " + brief(object));
+    throw FileError(fmt::format("{}: expected an object of tokens and their ids, got {}", place,
+                                brief(object)));
   for (const auto& [token, id] : object.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max())
-      throw FileError(place + "." + brief(token) + ": expected an id, got " + brief(id));
+      throw FileError(fmt::format("{}.{}: expected an id, got {}", place, brief(token), brief(id)));
     add(token, id.get<int32_t>());
   }
 }
@@ -98,8 +100,8 @@ void VocabularyMap::add(const json& object, const std::string& place) {
 void VocabularyMap::add(const std::string& token, int32_t id) {
   const auto [found, is_new] = ids_.emplace(token, id);
   if (found->second != id)
-    throw FileError(place_ + ": token " + brief(token) + " is " + std::to_string(found->second) +
-                    " there and " + std::to_string(id) + " among the added tokens");
+    throw FileError(fmt::format("{}: token {} is {} there and {} among the added tokens", place_,
+                                brief(token), found->second, id));
 }
 
 Merge VocabularyMap::merge(std::string_view left, std::string_view right,
@@ -107,7 +109,7 @@ Merge VocabularyMap::merge(std::string_view left, std::string_view right,
   const auto id = [&](const std::string& token) {
     const auto found = ids_.find(token);
     if (found == ids_.end())
-      throw FileError(where + ": " + brief(token) + " is not in the vocabulary");
+      throw FileError(fmt::format("{}: {} is not in the vocabulary", where, brief(token)));
     return found->second;
   };
   std::string joined(left);
@@ -119,8 +121,8 @@ std::vector<std::string> VocabularyMap::tokens() const {
   for (const auto& [token, id] : ids_) {
     const auto place = static_cast<size_t>(id);
     if (place >= by_id.size() || by_id[place])
-      throw FileError(place_ + ": expected the ids 0 to " + std::to_string(ids_.size() - 1) +
-                      ", each once; " + brief(token) + " has " + std::to_string(id));
+      throw FileError(fmt::format("{}: expected the ids 0 to {}, each once; {} has {}", place_,
+                                  ids_.size() - 1, brief(token), id));
     by_id[place] = &token;
   }
   std::vector<std::string> tokens;

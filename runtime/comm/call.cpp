@@ -1,13 +1,13 @@
 #include "zerograd/runtime/comm/call.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <numeric>
 #include <stdexcept>
 #include <typeinfo>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 
@@ -24,9 +24,8 @@ std::string listed(const std::vector<int>& ranks) {
 }
 
 std::string Call::text() const {
-  return std::string(name_of(op)) + " of '" + name + "' (" + name_of(dtype) + ", " +
-         std::to_string(count) + " elements" +
-         (op == Collective::broadcast ? ", from rank " + std::to_string(root) : "") + ")";
+  return fmt::format("{} of '{}' ({}, {} elements{})", op, name, dtype, count,
+                     op == Collective::broadcast ? fmt::format(", from rank {}", root) : "");
 }
 
 bool Call::agrees(const Call& other) const {
@@ -35,12 +34,12 @@ bool Call::agrees(const Call& other) const {
 }
 
 std::string named(const Call& call, int64_t sequence, const std::string& group) {
-  return "collective #" + std::to_string(sequence) + ", " + call.text() +
-         (group.empty() ? "" : " in group '" + group + "'");
+  return fmt::format("collective #{}, {}{}", sequence, call.text(),
+                     group.empty() ? "" : fmt::format(" in group '{}'", group));
 }
 
 std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step) {
-  return named(call, sequence, group) + ", in step " + std::to_string(step);
+  return fmt::format("{}, in step {}", named(call, sequence, group), step);
 }
 
 std::string disagreement(int64_t sequence, const Members& members, int64_t step,
@@ -48,7 +47,7 @@ std::string disagreement(int64_t sequence, const Members& members, int64_t step,
   const int size = static_cast<int>(calls.size());
   const auto call = [&](int rank) -> const Call& { return calls[static_cast<size_t>(rank)]; };
   const auto says = [&](int rank) {
-    return "rank " + std::to_string(members[rank]) + " calls " + call(rank).text();
+    return fmt::format("rank {} calls {}", members[rank], call(rank).text());
   };
   const auto differs_from = [&](int rank) {
     return static_cast<int>(std::count_if(
@@ -58,36 +57,38 @@ std::string disagreement(int64_t sequence, const Members& members, int64_t step,
   for (int rank = 0; rank < size && size > 2 && who.empty(); ++rank)
     if (const int next = (rank + 1) % size;
         differs_from(rank) == size - 1 && differs_from(next) == 1)
-      who = says(rank) + ", each of the others calls " + call(next).text();
+      who = fmt::format("{}, each of the others calls {}", says(rank), call(next).text());
   for (int rank = 1; rank < size && who.empty(); ++rank)
     if (!call(rank).agrees(call(0))) who = says(0) + ", " + says(rank);
-  return "ranks disagree at collective #" + std::to_string(sequence) +
-         (members.group.empty() ? "" : " of group '" + members.group + "'") + " in step " +
-         std::to_string(step) + ": " + who + "; every rank must make the same calls";
+  return fmt::format(
+      "ranks disagree at collective #{}{} in step {}: {}; every rank must make the same calls",
+      sequence, members.group.empty() ? "" : fmt::format(" of group '{}'", members.group), step,
+      who);
 }
 
 std::string early_return(int rank, int64_t step, const std::string& place) {
-  return "rank " + std::to_string(rank) + " returned early, in step " + std::to_string(step) +
-         "; the others are at " + place + "; every rank must make the same calls";
+  return fmt::format(
+      "rank {} returned early, in step {}; the others are at {}; every rank must make the same "
+      "calls",
+      rank, step, place);
 }
 
 std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
                     const std::string& place) {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.3g", timeout_s);
-  return listed(ranks) + " did not " + verb + " within " + seconds + " s: " + place +
-         "; look at what that rank is doing, or raise --comm-timeout";
+  return fmt::format(
+      "{} did not {} within {:.3g} s: {}; look at what that rank is doing, or raise --comm-timeout",
+      listed(ranks), verb, timeout_s, place);
 }
 
 std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place) {
-  return listed(ranks) + " did not " + verb + " before the launcher ended the run: " + place +
-         "; nothing was saved since";
+  return fmt::format("{} did not {} before the launcher ended the run: {}; nothing was saved since",
+                     listed(ranks), verb, place);
 }
 
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause) {
-  return "rank " + std::to_string(rank) + " failed in step " + std::to_string(step) +
-         (last.empty() ? ", before any collective" : ", after " + last) + ": " +
-         cause.substr(0, cause.find('\n'));
+  return fmt::format("rank {} failed in step {}{}: {}", rank, step,
+                     last.empty() ? ", before any collective" : ", after " + last,
+                     cause.substr(0, cause.find('\n')));
 }
 
 std::string describe(const std::exception_ptr& error) {
@@ -119,7 +120,7 @@ std::exception_ptr same_of(const std::exception& error, const std::string& messa
 
 std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks) {
   if (ranks == 1 || is_comm_error(error)) return error;
-  const std::string who = "rank " + std::to_string(rank) + "/" + std::to_string(ranks) + ": ";
+  const std::string who = fmt::format("rank {}/{}: ", rank, ranks);
   std::exception_ptr named;
   try {
     std::rethrow_exception(error);
@@ -179,10 +180,12 @@ std::string ring(const std::vector<Activity>& ranks) {
     if (ranks[rank].awaits.empty()) continue;
     const std::string number = std::to_string(rank);
     who += (who.empty() ? "" : ", ") + number;
-    places += (places.empty() ? "rank " : "; rank ") + number + " in " + ranks[rank].place;
+    places +=
+        fmt::format("{}{} in {}", places.empty() ? "rank " : "; rank ", number, ranks[rank].place);
   }
-  return "ranks " + who + " wait for each other: " + places +
-         "; every rank must make the same calls in one order";
+  return fmt::format(
+      "ranks {} wait for each other: {}; every rank must make the same calls in one order", who,
+      places);
 }
 
 }  // namespace zg::cpu

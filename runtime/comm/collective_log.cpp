@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "zerograd/runtime/text/format.h"
+
 namespace zg::cpu {
 namespace {
 
@@ -39,7 +41,7 @@ void write_whole_lines(std::string_view text) {
 }  // namespace
 
 CollectiveLog::CollectiveLog(int rank, int size, std::string group)
-    : rank_("rank " + std::to_string(rank) + "/" + std::to_string(size)),
+    : rank_(fmt::format("rank {}/{}", rank, size)),
       group_(std::move(group)),
       entries_(static_cast<size_t>(kept)) {}
 
@@ -81,24 +83,24 @@ std::string CollectiveLog::line(const Entry& entry) const {
                      .name = entry.name,
                      .root = entry.root};
   const auto time = [](const char* what, double ms) {
-    char text[48] = {};
-    if (ms >= 0.0) std::snprintf(text, sizeof text, " %s %.3f", what, ms);
-    return std::string(text);
+    return ms >= 0.0 ? fmt::format(" {} {:.3f}", what, ms) : "";
   };
   const char* state = entry.done_ms >= 0.0      ? "done"
                       : entry.started_ms >= 0.0 ? "started"
                                                 : "queued";
-  return rank_ + " " + where(call, entry.sequence, group_, entry.step) + ": " + state +
-         "; ms:" + time("queued", entry.queued_ms) + time("started", entry.started_ms) +
-         time("done", entry.done_ms) + "\n";
+  return fmt::format("{} {}: {}; ms:{}{}{}\n", rank_,
+                     where(call, entry.sequence, group_, entry.step), state,
+                     time("queued", entry.queued_ms), time("started", entry.started_ms),
+                     time("done", entry.done_ms));
 }
 
 std::string CollectiveLog::text() const {
   std::lock_guard lock(mutex_);
   const int64_t end = std::min(queued_, done_ + ahead);
   const int64_t begin = std::max<int64_t>(0, end - shown);
-  std::string text = rank_ + (group_.empty() ? "" : " in group '" + group_ + "'") + " made " +
-                     std::to_string(queued_) + " collectives and finished " + std::to_string(done_);
+  std::string text =
+      fmt::format("{}{} made {} collectives and finished {}", rank_,
+                  group_.empty() ? "" : fmt::format(" in group '{}'", group_), queued_, done_);
   text += queued_ == 0 ? "\n" : "; the last of them, ms since it began:\n";
   for (int64_t sequence = begin; sequence < end; ++sequence) {
     const Entry& entry = entries_[static_cast<size_t>(sequence) % entries_.size()];

@@ -4,6 +4,7 @@
 
 #include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -17,14 +18,12 @@ namespace {
 
 Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size, Chunk chunk) {
   if (full.numel() != shard.numel() * size)
-    throw ShapeError(std::string(op) + ": full has " + std::to_string(full.numel()) +
-                     " elements; expected " + std::to_string(size) + " shards of " +
-                     std::to_string(shard.numel()));
+    throw ShapeError(fmt::format("{}: full has {} elements; expected {} shards of {}", op,
+                                 full.numel(), size, shard.numel()));
   if (chunk.count < 0) chunk.count = shard.numel() - chunk.begin;
   if (chunk.begin < 0 || chunk.count < 0 || chunk.begin + chunk.count > shard.numel())
-    throw ShapeError(std::string(op) + ": a chunk of " + std::to_string(chunk.count) + " from " +
-                     std::to_string(chunk.begin) + " is outside the shard's " +
-                     std::to_string(shard.numel()) + " elements");
+    throw ShapeError(fmt::format("{}: a chunk of {} from {} is outside the shard's {} elements", op,
+                                 chunk.count, chunk.begin, shard.numel()));
   return chunk;
 }
 
@@ -32,15 +31,16 @@ Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size,
 
 void Communicator::sum_by_library() {
   if (size() > 1)
-    throw Unsupported("nccl_reduce: NCCL does not carry these ranks' data (" + transport() +
-                      "); expected ranks on GPUs of their own where libnccl.so.2 is installed; try "
-                      "without it: sums are then exact");
+    throw Unsupported(fmt::format(
+        "nccl_reduce: NCCL does not carry these ranks' data ({}); expected ranks on GPUs of their "
+        "own where libnccl.so.2 is installed; try without it: sums are then exact",
+        transport()));
 }
 
 Chunk Communicator::check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const {
   if (full.dtype() != shard.dtype())
-    throw DTypeError(std::string("all_gather: full holds ") + name_of(full.dtype()) +
-                     "; expected the shard's " + name_of(shard.dtype()));
+    throw DTypeError(fmt::format("all_gather: full holds {}; expected the shard's {}", full.dtype(),
+                                 shard.dtype()));
   return checked("all_gather", shard, full, size(), chunk);
 }
 
@@ -51,27 +51,26 @@ Chunk Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard
 
 void Communicator::check_root(int root) const {
   if (root < 0 || root >= size())
-    throw ConfigError("broadcast: expected a root in [0, " + std::to_string(size()) + "), got " +
-                      std::to_string(root));
+    throw ConfigError(fmt::format("broadcast: expected a root in [0, {}), got {}", size(), root));
 }
 
 int Communicator::check_group(std::span<const int> members, const std::string& name) const {
   int own = -1;
   const auto refuse = [&](const std::string& what) {
-    throw ConfigError("group '" + name + "': " + what + "; expected ranks in [0, " +
-                      std::to_string(size()) + "), each once, rank " + std::to_string(rank()) +
-                      " among them");
+    throw ConfigError(
+        fmt::format("group '{}': {}; expected ranks in [0, {}), each once, rank {} among them",
+                    name, what, size(), rank()));
   };
   for (size_t i = 0; i < members.size(); ++i) {
     const int member = members[i];
-    if (member < 0 || member >= size()) refuse("there is no rank " + std::to_string(member));
+    if (member < 0 || member >= size()) refuse(fmt::format("there is no rank {}", member));
     if (std::find(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(i), member) !=
         members.begin() + static_cast<std::ptrdiff_t>(i))
-      refuse("rank " + std::to_string(member) + " is there twice");
+      refuse(fmt::format("rank {} is there twice", member));
     if (member == rank()) own = static_cast<int>(i);
   }
   if (name.empty()) refuse("it has no name");
-  if (own < 0) refuse("rank " + std::to_string(rank()) + " is not a member");
+  if (own < 0) refuse(fmt::format("rank {} is not a member", rank()));
   return own;
 }
 
@@ -135,8 +134,8 @@ class CountingCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> counting_communicator(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size)
-    throw ConfigError("communicator: expected a rank in [0, size), got rank " +
-                      std::to_string(rank) + " of " + std::to_string(size));
+    throw ConfigError(
+        fmt::format("communicator: expected a rank in [0, size), got rank {} of {}", rank, size));
   return std::make_unique<CountingCommunicator>(rank, size);
 }
 
@@ -166,7 +165,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
 
 namespace {
 
-// More is as fast; less is rounds that a GPU waits between.
+// Larger windows are no faster. Smaller ones need more rounds, and a GPU waits between rounds.
 constexpr int64_t most = int64_t{32} << 20, least_of_a_slot = int64_t{1} << 20;
 
 }  // namespace
@@ -174,7 +173,7 @@ constexpr int64_t most = int64_t{32} << 20, least_of_a_slot = int64_t{1} << 20;
 int64_t CommWindow::bytes_for(Collective op, const Tensor& full, int64_t count, int size) {
   const Device::Type backend = full.device().traits().backend;
   if (size == 1 || count == 0 || backend == Device::Type::cpu) return 0;
-  // Libraries reach the device's memory only: what rests on the host passes through, both ways.
+  // Libraries reach device memory only: tensors in host memory are copied to the window and back.
   const bool on_device = full.buffer()->space() == Space::device;
   const bool copies = op == Collective::all_gather || op == Collective::broadcast;
   if (copies && (on_device || backend == Device::Type::hpu)) return 0;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -12,9 +13,9 @@ MeshShape checked(const MeshShape& shape, int ranks) {
   const bool positive = shape.data > 0 && shape.pipeline > 0 && shape.tensor > 0;
   const auto product = static_cast<int64_t>(shape.data) * shape.pipeline;
   if (positive && product <= ranks && product * shape.tensor == ranks) return shape;
-  throw ConfigError("mesh: data " + std::to_string(shape.data) + " x pipeline " +
-                    std::to_string(shape.pipeline) + " x tensor " + std::to_string(shape.tensor) +
-                    " expected to be the number of ranks, " + std::to_string(ranks));
+  throw ConfigError(
+      fmt::format("mesh: data {} x pipeline {} x tensor {} expected to be the number of ranks, {}",
+                  shape.data, shape.pipeline, shape.tensor, ranks));
 }
 
 }  // namespace
@@ -38,13 +39,13 @@ Mesh::Mesh(Communicator& all, const MeshShape& wanted)
   data = along(
       shape.data, [&](int d) { return shape.rank_of(d, stage, tensor_rank); }, "data");
   pipeline = along(shape.pipeline, rank_of_stage, "pipeline");
-  // From the first stage on: each waits for the one before at most.
+  // Links are made in the order of stages, so a stage waits only for the one before it.
   const auto link = [&](int from) {
     const int members[] = {rank_of_stage(from), rank_of_stage(from + 1)};
     const std::string lower = std::to_string(from), upper = std::to_string(from + 1);
     Link made;
-    made.forward = world.group(members, "stage " + lower + " to " + upper);
-    made.backward = world.group(members, "stage " + upper + " to " + lower);
+    made.forward = world.group(members, fmt::format("stage {} to {}", lower, upper));
+    made.backward = world.group(members, fmt::format("stage {} to {}", upper, lower));
     return made;
   };
   if (!is_first_stage()) previous = link(stage - 1);

@@ -7,9 +7,9 @@
 
 namespace zg {
 
-/// How many ranks each axis has. Rank r is tensor rank r % tensor, data rank r / tensor % data and
-/// stage r / (tensor * data): those that speak most sit side by side, as DeepSpeed and Megatron
-/// place them.
+/// The number of ranks on each axis. Rank r is tensor rank r % tensor, data rank r / tensor % data
+/// and pipeline stage r / (tensor * data), as in DeepSpeed and Megatron: ranks that exchange most
+/// have adjacent numbers.
 struct MeshShape {
   int data = 1, pipeline = 1, tensor = 1;
 
@@ -19,9 +19,10 @@ struct MeshShape {
   }
 };
 
-/// The ranks arranged as data x pipeline x tensor, seen from one of them; each axis is a
-/// Communicator of the ranks that differ in nothing else: `world` itself where that is all. Axes of
-/// one rank send nothing, and gather and fold what is its own.
+/// One rank's view of all ranks, arranged as data x pipeline x tensor. Each axis is a Communicator
+/// of the ranks that differ only in their position on this axis. It is `world` itself if all ranks
+/// are on one axis. An axis with one rank sends nothing; its collectives work on this rank's data
+/// alone.
 struct ZG_API Mesh {
   /// Collective. ConfigError unless the axes multiply to the number of ranks.
   Mesh(Communicator& world, const MeshShape& shape);
@@ -30,15 +31,17 @@ struct ZG_API Mesh {
   MeshShape shape;
   int data_rank, stage, tensor_rank;
   Communicator *data = nullptr, *tensor = nullptr;
-  Communicator* pipeline = nullptr;  ///< all stages, in their order
+  Communicator* pipeline = nullptr;  ///< all stages, in order
 
-  /// Channels of two: the lower stage is rank 0 of each. Absent at the ends. What goes forward and
-  /// what comes back run beside each other.
+  /// Two groups that connect this stage with a neighbour: one for activations (forward), one for
+  /// gradients (backward), so that both can be sent at the same time. The lower stage is rank 0 in
+  /// each. Absent at the ends of the pipeline.
   struct Link {
     std::unique_ptr<Communicator> forward, backward;
   };
   Link previous, next;
-  /// First and last stage, of a pipeline of two stages or more, on these two: for what they share.
+  /// Group of the first and the last stage, on these two stages only: for embeddings that both
+  /// have. Absent in a pipeline of one stage.
   std::unique_ptr<Communicator> ends;
 
   bool is_first_stage() const { return stage == 0; }

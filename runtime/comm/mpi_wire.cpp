@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -33,7 +34,7 @@ void check(int result, const char* what) {
   throw CommError(std::string(what) + ": " + text);
 }
 
-// A request is a number or a pointer, as the MPI likes it.
+// A request is a number in MPICH and a pointer in Open MPI.
 static_assert(sizeof(MPI_Request) <= sizeof(uint64_t));
 
 Message message_of(MPI_Request request) {
@@ -57,9 +58,10 @@ bool start(int size) {
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_size(MPI_COMM_WORLD, &seen), "MPI_Comm_size");
   if (seen != size)
-    throw ConfigError("ranks: " + mpi_version() + " sees " + std::to_string(seen) +
-                      " processes; expected the " + std::to_string(size) +
-                      " of the launcher's environment; start with the mpirun of this MPI");
+    throw ConfigError(
+        fmt::format("ranks: {} sees {} processes; expected the {} of the launcher's environment; "
+                    "start with the mpirun of this MPI",
+                    mpi_version(), seen, size));
   return provided >= MPI_THREAD_SERIALIZED;
 }
 

@@ -17,7 +17,8 @@ struct Message {
 /// number of processes. Whether other threads may call, too.
 bool start(int size);
 void stop();
-/// At most 2^31 - 1 bytes, which stay as they are until complete(); in order for each peer and tag.
+/// Sends or receives at most 2^31 - 1 bytes, which must not change until complete(). Messages of
+/// one peer and tag arrive in order.
 Message send(int peer, int tag, const void* data, int64_t bytes);
 Message receive(int peer, int tag, void* data, int64_t capacity);
 bool complete(Message& message);

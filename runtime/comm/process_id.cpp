@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string>
 
+#include "zerograd/runtime/text/format.h"
+
 namespace zg::cpu {
 namespace {
 
@@ -17,7 +19,7 @@ struct Status {
 
 // /proc/PID/stat: "4711 (name, which may hold anything) S ..."; the 22nd field is the start.
 Status status_of(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   if (!std::getline(file, line)) return {};
   std::istringstream fields(line.substr(line.rfind(')') + 1));

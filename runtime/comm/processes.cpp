@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -19,8 +20,9 @@ std::optional<int> number_in(const char* variable, const char* end_of_number = "
   int number = 0;
   const auto [end, error] = std::from_chars(value, value + std::strlen(value), number);
   if (error != std::errc() || number < 0 || (*end != '\0' && !std::strchr(end_of_number, *end)))
-    throw ConfigError(std::string(variable) + ": expected a number of 0 or more, got '" + value +
-                      "'; it comes from what started this process");
+    throw ConfigError(fmt::format(
+        "{}: expected a number of 0 or more, got '{}'; it comes from what started this process",
+        variable, value));
   return number;
 }
 
@@ -45,13 +47,13 @@ std::optional<ProcessRank> process_rank() {
       first_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   if (!rank || !size) return std::nullopt;
   if (*rank >= *size)
-    throw ConfigError("ranks: expected a rank below the " + std::to_string(*size) +
-                      " that the launcher names, got " + std::to_string(*rank));
+    throw ConfigError(fmt::format(
+        "ranks: expected a rank below the {} that the launcher names, got {}", *size, *rank));
   ProcessRank place = {.rank = *rank, .size = *size};
   place.local_rank = first_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
                          .value_or(place.rank);
   place.local_size = first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(0);
-  // "4(x2),3": where hosts differ, the first one's.
+  // "4(x2),3": if hosts differ, the number of the first one.
   if (!place.local_size)
     place.local_size = number_in("SLURM_STEP_TASKS_PER_NODE", "(,").value_or(place.size);
   return place;

@@ -16,14 +16,16 @@ struct ProcessRank {
   int local_rank = 0, local_size = 1;  ///< on this host
 };
 
-/// Absent: no launcher of MPI started this process. ConfigError when a variable is no number.
+/// Absent if this process was not started by an MPI launcher. ConfigError if one of the launcher's
+/// environment variables is not a number.
 ZG_API std::optional<ProcessRank> process_rank();
 
-/// A process's share of this host's cores, at least one: the launcher's cores by the processes that
-/// it started here, or fewer where it bound this one to fewer.
+/// A process's share of this host's cores, at least one: all cores of the launcher divided by its
+/// number of processes on this host, or the cores to which the launcher bound this process if they
+/// are fewer.
 ZG_API int threads_per_process(int local_size);
 
-/// The MPI that this build links, "Open MPI 4.1.4"; empty: none.
+/// The MPI library of this build, "Open MPI 4.1.4"; empty: none.
 ZG_API std::string mpi_version();
 
 struct ProcessOptions {
@@ -33,21 +35,22 @@ struct ProcessOptions {
   /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
   /// and times.
   bool dump_collectives = false;
-  /// Called now and then, on a thread of its own. Returns whether the launcher has announced that
-  /// it will kill this process about a second later. A collective that cannot end before is then a
+  /// Called repeatedly, on a separate thread. Returns true if the launcher has announced that it
+  /// will kill this process in about a second. A collective that cannot complete in time is then a
   /// CommError.
   std::function<bool()> told_to_end = {};
-  /// Name and value, at most 8: what has to be equal on every rank before anything else happens.
+  /// Names and values, at most 8, that must be equal on every rank. They are compared before f is
+  /// called.
   std::vector<std::pair<std::string, std::string>> same;
 };
 
-/// Runs f(communicator, device) as this process's rank of a group of processes that MPI started,
-/// device cpu:rank or the GPU of its rank on this host, and returns when the f of every rank has.
-/// Everything a Communicator promises holds: same bits and errors as with run_local. MPI is called
-/// from threads of its own, one at a time, and nothing spins while they wait. The death of a peer
-/// on this host is detected at once. ConfigError: `same` differs. Unsupported: this build has no
-/// MPI. Call it once per process, because MPI starts only once. After an error MPI is not
-/// finalised: the process must end.
+/// Runs f(communicator, device) as one rank of a group of processes that an MPI launcher started.
+/// The device is cpu:rank, or the GPU with the rank's number on this host. Returns when f has
+/// returned on every rank. Bits and errors are the same as with run_local. MPI is called from
+/// separate threads, one at a time, which sleep while they wait. The death of another process on
+/// this host is detected at once. Throws ConfigError if `same` differs, Unsupported if this build
+/// has no MPI. Call it once per process, because MPI can start only once. After an error MPI is not
+/// finalised, and the process must end.
 ZG_API void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                           const ProcessOptions& options = {});
 

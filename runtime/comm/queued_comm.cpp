@@ -10,7 +10,7 @@ namespace zg::cpu {
 Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
                                                     const std::string& name, Chunk chunk) {
   chunk = check_all_gather(shard, full, chunk);
-  // It may throw, which GCC 12 does not survive among the members of a job.
+  // Made first: it may throw, and GCC 12 crashes if an initialiser of the job below throws.
   Tensor window = window_for(Collective::all_gather, full, chunk.count);
   return enqueue({.call = {.op = Collective::all_gather,
                            .dtype = shard.dtype(),
@@ -93,7 +93,7 @@ void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return done_ > ticket || failure_; };
   if (!ready()) {
-    // The awaited ticket is still in the queue, whose end has the ticket next_ - 1.
+    // The awaited ticket is still in the queue; the last job has the ticket next_ - 1.
     const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
     const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
                          Trace::Kind::wait);
@@ -105,7 +105,7 @@ void QueuedCommunicator::wait(Ticket ticket) {
     owner_waits(false);
     lock.lock();
   }
-  if (done_ <= ticket) tell();
+  if (done_ <= ticket) throw_failure();
   while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
 }
 
@@ -119,7 +119,7 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
   }
   device_.compute().synchronize();
   std::unique_lock lock(mutex_);
-  if (failure_) tell();
+  if (failure_) throw_failure();
   jobs_.push_back(std::move(job));
   const Ticket ticket = next_++;
   log_->queued(ticket, jobs_.back().call, *step_);
@@ -173,8 +173,8 @@ void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns)
   job.trace->span(std::move(span));
 }
 
-void QueuedCommunicator::tell() {
-  owner_told();
+void QueuedCommunicator::throw_failure() {
+  owner_saw_failure();
   changed_.notify_all();
   std::rethrow_exception(failure_);
 }

@@ -9,6 +9,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -25,7 +26,7 @@ Known known_flags(const CommandLine& line) {
   return known;
 }
 
-// None: it is a name of the flag's own.
+// Null: `name` is one of the flag's own names and sets no value.
 const std::string* value_of(const std::string& name, const Flag& flag) {
   for (const auto& [own, value] : flag.with_value)
     if (own == name) return &value;
@@ -33,16 +34,17 @@ const std::string* value_of(const std::string& name, const Flag& flag) {
 }
 
 [[noreturn]] void refuse_missing(const std::string& name, const Flag& flag) {
-  throw ConfigError(name + ": expected a value, got nothing" +
-                    (flag.help.empty() ? "" : "; " + name + " " + flag.value + ": " + flag.help));
+  throw ConfigError(fmt::format(
+      "{}: expected a value, got nothing{}", name,
+      flag.help.empty() ? "" : fmt::format("; {} {}: {}", name, flag.value, flag.help)));
 }
 
 // Spells flags with dashes and splits --flag=value, so that an empty value stays a value. What
 // follows a flag that takes a value is left as it is.
 std::vector<std::string> normalised(const std::vector<std::string>& arguments, const Known& known) {
   std::vector<std::string> result;
-  const Flag* waiting = nullptr;  // for its value
-  int words_left = 0;             // that may belong to the value before
+  const Flag* waiting = nullptr;  // the flag whose value comes next
+  int words_left = 0;             // more words that the value before may have
   for (const std::string& argument : arguments) {
     if (words_left > 0 && !argument.starts_with("-")) {
       --words_left;
@@ -62,8 +64,9 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
     } else if (const std::string* const value =
                    takes_value ? value_of(name, *found->second) : nullptr) {
       if (equals != std::string::npos)
-        throw ConfigError(name + ": expected no value, got '" + argument.substr(equals + 1) +
-                          "'; it is " + found->second->names.front() + " " + *value);
+        throw ConfigError(fmt::format("{}: expected no value, got '{}'; it is {} {}", name,
+                                      argument.substr(equals + 1), found->second->names.front(),
+                                      *value));
       result.push_back(found->second->names.front());
       result.push_back(*value);
     } else if (equals == std::string::npos) {
@@ -82,7 +85,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
 
 [[noreturn]] void refuse_extra(const std::string& extra, const Known& known) {
   if (extra.compare(0, 1, "-") != 0)
-    throw ConfigError("unexpected argument '" + extra + "'; flags begin with --");
+    throw ConfigError(fmt::format("unexpected argument '{}'; flags begin with --", extra));
   const std::string name = extra.substr(0, extra.find('='));
   std::vector<std::string> names;
   for (const auto& [candidate, flag] : known)
@@ -90,7 +93,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
   for (const auto& [candidate, flag] : known)
     if (flag->help.empty()) names.push_back(candidate);
   const std::string dashed = name.compare(0, 2, "--") == 0 ? name : "-" + name;
-  throw ConfigError("unknown flag " + name + did_you_mean(dashed, names));
+  throw ConfigError(fmt::format("unknown flag {}{}", name, did_you_mean(dashed, names)));
 }
 
 bool is_accepted(const Flag& flag, const std::string& value) {
@@ -98,7 +101,7 @@ bool is_accepted(const Flag& flag, const std::string& value) {
     flag.set(flag.names.front(), value);
   } catch (const ConfigError&) {
     return false;
-  } catch (const Error&) {  // known, and not done here
+  } catch (const Error&) {  // a value that is known, but not supported here
   }
   return true;
 }
@@ -107,8 +110,8 @@ bool is_accepted(const Flag& flag, const std::string& value) {
 void refuse_split_value(const Flag& flag, const std::string& value, const std::string& rest) {
   const std::string whole = value + "_" + rest;
   if (!is_accepted(flag, value) && is_accepted(flag, whole))
-    throw ConfigError(flag.names.front() + ": expected a value in one word, got '" + value + " " +
-                      rest + "'; did you mean " + whole + "?");
+    throw ConfigError(fmt::format("{}: expected a value in one word, got '{} {}'; did you mean {}?",
+                                  flag.names.front(), value, rest, whole));
 }
 
 // The flag's own spelling in the left column: "--batch-size N".
@@ -193,7 +196,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
   for (const auto& [flag, option] : options) {
     if (option->count() == 0) {
       if (flag->names.empty())
-        throw ConfigError("expected " + flag->value + "; usage: " + line.usage);
+        throw ConfigError(fmt::format("expected {}; usage: {}", flag->value, line.usage));
       continue;
     }
     if (!flag->names.empty()) given.insert(flag->names.front());
@@ -204,25 +207,6 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
 
 // --- devices ---
 
-Flag device_flag(Device::Type& type) {
-  return {
-      {"--device"},
-      "cpu|cuda|hpu",
-      "where ranks compute; of accelerators rank R takes the R-th, in turns [cpu]",
-      [&type](const std::string& name, const std::string& value) {
-        // cpu:0 and the like are the first rank's.
-        constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};
-        type = types[parse_choice(name, value, {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
-                     std::size(types)];
-      }};
-}
-
-Flag use_hpu_flag(Device::Type& type) {
-  return {{"--use-hpu"}, "", "", [&type](const std::string& name, const std::string& value) {
-            if (parse_switch(name, value)) type = Device::Type::hpu;
-          }};
-}
-
 void check_device(const Given& given) {
   if (given.count("--device") && given.count("--use-hpu"))
     throw ConfigError("--use-hpu: expected one of --device and --use-hpu, got both");
@@ -230,24 +214,25 @@ void check_device(const Given& given) {
 
 void require_dtype(Device::Type type, DType dtype, const std::string& what) {
   if (type == Device::Type::hpu && dtype == DType::f16)
-    throw Unsupported(what + ": hpu devices do not compute in f16; expected f32 or bf16; try " +
-                      "train with --precision bf16 (of a checkpoint with --resume or --init), or "
-                      "--device cpu");
+    throw Unsupported(
+        fmt::format("{}: hpu devices do not compute in f16; expected f32 or bf16; try train with "
+                    "--precision bf16 (of a checkpoint with --resume or --init), or --device cpu",
+                    what));
 }
 
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
-    throw Unsupported(std::string("--device ") + name_of(type) + ": " + why + "; try --device cpu");
+    throw Unsupported(fmt::format("--device {}: {}; try --device cpu", type, why));
 }
 
 void require_figures(Device::Type type) {
   require_device(type);
   for (int index = 0; index < Device::count(type); ++index)
     if (const std::string what = stand_in(type, index); !what.empty())
-      throw Unsupported(std::string("--device ") + name_of(type) + ": " + name_of(type) + ":" +
-                        std::to_string(index) + " is the " + what +
-                        ": its times say nothing of one; expected an accelerator to measure; try "
-                        "--device cpu");
+      throw Unsupported(
+          fmt::format("--device {}: {}:{} is the {}: its times say nothing of one; expected an "
+                      "accelerator to measure; try --device cpu",
+                      type, type, index, what));
 }
 
 }  // namespace zg

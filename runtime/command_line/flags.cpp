@@ -6,13 +6,14 @@
 #include <cmath>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& expected,
                          const std::string& value) {
-  throw ConfigError(flag + ": expected " + expected + ", got '" + printable(value) + "'");
+  throw ConfigError(fmt::format("{}: expected {}, got '{}'", flag, expected, printable(value)));
 }
 
 // Reads a number at the front of `value`; `rest` is what follows it.
@@ -24,7 +25,7 @@ bool read_double(const std::string& value, double& number, std::string& rest) {
   return true;
 }
 
-// 5_000_000 without what separates its digits; any other word as it is.
+// Removes the separators of 5_000_000; returns any other word unchanged.
 std::string without_separators(const std::string& value) {
   std::string digits;
   for (size_t i = 0; i < value.size(); ++i) {
@@ -51,7 +52,7 @@ bool read_integer(const std::string& given, int64_t& number) {
 }
 
 std::string with_default(const std::string& help, const std::string& shown) {
-  return shown.empty() ? help : help + " [" + shown + "]";
+  return shown.empty() ? help : fmt::format("{} [{}]", help, shown);
 }
 
 }  // namespace
@@ -60,10 +61,9 @@ int64_t parse_integer(const std::string& flag, const std::string& value, int64_t
                       int64_t most) {
   int64_t number = 0;
   if (read_integer(value, number) && number >= least && number <= most) return number;
-  const std::string border = std::to_string(least);
   refuse(flag,
-         number <= most ? "a whole number of " + border + " or more"
-                        : "a whole number from " + border + " to " + std::to_string(most),
+         number <= most ? fmt::format("a whole number of {} or more", least)
+                        : fmt::format("a whole number from {} to {}", least, most),
          value);
 }
 
@@ -83,9 +83,10 @@ int64_t parse_size(const std::string& flag, const std::string& value) {
   std::string meant;
   for (const auto& [name, factor] : units)
     if (!unit.empty() && (lower(unit) == lower(name) || lower(unit) + "ib" == lower(name)))
-      meant = "'; did you mean " + value.substr(0, value.size() - unit.size()) + name + "?";
-  throw ConfigError(flag + ": expected a size like 123, 1e9, 512MiB or 2GiB, got '" + value +
-                    (meant.empty() ? "'" : meant));
+      meant =
+          fmt::format("; did you mean {}{}?", value.substr(0, value.size() - unit.size()), name);
+  throw ConfigError(fmt::format("{}: expected a size like 123, 1e9, 512MiB or 2GiB, got '{}'{}",
+                                flag, value, meant));
 }
 
 double parse_number(const std::string& flag, const std::string& value, const Range& range) {
@@ -108,8 +109,8 @@ size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), value);
   if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
-  throw ConfigError(flag + ": expected " + join(choices, ", ") + ", got '" + printable(value) +
-                    "'" + did_you_mean(value, choices));
+  throw ConfigError(fmt::format("{}: expected {}, got '{}'{}", flag, join(choices, ", "),
+                                printable(value), did_you_mean(value, choices)));
 }
 
 Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count) {
@@ -137,14 +138,15 @@ Flag size_flag(Names names, int64_t& target, const std::string& help) {
 
 Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
                  const char* shown) {
-  return {std::move(names), "X", with_default(help, shown ? shown : text("%g", target)),
+  return {std::move(names), "X", with_default(help, shown ? shown : fmt::format("{:g}", target)),
           [&target, range](const std::string& name, const std::string& value) {
             target = parse_number(name, value, range);
           }};
 }
 
 Flag number_flag(Names names, float& target, const Range& range, const std::string& help) {
-  return {std::move(names), "X", with_default(help, text("%g", static_cast<double>(target))),
+  return {std::move(names), "X",
+          with_default(help, fmt::format("{:g}", static_cast<double>(target))),
           [&target, range](const std::string& name, const std::string& value) {
             target = static_cast<float>(parse_number(name, value, range));
           }};
@@ -163,7 +165,8 @@ Flag text_flag(Names names, const std::string& value, std::string& target,
                const std::string& help) {
   return {std::move(names), value, help,
           [&target, value](const std::string& name, const std::string& given) {
-            if (given.empty()) throw ConfigError(name + ": expected " + value + ", got nothing");
+            if (given.empty())
+              throw ConfigError(fmt::format("{}: expected {}, got nothing", name, value));
             target = given;
           }};
 }
@@ -176,6 +179,25 @@ Flag positional(const char* name, const char* help, std::string& target) {
 Flag switch_flag(Names names, bool& target, const std::string& help) {
   return {std::move(names), "", help, [&target](const std::string& name, const std::string& value) {
             target = parse_switch(name, value);
+          }};
+}
+
+Flag device_flag(Device::Type& type) {
+  return {
+      {"--device"},
+      "cpu|cuda|hpu",
+      "where ranks compute; of accelerators rank R takes the R-th, in turns [cpu]",
+      [&type](const std::string& name, const std::string& value) {
+        // cpu:0 and the like are the first rank's.
+        constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};
+        type = types[parse_choice(name, value, {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
+                     std::size(types)];
+      }};
+}
+
+Flag use_hpu_flag(Device::Type& type) {
+  return {{"--use-hpu"}, "", "", [&type](const std::string& name, const std::string& value) {
+            if (parse_switch(name, value)) type = Device::Type::hpu;
           }};
 }
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 // Values of flags. Each parser takes the flag's name and throws ConfigError
@@ -22,7 +24,7 @@ int64_t parse_size(const std::string& flag, const std::string& value);
 /// An interval of numbers and how an error names it.
 struct Range {
   double least, most;
-  bool open_below = false, open_above = false;  ///< whether the border itself is excluded
+  bool open_below = false, open_above = false;  ///< true: the border itself is excluded
   const char* words;                            ///< "a number above 0"
 };
 double parse_number(const std::string& flag, const std::string& value, const Range& range);
@@ -34,8 +36,8 @@ bool parse_switch(const std::string& flag, const std::string& value);
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
 
-// Makers of flags that store into a variable. `help` ends with the default, taken from the variable
-// unless `shown` says otherwise ("" shows none).
+// Functions that make flags which store into a variable. `help` ends with the default, taken from
+// the variable unless `shown` says otherwise ("" shows none).
 
 using Names = std::vector<std::string>;
 
@@ -43,7 +45,7 @@ struct Count {
   int64_t least = 0;
   const char* shown = nullptr;
 };
-/// No count needs more, and products of two of them stay far from overflow.
+/// Larger than any useful count; the product of two does not overflow.
 inline constexpr int64_t largest_count = INT32_MAX;
 
 Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count = {});
@@ -59,12 +61,17 @@ Flag text_flag(Names names, const std::string& value, std::string& target, const
 Flag positional(const char* name, const char* help, std::string& target);
 Flag switch_flag(Names names, bool& target, const std::string& help);
 
+/// --device cpu|cuda|hpu.
+Flag device_flag(Device::Type& type);
+/// --use-hpu, DeepSpeed's examples' word for --device hpu.
+Flag use_hpu_flag(Device::Type& type);
+
 /// One of `choices`, the enumerators of E in order.
 template <class E>
 Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices,
                  const std::string& help) {
   const std::string shown = choices[static_cast<size_t>(target)];
-  return {std::move(names), join(choices, "|"), help + " [" + shown + "]",
+  return {std::move(names), join(choices, "|"), fmt::format("{} [{}]", help, shown),
           [&target, choices](const std::string& name, const std::string& value) {
             target = static_cast<E>(parse_choice(name, value, choices));
           }};

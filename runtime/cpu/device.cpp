@@ -3,6 +3,7 @@
 
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 #if defined(ZG_AMX)
 #include <cpuid.h>
@@ -63,12 +64,12 @@ const char* name_of(Isa isa) {
 
 namespace {
 
-/// `where` the name comes from, for the error.
+/// `where`: the source of the name, for the error.
 Isa parse(const std::string& where, const std::string& name) {
   for (Isa isa : every_isa)
     if (name == name_of(isa)) return isa;
-  throw ConfigError(where + ": expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '" +
-                    name + "'");
+  throw ConfigError(fmt::format(
+      "{}: expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '{}'", where, name));
 }
 
 }  // namespace
@@ -81,8 +82,7 @@ Isa best_isa() {
   if (!asked || !*asked) return best;
   const Isa isa = parse("ZG_CPU_ISA", asked);
   if (isa > best)
-    throw ConfigError(std::string("ZG_CPU_ISA: this machine goes up to ") + name_of(best) +
-                      ", got '" + asked + "'");
+    throw ConfigError(fmt::format("ZG_CPU_ISA: this machine goes up to {}, got '{}'", best, asked));
   return isa;
 }
 

@@ -11,6 +11,7 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -25,14 +26,14 @@ int64_t address_limit_bytes() {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(no_limit)));
 }
 
-// Four times the machine's memory: room for whatever can run here. No arena can outgrow the limit.
+// Four times the machine's memory: enough for any run, fragmentation included.
 int64_t capacity_bytes() {
   const int64_t physical =
       static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
   return std::max(step, std::min(physical * 4, address_limit_bytes()) / step * step);
 }
 
-/// One range of addresses, so that freed neighbours always merge.
+/// One contiguous range of addresses, so that freed neighbours always merge.
 class HostMemory final : public ArenaMemory {
  public:
   HostMemory() : limit_(address_limit_bytes()), capacity_(capacity_bytes()) {
@@ -51,9 +52,10 @@ class HostMemory final : public ArenaMemory {
     return mprotect(base_ + from, static_cast<size_t>(to - from), PROT_READ | PROT_WRITE) == 0;
   }
   std::string cause() const override {
-    return limit_ == no_limit ? ""
-                              : "; `ulimit -v` allows this process " + std::to_string(limit_) +
-                                    " bytes of addresses in all";
+    return limit_ == no_limit
+               ? ""
+               : fmt::format("; `ulimit -v` allows this process {} bytes of addresses in all",
+                             limit_);
   }
 
  private:
@@ -62,8 +64,8 @@ class HostMemory final : public ArenaMemory {
     void* start = mmap(nullptr, static_cast<size_t>(capacity_ + step), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED)
-      throw OutOfMemory("arena: cannot reserve " + std::to_string(capacity_) +
-                        " bytes of addresses: " + std::strerror(errno));
+      throw OutOfMemory(fmt::format("arena: cannot reserve {} bytes of addresses: {}", capacity_,
+                                    std::strerror(errno)));
     // Huge pages need a 2 MiB boundary.
     const auto address = reinterpret_cast<uintptr_t>(start);
     constexpr auto boundary = static_cast<uintptr_t>(step);
@@ -89,8 +91,8 @@ class HostMemory final : public ArenaMemory {
       }
       if (errno != EEXIST) break;
     }
-    throw OutOfMemory("arena: cannot map " + std::to_string(step) +
-                      " bytes of addresses: " + std::strerror(errno) + cause());
+    throw OutOfMemory(fmt::format("arena: cannot map {} bytes of addresses: {}{}", step,
+                                  std::strerror(errno), cause()));
   }
 
   bool map(int64_t from, int64_t to) {
@@ -100,7 +102,7 @@ class HostMemory final : public ArenaMemory {
         mmap(wanted, bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (there == MAP_FAILED) return false;
-    if (there != wanted) {  // a kernel before 4.17, which takes the address for a wish
+    if (there != wanted) {  // before Linux 4.17 the address is only a hint
       munmap(there, bytes);
       errno = EEXIST;
       return false;

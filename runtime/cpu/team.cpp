@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -22,8 +23,8 @@ namespace zg::cpu {
 namespace {
 
 // libgomp is not instrumented, so ThreadSanitizer cannot see that a parallel region starts after
-// what came before it and ends before what follows. These two edges tell it, and nothing else:
-// a race between two tasks is still reported.
+// what came before it and ends before what follows. These two edges say that and nothing more: a
+// race between two tasks is still reported.
 inline void release(void* edge) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(edge);
@@ -58,8 +59,8 @@ void work(Region& region, int worker) {
   release(&region.end);
 }
 
-// OpenMP hands the region's address over in a place of its own, before any edge can be announced;
-// this function holds nothing but that hand-over.
+// OpenMP passes the region's address to its threads before an edge can be announced. Only this
+// function does so, and ThreadSanitizer does not check it.
 #if defined(__SANITIZE_THREAD__)
 __attribute__((no_sanitize_thread))
 #endif
@@ -68,15 +69,16 @@ void fork(int workers, Region& region) {
   work(region, omp_get_thread_num());
 }
 
-// libgomp ends the process where the system refuses it a thread, which is to be an error. So a
-// thread that is about to get a larger team than it had first sees whether the system gives as
-// many: the stacks of those are what libgomp's threads get next. One thread at a time does both, as
-// what it sees could else go to the team of another rank.
+// libgomp ends the process if the system refuses it a thread; here that must be an error. So before
+// a team grows, as many threads as it lacks are started and ended: libgomp's threads then get their
+// stacks. One rank at a time does both, because another rank's team could take the stacks in
+// between.
 void require_threads(int workers) {
   static thread_local int had = 1;
   if (workers == had) return;
   if (workers < had) {
-    if (address_limit()) had = workers;  // libgomp ends those that a smaller team leaves idle
+    if (address_limit())
+      had = workers;  // libgomp ends the threads that a smaller team does not use
     return;
   }
   static std::mutex growth;
@@ -84,16 +86,15 @@ void require_threads(int workers) {
   std::mutex gate;
   std::vector<std::thread> helpers;
   try {
-    const std::lock_guard closed(gate);  // all of them are there at once
+    const std::lock_guard closed(gate);  // no helper ends before all are started
     for (int i = had; i < workers; ++i)
       helpers.emplace_back([&gate] { const std::lock_guard open(gate); });
   } catch (const std::system_error& error) {
     for (std::thread& helper : helpers) helper.join();
-    throw OutOfMemory("threads: the system refused thread " +
-                      std::to_string(had + static_cast<int>(helpers.size()) + 1) + " of " +
-                      std::to_string(workers) + ": " + error.what() +
-                      "; expected room for their stacks; try fewer threads, or a higher limit "
-                      "(`ulimit -v`, `ulimit -u`)");
+    throw OutOfMemory(
+        fmt::format("threads: the system refused thread {} of {}: {}; expected room for their "
+                    "stacks; try fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
+                    had + static_cast<int>(helpers.size()) + 1, workers, error.what()));
   }
   for (std::thread& helper : helpers) helper.join();
   const auto nothing = [](int64_t, int) {};

@@ -1,19 +1,20 @@
 #include "zerograd/runtime/cuda/api.h"
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // it is reported here; the next call starts clean
-  throw DeviceError(std::string("cuda: ") + what + ": " + cudaGetErrorString(error));
+  cudaGetLastError();  // clears the error, so that the next call does not report it again
+  throw DeviceError(fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
 }
 
 void check(CUresult error, const char* what) {
   if (error != CUDA_SUCCESS)
-    throw DeviceError(std::string("cuda: ") + what + ": the driver's error " +
-                      std::to_string(static_cast<int>(error)));
+    throw DeviceError(
+        fmt::format("cuda: {}: the driver's error {}", what, static_cast<int>(error)));
 }
 
 OnDevice::OnDevice(int index) {
@@ -37,9 +38,8 @@ void find(Function& function, const char* symbol, unsigned version = 11020) {
 #endif
   check(error, symbol);
   if (result != cudaDriverEntryPointSuccess || !found)
-    throw DeviceError(std::string("cuda: the driver lacks ") + symbol + "; expected one of CUDA " +
-                      std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100) +
-                      " or newer");
+    throw DeviceError(fmt::format("cuda: the driver lacks {}; expected one of CUDA {}.{} or newer",
+                                  symbol, version / 1000, version / 10 % 100));
   function = reinterpret_cast<Function>(found);
 }
 

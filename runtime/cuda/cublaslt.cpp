@@ -7,6 +7,7 @@
 
 #include "zerograd/runtime/cuda/library.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
@@ -17,8 +18,8 @@ struct Opened {
 };
 
 Opened open() {
-  // The one whose header this was compiled with; the calls are the same in the one before.
-  static const Library library({"libcublasLt.so." + std::to_string(CUDART_VERSION / 1000),
+  // The version of the header comes first; the calls are the same in 12 and 13.
+  static const Library library({fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000),
                                 "libcublasLt.so.13", "libcublasLt.so.12"});
   Opened opened{.absence = library.absence()};
   if (!library.present()) return opened;
@@ -57,8 +58,9 @@ Wish wish() {
   if (text.empty()) return Wish::any;
   if (text == "own") return Wish::own;
   if (text == "cublaslt") return Wish::cublaslt;
-  throw ConfigError("ZG_CUDA_MATMUL is '" + std::string(text) +
-                    "'; expected own or cublaslt, or unset it for whichever is there");
+  throw ConfigError(fmt::format(
+      "ZG_CUDA_MATMUL is '{}'; expected own or cublaslt, or unset it for whichever is there",
+      text));
 }
 
 }  // namespace
@@ -68,24 +70,25 @@ const CublasLt* cublaslt() {
   if (wished == Wish::own) return nullptr;
   if (opened().absence.empty()) return &opened().functions;
   if (wished == Wish::any) return nullptr;
-  throw ConfigError("ZG_CUDA_MATMUL=cublaslt, but cuBLASLt is absent: " + opened().absence +
-                    "; install it, set LD_LIBRARY_PATH, or use ZG_CUDA_MATMUL=own");
+  throw ConfigError(
+      fmt::format("ZG_CUDA_MATMUL=cublaslt, but cuBLASLt is absent: {}; install it, set "
+                  "LD_LIBRARY_PATH, or use ZG_CUDA_MATMUL=own",
+                  opened().absence));
 }
 
 std::string describe_matmul() {
   if (const CublasLt* library = cublaslt()) {
     const size_t version = library->version();
-    return "cuBLASLt " + std::to_string(version / 10000) + "." +
-           std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+    return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
   }
-  return "own matmul (" +
-         (wish() == Wish::own ? std::string("ZG_CUDA_MATMUL=own") : opened().absence) + ")";
+  return fmt::format("own matmul ({})",
+                     wish() == Wish::own ? std::string("ZG_CUDA_MATMUL=own") : opened().absence);
 }
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError(std::string("cuda: ") + what + ": cuBLASLt's status " +
-                      std::to_string(static_cast<int>(status)));
+    throw DeviceError(
+        fmt::format("cuda: {}: cuBLASLt's status {}", what, static_cast<int>(status)));
 }
 
 }  // namespace zg::cuda

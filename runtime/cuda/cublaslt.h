@@ -6,7 +6,7 @@
 
 namespace zg::cuda {
 
-/// The functions of cuBLASLt that are called here, by the names they have there without cublasLt.
+/// The functions of cuBLASLt that are called here, named without the prefix cublasLt.
 struct CublasLt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) version;
@@ -31,7 +31,7 @@ const CublasLt* cublaslt();
 /// "cuBLASLt 13.0.2", or "own matmul (why)".
 std::string describe_matmul();
 
-/// Throws DeviceError "what: cuBLASLt's status N" unless it is a success.
+/// Throws DeviceError "what: cuBLASLt's status N" unless the status is success.
 void check(cublasStatus_t status, const char* what);
 
 }  // namespace zg::cuda

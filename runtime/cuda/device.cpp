@@ -11,6 +11,7 @@
 #include "zerograd/runtime/cuda/nccl.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
@@ -23,8 +24,8 @@ bool reaches(int index, int other) {
   return can != 0;
 }
 
-/// A range of the device's addresses, with physical memory mapped behind its beginning as it
-/// grows: so freed neighbours always merge, and what is reserved is what the device gave.
+/// One range of device addresses. Physical memory is mapped from its beginning as it grows, so
+/// freed neighbours always merge, and the reserved bytes are those that the device gave.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : index_(index) {
@@ -79,7 +80,7 @@ class DeviceMemory final : public ArenaMemory {
   std::vector<CUmemGenericAllocationHandle> parts_;
 };
 
-/// The process's memory, page-locked as it grows: copies to and from it run beside the host.
+/// Host memory that is page-locked as it grows, so that copies are asynchronous.
 class PinnedMemory final : public ArenaMemory {
  public:
   PinnedMemory() : memory_(host_memory()) {}
@@ -140,9 +141,9 @@ class CudaStream final : public Stream {
     check(cudaStreamSynchronize(stream_), name_);
     if (!fault_->found) return;
     const Fault fault = std::exchange(*fault_, {});
-    throw ShapeError(std::string(fault.op) + ": " + fault.name + "[" + std::to_string(fault.place) +
-                     "] is " + std::to_string(fault.value) + "; expected " +
-                     (fault.limit > 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
+    throw ShapeError(
+        fmt::format("{}: {}[{}] is {}; expected {}", fault.op, fault.name, fault.place, fault.value,
+                    fault.limit > 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
   void copy(void* to, const void* from, size_t bytes) override {
     const OnDevice on(state_.index);
@@ -193,10 +194,9 @@ std::string absence() {
 std::string describe(int index) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
-  return std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
-         std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
-         " multiprocessors, " + std::to_string(properties.totalGlobalMem >> 20) + " MiB, " +
-         describe_matmul() + ", " + describe_nccl();
+  return fmt::format("{}, sm_{}{}, {} multiprocessors, {} MiB, {}, {}", properties.name,
+                     properties.major, properties.minor, properties.multiProcessorCount,
+                     properties.totalGlobalMem >> 20, describe_matmul(), describe_nccl());
 }
 
 }  // namespace

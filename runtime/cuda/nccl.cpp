@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/cuda/library.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
@@ -23,7 +24,7 @@ Opened open() {
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library.symbol(name));
     if (!function && opened.absence.empty())
-      opened.absence = std::string("libnccl.so.2 lacks ") + name + "; expected NCCL 2.14 or newer";
+      opened.absence = fmt::format("libnccl.so.2 lacks {}; expected NCCL 2.14 or newer", name);
   };
   Nccl& f = opened.functions;
   find(f.get_version, "ncclGetVersion");
@@ -57,8 +58,9 @@ Wish wish() {
   if (text.empty()) return Wish::any;
   if (text == "direct") return Wish::direct;
   if (text == "nccl") return Wish::nccl;
-  throw ConfigError("ZG_CUDA_COMM is '" + std::string(text) +
-                    "'; expected direct or nccl, or unset it for NCCL where it can be used");
+  throw ConfigError(fmt::format(
+      "ZG_CUDA_COMM is '{}'; expected direct or nccl, or unset it for NCCL where it can be used",
+      text));
 }
 
 }  // namespace
@@ -68,8 +70,10 @@ const Nccl* nccl() {
   if (wished == Wish::direct) return nullptr;
   if (opened().absence.empty()) return &opened().functions;
   if (wished == Wish::any) return nullptr;
-  throw ConfigError("ZG_CUDA_COMM=nccl, but NCCL is absent: " + opened().absence +
-                    "; install it, set LD_LIBRARY_PATH, or use ZG_CUDA_COMM=direct");
+  throw ConfigError(
+      fmt::format("ZG_CUDA_COMM=nccl, but NCCL is absent: {}; install it, set LD_LIBRARY_PATH, or "
+                  "use ZG_CUDA_COMM=direct",
+                  opened().absence));
 }
 
 std::string nccl_absence() {
@@ -82,9 +86,8 @@ std::string describe_nccl() {
   const Nccl* library = nccl();
   int version = 0;
   if (!library || library->get_version(&version) != NcclResult::success)
-    return "no NCCL (" + nccl_absence() + ")";
-  return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
-         "." + std::to_string(version % 100);
+    return fmt::format("no NCCL ({})", nccl_absence());
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace zg::cuda

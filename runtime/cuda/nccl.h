@@ -8,8 +8,8 @@
 
 namespace zg::cuda {
 
-// NCCL's interface as far as it is used, with the values that it has kept since 2.14: no build
-// needs its header.
+// The part of NCCL's interface that is used here. Its values have not changed since 2.14, so no
+// build needs NCCL's header.
 using NcclComm = struct NcclCommunicator*;
 struct NcclId {
   char bytes[128];
@@ -22,10 +22,10 @@ struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21400;
-  int blocking = 0;  ///< calls return at once, and the caller waits with a deadline
+  int blocking = 0;  ///< calls return at once; the caller waits with a deadline
 };
 
-/// The functions of NCCL that are called here, by the names they have there without nccl.
+/// The functions of NCCL that are called here, named without the prefix nccl.
 struct Nccl {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclId*);
@@ -58,8 +58,9 @@ bool insists_on_nccl();
 /// "NCCL 2.28.9", or "no NCCL (why)".
 std::string describe_nccl();
 
-/// Ranks on GPUs of their own, whose data NCCL moves. Sums are added here, in rising rank; NCCL's
-/// own, whose order is open, only where Job::by_library asks for them.
+/// Connects ranks with a GPU each by NCCL, which moves the data. Sums are computed by this
+/// project's kernels in rising rank. NCCL sums, in an order of its own, only if Job::by_library is
+/// set.
 TransportFactory nccl_transports();
 
 }  // namespace zg::cuda

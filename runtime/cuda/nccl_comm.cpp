@@ -10,6 +10,7 @@
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
 namespace {
@@ -124,12 +125,12 @@ class NcclTransport final : public Transport {
     }
   }
 
-  /// Sums through the window, in rounds of as much as it holds. The order of the sums is fixed.
+  /// Sums through the window, one window at a time. The order of the additions is fixed.
   void fold(const cpu::Job& job, Stream& stream, const Await& await) {
     const Tensor& full = job.call.input;
     const auto [begin, numel] = job.chunk;
     const bool on_device = is_on_device(full);
-    const int slots = on_device ? size_ : 2 * size_;  // the latter half: on their way from the host
+    const int slots = on_device ? size_ : 2 * size_;  // the second half stages tensors of the host
     const int64_t slot_bytes = job.window.bytes() / slots / arena_granule * arena_granule;
     const int64_t step = slot_bytes / size_of(full.dtype());
     for (int64_t from = begin; from < begin + numel; from += step) {
@@ -210,8 +211,8 @@ class NcclTransport final : public Transport {
 
   void check(NcclResult result) const {
     if (result != NcclResult::success && result != NcclResult::in_progress)
-      throw DeviceError(std::string("NCCL: ") + nccl_.get_error_string(result) +
-                        "; NCCL_DEBUG=WARN says more");
+      throw DeviceError(
+          fmt::format("NCCL: {}; NCCL_DEBUG=WARN says more", nccl_.get_error_string(result)));
   }
 
   void abort() noexcept {
@@ -228,11 +229,11 @@ class NcclTransport final : public Transport {
   std::optional<Clock::time_point> broken_;
 };
 
-TransportEndpoint place(int index, bool first) {
+TransportEndpoint endpoint_of(int index, bool first) {
   TransportEndpoint own;
   char bus[64] = {};
   cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
-  const std::string device = std::string(cpu::ProcessId::own().host) + ", GPU " + bus;
+  const std::string device = fmt::format("{}, GPU {}", cpu::ProcessId::own().host, bus);
   std::snprintf(own.device, sizeof own.device, "%s", device.c_str());
   const Nccl* library = nccl();
   if (!library) {
@@ -240,38 +241,39 @@ TransportEndpoint place(int index, bool first) {
   } else if (first) {
     NcclId id;
     if (const NcclResult result = library->get_unique_id(&id); result != NcclResult::success)
-      throw DeviceError(std::string("NCCL: no id for the ranks: ") +
-                        library->get_error_string(result) + "; try ZG_CUDA_COMM=direct");
+      throw DeviceError(fmt::format("NCCL: no id for the ranks: {}; try ZG_CUDA_COMM=direct",
+                                    library->get_error_string(result)));
     std::memcpy(own.id, id.bytes, sizeof own.id);
   }
   return own;
 }
 
-std::string absence(std::span<const TransportEndpoint> places) {
+std::string absence(std::span<const TransportEndpoint> endpoints) {
   std::string why;
-  for (size_t rank = 0; rank < places.size() && why.empty(); ++rank) {
-    why = places[rank].absence;
+  for (size_t rank = 0; rank < endpoints.size() && why.empty(); ++rank) {
+    why = endpoints[rank].absence;
     for (size_t other = 0; other < rank && why.empty(); ++other)
-      if (std::strcmp(places[rank].device, places[other].device) == 0)
-        why = "ranks " + std::to_string(other) + " and " + std::to_string(rank) + " share " +
-              places[rank].device;
+      if (std::strcmp(endpoints[rank].device, endpoints[other].device) == 0)
+        why = fmt::format("ranks {} and {} share {}", other, rank, endpoints[rank].device);
   }
   if (!why.empty() && insists_on_nccl())
-    throw ConfigError("ZG_CUDA_COMM=nccl, but " + why +
-                      "; expected a GPU for every rank; try fewer ranks or ZG_CUDA_COMM=direct");
+    throw ConfigError(
+        fmt::format("ZG_CUDA_COMM=nccl, but {}; expected a GPU for every rank; try fewer ranks or "
+                    "ZG_CUDA_COMM=direct",
+                    why));
   return why;
 }
 
-std::unique_ptr<Transport> make(std::span<const TransportEndpoint> places, int rank, int index) {
+std::unique_ptr<Transport> make(std::span<const TransportEndpoint> endpoints, int rank, int index) {
   NcclId id;
-  std::memcpy(id.bytes, places[0].id, sizeof id.bytes);
-  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(places.size()), index);
+  std::memcpy(id.bytes, endpoints[0].id, sizeof id.bytes);
+  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(endpoints.size()), index);
 }
 
 }  // namespace
 
 TransportFactory nccl_transports() {
-  return {.place = place, .absence = absence, .name = describe_nccl, .make = make};
+  return {.endpoint = endpoint_of, .absence = absence, .name = describe_nccl, .make = make};
 }
 
 }  // namespace zg::cuda

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
@@ -23,8 +24,7 @@ struct Loader {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(  //
           dlsym(library, name));
       if (!function && absence.empty())
-        absence =
-            std::string("the Level Zero loader lacks ") + name + "; expected API 1.4 or newer";
+        absence = fmt::format("the Level Zero loader lacks {}; expected API 1.4 or newer", name);
     };
     Api& a = functions;
     find(a.init, "zeInit");
@@ -86,9 +86,10 @@ Function extension(const char* name) {
   void* found = nullptr;
   if (api().driverGetExtensionFunctionAddress(driver().handle, name, &found) != ZE_RESULT_SUCCESS ||
       !found)
-    throw DeviceError(std::string("hpu: the driver has no ") + name +
-                      ", so that devices do not reach pinned memory; expected Intel's driver of "
-                      "2022 or newer; try a newer driver, or cpu");
+    throw DeviceError(
+        fmt::format("hpu: the driver has no {}, so that devices do not reach pinned memory; "
+                    "expected Intel's driver of 2022 or newer; try a newer driver, or cpu",
+                    name));
   return reinterpret_cast<Function>(found);
 }
 
@@ -121,8 +122,8 @@ const char* name_of(ze_result_t result) {
   }
 }
 
-/// The accelerators of one driver: of NPUs and FPGAs none. A driver of CPUs is one for tests, and
-/// says so by its name.
+/// The GPUs of one driver, and the CPUs of the driver for tests, whose name says that it is one.
+/// NPUs and FPGAs are left out.
 std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
   uint32_t count = 0;
   check(api().deviceGet(driver, &count, nullptr), "zeDeviceGet");
@@ -169,10 +170,10 @@ const Api& api() {
 
 void check(ze_result_t result, const char* what) {
   if (result == ZE_RESULT_SUCCESS) return;
-  char number[32];
-  std::snprintf(number, sizeof number, "Level Zero's error 0x%x", static_cast<unsigned>(result));
   const char* name = name_of(result);
-  throw DeviceError(std::string("hpu: ") + what + ": " + (name ? name : number));
+  throw DeviceError(fmt::format(
+      "hpu: {}: {}", what,
+      name ? name : fmt::format("Level Zero's error {:#x}", static_cast<unsigned>(result))));
 }
 
 void import_memory(void* begin, size_t bytes) {
@@ -187,8 +188,7 @@ void release_memory(void* begin) {
   release(driver().handle, begin);
 }
 
-// Never destroyed: drivers are unloaded at exit, before or after, in no order that can be relied
-// on.
+// Never destroyed: at exit the driver may be unloaded first.
 const Driver& driver() {
   static const Driver& found = *new Driver(find_driver());
   return found;

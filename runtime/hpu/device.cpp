@@ -7,6 +7,7 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 
@@ -14,7 +15,7 @@ namespace zg::hpu {
 
 namespace {
 
-/// The ranges of addresses that devices reach, and whose they are.
+/// The address ranges that devices can reach, and the device that owns each.
 struct Ranges {
   struct Range {
     const std::byte *begin, *end;
@@ -37,8 +38,8 @@ struct Ranges {
   }
 };
 
-/// A range of addresses, with the device's memory mapped behind its beginning as it grows: freed
-/// neighbours always merge, and what is reserved is what the device gave.
+/// One range of addresses. Device memory is mapped from its beginning as it grows, so freed
+/// neighbours always merge, and the reserved bytes are those that the device gave.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : device_(handle_of(index)) {
@@ -46,13 +47,13 @@ class DeviceMemory final : public ArenaMemory {
     check(api().virtualMemQueryPageSize(driver().context, device_, step, &page),
           "zeVirtualMemQueryPageSize");
     if (page == 0 || step % page != 0)
-      throw DeviceError("hpu: memory comes in pages of " + std::to_string(page) +
-                        " bytes; expected a divisor of " + std::to_string(step));
+      throw DeviceError(fmt::format(
+          "hpu: memory comes in pages of {} bytes; expected a divisor of {}", page, step));
     // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
     capacity_ = features_of(index).memory_bytes * 2 / step * step;
     ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
                                                    static_cast<size_t>(capacity_), &address_);
-    // The loader's validation layer takes no null for "anywhere"; an address is only a wish.
+    // The loader's validation layer refuses a null address; any other one is only a hint.
     if (reserved == ZE_RESULT_ERROR_INVALID_NULL_POINTER)
       reserved = api().virtualMemReserve(driver().context, reinterpret_cast<void*>(step),
                                          static_cast<size_t>(capacity_), &address_);
@@ -100,7 +101,7 @@ class DeviceMemory final : public ArenaMemory {
   std::vector<Part> parts_;
 };
 
-/// The process's memory, brought into the driver's as it grows, so that kernels and copies reach
+/// Host memory that is registered with the driver as it grows, so that kernels and copies reach
 /// it.
 class PinnedMemory final : public ArenaMemory {
  public:
@@ -161,12 +162,12 @@ std::string describe(int index) {
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   const uint32_t engines =
       properties.numSlices * properties.numSubslicesPerSlice * properties.numEUsPerSubslice;
-  return std::string(properties.name) + ", " + std::to_string(engines) + " vector engines, " +
-         (sizes.empty() ? "no sub-groups" : "sub-groups of " + sizes) + ", " +
-         std::to_string(features.memory_bytes >> 20) + " MiB" +
-         (features.rounded_divide_sqrt ? ""
-                                       : ", divide and square root not correctly rounded: other "
-                                         "bits with host offload than without");
+  return fmt::format(
+      "{}, {} vector engines, {}, {} MiB{}", properties.name, engines,
+      sizes.empty() ? "no sub-groups" : "sub-groups of " + sizes, features.memory_bytes >> 20,
+      features.rounded_divide_sqrt ? ""
+                                   : ", divide and square root not correctly rounded: other "
+                                     "bits with host offload than without");
 }
 
 std::string stand_in(int index) {

@@ -9,12 +9,12 @@
 namespace zg::hpu {
 
 ze_device_handle_t handle_of(int index);
-/// Whether the kernels of one device reach the memory of another.
+/// True if the kernels of one device can access the memory of another.
 bool reaches(int index, int other);
 
-/// Where an address lies: the index of the device whose memory it is, or one of these.
-inline constexpr int pinned_memory = -1;   ///< the process's, that devices reach
-inline constexpr int process_memory = -2;  ///< the process's own
+/// The owner of an address: the index of the device whose memory it is, or one of these.
+inline constexpr int pinned_memory = -1;   ///< memory of the process that devices can access
+inline constexpr int process_memory = -2;  ///< other memory of the process
 int place_of(const void* address);
 
 /// Built at the first call. Any thread may call.

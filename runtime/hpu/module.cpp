@@ -16,6 +16,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 
@@ -25,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Before the binary in its file: one that was cut short is not taken.
+/// Precedes the binary in its file; a truncated file is not used.
 struct Header {
   char magic[8] = {'z', 'g', 'h', 'p', 'u', '0', '0', '1'};
   uint64_t bytes = 0, sum = 0;
@@ -68,9 +69,9 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  // Under another name until it is whole: others may read, or write the same.
+  // Written under another name first: other processes may read or write the same entry.
   const std::string place = folder_ + "/" + key;
-  const std::string unfinished = place + "." + std::to_string(getpid());
+  const std::string unfinished = fmt::format("{}.{}", place, getpid());
   Header header;
   header.bytes = binary.size();
   header.sum = XXH3_64bits(binary.data(), binary.size());
@@ -90,9 +91,9 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
 
 namespace {
 
-// Arenas go beyond 4 GiB.
+// Arenas can be larger than 4 GiB.
 constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
-// Kernels of tiles keep their sums in registers: half the threads, each with twice as many.
+// Tile kernels keep accumulators in registers: half the threads, each with twice the registers.
 constexpr const char* tiles_build_flags =
     "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
 
@@ -102,11 +103,8 @@ const char* flags_of(const Code& code) {
 
 std::string hex(const void* data, size_t bytes) {
   std::string text;
-  char digits[3];
-  for (size_t i = 0; i < bytes; ++i) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<const uint8_t*>(data)[i]);
-    text += digits;
-  }
+  for (size_t i = 0; i < bytes; ++i)
+    text += fmt::format("{:02x}", static_cast<const uint8_t*>(data)[i]);
   return text;
 }
 
@@ -116,9 +114,9 @@ std::string cache_key(ze_device_handle_t device, const Code& code) {
   check(api().deviceGetProperties(device, &properties), "zeDeviceGetProperties");
   ze_driver_properties_t versions = {.stype = ZE_STRUCTURE_TYPE_DRIVER_PROPERTIES};
   check(api().driverGetProperties(driver().handle, &versions), "zeDriverGetProperties");
-  const std::string built_by = hex(properties.uuid.id, sizeof properties.uuid.id) + " " +
-                               hex(versions.uuid.id, sizeof versions.uuid.id) + " " +
-                               std::to_string(versions.driverVersion) + " " + flags_of(code);
+  const std::string built_by = fmt::format(
+      "{} {} {} {}", hex(properties.uuid.id, sizeof properties.uuid.id),
+      hex(versions.uuid.id, sizeof versions.uuid.id), versions.driverVersion, flags_of(code));
   const uint64_t sums[] = {XXH3_64bits(code.spirv.data(), code.spirv.size()),
                            XXH3_64bits(built_by.data(), built_by.size())};
   return std::string(code.name) + "." + hex(sums, sizeof sums);
@@ -156,8 +154,9 @@ ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
   log.clear();
   const ze_result_t result = create(device, ZE_MODULE_FORMAT_IL_SPIRV, code.spirv.data(),
                                     code.spirv.size(), flags_of(code), module, log);
-  check(result,
-        (std::string("module ") + code.name + (log.empty() ? "" : " (" + log + ")")).c_str());
+  check(
+      result,
+      fmt::format("module {}{}", code.name, log.empty() ? "" : fmt::format(" ({})", log)).c_str());
   size_t bytes = 0;
   if (api().moduleGetNativeBinary(module, &bytes, nullptr) == ZE_RESULT_SUCCESS && bytes > 0) {
     std::vector<uint8_t> binary(bytes);
@@ -195,7 +194,7 @@ struct Devices {
   std::map<std::pair<int, const unsigned char*>, ze_module_handle_t> modules;
 
   static Devices& all() {
-    static Devices& devices = *new Devices;  // as the driver: never destroyed
+    static Devices& devices = *new Devices;  // never destroyed, like the driver
     return devices;
   }
 };

@@ -21,7 +21,7 @@ const Features& features_of(int index);
 
 /// Kernels as SPIR-V, in storage that lasts as long as the process.
 struct Code {
-  const char* name = nullptr;  ///< "layer_norm.bf16": what errors call it
+  const char* name = nullptr;  ///< "layer_norm.bf16": its name in errors
   std::span<const unsigned char> spirv;
 };
 
@@ -36,8 +36,8 @@ struct Groups {
 };
 
 /// Queues the kernel over `groups` work-groups of the size that it requires. The code is built once
-/// for each device; what it was built to is kept on disk (ZG_HPU_CACHE, or .cache/zerograd of the
-/// home folder) and built again where that cannot be used.
+/// for each device. The built code is cached on disk (ZG_HPU_CACHE, or .cache/zerograd of the home
+/// folder) and built again if the cached file cannot be used.
 void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
              std::span<const Argument> arguments);
 
@@ -45,14 +45,14 @@ void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups&
 /// (kernels/hpu/tile.clh), read by the next synchronize().
 void* fault_place(Stream& stream);
 
-/// Kernels as a device's driver has built them, on disk: a folder of files named by what they were
-/// built from, for which device and driver, and how. Whatever goes wrong with it, the kernels are
-/// built again; so nothing here throws.
+/// A cache of built kernels on disk: a folder of files. A file's name is a hash of the source, the
+/// device, the driver and the options. After any error the kernels are built again, so nothing here
+/// throws.
 class NativeCache {
  public:
   NativeCache();  ///< ZG_HPU_CACHE, else zerograd below XDG_CACHE_HOME or .cache of the home folder
 
-  /// Empty where there is none, or it is damaged.
+  /// Empty if there is no such file or it is damaged.
   std::vector<uint8_t> find(const std::string& key) const noexcept;
   void keep(const std::string& key, const std::vector<uint8_t>& binary) const noexcept;
 

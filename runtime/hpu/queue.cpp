@@ -50,7 +50,7 @@ Queue::Queue(ze_device_handle_t device) : device_(device) {
 }
 
 Queue::~Queue() {
-  // Nothing may be destroyed that the device still uses; an error has been told before.
+  // The device must have finished before anything is destroyed. An error was reported earlier.
   if (api().commandListAppendBarrier(list_, event(points), 0, nullptr) == ZE_RESULT_SUCCESS)
     api().eventHostSynchronize(event(points), UINT64_MAX);
   for (ze_event_handle_t each : events_) api().eventDestroy(each);
@@ -104,7 +104,7 @@ Staging::~Staging() {
   if (!memory_) return;
   try {
     queue_.wait();
-  } catch (...) {  // told before
+  } catch (...) {  // reported earlier
   }
   api().memFree(driver().context, memory_);
 }
@@ -134,7 +134,7 @@ void Staging::to_device(void* to, const void* from, size_t bytes) {
 }
 
 void Staging::to_host(void* to, const void* from, size_t bytes) {
-  // One half is copied out of while the other fills.
+  // The host copies out of one half while the device fills the other.
   size_t asked = 0;
   const auto ask = [&](int i) {
     if (asked == bytes) return size_t{0};

@@ -20,10 +20,10 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   ze_device_handle_t device() const { return device_; }
-  /// Any of device memory and of what zeMemAllocHost gave.
+  /// Both addresses are in device memory or in memory of zeMemAllocHost.
   void copy(void* to, const void* from, size_t bytes);
   void fill_zero(void* to, size_t bytes);
-  /// `done`: signalled by it, or null.
+  /// `done`: an event that the launch signals, or null.
   void launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name,
               ze_event_handle_t done);
 
@@ -46,8 +46,8 @@ class Queue {
   bool marked_[points] = {};
 };
 
-/// Memory of the host that the device reaches, through which all other memory of the process comes
-/// and goes. Two halves: one is filled while the other is on its way.
+/// Host memory that the device can access. Copies from and to other memory of the process go
+/// through it. It has two halves: one is filled while the other is being copied.
 class Staging {
  public:
   explicit Staging(Queue& queue) : queue_(queue) {}
@@ -55,9 +55,9 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Queued; `from` may be used again at once.
+  /// Queues the copy; `from` may be changed at once.
   void to_device(void* to, const void* from, size_t bytes);
-  /// Waits until the bytes are there.
+  /// Returns when the copy is done.
   void to_host(void* to, const void* from, size_t bytes);
 
  private:

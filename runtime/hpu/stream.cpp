@@ -9,12 +9,13 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
 #include "zerograd/runtime/hpu/queue.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
 namespace {
 
-/// As kernels leave it (kernels/hpu/tile.clh). The names are addresses of the host's literals that
-/// a kernel only passes on.
+/// Written by kernels (kernels/hpu/tile.clh). `op` and `name` are addresses of string literals of
+/// the host.
 struct Fault {
   int64_t found, op, name, value, place, limit;
 };
@@ -50,10 +51,9 @@ class HpuStream final : public Stream {
     if (!fault.found) return;
     clear_fault();
     const auto text = [](int64_t address) { return reinterpret_cast<const char*>(address); };
-    throw ShapeError(std::string(text(fault.op)) + ": " + text(fault.name) + "[" +
-                     std::to_string(fault.place) + "] is " + std::to_string(fault.value) +
-                     "; expected " +
-                     (fault.limit >= 0 ? "0 to " + std::to_string(fault.limit - 1) : "no 0"));
+    throw ShapeError(fmt::format(
+        "{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name), fault.place, fault.value,
+        fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
 
   // Returns after the copy is done when `to` is memory that no device reaches.
@@ -96,13 +96,12 @@ class HpuStream final : public Stream {
     if (std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; })) return;
     for (const int64_t count : counts)
       if (count < 0 || count > UINT32_MAX)
-        throw ShapeError(std::string(code.name) + ": " + name + ": " + std::to_string(count) +
-                         " work-groups; expected at most " + std::to_string(UINT32_MAX));
+        throw ShapeError(fmt::format("{}: {}: {} work-groups; expected at most {}", code.name, name,
+                                     count, UINT32_MAX));
     const Kernel& kernel = this->kernel(code, name);
     if (arguments.size() != kernel.arguments)
-      throw DeviceError(std::string("hpu: ") + code.name + ": " + name + " takes " +
-                        std::to_string(kernel.arguments) + " arguments, got " +
-                        std::to_string(arguments.size()));
+      throw DeviceError(fmt::format("hpu: {}: {} takes {} arguments, got {}", code.name, name,
+                                    kernel.arguments, arguments.size()));
     for (size_t i = 0; i < arguments.size(); ++i)
       check(api().kernelSetArgumentValue(kernel.handle, static_cast<uint32_t>(i),
                                          arguments[i].bytes, arguments[i].value),
@@ -134,12 +133,12 @@ class HpuStream final : public Stream {
     check(api().kernelSetGroupSize(handle, properties.requiredGroupSizeX,
                                    properties.requiredGroupSizeY, properties.requiredGroupSizeZ),
           what.c_str());
-    // A tensor may lie in parts that were brought in one by one, of which a launch names the first.
+    // A pinned tensor may span several registered ranges; a launch names only the first one.
     check(api().kernelSetIndirectAccess(handle, ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST), what.c_str());
     return kernels_.emplace(place, Kernel{handle, properties.numKernelArgs}).first->second;
   }
 
-  /// Memory of another device that this one does not reach.
+  /// True for memory of another device that this one cannot reach.
   bool is_far(int place) const { return place >= 0 && !reaches(state_.index, place); }
 
   /// Copies through the host, a chunk at a time. The other device has finished its earlier work.
@@ -163,7 +162,7 @@ class HpuStream final : public Stream {
     return far_.try_emplace(place, place).first->second.staging;
   }
 
-  /// A way to another device.
+  /// Queue and staging buffer of another device.
   struct Far {
     Queue queue;
     Staging staging;
@@ -177,7 +176,7 @@ class HpuStream final : public Stream {
 
   DeviceState& state_;  // owns this stream
   const char* const name_;
-  std::optional<KernelTimes> times_;  // outlives the queue, which waits for what signals it
+  std::optional<KernelTimes> times_;  // outlives the queue, whose commands signal its events
   Queue queue_;
   Staging staging_;
   std::map<int, Far> far_;

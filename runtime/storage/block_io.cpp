@@ -18,6 +18,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -31,7 +32,7 @@ int open_unnamed(const std::string& directory, int more) {
   const int unnamed = retried([&] { return ::open(directory.c_str(), O_TMPFILE | flags, 0600); });
   if (unnamed >= 0) return unnamed;
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return -1;
-  std::string name = directory + "/zerograd_" + std::string(6, 'X');
+  std::string name = fmt::format("{}/zerograd_{}", directory, std::string(6, 'X'));
   const int file = retried([&] { return mkostemp(name.data(), O_CLOEXEC | more); });
   if (file >= 0) unlink(name.c_str());
   return file;
@@ -53,7 +54,7 @@ class PreadIo final : public BlockIo {
  public:
   PreadIo(const SwapOptions& options, int descriptor, bool direct)
       : BlockIo(options, descriptor, direct) {
-    constexpr int most = 4;  // more hide no more of the time that a request takes
+    constexpr int most = 4;  // more threads do not hide more latency
     for (int i = 0; i < std::min(depth_, most); ++i) threads_.emplace_back([this] { serve(); });
   }
   ~PreadIo() override {
@@ -130,15 +131,17 @@ BlockIo::BlockIo(const SwapOptions& options, int descriptor, bool direct)
       buffer_(static_cast<std::byte*>(
           std::aligned_alloc(block, static_cast<size_t>(request_bytes_ * depth_)))) {
   if (!buffer_)
-    throw OutOfMemory("nvme: no memory for " + std::to_string(request_bytes_ * depth_) +
-                      " bytes of requests; try a smaller aio.queue_depth");
+    throw OutOfMemory(
+        fmt::format("nvme: no memory for {} bytes of requests; try a smaller aio.queue_depth",
+                    request_bytes_ * depth_));
 }
 
 BlockIo::~BlockIo() { close(descriptor_); }
 
 void BlockIo::fail(const char* what, int error) const {
-  throw FileError("nvme: " + directory_ + " cannot be " + what + ": " + reason(error) +
-                  "; expected a drive that works; try another --nvme-path");
+  throw FileError(
+      fmt::format("nvme: {} cannot be {}: {}; expected a drive that works; try another --nvme-path",
+                  directory_, what, reason(error)));
 }
 
 void BlockIo::reserve(int64_t bytes) {
@@ -149,10 +152,11 @@ void BlockIo::reserve(int64_t bytes) {
   struct statvfs disk {};
   const bool known = fstatvfs(descriptor_, &disk) == 0;
   const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-  throw FileError("nvme: " + directory_ + " has no room: " + reason(error) + "; expected " +
-                  std::to_string(bytes) + " bytes in all, got " +
-                  (known ? std::to_string(free) : std::string("an unknown number")) +
-                  " more free; try another --nvme-path, or host instead of nvme");
+  throw FileError(
+      fmt::format("nvme: {} has no room: {}; expected {} bytes in all, got {} more free; try "
+                  "another --nvme-path, or host instead of nvme",
+                  directory_, reason(error), bytes,
+                  known ? std::to_string(free) : std::string("an unknown number")));
 }
 
 std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
@@ -160,8 +164,9 @@ std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
   const bool direct = file >= 0;
   if (!direct) file = open_unnamed(options.directory, 0);
   if (file < 0)
-    throw FileError("nvme: " + options.directory + " cannot be written: " + reason(errno) +
-                    "; expected a directory on a drive; try another --nvme-path");
+    throw FileError(fmt::format(
+        "nvme: {} cannot be written: {}; expected a directory on a drive; try another --nvme-path",
+        options.directory, reason(errno)));
   if (options.io_uring)
     if (auto io = open_uring(options, file, direct)) return io;
   return std::make_unique<PreadIo>(options, file, direct);

@@ -17,13 +17,14 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
 [[noreturn]] void fail(const char* operation, const std::string& path) {
   const int reason = errno;
-  throw FileError(std::string(operation) + ": " + path + ": " + std::strerror(reason));
+  throw FileError(fmt::format("{}: {}: {}", operation, path, std::strerror(reason)));
 }
 
 /// Whether this process may now have more files open than before: as many as the system's hard
@@ -35,8 +36,8 @@ bool raise_open_files() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/// A call that follows the path's links. A FileSet puts files in the place of links: one that was
-/// read just before leads nowhere, and the path is followed again.
+/// A call that follows the path's links. A FileSet replaces links by files, so a link that was read
+/// just before can lead nowhere; then the path is followed again.
 template <class F>
 int followed(const std::string& path, const F& call) {
   constexpr int most_attempts = 100;
@@ -97,7 +98,7 @@ File File::open(const std::string& path) {
   // Without O_NONBLOCK, opening a pipe that has no writer would block for ever.
   File file(path, open_descriptor(path, O_RDONLY | O_NONBLOCK));
   if (!S_ISREG(status_of(file.descriptor_, path).st_mode))
-    throw FileError("open: " + path + ": expected a regular file");
+    throw FileError(fmt::format("open: {}: expected a regular file", path));
   return file;
 }
 
@@ -124,9 +125,9 @@ void File::read_at(int64_t offset, std::span<std::byte> bytes) const {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("read", path_);
     if (count == 0)
-      throw FileError("read: " + path_ + ": the file ends at byte " +
-                      std::to_string(offset + static_cast<int64_t>(done)) + "; expected " +
-                      std::to_string(bytes.size()) + " bytes from byte " + std::to_string(offset));
+      throw FileError(
+          fmt::format("read: {}: the file ends at byte {}; expected {} bytes from byte {}", path_,
+                      offset + static_cast<int64_t>(done), bytes.size(), offset));
     done += static_cast<size_t>(count);
   }
 }
@@ -200,8 +201,8 @@ std::string read_text(const std::string& path, int64_t most_bytes) {
 
 std::string read_text(const File& file, int64_t most_bytes) {
   if (file.size() > most_bytes)
-    throw FileError("read: " + file.path() + ": has " + std::to_string(file.size()) +
-                    " bytes; expected at most " + std::to_string(most_bytes));
+    throw FileError(fmt::format("read: {}: has {} bytes; expected at most {}", file.path(),
+                                file.size(), most_bytes));
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -242,7 +243,7 @@ void make_directories(const std::string& path) {
   }
   if (!error && !fs::is_directory(path, error) && !error)
     error = std::make_error_code(std::errc::not_a_directory);
-  if (error) throw FileError("create: " + path + ": " + error.message());
+  if (error) throw FileError(fmt::format("create: {}: {}", path, error.message()));
 }
 
 void sync_directory(const std::string& path) {
@@ -256,9 +257,9 @@ void sync_directory(const std::string& path) {
 
 void rename_over(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
-  if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", from + " to " + to);
+  if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", fmt::format("{} to {}", from, to));
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
-    fail("rename", from + " to " + to + ", which exists");
+    fail("rename", fmt::format("{} to {}, which exists", from, to));
 }
 
 bool is_regular_file(const std::string& path) {

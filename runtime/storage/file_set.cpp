@@ -17,28 +17,29 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
 
 namespace fs = std::filesystem;
 
-// In the hidden folder: what the links lead through, and what comes in its place.
+// Names in the hidden folder: the folder that links go through, its replacement, and a spare link.
 constexpr const char *current = "current", *fresh = "new", *spare = "spare";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
-  throw FileError(std::string(operation) + ": " + path.string() + ": " + std::strerror(reason));
+  throw FileError(fmt::format("{}: {}: {}", operation, path.string(), std::strerror(reason)));
 }
 
 void make_link(const fs::path& target, const fs::path& path) {
   if (::symlink(target.c_str(), path.c_str()) != 0) fail("link", path);
 }
 
-/// Whether it was done; false: the file system cannot do it at all.
+/// False if the file system cannot exchange names.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
-  fail("exchange", a.string() + " and " + b.string());
+  fail("exchange", fmt::format("{} and {}", a.string(), b.string()));
 }
 
 enum class Kind { none, file, link, other };
@@ -58,10 +59,10 @@ void remove_file(const fs::path& path) {
 void remove_tree(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) throw FileError("remove: " + path.string() + ": " + error.message());
+  if (error) throw FileError(fmt::format("remove: {}: {}", path.string(), error.message()));
 }
 
-/// Adds the paths of all that is no folder, from `folder` on, which need not be there.
+/// Adds the paths of all files below `folder`, if that exists.
 void add_files(const fs::path& folder, std::set<fs::path>& files) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
@@ -69,7 +70,7 @@ void add_files(const fs::path& folder, std::set<fs::path>& files) {
     if (!it->is_directory(error) || it->is_symlink(error))
       files.insert(it->path().lexically_relative(folder));
   if (error && error != std::errc::no_such_file_or_directory)
-    throw FileError("list: " + folder.string() + ": " + error.message());
+    throw FileError(fmt::format("list: {}: {}", folder.string(), error.message()));
 }
 
 /// Makes the names in a folder and in those inside it durable.
@@ -78,7 +79,7 @@ void sync_tree(const fs::path& folder) {
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error))
     if (it->is_directory(error) && !it->is_symlink(error)) sync_directory(it->path().string());
-  if (error) throw FileError("list: " + folder.string() + ": " + error.message());
+  if (error) throw FileError(fmt::format("list: {}: {}", folder.string(), error.message()));
   sync_directory(folder.string());
 }
 
@@ -92,13 +93,15 @@ struct FileSetState {
       const bool made = ::mkdir(hidden.c_str(), 0777) == 0;
       if (!made && errno != EEXIST) fail("create", hidden);
       if (std::error_code gone; fs::is_symlink(hidden, gone))  // following links might not end
-        throw FileError("write: " + hidden.string() +
-                        " is a link; expected a folder or nothing; try again without it");
+        throw FileError(
+            fmt::format("write: {} is a link; expected a folder or nothing; try again without it",
+                        hidden.string()));
       lock = Folder::open(hidden.string());
       if (lock && !lock->lock())
-        throw FileError("write: " + hidden.string() +
-                        " is in use: another process writes the same files; expected one at a "
-                        "time; try again when it has ended, or another place");
+        throw FileError(
+            fmt::format("write: {} is in use: another process writes the same files; expected one "
+                        "at a time; try again when it has ended, or another place",
+                        hidden.string()));
       if (!lock || !lock->is_at(hidden.string()))
         continue;  // a process that has just ended removed it
       if (made) break;
@@ -112,7 +115,7 @@ struct FileSetState {
     }
   }
 
-  /// The target of the link of a name.
+  /// The target that the link of `file` has.
   fs::path link_of(const fs::path& file) const {
     fs::path target;
     for (auto part = file.begin(); std::next(part) != file.end(); ++part) target /= "..";
@@ -145,12 +148,12 @@ struct FileSetState {
       else
         rename_over(behind.string(), path.string());
     }
-    // A folder that was made for what has not come.
+    // Remove folders that were made for files that were not written.
     for (const fs::path& file : names)
       if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
         ::rmdir((folder / file).parent_path().c_str());
     sync_names(names);
-    // Else it may be gone on the disk before what was moved out of it has arrived.
+    // Else its removal may reach the disk before the moves out of it.
     sync_tree(hidden);
     remove_tree(hidden);
     sync_directory(folder.string());
@@ -180,13 +183,13 @@ struct FileSetState {
     sync_names(files);
   }
 
-  /// Makes a name a link that leads to what it had. The folders are there.
+  /// Replaces a name by a link to its old content. The folders exist.
   void install_link(const fs::path& file) const {
     const fs::path path = folder / file, behind = hidden / current / file;
     switch (kind_of(path)) {
       case Kind::none:
         return make_link(link_of(file), path);
-      case Kind::link: {  // its old target is behind ours already
+      case Kind::link: {  // its old target was linked before
         make_link(link_of(file), hidden / spare);
         return rename_over((hidden / spare).string(), path.string());
       }
@@ -197,7 +200,7 @@ struct FileSetState {
       case Kind::other:
         break;
     }
-    throw FileError("replace: " + path.string() + ": expected a file");
+    throw FileError(fmt::format("replace: {}: expected a file", path.string()));
   }
 
   void replace_all() const {
@@ -205,7 +208,7 @@ struct FileSetState {
       make_directories((folder / file).parent_path().string());
       make_directories((hidden / current / file).parent_path().string());
       std::error_code dangling;
-      // A link of the user's says a path from where it is: behind ours it is somewhere else.
+      // A relative link of the user's would point elsewhere from the hidden folder: resolve it.
       if (const fs::path target = fs::canonical(folder / file, dangling);
           kind_of(folder / file) == Kind::link && !dangling)
         make_link(target, hidden / current / file);
@@ -233,11 +236,11 @@ struct FileSetState {
     else if (files.size() <= 1 || there == files.end())
       rename_each();
     else
-      throw FileError("replace: " + (folder / *there).string() + ", one of " +
-                      std::to_string(files.size()) +
-                      " files that belong together: this file system cannot exchange two names, "
-                      "so they cannot be replaced at one moment; try to remove the old ones first, "
-                      "or another folder");
+      throw FileError(
+          fmt::format("replace: {}, one of {} files that belong together: this file system cannot "
+                      "exchange two names, so they cannot be replaced at one moment; try to remove "
+                      "the old ones first, or another folder",
+                      (folder / *there).string(), files.size()));
     settle();
   }
 
@@ -262,10 +265,10 @@ std::string FileSet::add(const std::string& file) {
   const fs::path path = file;
   const fs::path place = state_->hidden / fresh / path;
   if (kind_of(state_->folder / path) == Kind::other)
-    throw FileError("replace: " + (state_->folder / path).string() + ": expected a file");
+    throw FileError(fmt::format("replace: {}: expected a file", (state_->folder / path).string()));
   if (path.has_parent_path() && kind_of(state_->folder / path.parent_path()) == Kind::file)
-    throw FileError("replace: " + (state_->folder / path.parent_path()).string() +
-                    ": expected a folder");
+    throw FileError(fmt::format("replace: {}: expected a folder",
+                                (state_->folder / path.parent_path()).string()));
   make_directories(place.parent_path().string());
   state_->files.push_back(path);
   return place.string();

@@ -7,8 +7,8 @@
 
 namespace zg {
 
-/// Files that belong together. They take the place of older ones so that a reader finds all of the
-/// old files or all of the new ones, at whatever moment the writer is killed or the power fails.
+/// A set of files that replaces older ones atomically: a reader finds either all old files or all
+/// new ones, even if the writer is killed or the power fails at any moment.
 ///
 ///   FileSet files("corpus", "english");
 ///   write(files.add("english.bin"));
@@ -16,29 +16,31 @@ namespace zg {
 ///   files.finish();
 ///
 /// New files are written into a hidden folder beside the old ones, FOLDER/.replacing_NAME. finish()
-/// makes each name a symbolic link into that folder, which still leads to the old file, then
-/// switches all links to the new files by one exchange of two folders, and last puts each new file
-/// in the place of its link. The next FileSet of the same folder and name finishes or undoes what a
-/// killed one left; until then the links are as good as files, but must not be moved.
+/// first replaces each file by a symbolic link into that folder, which still leads to the old file.
+/// Then it exchanges two folders in one system call, so that all links lead to the new files. Last
+/// it replaces each link by its new file. If a process is killed meanwhile, the next FileSet of the
+/// same folder and name completes or reverts its work. Until then the links can be read like files
+/// but must not be moved.
 ///
-/// A file system without symbolic links or without exchange (NFS) takes a set where none of the
-/// files is there yet; the one that was added last then gets its name last. FileError for a set
-/// that would replace files there.
+/// On a file system without symbolic links or without exchange (NFS) only a set of new files can be
+/// written, and the file that was added last gets its name last. A set that would replace files
+/// there is a FileError.
 ///
-/// All of it throws FileError. One writer of a folder and name at a time: a second one is refused
-/// where the file system has locks.
+/// All functions throw FileError. Only one process at a time may write a set of this folder and
+/// name; a second one is refused if the file system has locks.
 class ZG_API FileSet {
  public:
-  /// `folder` has to exist. Sets of several names may be written to one folder at the same time.
+  /// `folder` must exist. Sets with different names may be written to one folder at the same time.
   explicit FileSet(const std::string& folder, const std::string& name = "");
-  ~FileSet();  ///< without finish() nothing has changed
+  ~FileSet();  ///< without finish(), no file has changed
   FileSet(const FileSet&) = delete;
 
-  /// Where to write a file of the set: `file` is its path from the folder, "a" or "folder/a".
-  /// Files are in place from finish() on. The last one should be what makes the others valid.
+  /// Returns the path at which to write a file of the set. `file` is its path relative to the
+  /// folder, "a" or "folder/a". Add last the file without which readers ignore the others, for
+  /// example an index.
   std::string add(const std::string& file);
-  std::string path_of(const std::string& file) const;  ///< where it is after finish()
-  /// Returns when everything is on the disk under its name.
+  std::string path_of(const std::string& file) const;  ///< its path after finish()
+  /// Gives the files their names. Returns when everything is on the disk.
   void finish();
 
  private:

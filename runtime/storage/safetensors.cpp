@@ -11,6 +11,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 
@@ -36,20 +37,18 @@ std::string checksum_of(uint64_t length, const std::string& header) {
 SafetensorsReaderState read_header(File file) {
   const int64_t file_bytes = file.size();
   const auto fail = [&](const std::string& what) {
-    throw FileError("safetensors: " + file.path() + ": " + what);
+    throw FileError(fmt::format("safetensors: {}: {}", file.path(), what));
   };
   if (file_bytes < safetensors_length_bytes)
-    fail("has " + std::to_string(file_bytes) + " bytes; expected at least " +
-         std::to_string(safetensors_length_bytes));
+    fail(fmt::format("has {} bytes; expected at least {}", file_bytes, safetensors_length_bytes));
   uint64_t length = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > uint64_t{safetensors_header_limit})
-    fail("not a safetensors file: the header claims " + std::to_string(length) +
-         " bytes; expected at most " + std::to_string(safetensors_header_limit));
+    fail(fmt::format("not a safetensors file: the header claims {} bytes; expected at most {}",
+                     length, safetensors_header_limit));
   const int64_t data_begin = safetensors_length_bytes + static_cast<int64_t>(length);
   if (data_begin > file_bytes)
-    fail("the header claims " + std::to_string(length) + " bytes of a file of " +
-         std::to_string(file_bytes));
+    fail(fmt::format("the header claims {} bytes of a file of {}", length, file_bytes));
   std::string text(length, '\0');
   file.read_at(safetensors_length_bytes, std::as_writable_bytes(std::span(text)));
   SafetensorsHeader header = parse_safetensors_header(file.path(), text, data_begin, file_bytes);
@@ -93,10 +92,11 @@ const std::string& SafetensorsReader::header_checksum() const { return state_->h
 const SafetensorsReader::Entry& SafetensorsReader::floats(const std::string& name) const {
   const auto found = entries().find(name);
   if (found == entries().end())
-    throw FileError("safetensors: " + state_->file.path() + ": has no tensor '" + name + "'");
+    throw FileError(fmt::format("safetensors: {}: has no tensor '{}'", state_->file.path(), name));
   if (!is_floating(found->second.dtype))
-    throw FileError("safetensors: " + state_->file.path() + ": tensor '" + name + "' holds " +
-                    name_of(found->second.dtype) + "; expected f64, f32, bf16 or f16");
+    throw FileError(
+        fmt::format("safetensors: {}: tensor '{}' holds {}; expected f64, f32, bf16 or f16",
+                    state_->file.path(), name, found->second.dtype));
   return found->second;
 }
 
@@ -182,7 +182,7 @@ struct SafetensorsWriterState {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw FileError("safetensors: writing " + path + ": " + what);
+  throw FileError(fmt::format("safetensors: writing {}: {}", path, what));
 }
 
 std::string header_text(const std::string& path,
@@ -193,7 +193,7 @@ std::string header_text(const std::string& path,
   int64_t end = 0;
   for (const SafetensorsWriter::Entry& entry : entries) {
     if (entry.name == safetensors_metadata || header.contains(entry.name))
-      refuse(path, "the name '" + entry.name + "' is taken");
+      refuse(path, fmt::format("the name '{}' is taken", entry.name));
     const int64_t begin = end;
     end += entry.shape.numel() * size_of(entry.dtype);
     const auto extents = entry.shape.extents();
@@ -235,9 +235,8 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
   const int64_t size = static_cast<int64_t>(bytes.size());
   if (s.next_bytes != 0 || size != s.expected())
-    refuse(s.path, "tensor '" + s.entries[s.next].name + "' takes " +
-                       std::to_string(s.expected() - s.next_bytes) + " bytes, got " +
-                       std::to_string(size));
+    refuse(s.path, fmt::format("tensor '{}' takes {} bytes, got {}", s.entries[s.next].name,
+                               s.expected() - s.next_bytes, size));
   s.file.write(bytes);
   ++s.next;
 }
@@ -248,8 +247,8 @@ void SafetensorsWriter::write_part(std::span<const std::byte> bytes) {
   if (s.next == s.entries.size()) refuse(s.path, "all tensors are written already");
   const int64_t left = s.expected() - s.next_bytes, size = static_cast<int64_t>(bytes.size());
   if (size > left)
-    refuse(s.path, "tensor '" + s.entries[s.next].name + "' takes " + std::to_string(left) +
-                       " more bytes, got " + std::to_string(size));
+    refuse(s.path, fmt::format("tensor '{}' takes {} more bytes, got {}", s.entries[s.next].name,
+                               left, size));
   s.file.write(bytes);
   s.next_bytes += size;
   if (size < left) return;
@@ -260,8 +259,8 @@ void SafetensorsWriter::write_part(std::span<const std::byte> bytes) {
 void SafetensorsWriter::write_floats(std::span<const float> values) {
   SafetensorsWriterState& s = *state_;
   if (s.next < s.entries.size() && s.entries[s.next].dtype != DType::f32)
-    refuse(s.path, "tensor '" + s.entries[s.next].name + "' is declared as " +
-                       name_of(s.entries[s.next].dtype) + ", got f32");
+    refuse(s.path, fmt::format("tensor '{}' is declared as {}, got f32", s.entries[s.next].name,
+                               s.entries[s.next].dtype));
   write(std::as_bytes(values));
 }
 
@@ -269,7 +268,7 @@ void SafetensorsWriter::finish() {
   SafetensorsWriterState& s = *state_;
   s.skip_empty();
   if (s.next != s.entries.size())
-    refuse(s.path, "tensor '" + s.entries[s.next].name + "' was declared but not written");
+    refuse(s.path, fmt::format("tensor '{}' was declared but not written", s.entries[s.next].name));
   s.file.sync();
   s.file.close();
   if (s.written != s.path) rename_over(s.written, s.path);
@@ -296,16 +295,16 @@ constexpr int deepest = 8;
 std::map<std::string, std::string> weight_map_from(const std::string& text,
                                                    const std::string& path) {
   const auto fail = [&](const std::string& what) {
-    throw FileError("index: " + path + ": " + what);
+    throw FileError(fmt::format("index: {}: {}", path, what));
   };
   json root;
   try {
     root = json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > deepest) fail("is nested deeper than " + std::to_string(deepest) + " levels");
+      if (depth > deepest) fail(fmt::format("is nested deeper than {} levels", deepest));
       return true;
     });
   } catch (const json::parse_error& error) {
-    fail("is not JSON at byte " + std::to_string(error.byte));
+    fail(fmt::format("is not JSON at byte {}", error.byte));
   } catch (const json::exception& error) {  // a number beyond any double
     fail(std::string("is not JSON: ") + error.what());
   }
@@ -314,8 +313,8 @@ std::map<std::string, std::string> weight_map_from(const std::string& text,
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string() || !is_file_name(file.get_ref<const std::string&>()))
-      fail("tensor '" + tensor + "' is in " + file.dump().substr(0, 60) +
-           "; expected the name of a file beside it");
+      fail(fmt::format("tensor '{}' is in {}; expected the name of a file beside it", tensor,
+                       file.dump().substr(0, 60)));
     files.emplace(tensor, file.get<std::string>());
   }
   return files;
@@ -333,17 +332,18 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : path_(folder) 
   }
   for (const char* pickle : pickles)
     if (has(pickle))
-      throw Unsupported(path_ + ": has " + pickle +
-                        ", a pickle, which can run any program when it is read; expected " +
-                        single + "; try saving it with safe_serialization");
-  throw FileError(path_ + ": expected a folder with " + single + " or " + index_name);
+      throw Unsupported(
+          fmt::format("{}: has {}, a pickle, which can run any program when it is read; expected "
+                      "{}; try saving it with safe_serialization",
+                      path_, pickle, single));
+  throw FileError(fmt::format("{}: expected a folder with {} or {}", path_, single, index_name));
 }
 
 void SafetensorsFolder::open(const std::string& file) {
   const auto opened = files_.try_emplace(file, path_ + "/" + file).first;
   for (const auto& [name, entry] : opened->second.entries())
     if (!place_of_.emplace(name, &opened->second).second)
-      throw FileError(path_ + "/" + file + ": tensor '" + name + "' is in another file too");
+      throw FileError(fmt::format("{}/{}: tensor '{}' is in another file too", path_, file, name));
 }
 
 void SafetensorsFolder::read_index(const std::string& text) {
@@ -351,8 +351,8 @@ void SafetensorsFolder::read_index(const std::string& text) {
   for (const auto& [tensor, file] : files) {
     if (!files_.contains(file)) open(file);
     if (!files_.at(file).contains(tensor))
-      throw FileError(path_ + "/" + file + ": has no tensor '" + tensor + "', which " + index_name +
-                      " says is there");
+      throw FileError(fmt::format("{}/{}: has no tensor '{}', which {} says is there", path_, file,
+                                  tensor, index_name));
   }
 }
 

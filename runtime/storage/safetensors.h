@@ -14,15 +14,15 @@
 
 namespace zg {
 
-/// A safetensors file, read by place: the header is checked in full when it is opened (offsets in
-/// bounds, no overlap, sizes equal to shape times dtype, no duplicate names, header up to 100 MB),
-/// tensors are read when asked for. Throws FileError naming file, tensor and offset.
+/// Reads a safetensors file. The header is checked when the file is opened: offsets in bounds, no
+/// overlap, sizes equal to shape times dtype, no duplicate names, header up to 100 MB. Tensors are
+/// read on request. Throws FileError naming file, tensor and offset.
 class ZG_API SafetensorsReader {
  public:
   struct Entry {
     DType dtype;
     Shape shape;
-    int64_t begin, end;  ///< bytes from the file's start
+    int64_t begin, end;  ///< byte offsets from the start of the file
   };
 
   explicit SafetensorsReader(const std::string& path);
@@ -32,13 +32,13 @@ class ZG_API SafetensorsReader {
   const std::map<std::string, Entry>& entries() const;
   const std::map<std::string, std::string>& metadata() const;
   bool contains(const std::string& name) const;
-  /// Widened to f32 from f64, f32, bf16 or f16; FileError for others or an unknown name.
+  /// Converts f64, f32, bf16 or f16 to f32. FileError for other dtypes and unknown names.
   std::vector<float> read_floats(const std::string& name) const;
   std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;
-  /// The same a few MiB at a time, in order.
+  /// The same in order, with a few MiB in memory at a time.
   using Visit = std::function<void(std::span<const float> values)>;
   void for_floats(const std::string& name, const Visit& visit) const;
-  /// Elements [begin, begin + numel), which the tensor has; read_floats() alike.
+  /// Elements [begin, begin + numel), as in read_floats(). The range must be within the tensor.
   void for_floats(const std::string& name, int64_t begin, int64_t numel, const Visit& visit) const;
   /// XXH3-128 of the file's bytes before its tensors.
   const std::string& header_checksum() const;
@@ -49,9 +49,9 @@ class ZG_API SafetensorsReader {
   std::unique_ptr<struct SafetensorsReaderState> state_;
 };
 
-/// Writes tensors one after another, so that no more than one is in memory: declare all names
-/// first, then write their bytes in the same order, then finish(). Until then the file is called
-/// PATH.unfinished, and PATH keeps what it held. Throws FileError.
+/// Writes tensors one after another, so that only one must be in memory. Declare all entries first,
+/// write their bytes in the same order, then call finish(). Until then the file is called
+/// PATH.unfinished, and an older file at PATH is unchanged. Throws FileError.
 class ZG_API SafetensorsWriter {
  public:
   struct Entry {
@@ -62,22 +62,24 @@ class ZG_API SafetensorsWriter {
 
   SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
                     const std::map<std::string, std::string>& metadata = {});
-  ~SafetensorsWriter();  ///< removes what is unfinished
+  ~SafetensorsWriter();  ///< removes an unfinished file
 
-  void write(std::span<const std::byte> bytes);  ///< FileError when the size is not the entry's
+  /// The next entry; FileError if the size is not the entry's.
+  void write(std::span<const std::byte> bytes);
   void write_floats(std::span<const float> values);
-  void write_part(std::span<const std::byte> bytes);  ///< next bytes of an entry
-  const std::string& header_checksum() const;         ///< as the reader's
-  void finish();  ///< fsyncs, gives the file its name and makes that durable
+  /// The next bytes of an entry, in several calls.
+  void write_part(std::span<const std::byte> bytes);
+  const std::string& header_checksum() const;  ///< as the reader's
+  void finish();                               ///< syncs the file to disk and renames it to PATH
 
  private:
   std::unique_ptr<struct SafetensorsWriterState> state_;
 };
 
-/// The tensors of a folder as Hugging Face's transformers writes one: model.safetensors, or the
-/// files that model.safetensors.index.json spreads them over. Throws FileError naming file, tensor
-/// and place; Unsupported where there are only pickles. Links to files are followed, for a
-/// downloaded model is a folder of links; names that lead out of the folder are refused.
+/// The tensors of a folder written by Hugging Face's transformers: in model.safetensors, or in the
+/// files that model.safetensors.index.json lists. Throws FileError naming file, tensor and offset;
+/// Unsupported if the folder has only pickles. Symbolic links are followed, because a downloaded
+/// model is a folder of links. File names in the index that lead out of the folder are refused.
 class ZG_API SafetensorsFolder {
  public:
   explicit SafetensorsFolder(const std::string& folder);
@@ -86,7 +88,7 @@ class ZG_API SafetensorsFolder {
   std::vector<std::string> names() const;  ///< in byte order
   bool contains(const std::string& name) const { return place_of_.contains(name); }
   const Shape& shape(const std::string& name) const;
-  // As SafetensorsReader's.
+  // As in SafetensorsReader.
   std::vector<float> read_floats(const std::string& name) const;
   std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;
 
@@ -99,7 +101,8 @@ class ZG_API SafetensorsFolder {
   std::map<std::string, const SafetensorsReader*> place_of_;  // by tensor name
 };
 
-/// weight_map of an index: tensor to file. FileError; `path` is for it.
+/// Parses the weight_map of an index: tensor name to file name. Throws FileError that begins with
+/// `path`.
 ZG_API std::map<std::string, std::string> weight_map_from(const std::string& text,
                                                           const std::string& path);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -37,8 +38,7 @@ std::string brief(const json& value) {
 }
 
 std::string range_of(const Entry& entry) {
-  return "bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
-         " of the file";
+  return fmt::format("bytes {} to {} of the file", entry.begin, entry.end);
 }
 
 class HeaderParser {
@@ -62,10 +62,10 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw FileError("safetensors: " + path_ + ": " + what);
+    throw FileError(fmt::format("safetensors: {}: {}", path_, what));
   }
   [[noreturn]] void fail(const std::string& tensor, const std::string& what) const {
-    fail("tensor '" + tensor + "': " + what);
+    fail(fmt::format("tensor '{}': {}", tensor, what));
   }
 
   // The parser alone would keep the last of two equal names and follow any depth.
@@ -75,11 +75,11 @@ class HeaderParser {
       const size_t level = static_cast<size_t>(depth);
       if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
         if (depth >= deepest_header)
-          fail("the header is nested deeper than " + std::to_string(deepest_header) + " levels");
+          fail(fmt::format("the header is nested deeper than {} levels", deepest_header));
         names[level + 1].clear();
       } else if (event == json::parse_event_t::key) {
         const std::string& name = parsed.get_ref<const std::string&>();
-        if (!names[level].insert(name).second) fail("the header has '" + name + "' twice");
+        if (!names[level].insert(name).second) fail(fmt::format("the header has '{}' twice", name));
       }
       return true;
     };
@@ -94,7 +94,7 @@ class HeaderParser {
     std::map<std::string, std::string> result;
     if (!object.is_object()) fail("expected __metadata__ to be an object");
     for (const auto& [key, value] : object.items()) {
-      if (!value.is_string()) fail("expected __metadata__ '" + key + "' to be a string");
+      if (!value.is_string()) fail(fmt::format("expected __metadata__ '{}' to be a string", key));
       result.emplace(key, value.get<std::string>());
     }
     return result;
@@ -112,37 +112,39 @@ class HeaderParser {
       fail(name, "expected data_offsets to be two counts of bytes, got " + brief(offsets));
     const int64_t begin = offsets[0].get<int64_t>(), end = offsets[1].get<int64_t>();
     if (begin > end || end > file_bytes_ - data_begin_)
-      fail(name, "data_offsets " + brief(offsets) + " are outside the " +
-                     std::to_string(file_bytes_ - data_begin_) + " bytes after the header");
+      fail(name, fmt::format("data_offsets {} are outside the {} bytes after the header",
+                             brief(offsets), file_bytes_ - data_begin_));
     entry.begin = data_begin_ + begin;
     entry.end = data_begin_ + end;
     const int64_t bytes = entry.shape.numel() * size_of(entry.dtype);
     if (end - begin != bytes)
-      fail(name, entry.shape.str() + " " + name_of(entry.dtype) + " takes " +
-                     std::to_string(bytes) + " bytes, got " + range_of(entry));
+      fail(name, fmt::format("{} {} takes {} bytes, got {}", entry.shape, entry.dtype, bytes,
+                             range_of(entry)));
     return entry;
   }
 
   DType dtype(const std::string& name, const json& value) const {
     if (value.is_string())
       if (const auto dtype = safetensors_dtype(value.get_ref<const std::string&>())) return *dtype;
-    fail(name, "dtype is " + brief(value) + "; expected F64, F32, BF16, F16, I32, I64, U8 or BOOL");
+    fail(name, fmt::format("dtype is {}; expected F64, F32, BF16, F16, I32, I64, U8 or BOOL",
+                           brief(value)));
   }
 
   Shape shape(const std::string& name, const json& value) const {
     if (!value.is_array() || value.size() > static_cast<size_t>(Shape::max_rank))
-      fail(name, "shape is " + brief(value) + "; expected an array of up to " +
-                     std::to_string(Shape::max_rank) + " extents");
+      fail(name, fmt::format("shape is {}; expected an array of up to {} extents", brief(value),
+                             Shape::max_rank));
     std::vector<int64_t> extents;
     for (const json& extent : value) {
-      if (!is_count(extent)) fail(name, "shape is " + brief(value) + "; expected counts");
+      if (!is_count(extent)) fail(name, fmt::format("shape is {}; expected counts", brief(value)));
       extents.push_back(extent.get<int64_t>());
     }
-    if (!is_addressable(extents)) fail(name, "shape " + brief(value) + " overflows 64 bits");
+    if (!is_addressable(extents))
+      fail(name, fmt::format("shape {} overflows 64 bits", brief(value)));
     return Shape(std::span<const int64_t>(extents));
   }
 
-  // Neither overlap nor hole: in order of place, each begins where the one before it ended.
+  // Sorted by offset, each tensor begins where the one before it ends: no overlap and no hole.
   void check_tiling(const std::map<std::string, Entry>& entries) const {
     std::vector<const std::pair<const std::string, Entry>*> order;
     for (const auto& item : entries) order.push_back(&item);
@@ -153,13 +155,11 @@ class HeaderParser {
     for (const auto* item : order) {
       const Entry& entry = item->second;
       if (entry.begin != end)
-        fail(item->first, range_of(entry) +
-                              (entry.begin < end ? " overlap" : " leave a hole after") +
-                              " what ends at byte " + std::to_string(end));
+        fail(item->first, fmt::format("{}{} what ends at byte {}", range_of(entry),
+                                      entry.begin < end ? " overlap" : " leave a hole after", end));
       end = entry.end;
     }
-    if (end != file_bytes_)
-      fail("the tensors end at byte " + std::to_string(end) + " of " + std::to_string(file_bytes_));
+    if (end != file_bytes_) fail(fmt::format("the tensors end at byte {} of {}", end, file_bytes_));
   }
 
   const std::string& path_;

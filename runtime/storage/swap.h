@@ -9,38 +9,38 @@
 
 namespace zg {
 
-/// A transfer between memory and Space::file that has been asked for.
+/// Identifies a transfer between memory and Space::file that start_swap() has queued.
 using SwapTicket = int64_t;
 
-/// Starts to copy a tensor of Space::file to memory, or memory to Space::file: equal numel and
-/// dtype, on one device. Transfers are done in the order of the calls, on a worker of the device;
-/// memory must be left alone until wait_for_swap(). A meta device counts the bytes and moves none.
-/// The name is joined from its parts, for traces; without one it is what allocations are for
-/// (NameScope).
+/// Queues a copy from a tensor in Space::file to one in memory, or the other way. Equal numel and
+/// dtype, on one device. Transfers run in the order of the calls, on a worker thread of the device.
+/// The memory must not be used until wait_for_swap(). A meta device counts the bytes and moves
+/// none. The parts of the name are joined for traces; without a name it is the current NameScope's.
 ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to,
                              std::initializer_list<std::string_view> name = {});
-/// Returns when this transfer and all before it are done. FileError: a disk failed, or returned
+/// Blocks until this transfer and all before it are done. FileError if the disk failed or returned
 /// other bytes than were written.
 ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
-/// A read by a second thread. The thread that uses the device calls count_read(), so that
-/// accounting does not depend on timing. The second thread calls read_counted(), which returns when
-/// the read is done. Throws FileError. Traces do not record it.
+/// A read by a second thread, in two calls. The thread that uses the device calls count_read(), so
+/// that the byte counts do not depend on timing. The second thread calls read_counted(), which
+/// returns when the read is done and throws FileError. Traces do not record it.
 ZG_API void count_read(const Tensor& file);
 ZG_API void read_counted(const Tensor& file, const Tensor& memory);
 
-/// Bytes of Space::file that were asked for so far, in whole blocks of 4096.
+/// Bytes read from and written to Space::file so far, in whole blocks of 4096.
 struct SwapCount {
   int64_t read = 0, written = 0;
   bool operator==(const SwapCount&) const = default;
 };
 ZG_API SwapCount swapped(const Device& device);
 
-/// How Space::file is read, "io_uring past the page cache"; empty: nothing is in it.
+/// How Space::file is accessed, "io_uring past the page cache"; empty: it was not used yet.
 ZG_API std::string swap_description(const Device& device);
-/// The requests under way at once, "8 requests of 1048576 bytes"; empty: nothing is in Space::file.
+/// Number and size of concurrent requests, "8 requests of 1048576 bytes"; empty: Space::file was
+/// not used yet.
 ZG_API std::string swap_requests(const Device& device);
 
-/// Why io_uring does not read disks here; empty: it does.
+/// Why io_uring cannot be used on this machine; empty: it can.
 ZG_API std::string io_uring_absence();
 
 }  // namespace zg

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -43,8 +44,7 @@ std::string SwapFile::description() const {
 }
 
 std::string SwapFile::requests() const {
-  return std::to_string(io_->depth()) + " requests of " + std::to_string(io_->request_bytes()) +
-         " bytes";
+  return fmt::format("{} requests of {} bytes", io_->depth(), io_->request_bytes());
 }
 
 void SwapFile::reserve(int64_t bytes) {
@@ -91,7 +91,7 @@ bool SwapFile::is_done(Ticket ticket) {
   return done_ >= ticket || failure_;
 }
 
-// After a failure nothing more is done: what is read would be wrong.
+// After a failure no request is served: reads would return wrong bytes.
 void SwapFile::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -126,7 +126,7 @@ void SwapFile::serve() {
 }
 
 void SwapFile::cut(const Job& job, Ticket ticket) {
-  missing_.push_back(1);  // this
+  missing_.push_back(1);  // the call itself, until all its requests are made
   if (job.note.trace)
     traced_.push_back({.ticket = ticket,
                        .note = job.note,
@@ -197,7 +197,7 @@ void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
 bool SwapFile::Part::meets(const Part& other) const {
   const bool blocks = first < other.last && other.first < last;
   const bool bytes = memory < other.memory + other.bytes() && other.memory < memory + this->bytes();
-  // Two that only read a place can go on beside each other.
+  // Two requests that only read the same blocks may run at the same time.
   return (blocks && (writes || other.writes)) || (bytes && !(writes && other.writes));
 }
 
@@ -250,7 +250,7 @@ void SwapFile::leave(Ticket ticket) {
   changed_.notify_all();
 }
 
-// Calls are under way beside each other and end in order: a span begins where the one before ended.
+// Calls overlap and end in order, so a span begins where the one before it ended.
 void SwapFile::record(Ticket done) {
   for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
     const Traced& call = traced_.front();
@@ -283,10 +283,10 @@ void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block)) {
     const size_t index = static_cast<size_t>(first) + at / static_cast<size_t>(block);
     if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
-      throw FileError("nvme: " + directory_ + ": the block at byte " +
-                      std::to_string(static_cast<int64_t>(index) * block) +
-                      " is not what was written there; expected a drive that keeps what it is "
-                      "given; try another --nvme-path, and resume from the last checkpoint");
+      throw FileError(fmt::format(
+          "nvme: {}: the block at byte {} is not what was written there; expected a drive that "
+          "keeps what it is given; try another --nvme-path, and resume from the last checkpoint",
+          directory_, static_cast<int64_t>(index) * block));
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
@@ -89,10 +90,7 @@ std::string event_of(int64_t step, const std::string& summary) {
 std::string name_of_file() {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
-  char name[320];
-  std::snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d",
-                static_cast<long long>(std::time(nullptr)), host, static_cast<int>(getpid()));
-  return name;
+  return fmt::format("events.out.tfevents.{:010}.{}.{}", std::time(nullptr), host, getpid());
 }
 
 }  // namespace
@@ -115,13 +113,13 @@ std::string tf_record(const std::string& bytes) {
 
 TensorBoardWriter::TensorBoardWriter(const std::string& directory) : file_(nullptr, std::fclose) {
   make_directories(directory);
-  const std::string begin = directory + "/" + name_of_file() + ".";
+  const std::string begin = fmt::format("{}/{}.", directory, name_of_file());
   // Files of one process in one second are numbered.
   for (int number = 0; !file_ && (number == 0 || errno == EEXIST); ++number) {
     path_ = begin + std::to_string(number);
     file_.reset(std::fopen(path_.c_str(), "wx"));
   }
-  if (!file_) throw FileError(path_ + " cannot be written: " + std::strerror(errno));
+  if (!file_) throw FileError(fmt::format("{} cannot be written: {}", path_, std::strerror(errno)));
   std::string event = event_begin(0);
   append_delimited(event, event_file_version, "brain.Event:2");
   write_bytes(tf_record(event));
@@ -136,8 +134,8 @@ void TensorBoardWriter::write_bytes(const std::string& bytes) {
   const std::string why = std::strerror(errno);
   // Cut off the incomplete record: a reader would report it as damaged.
   const bool cut = ftruncate(fileno(file_.get()), whole_bytes_) == 0;
-  throw FileError("writing " + path_ + " failed: " + why +
-                  (cut ? "" : "; its last record is not whole"));
+  throw FileError(fmt::format("writing {} failed: {}{}", path_, why,
+                              cut ? "" : "; its last record is not whole"));
 }
 
 void TensorBoardWriter::write(std::span<const TensorBoardEvent> events) {

@@ -19,8 +19,8 @@ struct TensorBoardEvent {
   std::vector<std::pair<std::string, double>> scalars;
 };
 
-/// Writes a file of events that TensorBoard reads. A run that goes on begins another file in the
-/// same folder, which TensorBoard shows as one run with the first.
+/// Writes a file of events for TensorBoard. A resumed run writes another file in the same folder;
+/// TensorBoard shows both as one run.
 ///
 ///   TensorBoardWriter board("runs/a/board");
 ///   board.write({{{.step = step, .scalars = {{"loss", loss}, {"rate", rate}}}}});
@@ -29,11 +29,12 @@ struct TensorBoardEvent {
 /// the encoding of protocol buffers, and the masked CRC-32C of the event.
 class ZG_API TensorBoardWriter {
  public:
-  /// Begins DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N, and makes the directory. FileError.
+  /// Creates DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N and, if necessary, the directory.
+  /// FileError.
   explicit TensorBoardWriter(const std::string& directory);
 
-  /// Writes them in one call, so that a process that is killed leaves whole records. FileError;
-  /// then none of them is in the file.
+  /// Writes all events in one system call, so a killed process leaves only complete records. After
+  /// a FileError none of them is in the file.
   void write(std::span<const TensorBoardEvent> events);
   const std::string& path() const { return path_; }
 
@@ -45,7 +46,7 @@ class ZG_API TensorBoardWriter {
   int64_t whole_bytes_ = 0;  // size of all complete records
 };
 
-/// The bytes as a TFRecord.
+/// Encodes the bytes as a TFRecord.
 ZG_API std::string tf_record(const std::string& bytes);
 /// CRC-32C with Castagnoli's polynomial: RFC 3720, B.4.
 ZG_API uint32_t crc32c(std::string_view bytes);

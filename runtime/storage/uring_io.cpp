@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {
@@ -118,9 +119,10 @@ namespace zg {
 
 std::string io_uring_absence() {
   const cpu::Ring ring(1);
-  return ring.error() == 0 ? ""
-                           : std::string("the kernel refuses it (") + std::strerror(ring.error()) +
-                                 "); drives are read by pread and pwrite";
+  return ring.error() == 0
+             ? ""
+             : fmt::format("the kernel refuses it ({}); drives are read by pread and pwrite",
+                           std::strerror(ring.error()));
 }
 
 }  // namespace zg

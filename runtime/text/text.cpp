@@ -8,25 +8,26 @@
 #include <cstring>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg {
 namespace {
 
-/// Appends the character at a place, written as \x1b where a terminal would obey it or where it is
-/// no UTF-8, and moves the place behind it. Those in `kept` stay as they are.
+/// Appends the character at `at` and moves `at` behind it. Controls that a terminal would obey and
+/// bytes that are no UTF-8 are written as \x1b; characters in `kept` are not changed.
 void append_shown(std::string& line, const std::string& source, size_t& at, const char* kept) {
   size_t end = at + 1;
   bool is_control = true;
   try {
     size_t next = at;
     const char32_t code = next_code_point(source, next, "");
-    // Also what turns the direction of the text around it.
+    // Characters that change the direction of the text around them count as controls.
     const bool turns = code == 0x061c || code == 0x200e || code == 0x200f ||
                        (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
     is_control = code < 0x20 || (code >= 0x7f && code < 0xa0) || turns;
     end = next;
-  } catch (const ConfigError&) {  // a byte of something else
+  } catch (const ConfigError&) {  // this byte is no UTF-8
   }
   if (source[at] != '\0' && std::strchr(kept, source[at])) is_control = false;
   constexpr const char* digits = "0123456789abcdef";
@@ -39,9 +40,9 @@ void append_shown(std::string& line, const std::string& source, size_t& at, cons
   }
 }
 
-// Damerau's: two neighbours in the wrong order are one slip, not two. SIZE_MAX: above `most`.
+// Damerau-Levenshtein: two swapped neighbours count as one error. SIZE_MAX: above `most`.
 size_t edit_distance(const std::string& a, const std::string& b, size_t most) {
-  // No slip makes up for so much length, and a word may be a whole file.
+  // The lengths alone differ by more than `most`; a word may also be a whole file.
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) return SIZE_MAX;
   const size_t width = b.size() + 1;
   std::vector<size_t> table((a.size() + 1) * width);
@@ -90,7 +91,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   size_t smallest = SIZE_MAX;
   int beginnings = 0;
   std::string completed;
-  // A third of the letters wrong is still a slip; more, or all of them, is another word.
+  // Up to a third of the letters may be wrong; beyond that it is another word.
   const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
   const size_t most = std::max<size_t>(1, letters / 3);
   for (const std::string& candidate : candidates) {
@@ -110,7 +111,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
   const std::string candidate = nearest(word, candidates);
-  return candidate.empty() ? "" : "; did you mean " + candidate + "?";
+  return candidate.empty() ? "" : fmt::format("; did you mean {}?", candidate);
 }
 
 std::string lower(std::string word) {
@@ -125,9 +126,11 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
   return joined;
 }
 
-std::string mib(int64_t bytes) { return text("%.2f", static_cast<double>(bytes) / (1 << 20)); }
+std::string mib(int64_t bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 20));
+}
 
-std::string gib(double bytes) { return text("%.1f GiB", bytes / 0x1p30); }
+std::string gib(double bytes) { return fmt::format("{:.1f} GiB", bytes / 0x1p30); }
 
 std::string text(const char* format, ...) {
   va_list arguments, again;

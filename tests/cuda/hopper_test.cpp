@@ -10,7 +10,7 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr int group = cuda::group_threads, row_bytes = cuda::panel_row_bytes;
+constexpr int group = cuda::warpgroup_threads, row_bytes = cuda::panel_row_bytes;
 
 /// Tensor map of [w, z, y, x] with boxes of [1, 1, rows, 64].
 CUtensorMap map_of(const Tensor& x, int rows) {
@@ -34,8 +34,8 @@ CUtensorMap map_of(const Tensor& x, int rows) {
 void copy_box(CUtensorMap map, bf16* before, bf16* after) {
   const cuda::SharedAddress place = cuda::dynamic_address(), barrier = place + 16 * row_bytes;
   const auto* const shared = cuda::dynamic_shared<bf16>();
-  cuda::start_barrier(barrier, 1);
-  cuda::publish_barriers();
+  cuda::init_barrier(barrier, 1);
+  cuda::fence_barrier_init();
   cuda::arrive_expecting(barrier, 16 * row_bytes);
   cuda::copy_box(place, map, 64, 3, 1, 1, barrier);
   for (int i = 0; i < 16 * 64; ++i) before[i] = shared[i];
@@ -50,8 +50,8 @@ void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, f
   constexpr int b_panel = registers ? 64 * row_bytes : 128 * row_bytes;
   const cuda::SharedAddress barrier = b + 2 * 64 * row_bytes;
   if (threadIdx.x == 0) {
-    cuda::start_barrier(barrier, 1);
-    cuda::publish_barriers();
+    cuda::init_barrier(barrier, 1);
+    cuda::fence_barrier_init();
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -71,9 +71,10 @@ void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, f
         const T* const from = a_rows + (row + i % 2 * 8) * 64 + k * 16 + t + i / 2 * 8;
         own[i] = uint32_t{from[0].bits} | uint32_t{from[1].bits} << 16;
       }
-      cuda::multiply_group<T>(d, own, cuda::describe(b + k * 16 * row_bytes, b_panel));
+      cuda::multiply_warpgroup<T>(d, own, cuda::matrix_descriptor(b + k * 16 * row_bytes, b_panel));
     } else {
-      cuda::multiply_group<T>(d, cuda::describe(a + k * 32), cuda::describe(b + k * 32));
+      cuda::multiply_warpgroup<T>(d, cuda::matrix_descriptor(a + k * 32),
+                                  cuda::matrix_descriptor(b + k * 32));
     }
     cuda::commit_products();
   }

@@ -171,7 +171,7 @@ void run_box(BoxKernel kernel) {
 cuda::SharedAddress start_box(const CUtensorMap& map, int place, unsigned bytes) {
   const cuda::SharedAddress barrier = cuda::dynamic_address() + 2048;
   if (threadIdx.x == 0) {
-    cuda::start_barrier(barrier, 1);
+    cuda::init_barrier(barrier, 1);
     cuda::arrive_expecting(barrier, bytes);
     cuda::copy_box(cuda::dynamic_address() + place, map, 0, 0, 0, 0, barrier);
   }
@@ -198,8 +198,8 @@ __global__ void too_many_arrivals(CUtensorMap map, float*) {
 __global__ void product_without_wait(CUtensorMap map, float* out) {
   cuda::wait_for_phase(start_box(map, 0, 1024), 0);
   float d[16][4] = {};
-  const uint64_t nothing = cuda::describe(cuda::dynamic_address());
-  cuda::multiply_group<bf16>(d, nothing, nothing);
+  const uint64_t nothing = cuda::matrix_descriptor(cuda::dynamic_address());
+  cuda::multiply_warpgroup<bf16>(d, nothing, nothing);
   cuda::commit_products();
   out[threadIdx.x] = d[0][0] + 1.0f;
 }
@@ -207,7 +207,8 @@ __global__ void product_without_wait(CUtensorMap map, float* out) {
 __global__ void differing_products(CUtensorMap, float* out) {
   float d[8][4] = {};
   const uint32_t a[4] = {};
-  cuda::multiply_group<bf16>(d, a, cuda::describe(cuda::dynamic_address() + threadIdx.x / 64 * 16));
+  cuda::multiply_warpgroup<bf16>(
+      d, a, cuda::matrix_descriptor(cuda::dynamic_address() + threadIdx.x / 64 * 16));
   cuda::commit_products();
   cuda::wait_for_products<0>();
   out[threadIdx.x] = d[0][0];

@@ -21,7 +21,7 @@ namespace {
 
 struct Started {
   pid_t pid = -1;
-  int out = -1, error = -1;  // the ends to read from
+  int out = -1, error = -1;  // read ends of the pipes
 };
 
 // Leaks of the MPI and threads that its own code makes are not this project's.
@@ -148,8 +148,9 @@ Outcome zerograd_unread(const std::string& line) {
 
 namespace {
 
-// Oversubscribed and as root, for that is what a container is. In a folder of its own: two that
-// begin at once may both try to make the one that Open MPI takes otherwise, and one then fails.
+// Allows root and more processes than cores, as in a container. It has its own temporary folder:
+// two mpirun that start at the same time could both try to create the default one, and one would
+// fail.
 std::vector<std::string> mpirun_words(const std::string& line) {
   static const TemporaryFolder session;
   std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe", "--mca",
@@ -212,7 +213,7 @@ std::vector<Process> processes_with(const std::string& word) {
       fields >> letter >> parent;
       if (letter != "Z")
         found.push_back({std::stoi(pid), parent, state.substr(begin, end - begin), line});
-    } catch (const std::exception&) {  // it has gone meanwhile
+    } catch (const std::exception&) {  // the process has ended meanwhile
     }
   }
   return found;

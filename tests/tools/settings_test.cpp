@@ -11,7 +11,7 @@
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint/consolidate.h"
 
-// Checkpoints that somebody else wrote, with the checksums that they should have.
+// Checkpoints with changed settings and correct checksums, as an attacker could write them.
 namespace zg::testing {
 namespace {
 

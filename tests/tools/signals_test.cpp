@@ -141,7 +141,8 @@ TEST_CASE("a signal during validation or a sample stops that, and the step befor
   }
 }
 
-// As `timeout` sends it: to the process and to its group. What is sent while one is pending is one.
+// `timeout` sends a signal to the process and to its group. Two signals that are pending at the
+// same time are delivered once.
 TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";

@@ -40,11 +40,12 @@ endfunction()
 
 # The libraries that a program links beside a static library, for pkg-config. find_package() takes
 # them from the PRIVATE libraries of zg_add_library().
-set(zerograd_needs ${OpenMP_CXX_FLAGS} ${CMAKE_THREAD_LIBS_INIT} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY})
+find_library(FMT_LIBRARY fmt REQUIRED)
+set(zerograd_needs ${FMT_LIBRARY} ${OpenMP_CXX_FLAGS} ${CMAKE_THREAD_LIBS_INIT} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY})
 if(ZG_HAVE_CUDA)
   list(APPEND zerograd_needs ${CUDA_cudart_static_LIBRARY} -ldl -lrt)
 endif()
-set(zerograd_text_needs ${PCRE2_8BIT_LIBRARY})
+set(zerograd_text_needs ${PCRE2_8BIT_LIBRARY} ${FMT_LIBRARY})
 set(zerograd_bench_needs "")
 set(zerograd_title "zerograd" "${PROJECT_DESCRIPTION}" "")
 set(zerograd_bench_title "zerograd-bench" "Measures kernels for zerograd" "zerograd = ${PROJECT_VERSION}")

@@ -30,7 +30,8 @@ endif()
 
 # The static libraries leave these files to the link of a program, which needs their packages.
 if(ZG_KIND STREQUAL "static")
-  set(needed ${OpenMP_gomp_LIBRARY} ${OpenMP_pthread_LIBRARY} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY})
+  set(needed ${OpenMP_gomp_LIBRARY} ${OpenMP_pthread_LIBRARY} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY}
+             ${FMT_LIBRARY})
   if(ZG_HAVE_TEXT)
     list(APPEND needed ${PCRE2_8BIT_LIBRARY})
   endif()

@@ -55,7 +55,7 @@ endif()
 
 function(zg_configure_objects target)
   target_compile_definitions(${target} PRIVATE ZG_BUILDING)
-  target_link_libraries(${target} PRIVATE zg_options)
+  target_link_libraries(${target} PRIVATE zg_options fmt::fmt)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 

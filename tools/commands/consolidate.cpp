@@ -14,6 +14,7 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -21,9 +22,10 @@ namespace {
 void check_without_checkpoints(const std::string& directory) {
   const std::vector<zero::StepFolder> folders = zero::step_folders(directory);
   if (!folders.empty())
-    throw ConfigError("consolidate: " + directory + " holds checkpoints, up to step_" +
-                      std::to_string(folders.front().steps) +
-                      "; expected a directory without any; try another one");
+    throw ConfigError(
+        fmt::format("consolidate: {} holds checkpoints, up to step_{}; expected a directory "
+                    "without any; try another one",
+                    directory, folders.front().steps));
 }
 
 std::string split(const ConsolidateOptions& options) {

@@ -6,6 +6,7 @@
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -20,8 +21,10 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   if (options.given.count("--split")) data.split = options.data.split;
   if (options.given.count("--tokenizer")) data.tokenizer = options.data.tokenizer;
   if (data.source.empty())
-    throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: " +
-                      options.checkpoint + " does not name its data");
+    throw ConfigError(
+        fmt::format("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: {} does not "
+                    "name its data",
+                    options.checkpoint));
   return data;
 }
 
@@ -39,8 +42,8 @@ int eval(const std::vector<std::string>& arguments) {
   if (!options.given.count("--data")) check_there(data.source, trained->known.path);
   const int64_t longest = saved.model.block_size;
   if (options.model.block_size > longest)
-    throw ConfigError("--block-size: expected at most the model's " + std::to_string(longest) +
-                      " positions, got " + std::to_string(options.model.block_size));
+    throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
+                                  longest, options.model.block_size));
   const auto dataset = make_dataset(
       data, {.block_size = options.model.block_size > 0 ? options.model.block_size : longest,
              .seed = options.given.count("--seed") ? options.seed : saved.seed,

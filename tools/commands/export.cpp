@@ -11,6 +11,7 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 
@@ -22,8 +23,8 @@ int export_weights(const std::vector<std::string>& arguments) {
   std::error_code ignored;  // two paths that cannot be compared are treated as different
   const bool from_hf = is_hf_folder(options.checkpoint);
   if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
-    throw ConfigError("--hf: " + options.hugging_face +
-                      " is the folder to read; expected another one to write");
+    throw ConfigError(fmt::format("--hf: {} is the folder to read; expected another one to write",
+                                  options.hugging_face));
   const Known known = known_of(options.checkpoint, options.model);
   const Settings& settings = known.settings;
   models::validate(settings.model);

@@ -8,6 +8,7 @@
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -34,8 +35,8 @@ std::optional<models::Tokenizer> tokenizer_for(const Known& known, const Generat
   const bool named = options.given.count("--tokenizer") > 0;
   if (named) data.tokenizer = options.data.tokenizer;
   if (!data.tokenizer.empty() && !options.data.source.empty())
-    throw ConfigError("--data: the tokens are those of the tokenizer " + data.tokenizer +
-                      "; leave the flag out");
+    throw ConfigError(fmt::format(
+        "--data: the tokens are those of the tokenizer {}; leave the flag out", data.tokenizer));
   return settle_tokenizer(data, &known, named);
 }
 
@@ -53,8 +54,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
   const std::vector<int32_t> prompt = prompt_tokens(words, options.prompt);
   for (int32_t token : prompt)
     if (token >= known)
-      throw ConfigError("--prompt: expected tokens below " + std::to_string(known) + ", got " +
-                        std::to_string(token));
+      throw ConfigError(fmt::format("--prompt: expected tokens below {}, got {}", known, token));
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
   for (int32_t token : prompt) write(words.decode(token));
   models::generate(

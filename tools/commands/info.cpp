@@ -13,6 +13,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -34,17 +35,18 @@ std::string processor() {
 
 std::string matmul_peak(const Device& device, DType dtype) {
   try {
-    return text("%.1f GFLOP/s", measure_matmul_peak(device, dtype) * 1e-9);
+    return fmt::format("{:.1f} GFLOP/s", measure_matmul_peak(device, dtype) * 1e-9);
   } catch (const Unsupported& error) {
     return std::string("absent: ") + error.what();
   }
 }
 
 void print_limits(const Device& device) {
-  const std::string threads = text(" on %d threads", device.traits().threads);
+  const std::string threads = fmt::format(" on {} threads", device.traits().threads);
   row("matmul peak f32", matmul_peak(device, DType::f32) + threads);
   row("matmul peak bf16", matmul_peak(device, DType::bf16) + threads);
-  row("memory bandwidth", text("%.1f GB/s", measure_memory_bandwidth(device) * 1e-9) + threads);
+  row("memory bandwidth",
+      fmt::format("{:.1f} GB/s", measure_memory_bandwidth(device) * 1e-9) + threads);
 }
 
 }  // namespace
@@ -68,12 +70,12 @@ int info(const std::vector<std::string>& arguments) {
       std::string(name_of(device.traits().isa)) +
           " (of portable, avx2, avx512, avx512_bf16, amx_bf16; ZG_CPU_ISA lowers it)");
   row("cores", std::to_string(available_cores()));
-  row("memory", gib(static_cast<double>(physical_memory_bytes())) + ", " +
-                    gib(static_cast<double>(available_memory_bytes())) + " available");
+  row("memory", fmt::format("{}, {} available", gib(static_cast<double>(physical_memory_bytes())),
+                            gib(static_cast<double>(available_memory_bytes()))));
   std::string devices = device.name();
   for (const Device::Type type : accelerators)
     for (int index = 0; index < Device::count(type); ++index)
-      devices += std::string(", ") + zg::name_of(type) + ":" + std::to_string(index);
+      devices += fmt::format(", {}:{}", type, index);
   row("devices", devices);
   for (const Device::Type type : accelerators) {
     const std::string why = Device::absence(type);

@@ -11,6 +11,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -85,13 +86,13 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   std::vector<Host> hosts =
       selected(read_hostfile(options.hostfile), options.include, options.exclude);
   if (options.nodes > static_cast<int64_t>(hosts.size()))
-    throw ConfigError("--num_nodes: expected at most the hostfile's " +
-                      std::to_string(hosts.size()) + ", got " + std::to_string(options.nodes));
+    throw ConfigError(fmt::format("--num_nodes: expected at most the hostfile's {}, got {}",
+                                  hosts.size(), options.nodes));
   if (options.nodes > 0) hosts.resize(static_cast<size_t>(options.nodes));
   for (Host& host : hosts) {
     if (options.slots > static_cast<int64_t>(host.slots.size()))
-      throw ConfigError("--num_gpus: expected at most the " + std::to_string(host.slots.size()) +
-                        " slots of " + host.name + ", got " + std::to_string(options.slots));
+      throw ConfigError(fmt::format("--num_gpus: expected at most the {} slots of {}, got {}",
+                                    host.slots.size(), host.name, options.slots));
     if (options.slots > 0) host.slots.resize(static_cast<size_t>(options.slots));
   }
   return hosts;
@@ -117,9 +118,10 @@ int launch(const std::vector<std::string>& arguments) {
   Words command(split, arguments.end());
   if (!command.empty() && command.front() == "--") command.erase(command.begin());
   if (command.empty() || command.front() != "train")
-    throw ConfigError("launch: expected train and its flags, got " +
-                      (command.empty() ? "nothing" : "'" + command.front() + "'") +
-                      "; try zerograd launch --num_gpus 2 train --data sort");
+    throw ConfigError(
+        fmt::format("launch: expected train and its flags, got {}; try zerograd launch --num_gpus "
+                    "2 train --data sort",
+                    command.empty() ? "nothing" : fmt::format("'{}'", command.front())));
   TrainOptions train;
   if (!parse_flags(Words(command.begin() + 1, command.end()), train)) return 0;
   if (!train.autotuning.empty())

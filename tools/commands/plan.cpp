@@ -7,6 +7,7 @@
 #include "tools/run/planner.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/device.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
@@ -14,23 +15,23 @@
 namespace zg::tools {
 namespace {
 
-std::string gigabytes(double bytes) { return text("%.1f", bytes / 1e9); }
+std::string gigabytes(double bytes) { return fmt::format("{:.1f}", bytes / 1e9); }
 
 std::string states_table(double parameters, int ranks, zero::Config config) {
-  std::string table = text(
-      "%.4g parameters on %d ranks; the paper: 2 bytes of value, 2 of gradient, K = 12 of "
-      "optimizer;\nours: values %s, sums %s in shards at every stage, masters and moments %s\n\n"
+  std::string table = fmt::format(
+      "{:.4g} parameters on {} ranks; the paper: 2 bytes of value, 2 of gradient, K = 12 of "
+      "optimizer;\n"
+      "ours: values {}, sums {} in shards at every stage, masters and moments {}\n\n"
       "| stage | paper GB | paper volume | ours GB | values | sums | optimizer | our volume |\n"
       "|---|---:|---:|---:|---:|---:|---:|---:|",
-      parameters, ranks, name_of(config.compute), name_of(config.grad_accum),
-      name_of(config.optimizer));
+      parameters, ranks, config.compute, config.grad_accum, config.optimizer);
   for (config.stage = 0; config.stage <= 3; ++config.stage) {
     const zero::ModelStates paper = zero::paper_states(parameters, ranks, config.stage);
     const zero::ModelStates ours = zero::our_states(parameters, ranks, config);
-    table += text("\n| %d | %s | %gx | %s | %s | %s | %s | %gx |", config.stage,
-                  gigabytes(paper.total()).c_str(), paper.volume, gigabytes(ours.total()).c_str(),
-                  gigabytes(ours.parameter).c_str(), gigabytes(ours.gradient).c_str(),
-                  gigabytes(ours.optimizer).c_str(), ours.volume);
+    table += fmt::format("\n| {} | {} | {:g}x | {} | {} | {} | {} | {:g}x |", config.stage,
+                         gigabytes(paper.total()), paper.volume, gigabytes(ours.total()),
+                         gigabytes(ours.parameter), gigabytes(ours.gradient),
+                         gigabytes(ours.optimizer), ours.volume);
   }
   return table;
 }
@@ -39,10 +40,9 @@ constexpr const char* precision_columns =
     "| precision | load | mixed | local | compute | optimizer |\n|---|---|---|---|---|---|";
 
 std::string precision_row(const std::string& name, const zero::Precision& precision) {
-  return text("\n| %s | %s | %s | %s | %s | %s |", name.c_str(), zg::name_of(precision.load),
-              precision.mixed ? zg::name_of(*precision.mixed) : "none",
-              zg::name_of(precision.local), zg::name_of(precision.compute),
-              zg::name_of(precision.optimizer));
+  return fmt::format("\n| {} | {} | {} | {} | {} | {} |", name, precision.load,
+                     precision.mixed ? zg::name_of(*precision.mixed) : "none", precision.local,
+                     precision.compute, precision.optimizer);
 }
 
 std::string precision_table() {
@@ -61,8 +61,8 @@ std::string precision_table() {
 std::string explain_formulas() {
   constexpr double parameters = 7.5e9;
   constexpr int ranks = 64;
-  return "ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, figure 1): " +
-         states_table(parameters, ranks, {.compute = DType::bf16}) + "\n\n" + precision_table();
+  return fmt::format("ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, figure 1): {}\n\n{}",
+                     states_table(parameters, ranks, {.compute = DType::bf16}), precision_table());
 }
 
 /// The same formulas at the run's size, and the resting bytes of the planned rank, exact to the
@@ -73,18 +73,16 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
   const zero::RestingBytes& rest = memory.rest;
   zero::Config stages = config;
   stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
-  return "This run: " + states_table(static_cast<double>(parameters), ranks, stages) + "\n\n" +
-         precision_columns +
-         precision_row(run.settings.optimisation.precision(), zero::precision_of(config)) +
-         text(
-             "\n\nresting bytes of rank %d at stage %d: %lld = values %lld + sums %lld + "
-             "optimizer %lld + padding %lld",
-             memory.rank, config.stage, (long long)rest.total(), (long long)rest.parameter,
-             (long long)rest.gradient, (long long)rest.optimizer, (long long)rest.padding);
+  return fmt::format(
+      "This run: {}\n\n{}{}\n\nresting bytes of rank {} at stage {}: {} = values {} + sums {} + "
+      "optimizer {} + padding {}",
+      states_table(static_cast<double>(parameters), ranks, stages), precision_columns,
+      precision_row(run.settings.optimisation.precision(), zero::precision_of(config)), memory.rank,
+      config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer, rest.padding);
 }
 
 std::string short_mib(int64_t bytes) {
-  return text("%.1f", static_cast<double>(bytes) / (1 << 20));
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20));
 }
 
 int64_t received(const WireCounts& wire) {
@@ -96,15 +94,15 @@ int64_t received(const WireCounts& wire) {
 std::string line_of(const Run& run, const RankMemory& rank) {
   const ModelSlice& place = rank.place;
   std::string line =
-      text("| %d | %d | %lld - %lld | %.3f |", place.stage, rank.rank, (long long)place.first_layer,
-           (long long)place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);
+      fmt::format("| {} | {} | {} - {} | {:.3f} |", place.stage, rank.rank, place.first_layer,
+                  place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);
   const MemoryRow& peak = peak_of(rank);
   for (int purpose = 0; purpose < purpose_count; ++purpose)
-    line += " " + short_mib(peak.at_max[static_cast<size_t>(purpose)]) + " |";
-  line += " " + short_mib(peak.reserved) + " |";
+    line += fmt::format(" {} |", short_mib(peak.at_max[static_cast<size_t>(purpose)]));
+  line += fmt::format(" {} |", short_mib(peak.reserved));
   const auto steps = std::max<int64_t>(1, run.steps - run.steps_done);
   for (const AxisWire& axis : rank.axes)
-    line += " " + short_mib(received(axis.wire) / steps) + " |";
+    line += fmt::format(" {} |", short_mib(received(axis.wire) / steps));
   return line;
 }
 
@@ -126,31 +124,31 @@ double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& 
 std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) {
   const Settings& settings = run.settings;
   const Axes& axes = settings.axes;
-  std::string summary =
-      text(
-          "mesh: data %lld x pipeline %lld x tensor %lld\n\nMiB of a rank of each stage at its "
-          "peak, and received a step by axis:\n\n",
-          (long long)settings.ranks, (long long)axes.pipeline, (long long)axes.tensor) +
-      "| stage | rank | layers | parameters (B) |";
+  std::string summary = fmt::format(
+      "mesh: data {} x pipeline {} x tensor {}\n\n"
+      "MiB of a rank of each stage at its peak, and received a step by axis:\n\n"
+      "| stage | rank | layers | parameters (B) |",
+      settings.ranks, axes.pipeline, axes.tensor);
   std::string rule = "\n|---:|---:|---:|---:|";
   const auto column = [&](const std::string& title) {
-    summary += " " + title + " |";
+    summary += fmt::format(" {} |", title);
     rule += "---:|";
   };
   for (int purpose = 0; purpose < purpose_count; ++purpose)
     column(zg::name_of(static_cast<Purpose>(purpose)));
   column("reserved");
-  for (const AxisWire& axis : stages.front().axes) column(text("%s wire", axis.axis));
+  for (const AxisWire& axis : stages.front().axes) column(fmt::format("{} wire", axis.axis));
   summary += rule;
   for (const RankMemory& rank : stages) summary += "\n" + line_of(run, rank);
   const double bubble = pipeline_bubble(static_cast<int>(axes.pipeline), settings.accumulation);
-  summary += text(
-      "\n\nbubble %.1f %%: (p - 1) / (m + p - 1) of %lld stages and %lld "
-      "micro-batches; the dearest stage costs %.1f %% more than the mean",
-      100.0 * bubble, (long long)axes.pipeline, (long long)settings.accumulation,
+  summary += fmt::format(
+      "\n\nbubble {:.1f} %: (p - 1) / (m + p - 1) of {} stages and {} micro-batches; the dearest "
+      "stage costs {:.1f} % more than the mean",
+      100.0 * bubble, axes.pipeline, settings.accumulation,
       100.0 * (imbalance(settings.model, stages) - 1.0));
   if (settings.optimisation.engine.stage > 1)
-    summary += text("\nZeRO stage %d in a pipeline: %s; stages 0 and 1 send less",
+    summary +=
+        fmt::format("\nZeRO stage {} in a pipeline: {}; stages 0 and 1 send less",
                     settings.optimisation.engine.stage,
                     settings.optimisation.engine.stage == 3
                         ? "every micro-batch gathers its stage's values, forward and backward"
@@ -194,7 +192,7 @@ std::string flag_size(int64_t bytes) {
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
   size_t unit = 0;
   for (; value >= 1024.0 && unit < 3; ++unit) value /= 1024.0;
-  return text("%.4g%s", value, units[unit]);
+  return fmt::format("{:.4g}{}", value, units[unit]);
 }
 
 int64_t wire_bytes(const RankMemory& memory) {
@@ -206,27 +204,29 @@ int64_t wire_bytes(const RankMemory& memory) {
 void print_summary(const Run& run, const RankMemory& memory) {
   const DeviceOptions& device = run.options.place.device;
   const Device::Type type = run.options.place.type;
-  print(type != Device::Type::cpu ? text("machine: %s, ranks as threads", zg::name_of(type))
-                                  : text("machine: cpu, %s, %d thread%s per rank, ranks as threads",
-                                         zg::name_of(device.isa.value_or(best_isa())),
-                                         device.threads, device.threads == 1 ? "" : "s"));
+  print(type != Device::Type::cpu
+            ? fmt::format("machine: {}, ranks as threads", type)
+            : fmt::format("machine: cpu, {}, {} thread{} per rank, ranks as threads",
+                          device.isa.value_or(best_isa()), device.threads,
+                          device.threads == 1 ? "" : "s"));
   print(memory_table(memory.rows));
   const MemoryRow& peak = peak_of(memory);
   const Needs needs = needs_of(memory);
   if (memory.rows.empty()) {
-    print(text("peak %s (rank %d, no steps, %s)", size_in_mib(needs.device).c_str(), memory.rank,
-               needs.device > peak.reserved ? "scores and saving" : peak.phase.c_str()));
+    print(fmt::format("peak {} (rank {}, no steps, {})", size_in_mib(needs.device), memory.rank,
+                      needs.device > peak.reserved ? "scores and saving" : peak.phase));
   } else {
-    print(text("peak %s (rank %d, step %lld, %s)", size_in_mib(peak.reserved).c_str(), memory.rank,
-               (long long)peak.step, peak.phase.c_str()));
-    print(text("wire %.1f MiB per step", static_cast<double>(wire_bytes(memory)) / (1 << 20) /
-                                             static_cast<double>(run.steps - run.steps_done)));
+    print(fmt::format("peak {} (rank {}, step {}, {})", size_in_mib(peak.reserved), memory.rank,
+                      peak.step, peak.phase));
+    print(fmt::format("wire {:.1f} MiB per step",
+                      static_cast<double>(wire_bytes(memory)) / (1 << 20) /
+                          static_cast<double>(run.steps - run.steps_done)));
   }
   print("host " + size_in_mib(needs.host));
   print("disk " + size_in_mib(needs.file));
   if (needs.file > 0)
-    print(text("drive reads %s and writes %s, first values included",
-               size_in_mib(memory.io.read).c_str(), size_in_mib(memory.io.written).c_str()));
+    print(fmt::format("drive reads {} and writes {}, first values included",
+                      size_in_mib(memory.io.read), size_in_mib(memory.io.written)));
 }
 
 const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
@@ -242,7 +242,7 @@ std::optional<RankMemory> largest_memory(const Run& run) {
   const std::vector<RankMemory> stages = plan_stages(largest);
   const RankMemory& memory = neediest(stages);
   print(described(run.settings.rampup, run.settings.samples_per_step()) +
-        text("; peak %s in its largest steps", size_in_mib(needs_of(memory).device).c_str()));
+        fmt::format("; peak {} in its largest steps", size_in_mib(needs_of(memory).device)));
   return memory;
 }
 
@@ -250,8 +250,8 @@ std::optional<RankMemory> largest_memory(const Run& run) {
 int print_disk(const Run& run, const RankMemory& memory) {
   const DiskBudget budget = disk_budget(run, needs_of(memory));
   if (budget.needed == 0) return 0;
-  print("fits " + run.options.offload.nvme_path + ": " + (budget.suffices() ? "yes; " : "no; ") +
-        budget.str());
+  print(fmt::format("fits {}: {}{}", run.options.offload.nvme_path,
+                    budget.suffices() ? "yes; " : "no; ", budget.str()));
   return budget.suffices() ? 0 : 5;
 }
 
@@ -262,9 +262,10 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
   const std::optional<std::string> smallest = smallest_fitting(run);
   std::string caps = limits.memory_limit ? flag_size(limits.memory_limit) : "";
   if (limits.host_limit)
-    caps += (caps.empty() ? "" : " and ") + flag_size(limits.host_limit) + " of host memory";
+    caps += fmt::format("{}{} of host memory", caps.empty() ? "" : " and ",
+                        flag_size(limits.host_limit));
   std::string line =
-      "fits " + caps + ": " + (yes ? "yes" : "no") + "; smallest setting that fits: ";
+      fmt::format("fits {}: {}; smallest setting that fits: ", caps, yes ? "yes" : "no");
   line += smallest ? *smallest : "none; try a smaller --batch-size or more --ranks";
   print(line);
   return yes ? 0 : 3;
@@ -287,7 +288,7 @@ int plan(const std::vector<std::string>& arguments) {
     for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(dry_run(run, rank));
   const MemoryRecord record = memory_record(run, std::move(ranks));
   const RankMemory& first = record.ranks.front();
-  print(text("number of parameters: %lld", (long long)record.parameters));
+  print(fmt::format("number of parameters: {}", record.parameters));
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
   if (meshed) print("\n" + mesh_summary(run, stages));

@@ -14,7 +14,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -96,7 +96,7 @@ void settle(TokenizeOptions& options, const std::string& megatron_prefix) {
     throw ConfigError(std::string("--out: expected one of --out and --output-prefix, got ") +
                       (options.prefix.empty() ? "nothing; try --out PREFIX" : "both"));
   if (options.prefix.empty())
-    options.prefix = megatron_prefix + "_" + options.json_key + "_document";
+    options.prefix = fmt::format("{}_{}_document", megatron_prefix, options.json_key);
   if (options.prefix.ends_with(".bin")) options.prefix.resize(options.prefix.size() - 4);
   if (!options.eod.empty() && !options.append_eod)
     throw ConfigError("--eod: expected --append-eod with it, got none");
@@ -149,7 +149,8 @@ struct Output {
   static FileSet set_of(const fs::path& prefix, const std::string& name) try {
     return FileSet(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name);
   } catch (const FileError& error) {
-    throw FileError("--out: " + prefix.string() + ".bin cannot be written: " + error.what());
+    throw FileError(
+        fmt::format("--out: {}.bin cannot be written: {}", prefix.string(), error.what()));
   }
 };
 
@@ -160,11 +161,14 @@ void check_outputs(const TokenizeOptions& options) {
       std::error_code ignored;  // two paths that cannot be compared are treated as different
       const std::string output = options.prefix + end;
       if (input == output || fs::equivalent(input, output, ignored))
-        throw ConfigError("--out: " + output + " is a text to read; expected another PREFIX");
+        throw ConfigError(
+            fmt::format("--out: {} is a text to read; expected another PREFIX", output));
     }
   if (options.format == Format::llmc && path_exists(options.prefix + ".idx"))
-    throw ConfigError("--out: " + options.prefix + ".idx is there, so that " + options.prefix +
-                      ".bin would be read as Megatron's; expected another PREFIX");
+    throw ConfigError(
+        fmt::format("--out: {}.idx is there, so that {}.bin would be read as Megatron's; expected "
+                    "another PREFIX",
+                    options.prefix, options.prefix));
 }
 
 models::Tokenizer trained_on(const TokenizeOptions& options) {
@@ -190,9 +194,10 @@ std::optional<int32_t> end_of_document(const TokenizeOptions& options,
   if (!options.eod.empty()) known = {options.eod};
   for (const std::string& token : known)
     if (const std::optional<int32_t> id = tokenizer.id_of_added(token)) return id;
-  throw ConfigError("--append-eod: expected " + known.front() +
-                    (known.size() > 1 ? " or " + known.back() : "") +
-                    " among the tokenizer's added tokens, got neither; try --eod TOKEN");
+  throw ConfigError(
+      fmt::format("--append-eod: expected {}{} among the tokenizer's added tokens, got neither; "
+                  "try --eod TOKEN",
+                  known.front(), known.size() > 1 ? " or " + known.back() : ""));
 }
 
 /// Prints on stderr how far the work is, at most every five seconds.
@@ -204,8 +209,9 @@ class ProgressLine {
     printed_ = now;
     const double seconds = std::chrono::duration<double>(now - begin_).count();
     const double megabytes = 1e-6 * static_cast<double>(counts.bytes);
-    std::fprintf(stderr, "%lld documents, %.1f MB, %.1f MB/s\n", (long long)counts.documents,
-                 megabytes, megabytes / seconds);
+    const std::string line = fmt::format("{} documents, {:.1f} MB, {:.1f} MB/s\n", counts.documents,
+                                         megabytes, megabytes / seconds);
+    std::fputs(line.c_str(), stderr);
   }
 
  private:
@@ -236,16 +242,20 @@ int tokenize(const std::vector<std::string>& arguments) try {
        .progress = [&](const models::CorpusCounts& counts) { progress.print(counts); }});
   writer->finish();
   out.files.finish();
-  if (trained && vocabulary < options.train_size)
-    std::fprintf(stderr, "note: %lld of %lld tokens: the text has no more pairs to merge\n",
-                 (long long)vocabulary, (long long)options.train_size);
+  if (trained && vocabulary < options.train_size) {
+    const std::string note =
+        fmt::format("note: {} of {} tokens: the text has no more pairs to merge\n", vocabulary,
+                    options.train_size);
+    std::fputs(note.c_str(), stderr);
+  }
+  std::string saved;
   if (trained)
-    std::printf("saved %s: %lld tokens\n", tokenizer_folder(options.prefix).c_str(),
-                (long long)vocabulary);
-  std::printf("saved %s.bin%s: %lld documents, %lld tokens, vocabulary %lld%s\n",
-              options.prefix.c_str(), megatron ? (" and " + options.prefix + ".idx").c_str() : "",
-              (long long)done.documents, (long long)done.tokens, (long long)vocabulary,
-              done.empty > 0 ? text("; %lld empty left out", (long long)done.empty).c_str() : "");
+    saved = fmt::format("saved {}: {} tokens\n", tokenizer_folder(options.prefix), vocabulary);
+  saved += fmt::format("saved {}.bin{}: {} documents, {} tokens, vocabulary {}{}\n", options.prefix,
+                       megatron ? fmt::format(" and {}.idx", options.prefix) : "", done.documents,
+                       done.tokens, vocabulary,
+                       done.empty > 0 ? fmt::format("; {} empty left out", done.empty) : "");
+  std::fputs(saved.c_str(), stdout);
   return 0;
 } catch (const FileError& error) {
   // The library cannot name the flag.

@@ -7,7 +7,7 @@
 #include "tools/run/training.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
@@ -64,7 +64,7 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
   const std::optional<std::string> smallest = smallest_fitting(run);
   const std::string what = error.what();
   throw OutOfMemory(what + (what.ends_with('\n') ? "" : "\n") +
-                    (smallest ? "try " + *smallest + ": the smallest setting that fits\n"
+                    (smallest ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
                               : "no ZeRO stage fits, with or without --activation-checkpoint; try "
                                 "a smaller --batch-size or more --ranks\n"));
 }
@@ -98,8 +98,8 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
                          .told_to_end = zero::last_warning,
                          .same = common_values(run)});
   } catch (const CommError& error) {
-    throw CommError(text("rank %d/%d ends: %s", run.options.process->rank,
-                         run.options.process->size, error.what()));
+    throw CommError(fmt::format("rank {}/{} ends: {}", run.options.process->rank,
+                                run.options.process->size, error.what()));
   }
   return status;
 }

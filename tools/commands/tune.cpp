@@ -12,6 +12,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -85,8 +86,9 @@ void check(const TuneOptions& options) {
         "--tensor-parallel, --pipeline-parallel: tune varies how ranks share the data; try plan "
         "for each mesh");
   if (options.train.place.type != Device::Type::cpu)
-    throw Unsupported(std::string("--device ") + zg::name_of(options.train.place.type) +
-                      ": tune predicts times of the cpu alone; try plan or train with it");
+    throw Unsupported(
+        fmt::format("--device {}: tune predicts times of the cpu alone; try plan or train with it",
+                    options.train.place.type));
   for (const char* flag : {"--resume", "--restarted"})
     if (options.train.given.count(flag))
       throw ConfigError(std::string(flag) +
@@ -96,14 +98,14 @@ void check(const TuneOptions& options) {
   for (const std::string& input : {options.train.config.path, options.train.data.source})
     if (!input.empty() &&
         (input == options.out || std::filesystem::equivalent(input, options.out, ignored)))
-      throw ConfigError("--out: " + options.out + " is read; expected a file of its own");
+      throw ConfigError(fmt::format("--out: {} is read; expected a file of its own", options.out));
 }
 
 void write_config(const std::string& path, const std::string& config) {
   std::ofstream file(path, std::ios::binary);
   file << config;
   file.close();
-  if (!file) throw FileError("--out: " + path + " cannot be written");
+  if (!file) throw FileError(fmt::format("--out: {} cannot be written", path));
 }
 
 Run prepared(const Words& words) {
@@ -118,11 +120,10 @@ Run prepared(const Words& words) {
 }
 
 std::string needs(const Planned& plan) {
-  return text(
-      "%lld bytes of device memory, %lld of the host's and %lld of the drive for each rank, "
-      "%.3g times what %s allows",
-      (long long)plan.needs.device, (long long)plan.needs.host, (long long)plan.needs.file,
-      plan.load, plan.tight.c_str());
+  return fmt::format(
+      "{} bytes of device memory, {} of the host's and {} of the drive for each rank, {:.3g} times "
+      "what {} allows",
+      plan.needs.device, plan.needs.host, plan.needs.file, plan.load, plan.tight);
 }
 
 Plans plans_of(const Run& run, const TuneOptions& options) {
@@ -137,10 +138,10 @@ Plans plans_of(const Run& run, const TuneOptions& options) {
   std::fprintf(stderr, "by plans %zu settings fit and %zu do not%s\n", plans.fitting.size(),
                plans.rest.size(), plans.whole ? "" : "; there was no time for all");
   if (plans.fitting.empty())
-    throw OutOfMemory("tune: nothing fits; the smallest setting, " +
-                      described(plans.rest.front().tuning, run) + ", takes " +
-                      needs(plans.rest.front()) +
-                      "; try more of that, more --ranks or a smaller model");
+    throw OutOfMemory(
+        fmt::format("tune: nothing fits; the smallest setting, {}, takes {}; try more of that, "
+                    "more --ranks or a smaller model",
+                    described(plans.rest.front().tuning, run), needs(plans.rest.front())));
   return plans;
 }
 
@@ -151,10 +152,12 @@ void print(const Search& search, const Plans& plans, const Run& run, bool find_m
       std::printf("--zero-stage %d: not one sample fits: %s\n", plan.tuning.stage,
                   needs(plan).c_str());
   for (const Trial& trial : search.trials())
-    if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device)
-      std::fprintf(stderr, "warning: %s took %lld bytes, not the planned %lld\n",
-                   described(trial.plan.tuning, run).c_str(), (long long)trial.peak_bytes,
-                   (long long)trial.plan.needs.device);
+    if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device) {
+      const std::string note =
+          fmt::format("warning: {} took {} bytes, not the planned {}\n",
+                      described(trial.plan.tuning, run), trial.peak_bytes, trial.plan.needs.device);
+      std::fputs(note.c_str(), stderr);
+    }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "tools/commands/subcommands.h"
 #include "tools/run/checkpoints.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -26,10 +27,11 @@ Found report(const std::string& step_folder) {
   } catch (const FileError& error) {
     damages = {error.what()};
   }
-  std::printf("%s: %s\n", step_folder.c_str(),
-              damages.empty()
-                  ? "verifies"
-                  : text("%zu damage%s", damages.size(), damages.size() == 1 ? "" : "s").c_str());
+  std::printf(
+      "%s: %s\n", step_folder.c_str(),
+      damages.empty()
+          ? "verifies"
+          : fmt::format("{} damage{}", damages.size(), damages.size() == 1 ? "" : "s").c_str());
   for (const std::string& damage : damages) std::printf("  %s\n", harmless(damage).c_str());
   std::fflush(stdout);  // checking one folder may take minutes
   return damages.empty() ? Found::whole : Found::damaged;
@@ -74,16 +76,15 @@ int verify(const std::vector<std::string>& arguments) {
   const std::string& path = options.checkpoint;
   if (zero::step_folders(path).empty()) {
     if (report(zero::find_checkpoint(path)) == Found::damaged)
-      throw FileError("verify: " + path + " is damaged, as stdout says");
+      throw FileError(fmt::format("verify: {} is damaged, as stdout says", path));
     return 0;
   }
   const Summary found = report_all(path);
   const std::string taken = found.newest.empty() ? "nothing" : found.newest;
   std::printf("--resume %s takes %s\n", path.c_str(), taken.c_str());
   if (found.damaged > 0)
-    throw FileError(text("verify: %zu of the %zu checkpoints in %s %s damaged, as stdout says",
-                         found.damaged, found.all, path.c_str(),
-                         found.damaged == 1 ? "is" : "are"));
+    throw FileError(fmt::format("verify: {} of the {} checkpoints in {} {} damaged, as stdout says",
+                                found.damaged, found.all, path, found.damaged == 1 ? "is" : "are"));
   return 0;
 }
 

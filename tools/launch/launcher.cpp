@@ -8,6 +8,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -54,25 +55,25 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
     Host host = {.name = part.substr(0, colon)};
     const auto known = find(hosts, host.name);
     if (known == hosts.end())
-      throw ConfigError(flag + ": expected hosts of the hostfile, got '" + printable(host.name) +
-                        "'");
+      throw ConfigError(
+          fmt::format("{}: expected hosts of the hostfile, got '{}'", flag, printable(host.name)));
     if (find(chosen, host.name) != chosen.end())
-      throw ConfigError(flag + ": " + host.name + " comes twice; expected it once, as " +
-                        host.name + ":0,1");
+      throw ConfigError(fmt::format("{}: {} comes twice; expected it once, as {}:0,1", flag,
+                                    host.name, host.name));
     if (colon != std::string::npos)
       for (const std::string& word : split(part.substr(colon + 1), ',')) {
         const auto slot = static_cast<int>(parse_integer(flag, word, 0, most_slots));
         if (std::find(known->slots.begin(), known->slots.end(), slot) == known->slots.end())
-          throw ConfigError(flag + ": " + host.name + " has no slot " + word +
-                            "; expected one of its " + std::to_string(known->slots.size()));
+          throw ConfigError(fmt::format("{}: {} has no slot {}; expected one of its {}", flag,
+                                        host.name, word, known->slots.size()));
         if (std::find(host.slots.begin(), host.slots.end(), slot) != host.slots.end())
-          throw ConfigError(flag + ": slot " + word + " of " + host.name +
-                            " comes twice; expected it once");
+          throw ConfigError(fmt::format("{}: slot {} of {} comes twice; expected it once", flag,
+                                        word, host.name));
         host.slots.push_back(slot);
       }
     if (colon != std::string::npos && host.slots.empty())
-      throw ConfigError(flag + ": expected slots after '" + printable(part) + "', as in " +
-                        host.name + ":0,2");
+      throw ConfigError(fmt::format("{}: expected slots after '{}', as in {}:0,2", flag,
+                                    printable(part), host.name));
     chosen.push_back(std::move(host));
   }
   if (chosen.empty()) throw ConfigError(flag + ": expected host@host:0,2, got nothing");
@@ -92,17 +93,18 @@ std::vector<Host> parse_hosts(const std::string& text, const std::string& file) 
   int number = 0;
   int64_t ranks = 0;
   for (const std::string& line : split(text, '\n')) {
-    const std::string place = file + ":" + std::to_string(++number) + ": ";
+    const std::string place = fmt::format("{}:{}: ", file, ++number);
     std::istringstream words(line.substr(0, line.find('#')));
     std::string name, slots, more;
     if (!(words >> name)) continue;
     if (!(words >> slots) || (words >> more) || !slots.starts_with("slots="))
-      throw ConfigError(place + "expected 'host slots=N', got '" + printable(line) + "'");
+      throw ConfigError(fmt::format("{}expected 'host slots=N', got '{}'", place, printable(line)));
     if (!is_host_name(name))
-      throw ConfigError(place + "expected a host's name of letters, digits, . and -, got '" +
-                        printable(name) + "'");
+      throw ConfigError(
+          fmt::format("{}expected a host's name of letters, digits, . and -, got '{}'", place,
+                      printable(name)));
     if (find(hosts, name) != hosts.end())
-      throw ConfigError(place + name + " comes twice; expected each host once");
+      throw ConfigError(fmt::format("{}{} comes twice; expected each host once", place, name));
     const int64_t count = parse_integer(place + "slots", slots.substr(6), 1, most_slots);
     ranks += count;
     if (ranks > most_ranks || hosts.size() == most_hosts)
@@ -152,7 +154,7 @@ size_t ranks_of(const std::vector<Host>& hosts) {
 std::string hosts_and_slots(const std::vector<Host>& hosts) {
   Words words;
   for (const Host& host : hosts)
-    words.push_back(host.name + ":" + std::to_string(host.slots.size()));
+    words.push_back(fmt::format("{}:{}", host.name, host.slots.size()));
   return join(words, ",");
 }
 
@@ -198,12 +200,12 @@ Words slurm_words(const Job& job, const std::string& mpi_version) {
                  is_open_mpi(mpi_version) ? "--mpi=pmix" : "--mpi=pmi2"};
   if (!job.hosts.empty()) {
     words.insert(words.end(),
-                 {"--ntasks=" + std::to_string(ranks_of(job.hosts)), "--distribution=arbitrary",
+                 {fmt::format("--ntasks={}", ranks_of(job.hosts)), "--distribution=arbitrary",
                   "--nodelist=" + host_of_each_rank(job.hosts)});
     return words;
   }
-  if (job.nodes > 0) words.push_back("--nodes=" + std::to_string(job.nodes));
-  if (job.slots > 0) words.push_back("--ntasks-per-node=" + std::to_string(job.slots));
+  if (job.nodes > 0) words.push_back(fmt::format("--nodes={}", job.nodes));
+  if (job.slots > 0) words.push_back(fmt::format("--ntasks-per-node={}", job.slots));
   return words;
 }
 
@@ -217,7 +219,7 @@ Launcher launcher_of(const std::string& name, const std::string& mpi_version) {
   if (found == known.end()) {
     const bool is_other = std::find(others.begin(), others.end(), name) != others.end();
     const std::string message =
-        "--launcher: expected " + join(known, ", ") + ", got '" + name + "'";
+        fmt::format("--launcher: expected {}, got '{}'", join(known, ", "), name);
     if (is_other) throw Unsupported(message + "; try leaving it out: mpirun reaches hosts by ssh");
     throw ConfigError(message + did_you_mean(name, known));
   }
@@ -226,8 +228,9 @@ Launcher launcher_of(const std::string& name, const std::string& mpi_version) {
         "launch: expected a build with Open MPI or MPICH, got none; try train --ranks N, whose "
         "ranks are threads");
   if (*found != known[2] && *found != own)
-    throw Unsupported("--launcher: this build links " + mpi_version + "; expected " + own +
-                      " or slurm, got " + *found + "; try leaving it out");
+    throw Unsupported(fmt::format(
+        "--launcher: this build links {}; expected {} or slurm, got {}; try leaving it out",
+        mpi_version, own, *found));
   return static_cast<Launcher>(found - known.begin());
 }
 

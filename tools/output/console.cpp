@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -14,12 +15,11 @@ namespace {
 
 std::string described(const zero::AnnealingOptions& annealing,
                       const zero::ScheduleOptions& schedule) {
-  const std::string line =
-      text("learning rate: %s, %g after %lld samples of warmup, ", zero::name_of(schedule.kind),
-           schedule.rate, (long long)annealing.lr_warmup_samples);
+  const std::string line = fmt::format("learning rate: {}, {:g} after {} samples of warmup, ",
+                                       schedule.kind, schedule.rate, annealing.lr_warmup_samples);
   if (annealing.lr_decay_style == zero::DecayStyle::constant) return line + "then constant";
-  return line + text("then %s to %g at %lld", zero::name_of(annealing.lr_decay_style),
-                     schedule.min_rate, (long long)annealing.lr_decay_samples);
+  return line + fmt::format("then {} to {:g} at {}", annealing.lr_decay_style, schedule.min_rate,
+                            annealing.lr_decay_samples);
 }
 
 }  // namespace
@@ -31,27 +31,27 @@ std::string described(const zero::ScheduleOptions& schedule) {
   if (schedule.kind == zero::ScheduleKind::annealing)
     return described(schedule.annealing, schedule);
   if (schedule.kind == zero::ScheduleKind::lr_range_test)
-    return text("learning rate: %s, from %g up by %g in %lld steps", name, schedule.rate,
-                schedule.rate * schedule.range_test.step_rate,
-                (long long)schedule.range_test.step_size);
+    return fmt::format("learning rate: {}, from {:g} up by {:g} in {} steps", name, schedule.rate,
+                       schedule.rate * schedule.range_test.step_rate,
+                       schedule.range_test.step_size);
   if (schedule.kind == zero::ScheduleKind::one_cycle)
-    return text("learning rate: %s, from %g to %g in %lld steps and back in %lld", name,
-                schedule.one_cycle.cycle_min_lr, schedule.rate,
-                (long long)schedule.one_cycle.cycle_first_step_size,
-                (long long)schedule.one_cycle.cycle_second_step_size);
-  std::string line = text("learning rate: %s, %g after %lld steps of warmup", name, schedule.rate,
-                          (long long)schedule.warmup_num_steps);
+    return fmt::format("learning rate: {}, from {:g} to {:g} in {} steps and back in {}", name,
+                       schedule.one_cycle.cycle_min_lr, schedule.rate,
+                       schedule.one_cycle.cycle_first_step_size,
+                       schedule.one_cycle.cycle_second_step_size);
+  std::string line = fmt::format("learning rate: {}, {:g} after {} steps of warmup", name,
+                                 schedule.rate, schedule.warmup_num_steps);
   if (zero::decays(schedule.kind))
-    line += text(", decaying until step %lld", (long long)schedule.total_num_steps);
+    line += fmt::format(", decaying until step {}", schedule.total_num_steps);
   if (zero::is_deepspeed_warmup(schedule.kind)) {
     const zero::Schedule rates(schedule);
-    line += rates.rate(0) == rates.rate(1)
-                ? text("; %g in the first two", rates.rate(0))
-                : text("; %g in the first, %g in the second", rates.rate(0), rates.rate(1));
+    line += rates.rate(0) == rates.rate(1) ? fmt::format("; {:g} in the first two", rates.rate(0))
+                                           : fmt::format("; {:g} in the first, {:g} in the second",
+                                                         rates.rate(0), rates.rate(1));
   }
   if (zero::decays(schedule.kind) && schedule.total_num_steps < schedule.warmup_num_steps)
-    line += text("; total_num_steps %lld is less than warmup_num_steps %lld",
-                 (long long)schedule.total_num_steps, (long long)schedule.warmup_num_steps);
+    line += fmt::format("; total_num_steps {} is less than warmup_num_steps {}",
+                        schedule.total_num_steps, schedule.warmup_num_steps);
   return line;
 }
 
@@ -61,14 +61,13 @@ std::string described(const zero::OffloadOptions& offload) {
        {std::pair("parameters", offload.parameter), std::pair("gradients", offload.gradient),
         std::pair("optimizer", offload.optimizer), std::pair("activations", offload.activation)})
     if (space != Space::device)
-      line += text(", %s on the %s", kind, space == Space::host ? "host" : "drive");
+      line += fmt::format(", {} on the {}", kind, space == Space::host ? "host" : "drive");
   return line;
 }
 
 std::string described(const BatchRampup& rampup, int64_t whole) {
-  return text("the batch grows from %lld by %lld to %lld over %lld samples",
-              (long long)rampup.start, (long long)rampup.increment, (long long)whole,
-              (long long)rampup.samples);
+  return fmt::format("the batch grows from {} by {} to {} over {} samples", rampup.start,
+                     rampup.increment, whole, rampup.samples);
 }
 
 namespace {
@@ -80,10 +79,9 @@ int terminal_width() {
 
 std::string duration(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
-  if (whole >= 3600)
-    return text("%lldh%02lldm", (long long)(whole / 3600), (long long)(whole % 3600 / 60));
-  if (whole >= 60) return text("%lldm%02llds", (long long)(whole / 60), (long long)(whole % 60));
-  return text("%llds", (long long)whole);
+  if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
+  if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}s", whole);
 }
 
 std::string bar(double fraction, int width) {
@@ -130,8 +128,8 @@ std::string Console::progress_line(const Now& now, int width) const {
   const double left =
       done > 0 ? seconds / static_cast<double>(done) * static_cast<double>(steps_ - now.step) : 0.0;
   const std::string numbers =
-      text("step %lld/%lld  loss %.4f  %.0f tokens/s  %s left", (long long)now.step,
-           (long long)steps_, now.loss, now.tokens_per_second, duration(left).c_str());
+      fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s  {} left", now.step, steps_, now.loss,
+                  now.tokens_per_second, duration(left));
   const int room = std::min(30, width - static_cast<int>(numbers.size()) - 5);
   return room >= 5 ? bar(fraction, room) + "  " + numbers
                    : numbers.substr(0, static_cast<size_t>(std::max(width - 1, 0)));

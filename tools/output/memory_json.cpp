@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -116,7 +117,7 @@ void write_memory_json(const std::string& path, const std::string& json) {
   std::ofstream file(path, std::ios::binary);
   file << json << "\n";
   file.close();
-  if (!file) throw FileError("--memory-json: " + path + " cannot be written");
+  if (!file) throw FileError(fmt::format("--memory-json: {} cannot be written", path));
 }
 
 }  // namespace zg::tools

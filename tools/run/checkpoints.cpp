@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
@@ -44,9 +45,10 @@ void check_outside(const std::string& file, const char* command) {
   std::error_code ignored;
   if (fs::exists(path.parent_path() / zero::manifest_name, ignored) ||
       (path.filename() == "latest" && !step_folders(path.parent_path()).empty()))
-    throw ConfigError(std::string(command) + ": " + file +
-                      " is, or would be, a file of a checkpoint; expected a path outside of it; "
-                      "try another folder");
+    throw ConfigError(
+        fmt::format("{}: {} is, or would be, a file of a checkpoint; expected a path outside of "
+                    "it; try another folder",
+                    command, file));
 }
 
 void check_own_directory(const std::string& save, const Checkpoint& resumed) {
@@ -54,17 +56,17 @@ void check_own_directory(const std::string& save, const Checkpoint& resumed) {
   if (folders.empty()) return;
   const std::string newest = fs::path(folders.front().path).filename().string();
   if (!resumed || !zero::lies_in(resumed->path(), save))
-    throw ConfigError("--save: " + save + " holds another run's checkpoints, up to " + newest +
-                      "; expected a directory without any; try --resume " + save +
-                      " to go on from there, another directory, or remove them");
+    throw ConfigError(fmt::format(
+        "--save: {} holds another run's checkpoints, up to {}; expected a directory without any; "
+        "try --resume {} to go on from there, another directory, or remove them",
+        save, newest, save));
   const int64_t steps = resumed->manifest().info.steps;
   for (const StepFolder& folder : folders)
     if (folder.steps > steps && verifies(folder.path))
-      throw ConfigError("--save: " + save + " has step_" + std::to_string(folder.steps) +
-                        ", later than the step_" + std::to_string(steps) +
-                        " that this run goes on from, and would replace it; try another directory, "
-                        "or --resume " +
-                        save + " to go on from the newest");
+      throw ConfigError(fmt::format(
+          "--save: {} has step_{}, later than the step_{} that this run goes on from, and would "
+          "replace it; try another directory, or --resume {} to go on from the newest",
+          save, folder.steps, steps, save));
 }
 
 std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory) try {
@@ -91,9 +93,10 @@ bool is_hf_folder(const std::string& path) {
 
 models::HuggingFaceFolder open_hf_folder(const std::string& path) {
   if (has_checkpoints(path))
-    throw FileError("--from-hf: " + path +
-                    " has checkpoints; expected a folder as Hugging Face's libraries write one; "
-                    "try --init or --resume");
+    throw FileError(
+        fmt::format("--from-hf: {} has checkpoints; expected a folder as Hugging Face's libraries "
+                    "write one; try --init or --resume",
+                    path));
   if (!is_hf_folder(path)) try {
       return models::HuggingFaceFolder(path);
     } catch (const FileError& error) {
@@ -107,8 +110,8 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
   for (const char* flag : {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size",
                            "--tied", "--untied", "--position-embedding"})
     if (options.given.count(flag))
-      throw ConfigError(std::string(flag) + ": " + options.from_hf +
-                        " says itself what its model is; leave the flag out");
+      throw ConfigError(fmt::format("{}: {} says itself what its model is; leave the flag out",
+                                    flag, options.from_hf));
   ModelOptions& model = options.model;
   model.layers = config.layers;
   model.heads = config.heads;
@@ -120,19 +123,19 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
   if (config.family == models::Family::bloom) model.model_type = name_of(config.family);
   if (!options.given.count("--dropout")) {
     if (!folder.model().dropouts.empty())
-      throw Unsupported(options.from_hf + "/" + "config.json" + ": " + folder.model().dropouts +
-                        " differ; this version has one dropout for all; try --dropout");
+      throw Unsupported(fmt::format(
+          "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
+          options.from_hf, folder.model().dropouts));
     model.dropout = static_cast<double>(config.dropout);
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
   if (config.position != models::Position::learned) return {};  // ALiBi models take any length
   if (model.block_size > config.block_size)
-    throw ConfigError("--block-size: expected at most the " + std::to_string(config.block_size) +
-                      " positions of " + options.from_hf + ", got " +
-                      std::to_string(model.block_size));
+    throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
+                                  config.block_size, options.from_hf, model.block_size));
   if (model.block_size == config.block_size) return {};
-  return {text("of the %lld positions in %s the first %lld are used", (long long)config.block_size,
-               options.from_hf.c_str(), (long long)model.block_size)};
+  return {fmt::format("of the {} positions in {} the first {} are used", config.block_size,
+                      options.from_hf, model.block_size)};
 }
 
 }  // namespace zg::tools

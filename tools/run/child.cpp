@@ -17,7 +17,7 @@
 #include "tools/run/checkpoints.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
@@ -65,7 +65,8 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
     if (signal != SIGHUP || !zero::is_ignored(signal)) sigaction(signal, &action, nullptr);
   std::fflush(nullptr);
   const auto refuse = [&](int error) {
-    throw Unsupported(words[0] + " cannot be started: " + std::strerror(error) + "; " + advice);
+    throw Unsupported(
+        fmt::format("{} cannot be started: {}; {}", words[0], std::strerror(error), advice));
   };
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) refuse(errno);
@@ -164,16 +165,17 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
     const ChildEnd end = start(attempt);
     if (!is_worth_a_restart(end)) return end;
     const std::string ended =
-        text("the run ended with status %d (%s)", end.status, cause_of(end.status).c_str());
+        fmt::format("the run ended with status {} ({})", end.status, cause_of(end.status));
     if (restarted == options.max_restarts) {
-      std::fprintf(stderr, "no restart is left of %lld: %s\n", (long long)restarted, ended.c_str());
+      std::fputs(fmt::format("no restart is left of {}: {}\n", restarted, ended).c_str(), stderr);
       return end;
     }
     const Checkpoint checkpoint = checkpoint_to_resume("auto", options.save);
-    std::fprintf(stderr, "restart %lld of %lld: %s; %s\n", (long long)restarted + 1,
-                 (long long)options.max_restarts, ended.c_str(),
-                 checkpoint ? ("it goes on from " + checkpoint->path()).c_str()
-                            : "nothing was saved yet, so it begins again");
+    const std::string note =
+        fmt::format("restart {} of {}: {}; {}\n", restarted + 1, options.max_restarts, ended,
+                    checkpoint ? "it goes on from " + checkpoint->path()
+                               : "nothing was saved yet, so it begins again");
+    std::fputs(note.c_str(), stderr);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 
@@ -36,9 +36,9 @@ Contents contents_of(const std::string& path) {
 
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path) {
   if (!saved.known() || !now.known() || saved.checksum == now.checksum) return "";
-  return text("data: %s has other contents: %lld bytes in the checkpoint, %lld now%s", path.c_str(),
-              (long long)saved.bytes, (long long)now.bytes,
-              saved.bytes == now.bytes ? "; the checksums differ" : "");
+  return fmt::format("data: {} has other contents: {} bytes in the checkpoint, {} now{}", path,
+                     saved.bytes, now.bytes,
+                     saved.bytes == now.bytes ? "; the checksums differ" : "");
 }
 
 std::vector<std::string> oddities_of(const std::string& characters, const std::string& path) {

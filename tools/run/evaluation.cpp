@@ -4,7 +4,7 @@
 
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -14,7 +14,7 @@ using models::Split;
 std::string list(const std::vector<int32_t>& numbers) {
   std::string joined;
   for (int32_t number : numbers) joined += (joined.empty() ? "" : ", ") + std::to_string(number);
-  return "[" + joined + "]";
+  return fmt::format("[{}]", joined);
 }
 
 double print_score(const Evaluation& evaluation, Split split, const char* name, int64_t batch,
@@ -22,12 +22,12 @@ double print_score(const Evaluation& evaluation, Split split, const char* name, 
   const models::Score score = models::score(evaluation.model, evaluation.make_tape,
                                             evaluation.dataset, split, samples, batch);
   for (const models::Score::Mistake& mistake : score.mistakes)
-    print("GPT claims that " + list(mistake.question) +
-          (evaluation.sorts ? " sorted is " : " adds up to ") + list(mistake.answer) +
-          " but gt is " + list(mistake.expected));
+    print(fmt::format("GPT claims that {}{}{} but gt is {}", list(mistake.question),
+                      evaluation.sorts ? " sorted is " : " adds up to ", list(mistake.answer),
+                      list(mistake.expected)));
   const double fraction = static_cast<double>(score.correct) / static_cast<double>(score.total);
-  print(text("%s final score: %lld/%lld = %.2f%% correct", name, (long long)score.correct,
-             (long long)score.total, 100.0 * fraction));
+  print(fmt::format("{} final score: {}/{} = {:.2f}% correct", name, score.correct, score.total,
+                    100.0 * fraction));
   return fraction;
 }
 

@@ -13,6 +13,7 @@
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 
@@ -194,8 +195,8 @@ std::optional<std::string> smallest_fitting(const Run& run) {
       const std::vector<RankMemory> stages = plan_stages(candidate);
       if (std::all_of(stages.begin(), stages.end(),
                       [&](const RankMemory& stage) { return fits(candidate, stage); }))
-        return text("--zero-stage %d%s%s", stage, offload ? " --cpu-offload" : "",
-                    checkpointing && !always ? " --activation-checkpoint" : "");
+        return fmt::format("--zero-stage {}{}{}", stage, offload ? " --cpu-offload" : "",
+                           checkpointing && !always ? " --activation-checkpoint" : "");
     }
   }
   return std::nullopt;
@@ -227,39 +228,40 @@ int64_t capped(int64_t bytes, int64_t limit) { return limit ? std::min(bytes, li
 std::string size_text(int64_t bytes) {
   const double value = static_cast<double>(bytes);
   const bool large = value >= 0x1p30;
-  return text("%.2f %s (%lld bytes)", value / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB",
-              (long long)bytes);
+  return fmt::format("{:.2f} {} ({} bytes)", value / (large ? 0x1p30 : 0x1p20),
+                     large ? "GiB" : "MiB", bytes);
 }
 
 std::string ranks_text(int64_t ranks) {
-  return text("%lld rank%s", (long long)ranks, ranks == 1 ? "" : "s");
+  return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
 void check_threads(const Run& run) {
   const int64_t threads = threads_of(run);
   if (threads > thread_limit())
     throw OutOfMemory(
-        text("--ranks: %lld ranks take %lld threads; this system allows %lld; try "
-             "fewer --ranks",
-             (long long)ranks_here(run), (long long)threads, (long long)thread_limit()));
+        fmt::format("--ranks: {} ranks take {} threads; this system allows {}; try fewer --ranks",
+                    ranks_here(run), threads, thread_limit()));
 }
 
 void check_host_cap(const Run& run, const Needs& each) {
   const int64_t limit = run.options.place.device.host_limit;
   if (limit == 0 || each.host <= limit) return;
   const std::optional<std::string> smallest = smallest_fitting(run);
-  throw OutOfMemory("--host-memory: a rank takes " + size_text(each.host) +
-                    " of host memory by plan; expected at most the cap of " + size_text(limit) +
-                    "; try " +
-                    (smallest ? *smallest + ": the smallest setting that fits"
-                              : "nvme instead of host, more --ranks or a higher cap"));
+  throw OutOfMemory(
+      fmt::format("--host-memory: a rank takes {} of host memory by plan; expected at most the cap "
+                  "of {}; try {}",
+                  size_text(each.host), size_text(limit),
+                  smallest ? *smallest + ": the smallest setting that fits"
+                           : "nvme instead of host, more --ranks or a higher cap"));
 }
 
 void check_disk(const Run& run, const Needs& each) {
   const DiskBudget budget = disk_budget(run, each);
   if (!budget.suffices())
-    throw FileError("--nvme-path: " + run.options.offload.nvme_path + " has too little room: " +
-                    budget.str() + "; try another --nvme-path, or host instead of nvme");
+    throw FileError(fmt::format(
+        "--nvme-path: {} has too little room: {}; try another --nvme-path, or host instead of nvme",
+        run.options.offload.nvme_path, budget.str()));
 }
 
 // The bytes of this machine's memory that a rank takes. A GPU checks its own memory.
@@ -279,12 +281,11 @@ void check_addresses(const Run& run, const Needs& needs) {
       static_cast<double>(ranks) * static_cast<double>(memory_of_rank(run, needs)) +
       static_cast<double>(threads) * static_cast<double>(thread_stack_bytes());
   if (together <= static_cast<double>(left)) return;
-  throw OutOfMemory(
-      text("train: %s of addresses for the memory of %s and the stacks of %lld threads, "
-           "by plan; `ulimit -v` leaves this process %s; try `ulimit -v unlimited`, "
-           "fewer --ranks or a smaller --batch-size",
-           size_text(static_cast<int64_t>(together)).c_str(), ranks_text(ranks).c_str(),
-           (long long)threads, size_text(left).c_str()));
+  throw OutOfMemory(fmt::format(
+      "train: {} of addresses for the memory of {} and the stacks of {} threads, by plan; `ulimit "
+      "-v` leaves this process {}; try `ulimit -v unlimited`, fewer --ranks or a smaller "
+      "--batch-size",
+      size_text(static_cast<int64_t>(together)), ranks_text(ranks), threads, size_text(left)));
 }
 
 void check_memory(const Run& run, const Needs& needs) {
@@ -298,21 +299,19 @@ void check_memory(const Run& run, const Needs& needs) {
                    gib(together).c_str(), gib(available).c_str());
     return;
   }
-  const std::string demand =
-      text("%s of memory for %s of %s each, by plan; this machine has %s", gib(together).c_str(),
-           ranks_text(ranks).c_str(), gib(static_cast<double>(each)).c_str(),
-           gib(static_cast<double>(machine)).c_str());
+  const std::string demand = fmt::format(
+      "{} of memory for {} of {} each, by plan; this machine has {}", gib(together),
+      ranks_text(ranks), gib(static_cast<double>(each)), gib(static_cast<double>(machine)));
   if (each <= machine)
-    throw OutOfMemory("train: " + demand +
-                      text("; at most %lld such ranks fit; try fewer --ranks or a higher "
-                           "--zero-stage",
-                           (long long)(machine / each)));
+    throw OutOfMemory(fmt::format(
+        "train: {}; at most {} such ranks fit; try fewer --ranks or a higher --zero-stage", demand,
+        machine / each));
   Run limited = run;
   limited.options.place.device.memory_limit = machine / ranks;
   const std::optional<std::string> smallest = smallest_fitting(limited);
-  throw OutOfMemory("train: " + demand + "; try " +
-                    (smallest ? *smallest + ": the smallest setting that fits"
-                              : "a smaller --batch-size or a smaller model"));
+  throw OutOfMemory(fmt::format("train: {}; try {}", demand,
+                                smallest ? *smallest + ": the smallest setting that fits"
+                                         : "a smaller --batch-size or a smaller model"));
 }
 
 }  // namespace
@@ -327,8 +326,8 @@ DiskBudget disk_budget(const Run& run, const Needs& each) {
 }
 
 std::string DiskBudget::str() const {
-  return text("%s take%s %s by plan, and %s are free", ranks_text(ranks).c_str(),
-              ranks == 1 ? "s" : "", size_text(needed).c_str(), size_text(free).c_str());
+  return fmt::format("{} take{} {} by plan, and {} are free", ranks_text(ranks),
+                     ranks == 1 ? "s" : "", size_text(needed), size_text(free));
 }
 
 void check_budgets(const Run& run) {

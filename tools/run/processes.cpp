@@ -9,7 +9,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -20,11 +20,10 @@ void refuse_strangers() {
   const long long processes =
       size ? std::atoll(size) : 1;  // WORLD_SIZE as a number, which is safe to print
   if (processes <= 1) return;
-  throw ConfigError(
-      text("WORLD_SIZE: expected processes that MPI starts, got %lld of another "
-           "launcher, which could not meet; try zerograd launch --num_gpus %lld train ..., "
-           "or unset WORLD_SIZE",
-           processes, processes));
+  throw ConfigError(fmt::format(
+      "WORLD_SIZE: expected processes that MPI starts, got {} of another launcher, which could not "
+      "meet; try zerograd launch --num_gpus {} train ..., or unset WORLD_SIZE",
+      processes, processes));
 }
 
 std::string checksum_of(const std::string& bytes) {
@@ -32,25 +31,23 @@ std::string checksum_of(const std::string& bytes) {
 }
 
 std::string offload_of(const zero::OffloadOptions& offload) {
-  return text(" %s %s %s %s", name_of(offload.parameter), name_of(offload.gradient),
-              name_of(offload.optimizer), name_of(offload.activation));
+  return fmt::format(" {} {} {} {}", offload.parameter, offload.gradient, offload.optimizer,
+                     offload.activation);
 }
 
 // The values that the settings of a checkpoint do not contain and that must be equal on all ranks.
 std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
   const zero::Config& engine = run.settings.optimisation.engine;
-  return text("%lld %lld %lld %lld %d %d %lld %lld %lld %lld %lld %lld %d %d %lld",
-              (long long)engine.reduce_bucket_size, (long long)engine.allgather_bucket_size,
-              (long long)engine.prefetch_bucket_size, (long long)engine.param_persistence_threshold,
-              engine.overlap_comm, options.activation_checkpoint, (long long)options.eval_interval,
-              (long long)options.eval_batches, (long long)options.sample_interval,
-              (long long)options.save_interval, (long long)options.exit_interval,
-              (long long)options.score_samples, options.save.empty(), options.memory_json.empty(),
-              (long long)options.dump_gradients_step.value_or(-1)) +
-         offload_of(engine.offload) + " " + options.initial_weights + " " + options.from_hf +
-         (run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder"
-                                                                     : "");
+  return fmt::format(
+      "{} {} {} {} {:d} {:d} {} {} {} {} {} {} {:d} {:d} {}{} {} {}{}", engine.reduce_bucket_size,
+      engine.allgather_bucket_size, engine.prefetch_bucket_size, engine.param_persistence_threshold,
+      engine.overlap_comm, options.activation_checkpoint, options.eval_interval,
+      options.eval_batches, options.sample_interval, options.save_interval, options.exit_interval,
+      options.score_samples, options.save.empty(), options.memory_json.empty(),
+      options.dump_gradients_step.value_or(-1), offload_of(engine.offload), options.initial_weights,
+      options.from_hf,
+      run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
 }
 
 bool reads_checkpoint(const Run& run) { return run.checkpoint || run.initial; }
@@ -76,16 +73,14 @@ void adopt_processes(TrainOptions& options) {
   if (!place) refuse_strangers();
   if (!place || place->size == 1) return;
   if (mpi_version().empty())
-    throw Unsupported(
-        text("ranks: this build links no MPI, so the %d processes that were started "
-             "cannot meet; try --ranks %d in one process, or install libopenmpi-dev "
-             "and build again",
-             place->size, place->size));
+    throw Unsupported(fmt::format(
+        "ranks: this build links no MPI, so the {} processes that were started cannot meet; try "
+        "--ranks {} in one process, or install libopenmpi-dev and build again",
+        place->size, place->size));
   if (options.given.count("--ranks") && options.ranks != place->size)
     throw ConfigError(
-        text("--ranks: expected the %d processes that were started, or nothing; got "
-             "%lld",
-             place->size, (long long)options.ranks));
+        fmt::format("--ranks: expected the {} processes that were started, or nothing; got {}",
+                    place->size, options.ranks));
   options.ranks = place->size;
   options.process = place;
 }
@@ -114,17 +109,17 @@ Run agreed(Run run, const TrainOptions& given, Communicator& ranks) {
   for (int attempt = 1; first_different(gather_texts(*group, checkpoints_of(run))) > 0; ++attempt) {
     if (attempt == most_attempts)
       throw ConfigError(
-          text("--resume: in %d attempts the ranks found different checkpoints; "
-               "expected a folder that every host sees alike; try one step_N of it",
-               most_attempts));
+          fmt::format("--resume: in {} attempts the ranks found different checkpoints; expected a "
+                      "folder that every host sees alike; try one step_N of it",
+                      most_attempts));
     run = prepare_run(given, run.dataset, run.lock);
   }
   if (const size_t rank =
           first_different(gather_texts(*group, to_json(run.settings) + path_of(run))))
     throw ConfigError(
-        text("ranks differ before step 0: the settings of rank %zu are not rank 0's; "
-             "expected the same command, program and files on every host",
-             rank));
+        fmt::format("ranks differ before step 0: the settings of rank {} are not rank 0's; "
+                    "expected the same command, program and files on every host",
+                    rank));
   return run;
 }
 

@@ -21,7 +21,7 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 namespace zg::tools {
@@ -90,8 +90,8 @@ void check_apart(const TrainOptions& options) {
       if (path == other_path || path->empty() || other_path->empty()) continue;
       std::error_code ignored;  // two paths that cannot be compared are treated as different
       if (*path == *other_path || std::filesystem::equivalent(*path, *other_path, ignored))
-        throw ConfigError(std::string(flag) + " and " + other_flag + ": both name " + *path +
-                          "; expected two files");
+        throw ConfigError(
+            fmt::format("{} and {}: both name {}; expected two files", flag, other_flag, *path));
     }
 }
 
@@ -105,8 +105,7 @@ void check_writable(const char* flag, const std::string& path) {
   const bool existed = std::filesystem::exists(path, ignored);
   std::FILE* file = std::fopen(path.c_str(), "a");
   if (!file)
-    throw FileError(std::string(flag) + ": " + path +
-                    " cannot be written: " + std::strerror(errno));
+    throw FileError(fmt::format("{}: {} cannot be written: {}", flag, path, std::strerror(errno)));
   std::fclose(file);
   // A dangling link belongs to the user, for example /dev/stdout when stdout is closed.
   if (!existed && !std::filesystem::is_symlink(path, ignored))
@@ -205,16 +204,14 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
   run.dataset = dataset ? std::move(dataset) : dataset_of(run, tokenizer ? &*tokenizer : nullptr);
   if (known) check_tokens(*known, data, *run.dataset);
   if (is_folders && !tokenizer && run.dataset->is_text())
-    notes.push_back(
-        text("%s does not say what its %lld tokens are; the characters of %s are "
-             "taken for them",
-             known->path.c_str(), (long long)run.dataset->vocabulary(), data.source.c_str()));
+    notes.push_back(fmt::format(
+        "{} does not say what its {} tokens are; the characters of {} are taken for them",
+        known->path, run.dataset->vocabulary(), data.source));
   check_data_flags(options, *run.dataset);
   if (tokenizer && !data.source.empty()) {
     if (is_folders && run.dataset->vocabulary() > tokenizer->vocabulary()) {
-      notes.push_back(text("the tokenizer of %s is not kept: %s has tokens from its %lld on",
-                           known->path.c_str(), data.source.c_str(),
-                           (long long)tokenizer->vocabulary()));
+      notes.push_back(fmt::format("the tokenizer of {} is not kept: {} has tokens from its {} on",
+                                  known->path, data.source, tokenizer->vocabulary()));
       tokenizer.reset();
       data.tokenizer.clear();
       data.tokenizer_checksum.clear();
@@ -257,9 +254,8 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
       {.steps = std::numeric_limits<int64_t>::max(), .samples = static_cast<int64_t>(samples)});
   if (options.train_samples > 0 && end.steps == 0)
     throw ConfigError(
-        text("--train-samples: expected at least the %lld samples of the first step, "
-             "got %lld",
-             (long long)settings.rampup.batch_at(0, whole), (long long)options.train_samples));
+        fmt::format("--train-samples: expected at least the {} samples of the first step, got {}",
+                    settings.rampup.batch_at(0, whole), options.train_samples));
   return std::max<int64_t>(1, end.steps);
 }
 
@@ -271,7 +267,8 @@ StepRange steps_to_trace(int64_t first, int64_t end) {
 }
 
 std::string trace_path(const TrainOptions& options) {
-  return options.trace + (is_first_process(options) ? "" : text(".rank%d", options.process->rank));
+  return options.trace +
+         (is_first_process(options) ? "" : fmt::format(".rank{}", options.process->rank));
 }
 
 }  // namespace
@@ -279,8 +276,10 @@ std::string trace_path(const TrainOptions& options) {
 bool TracedSteps::write() {
   is_written = true;
   if (trace->is_empty()) {
-    std::fprintf(stderr, "trace: %s is not written: none of steps %lld to %lld was taken\n",
-                 path.c_str(), (long long)steps.first, (long long)(steps.end - 1));
+    const std::string note =
+        fmt::format("trace: {} is not written: none of steps {} to {} was taken\n", path,
+                    steps.first, steps.end - 1);
+    std::fputs(note.c_str(), stderr);
     return false;
   }
   trace->write(path);
@@ -298,8 +297,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   std::optional<Settings> saved;
   Progress done;
   if (options.resume != "auto" && is_hf_folder(options.resume))
-    throw ConfigError("--resume: " + options.resume + " is a Hugging Face folder; try --from-hf " +
-                      options.resume);
+    throw ConfigError(fmt::format("--resume: {} is a Hugging Face folder; try --from-hf {}",
+                                  options.resume, options.resume));
   // Lock before choosing the checkpoint, so that no other run saves or removes checkpoints after
   // the choice.
   if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
@@ -334,7 +333,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
   if (const std::string& path = options.initial_weights; !path.empty()) {
     if (is_hf_folder(path))
-      throw ConfigError("--init: " + path + " is a Hugging Face folder; try --from-hf " + path);
+      throw ConfigError(
+          fmt::format("--init: {} is a Hugging Face folder; try --from-hf {}", path, path));
     if (is_directory(path)) run.initial = zero::open_checkpoint(path);
     notes.push_back(check_initial_weights(path, run.initial, run.settings));
   }

@@ -6,6 +6,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -40,7 +41,7 @@ int64_t first_difference(const models::Tokenizer& a, const models::Tokenizer& b)
 }
 
 std::string quoted(const models::Tokenizer& tokenizer, int64_t id) {
-  return "'" + printable(tokenizer.parts().tokens[static_cast<size_t>(id)]) + "'";
+  return fmt::format("'{}'", printable(tokenizer.parts().tokens[static_cast<size_t>(id)]));
 }
 
 // Checkpoints are compared by the tokenizer's checksum, folders by the tokens of their ids.
@@ -48,10 +49,10 @@ void check_same(const Known& known, const DataOptions& data, const models::Token
   const DataOptions& saved = known.settings.data;
   if (!saved.tokenizer_checksum.empty()) {
     if (data.tokenizer_checksum == saved.tokenizer_checksum) return;
-    throw ConfigError("--tokenizer: " + data.tokenizer +
-                      " is not the tokenizer that the checkpoint was trained with: expected " +
-                      saved.tokenizer + " with checksum " + saved.tokenizer_checksum + ", got " +
-                      data.tokenizer_checksum);
+    throw ConfigError(fmt::format(
+        "--tokenizer: {} is not the tokenizer that the checkpoint was trained with: expected {} "
+        "with checksum {}, got {}",
+        data.tokenizer, saved.tokenizer, saved.tokenizer_checksum, data.tokenizer_checksum));
   }
   if (saved.tokenizer.empty()) return;
   std::optional<models::Tokenizer> own;
@@ -62,10 +63,9 @@ void check_same(const Known& known, const DataOptions& data, const models::Token
   }
   if (const int64_t id = first_difference(*own, tokenizer); id >= 0)
     throw ConfigError(
-        text("--tokenizer: %s is not the tokenizer of %s: token %lld is %s in it, "
-             "expected %s; leave the flag out",
-             data.tokenizer.c_str(), known.path.c_str(), (long long)id,
-             quoted(tokenizer, id).c_str(), quoted(*own, id).c_str()));
+        fmt::format("--tokenizer: {} is not the tokenizer of {}: token {} is {} in it, expected "
+                    "{}; leave the flag out",
+                    data.tokenizer, known.path, id, quoted(tokenizer, id), quoted(*own, id)));
 }
 
 bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
@@ -105,8 +105,9 @@ std::optional<models::Tokenizer> settle_tokenizer(DataOptions& data, const Known
                                                   bool named) {
   if (data.tokenizer.empty()) return std::nullopt;
   if (known && !known->settings.characters.empty())
-    throw ConfigError("--tokenizer: the checkpoint's tokens are the characters of " +
-                      known->settings.data.source + "; leave the flag out");
+    throw ConfigError(fmt::format(
+        "--tokenizer: the checkpoint's tokens are the characters of {}; leave the flag out",
+        known->settings.data.source));
   const models::Tokenizer tokenizer =
       known && !named ? tokenizer_of(*known) : models::load_tokenizer(data.tokenizer);
   data.tokenizer_checksum = checksum_of(tokenizer);
@@ -121,11 +122,11 @@ std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Known
   const DataKind kind = kind_of(data.source);
   try {
     if (kind != DataKind::task) return settle_tokenizer(data, &folder, /*named=*/false);
-    notes.push_back("the tokenizer of " + folder.path + " is not used: the tokens of " +
-                    data.source + " are digits");
+    notes.push_back(fmt::format("the tokenizer of {} is not used: the tokens of {} are digits",
+                                folder.path, data.source));
   } catch (const Error& error) {
     if (kind == DataKind::text) throw;
-    notes.push_back("the tokenizer of " + folder.path + " is not kept: " + error.what());
+    notes.push_back(fmt::format("the tokenizer of {} is not kept: {}", folder.path, error.what()));
   }
   data.tokenizer.clear();
   return std::nullopt;
@@ -134,64 +135,64 @@ std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Known
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,
                      const models::Dataset& dataset) {
   if (dataset.question_length() > 0)
-    throw ConfigError("--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got " +
-                      data.source + ", whose tokens are digits; leave the flag out");
+    throw ConfigError(
+        fmt::format("--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got {}, whose tokens "
+                    "are digits; leave the flag out",
+                    data.source));
   if (dataset.vocabulary() > tokenizer.vocabulary())
-    throw ConfigError("--tokenizer: " + data.tokenizer + " has " +
-                      std::to_string(tokenizer.vocabulary()) + " tokens; " + data.source +
-                      " was made with another, of at least " +
-                      std::to_string(dataset.vocabulary()));
+    throw ConfigError(
+        fmt::format("--tokenizer: {} has {} tokens; {} was made with another, of at least {}",
+                    data.tokenizer, tokenizer.vocabulary(), data.source, dataset.vocabulary()));
 }
 
 void check_tokens(const Known& known, const DataOptions& data, const models::Dataset& dataset) {
   const Settings& saved = known.settings;
   const int64_t expected = saved.model.vocabulary, got = dataset.vocabulary();
   if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
-    throw ConfigError("--data: " + data.source + " has other characters than the checkpoint's " +
-                      saved.data.source);
+    throw ConfigError(fmt::format("--data: {} has other characters than the checkpoint's {}",
+                                  data.source, saved.data.source));
   if (saved.characters.empty() && !known.bare && reads_characters(data, dataset) && got != expected)
     throw ConfigError(
-        text("--data: without a tokenizer %s is read as its %lld characters, and the "
-             "model of %s knows %lld tokens of another kind; try --tokenizer PATH "
-             "with the tokenizer that made them, or --data PATH.bin with tokens",
-             data.source.c_str(), (long long)got, known.path.c_str(), (long long)expected));
+        fmt::format("--data: without a tokenizer {} is read as its {} characters, and the model of "
+                    "{} knows {} tokens of another kind; try --tokenizer PATH with the tokenizer "
+                    "that made them, or --data PATH.bin with tokens",
+                    data.source, got, known.path, expected));
   if (got > expected)
-    throw ConfigError("--data: expected at most the model's " + std::to_string(expected) +
-                      " tokens, got " + std::to_string(got) +
-                      (data.tokenizer.empty() ? " in " + data.source
-                                              : ", as the tokenizer " + data.tokenizer + " has"));
+    throw ConfigError(fmt::format(
+        "--data: expected at most the model's {} tokens, got {}{}", expected, got,
+        data.tokenizer.empty() ? " in " + data.source
+                               : fmt::format(", as the tokenizer {} has", data.tokenizer)));
 }
 
 std::string check_initial_tokens(const Known& known, const Settings& run) {
   const std::string there = meaning_of(known.settings), here = meaning_of(run);
   if (known.bare || (there.empty() && here.empty())) return "";
-  const std::string both = "--init: the tokens of " + known.path + " are " +
-                           (there.empty() ? "numbers" : there) + ", the run's are " +
-                           (here.empty() ? "numbers" : here);
+  const std::string both =
+      fmt::format("--init: the tokens of {} are {}, the run's are {}", known.path,
+                  there.empty() ? "numbers" : there, here.empty() ? "numbers" : here);
   if (there.empty() || here.empty()) return both + ": whether an id means the same is not known";
   if (mean_the_same(known.settings, run)) return "";
   const std::string tokenizer =
       models::has_tokenizer(known.path) ? known.path : known.settings.data.tokenizer;
-  throw ConfigError(
-      both + ": the same id would mean another token; try " +
-      (tokenizer.empty() ? "a text with the same characters" : "--tokenizer " + tokenizer));
+  throw ConfigError(fmt::format(
+      "{}: the same id would mean another token; try {}", both,
+      tokenizer.empty() ? "a text with the same characters" : "--tokenizer " + tokenizer));
 }
 
 std::string described(const DataOptions& data, const models::Dataset& dataset,
                       const std::optional<models::Tokenizer>& tokenizer) {
   std::string tokens = "numbers";
   if (tokenizer)
-    tokens = text("tokenizer %s, vocabulary %lld", data.tokenizer.c_str(),
-                  (long long)tokenizer->vocabulary());
+    tokens = fmt::format("tokenizer {}, vocabulary {}", data.tokenizer, tokenizer->vocabulary());
   else if (dataset.is_text())
-    tokens = text("%lld characters", (long long)dataset.vocabulary());
+    tokens = fmt::format("{} characters", dataset.vocabulary());
   else if (dataset.question_length() > 0)
     tokens = "digits";
   if (data.source.empty()) return "no data; tokens: " + tokens;
-  return text("data %s: %lld training and %lld validation samples of %lld tokens; tokens: %s",
-              data.source.c_str(), (long long)dataset.epoch_samples(models::Split::train),
-              (long long)dataset.epoch_samples(models::Split::validation),
-              (long long)dataset.block_size(), tokens.c_str());
+  return fmt::format("data {}: {} training and {} validation samples of {} tokens; tokens: {}",
+                     data.source, dataset.epoch_samples(models::Split::train),
+                     dataset.epoch_samples(models::Split::validation), dataset.block_size(),
+                     tokens);
 }
 
 }  // namespace zg::tools

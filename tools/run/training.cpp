@@ -18,6 +18,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -105,38 +106,36 @@ void Training::prepare_engine() {
 void Training::announce() {
   const Device::Traits& traits = device_.traits();
   const std::string hardware = device_.type() == Device::Type::cpu
-                                   ? text("%s, %d thread%s", name_of(traits.isa), traits.threads,
-                                          traits.threads == 1 ? "" : "s")
+                                   ? fmt::format("{}, {} thread{}", traits.isa, traits.threads,
+                                                 traits.threads == 1 ? "" : "s")
                                    : device_.description();
   std::fprintf(stderr, "rank %d/%d pid %d %s\n", ranks_.rank(), ranks_.size(),
                static_cast<int>(getpid()), device_.name().c_str());
-  console_->log(
-      text("%s%s, %s, ZeRO stage %d%s", hardware.c_str(), ranks_.size() == 1 ? "" : " per rank",
-           settings_.optimisation.precision().c_str(), settings_.optimisation.engine.stage,
-           described(settings_.optimisation.engine.offload).c_str()));
+  console_->log(fmt::format("{}{}, {}, ZeRO stage {}{}", hardware,
+                            ranks_.size() == 1 ? "" : " per rank",
+                            settings_.optimisation.precision(), settings_.optimisation.engine.stage,
+                            described(settings_.optimisation.engine.offload)));
   if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
-    console_->log(
-        "ranks are connected by " + ranks_.transport() +
-        (settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
+    console_->log(fmt::format(
+        "ranks are connected by {}{}", ranks_.transport(),
+        settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
   if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
-    console_->log(
-        text("mesh: data %lld x pipeline %lld x tensor %lld%s; idle by formula %.1f %%",
-             (long long)settings_.ranks, (long long)axes.pipeline, (long long)axes.tensor,
-             axes.sequence_parallel ? ", which share the tokens too" : "",
-             100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
+    console_->log(fmt::format(
+        "mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %", settings_.ranks,
+        axes.pipeline, axes.tensor, axes.sequence_parallel ? ", which share the tokens too" : "",
+        100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
   if (const std::string disk = swap_description(device_); !disk.empty())
-    console_->log(text("drive %s: %s; %s", options_.offload.nvme_path.c_str(), disk.c_str(),
-                       swap_requests(device_).c_str()));
+    console_->log(
+        fmt::format("drive {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_)));
   console_->log(run_.data_line);
-  console_->log(
-      text("batch %lld = %lld x %lld micro-batch%s%s; steps %lld to %lld",
-           (long long)settings_.samples_per_step(), (long long)settings_.micro_batch,
-           (long long)settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
-           settings_.ranks == 1 ? "" : text(" x %lld ranks", (long long)settings_.ranks).c_str(),
-           (long long)engine_.steps(), (long long)run_.steps));
+  console_->log(fmt::format("batch {} = {} x {} micro-batch{}{}; steps {} to {}",
+                            settings_.samples_per_step(), settings_.micro_batch,
+                            settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
+                            settings_.ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.ranks),
+                            engine_.steps(), run_.steps));
   if (settings_.rampup.start > 0)
     console_->log(described(settings_.rampup, settings_.samples_per_step()) +
-                  text("; %lld now", (long long)settings_.step_samples()));
+                  fmt::format("; {} now", settings_.step_samples()));
   if (settings_.optimisation.schedule.kind != zero::ScheduleKind::none)
     console_->log(described(settings_.optimisation.schedule));
   if (options_.universal_checkpoint)
@@ -144,18 +143,18 @@ void Training::announce() {
         "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
         "and any stage");
   if (!run_.resumed.empty())
-    console_->log(
-        text("resumed %s: %lld samples seen", run_.resumed.c_str(), (long long)settings_.samples));
+    console_->log(fmt::format("resumed {}: {} samples seen", run_.resumed, settings_.samples));
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
   for (const std::string& oddity : oddities_of(settings_.characters, settings_.data.source))
     console_->log("note: " + oddity);
   if (!run_.resumed.empty() && engine_.steps() == run_.steps)
-    console_->log(text("nothing is left to train: the run ends at step %lld; --steps N goes beyond",
-                       (long long)run_.steps));
+    console_->log(fmt::format(
+        "nothing is left to train: the run ends at step {}; --steps N goes beyond", run_.steps));
   if (!run_.resumed.empty() && options_.save.empty())
     console_->log("without --save DIR nothing of this run will be saved");
-  console_->result(text("number of parameters: %.2fM",
-                        static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
+  console_->result(
+      fmt::format("number of parameters: {:.2f}M",
+                  static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
 }
 
 int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
@@ -189,8 +188,7 @@ int Training::run_steps() {
   }
   if (!end.saved) return file_error;
   if (!options_.save.empty())
-    console_->log(
-        text("go on with: --resume %s --save %s", options_.save.c_str(), options_.save.c_str()));
+    console_->log(fmt::format("go on with: --resume {} --save {}", options_.save, options_.save));
   const int signal = signal_of(end);
   return signal == 0 || signal == kill_switch ? 0 : 128 + signal;
 }
@@ -206,8 +204,8 @@ void Training::note_step(const zero::TrainedStep& step) {
   note_divergence(step.step, step.loss);
   if (!step.result.scaler_line.empty()) console_->log(step.result.scaler_line);
   if (step.result.skipped)
-    console_->log(text("step %lld skipped: the gradient of %s is not finite", (long long)step.step,
-                       step.result.bad_tensor.c_str()));
+    console_->log(fmt::format("step {} skipped: the gradient of {} is not finite", step.step,
+                              step.result.bad_tensor));
   const double seconds = seconds_since(step_began_);
   seconds_ += seconds;
   const int64_t step_peak = stepper_.memory().step_peak();
@@ -235,7 +233,7 @@ void Training::note_divergence(int64_t step, double loss) {
     diverged_at_ = -1;
   } else if (diverged_at_ < 0) {
     diverged_at_ = step;
-    console_->log(text("warning: the loss of step %lld is not finite", (long long)step));
+    console_->log(fmt::format("warning: the loss of step {} is not finite", step));
   }
 }
 
@@ -243,10 +241,10 @@ void Training::note_divergence(int64_t step, double loss) {
 void Training::note_growth(int64_t samples) {
   const int64_t next = trainer_.next_samples();
   if (next != samples && engine_.steps() < run_.steps)
-    console_->log(text("batch %lld = %lld x %lld from step %lld on, after %lld samples",
-                       (long long)next, (long long)settings_.micro_batch * settings_.ranks,
-                       (long long)trainer_.next_micro_batches(), (long long)engine_.steps(),
-                       (long long)trainer_.position().samples));
+    console_->log(fmt::format("batch {} = {} x {} from step {} on, after {} samples", next,
+                              settings_.micro_batch * settings_.ranks,
+                              trainer_.next_micro_batches(), engine_.steps(),
+                              trainer_.position().samples));
 }
 
 // A write error, for example on a full disk, loses the file and not the run.
@@ -256,8 +254,9 @@ void Training::write(const char* flag, std::optional<File>& file, const What&...
   try {
     file->write(what...);
   } catch (const FileError& error) {
-    console_->log(std::string("error: FileError: ") + flag + ": " + error.what() +
-                  "; no more of it is written, and training goes on");
+    console_->log(
+        fmt::format("error: FileError: {}: {}; no more of it is written, and training goes on",
+                    flag, error.what()));
     file.reset();
     results_lost_ = true;
   }
@@ -267,13 +266,13 @@ void Training::report(const zero::StepRecord& record) {
   write("--metrics", metrics_, record);
   write("--tensorboard-dir", tensorboard_, record, place());
   if (is_due(record.step, options_.log_interval)) {
-    std::string line =
-        text("iter_dt %.2fms; iter %lld: train loss %.5f; %.0f tokens/s", record.seconds * 1e3,
-             (long long)record.step, shown(record.loss), record.tokens_per_second);
+    std::string line = fmt::format("iter_dt {:.2f}ms; iter {}: train loss {:.5f}; {:.0f} tokens/s",
+                                   record.seconds * 1e3, record.step, shown(record.loss),
+                                   record.tokens_per_second);
     if (peak_flops_ > 0.0)
-      line += text("; %.1f%% of matmul peak", 100.0 * record.tokens_per_second *
-                                                  models::matmul_flops_per_token(settings_.model) /
-                                                  peak_flops_);
+      line += fmt::format("; {:.1f}% of matmul peak",
+                          100.0 * record.tokens_per_second *
+                              models::matmul_flops_per_token(settings_.model) / peak_flops_);
     console_->result(line);
   }
   report_as_deepspeed(record);
@@ -319,8 +318,8 @@ void Training::write_trace() {
   if (!traced || !writes || traced->is_written || engine_.steps() < traced->steps.end) return;
   try {
     if (traced->write())
-      console_->log(text("trace of steps %lld to %lld: %s", (long long)traced->steps.first,
-                         (long long)(traced->steps.end - 1), traced->path.c_str()));
+      console_->log(fmt::format("trace of steps {} to {}: {}", traced->steps.first,
+                                traced->steps.end - 1, traced->path));
   } catch (const FileError& error) {
     console_->end_progress();
     std::fprintf(stderr, "error: FileError: %s; training goes on\n", error.what());
@@ -338,11 +337,11 @@ void Training::validate() {
   const double loss = stepper_.validation_loss();
   if (options_.eval_interval > 0) trainer_.set_score(loss);
   write("--tensorboard-dir", tensorboard_, zero::MetricsBoard::Validation{loss}, place());
-  console_->result(text("val loss %.4f", shown(loss)));
+  console_->result(fmt::format("val loss {:.4f}", shown(loss)));
 }
 
 void Training::print_sample() {
-  console_->result(text("sample after step %lld:\n", (long long)engine_.steps()) +
+  console_->result(fmt::format("sample after step {}:\n", engine_.steps()) +
                    dataset_.decode(stepper_.sample()));
 }
 
@@ -392,11 +391,12 @@ void Training::note_end(const zero::TrainingEnd& end) {
   const int signal = signal_of(end);
   const std::string why =
       end.reason == zero::TrainingEnd::Reason::interval
-          ? text("--exit-interval %lld ends the run", (long long)options_.exit_interval)
-      : signal == kill_switch ? "the kill switch " + options_.kill_switch + " ends the run"
+          ? fmt::format("--exit-interval {} ends the run", options_.exit_interval)
+      : signal == kill_switch ? fmt::format("the kill switch {} ends the run", options_.kill_switch)
                               : "interrupted by " + name_of_signal(signal);
-  console_->log(text("%s after %lld steps%s", why.c_str(), (long long)engine_.steps(),
-                     options_.save.empty() ? "" : "; saving, a second signal ends that too"));
+  console_->log(
+      fmt::format("{} after {} steps{}", why, engine_.steps(),
+                  options_.save.empty() ? "" : "; saving, a second signal ends that too"));
   if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
 }
 
@@ -419,9 +419,9 @@ int Training::finish() {
   }
   if (diverged_at_ >= 0)
     console_->log(
-        text("warning: the loss is not finite since step %lld: this model is of no use; "
-             "try a lower --lr, or --clip 1",
-             (long long)diverged_at_));
+        fmt::format("warning: the loss is not finite since step {}: this model is of no use; try a "
+                    "lower --lr, or --clip 1",
+                    diverged_at_));
   const std::string hash = engine_.parameter_hash();
   console_->result("param_hash " + hash);
   zero::FinalRecord record = {.steps = engine_.steps(),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tools/run/child.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -17,12 +18,13 @@ namespace {
 constexpr int64_t warm_up = 2;
 
 std::string failure_of(const CapturedEnd& captured, double limit_s) {
-  if (captured.timed_out) return text("no end after %.1f s", limit_s);
+  if (captured.timed_out) return fmt::format("no end after {:.1f} s", limit_s);
   std::istringstream lines(captured.output);
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with("error: ")) return printable(line.substr(std::strlen("error: ")), 100);
   const int status = captured.end.status;
-  return status > 128 ? std::string(strsignal(status - 128)) : text("exit status %d", status);
+  return status > 128 ? std::string(strsignal(status - 128))
+                      : fmt::format("exit status {}", status);
 }
 
 // Reads the lines of metrics, which are mixed with other lines.
@@ -75,15 +77,15 @@ std::string table_of(std::vector<Trial> trials, const Run& run) {
       "|\n| ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
   int rank = 0;
   for (const Trial& trial : trials) {
-    table += text("\n| %d | %s | %lld | ", ++rank, described(trial.plan.tuning, run).c_str(),
-                  (long long)trial.plan.needs.device);
+    table += fmt::format("\n| {} | {} | {} | ", ++rank, described(trial.plan.tuning, run),
+                         trial.plan.needs.device);
     if (!trial.failure.empty()) {
-      table += text("- | %lld | - | %s |", (long long)trial.predicted_rank, trial.failure.c_str());
+      table += fmt::format("- | {} | - | {} |", trial.predicted_rank, trial.failure);
       continue;
     }
     const char* differs = trial.peak_bytes == trial.plan.needs.device ? "" : " (differs)";
-    table += text("%lld%s | %lld | %.1f | %.2f |", (long long)trial.peak_bytes, differs,
-                  (long long)trial.predicted_rank, trial.samples_per_s(run), trial.seconds * 1e3);
+    table += fmt::format("{}{} | {} | {:.1f} | {:.2f} |", trial.peak_bytes, differs,
+                         trial.predicted_rank, trial.samples_per_s(run), trial.seconds * 1e3);
   }
   return table;
 }
@@ -153,8 +155,9 @@ void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
   trial.predicted_rank = rank;
   if (trial.failure.empty()) correction_ = trial.seconds / plan.seconds;
   std::fprintf(stderr, "%s: %s\n", described(plan.tuning, run_).c_str(),
-               trial.failure.empty() ? text("%.1f samples/s", trial.samples_per_s(run_)).c_str()
-                                     : trial.failure.c_str());
+               trial.failure.empty()
+                   ? fmt::format("{:.1f} samples/s", trial.samples_per_s(run_)).c_str()
+                   : trial.failure.c_str());
   trials_.push_back(std::move(trial));
 }
 

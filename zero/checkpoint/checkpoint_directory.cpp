@@ -13,12 +13,13 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
 
-/// All but the newest, which resuming needs, the `keep` with the lowest loss, and those that cannot
-/// be read.
+/// The checkpoints to remove: all except the newest, which resuming needs, the `keep` with the
+/// lowest loss, and those that cannot be read.
 std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, int64_t newest) {
   std::vector<std::pair<double, std::string>> by_loss;
   for (const StepFolder& folder : step_folders(options.path)) {
@@ -42,8 +43,9 @@ std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, i
 CheckpointDirectory::CheckpointDirectory(Options options, Report report, Warn warn)
     : options_(std::move(options)), report_(std::move(report)), warn_(std::move(warn)) {
   if (options_.keep >= 0 && !options_.loss_of)
-    throw ConfigError("checkpoints: expected loss_of, by which the " +
-                      std::to_string(options_.keep) + " best are found, got none; try keep = -1");
+    throw ConfigError(fmt::format(
+        "checkpoints: expected loss_of, by which the {} best are found, got none; try keep = -1",
+        options_.keep));
 }
 
 bool CheckpointDirectory::save(const Engine& engine, const CheckpointInfo& info) {
@@ -77,13 +79,13 @@ void CheckpointDirectory::note(const CheckpointSave::Result& result) {
   if (options_.keep >= 0 && save_->is_committed()) remove_worse(save_->path());
 }
 
-// Nothing goes before the new one was read back: its shards by those who wrote them, the rest here.
+// Called after the new checkpoint was read back: each rank its shards, the rest here.
 void CheckpointDirectory::remove_worse(const std::string& newest) const {
   try {
     const int64_t steps = read_checkpoint_info(newest).steps;
     for (const std::string& path : worse_of(options_, steps)) remove_checkpoint(path);
   } catch (const Error& error) {
-    if (warn_) warn_(options_.path + ": older checkpoints stay: " + error.what());
+    if (warn_) warn_(fmt::format("{}: older checkpoints stay: {}", options_.path, error.what()));
   }
 }
 
@@ -93,14 +95,15 @@ DirectoryLock::DirectoryLock(const std::string& directory)
   const auto lock = [&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); };
   if (descriptor_ >= 0 && retried(lock) == 0) return;
   if (errno != EWOULDBLOCK) {
-    warning_ = directory + " cannot be locked (" + std::strerror(errno) +
-               "); nothing keeps another run from writing there";
+    warning_ = fmt::format("{} cannot be locked ({}); nothing keeps another run from writing there",
+                           directory, std::strerror(errno));
     return;
   }
   ::close(descriptor_);
-  throw ConfigError("another run is writing to " + directory +
-                    "; expected a directory of its own for each run; try another one, or wait for "
-                    "that run to end");
+  throw ConfigError(
+      fmt::format("another run is writing to {}; expected a directory of its own for each run; try "
+                  "another one, or wait for that run to end",
+                  directory));
 }
 
 DirectoryLock::~DirectoryLock() {

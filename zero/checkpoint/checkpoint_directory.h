@@ -10,42 +10,43 @@
 
 namespace zg::zero {
 
-/// Where a run writes its checkpoints, and which of them it keeps. A save that fails ends nothing:
-/// the run goes on, and the checkpoints that were there stay.
+/// The directory in which a run saves its checkpoints, with the rule which of them it keeps. A
+/// failed save does not end the run and does not change older checkpoints.
 ///
 ///   CheckpointDirectory checkpoints({.path = "runs/a", .keep = 2, .loss_of = loss_in}, report);
 ///   checkpoints.save(engine, {.steps = engine.steps(), .config_json = ...});
 ///   ...
 ///   checkpoints.finish();
 ///
-/// Every call is collective, but for look(). On meta devices it takes the memory and makes the
-/// exchanges of a run, and writes no file.
+/// Every call except look() is collective. On meta devices it counts the memory and the
+/// communication of a save and writes no file.
 class ZG_API CheckpointDirectory {
  public:
   struct Options {
     std::string path;
-    int64_t keep = -1;    ///< -1: all; otherwise that many with the lowest loss, and the newest
-    bool behind = false;  ///< files are written while the run goes on
-    /// The loss that the run put into its info when it saved; needed where not all are kept. NaN
-    /// counts as the worst. An Error keeps the checkpoint.
+    int64_t keep = -1;    ///< -1: all; otherwise this many with the lowest loss, and the newest
+    bool behind = false;  ///< true: files are written while training continues
+    /// Returns the loss that the run stored in a checkpoint's info. Required unless all are kept.
+    /// NaN counts as the worst. If it throws an Error, that checkpoint is kept.
     std::function<double(const CheckpointInfo& info, const std::string& step_n)> loss_of = {};
   };
-  /// Called with the outcome of each step_N; rank 0 first, where it is saved.
+  /// Called on every rank with the result of each save; after a successful save on rank 0 first.
   using Report =
       std::function<void(const std::string& step_n, const CheckpointSave::Result& result)>;
-  /// Called on rank 0 with the reason why older checkpoints could not be removed.
+  /// Called on rank 0 if older checkpoints could not be removed, with the reason.
   using Warn = std::function<void(const std::string& message)>;
 
-  /// ConfigError for `keep` without `loss_of`.
+  /// ConfigError for a `keep` other than -1 without `loss_of`.
   explicit CheckpointDirectory(Options options, Report report = {}, Warn warn = {});
 
-  /// Finishes the save before, then begins one. False: this one has failed already. One that is
-  /// written behind is finished by the next call, of finish() too. ConfigError as
+  /// Finishes the previous save, then begins a new one. False: the new one has failed. With
+  /// `behind`, the new save is finished by the next save() or finish(). ConfigError as in
   /// zero::save_checkpoint().
   bool save(const Engine& engine, const CheckpointInfo& info);
-  /// Between steps: rank 0 makes it a checkpoint once all ranks have written. Not collective.
+  /// Call it between steps, with `behind`: once all ranks have written, rank 0 completes the
+  /// checkpoint. Not collective.
   void look();
-  /// Waits for the save under way. False: the last one failed.
+  /// Waits for the current save. False: the last save failed.
   bool finish();
 
  private:
@@ -57,20 +58,19 @@ class ZG_API CheckpointDirectory {
   const Report report_;
   const Warn warn_;
   std::optional<CheckpointSave> save_;
-  bool noted_ = false;  // that it is saved
+  bool noted_ = false;  // report_ was called for the current save
   bool failed_ = false;
 };
 
-/// Keeps other runs, which would mix their checkpoints with this one's, out of a directory until it
-/// goes out of scope. ConfigError when another run holds it.
+/// RAII: locks a directory, so that no other run saves its checkpoints there. ConfigError if
+/// another run holds the lock.
 class ZG_API DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& directory);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
 
-  /// Why the directory could not be locked, on a file system without locks: nothing keeps another
-  /// run from writing there. Empty: it is locked.
+  /// The reason why the directory is not locked: its file system has no locks. Empty: it is locked.
   const std::string& warning() const { return warning_; }
 
  private:

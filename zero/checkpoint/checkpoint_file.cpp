@@ -11,6 +11,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using State = Engine::State;
 
-/// N of a name step_N.
+/// Returns N of a name step_N.
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   const char* end = name.data() + name.size();
@@ -43,7 +44,7 @@ std::string suggestions(const std::map<std::string, Shape>& there, const Shape& 
   for (bool same_shape : {true, false})
     for (const auto& [name, shape] : there)
       if (count < 3 && !store.find(name) && (shape == wanted) == same_shape)
-        text += (count++ ? ", '" : "'") + name + "' " + shape.str();
+        text += fmt::format("{}{}' {}", count++ ? ", '" : "'", name, shape);
   return text.empty() ? "nothing else" : text;
 }
 
@@ -52,19 +53,19 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
   for (const auto& parameter : store.parameters()) {
     const auto found = there.find(parameter->name);
     if (found == there.end())
-      throw FileError("load: " + path + ": has no '" + parameter->name + "' " +
-                      parameter->whole.str() + "; of " + std::to_string(there.size()) +
-                      " tensors the model has no use for " +
-                      suggestions(there, parameter->whole, store));
+      throw FileError(
+          fmt::format("load: {}: has no '{}' {}; of {} tensors the model has no use for {}", path,
+                      parameter->name, parameter->whole, there.size(),
+                      suggestions(there, parameter->whole, store)));
     if (found->second != parameter->whole)
-      throw FileError("load: " + path + ": '" + parameter->name + "' has shape " +
-                      found->second.str() + "; expected " + parameter->whole.str());
+      throw FileError(fmt::format("load: {}: '{}' has shape {}; expected {}", path, parameter->name,
+                                  found->second, parameter->whole));
   }
 }
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
 
-/// That some rank has each of them.
+/// Throws if no rank has one of the parameters.
 void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
                         const Engine& engine) {
   std::vector<int64_t> ranks;
@@ -76,12 +77,13 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
   auto has = ranks.begin();
   for (const auto& [name, shape] : there)
     if (*has++ == 0)
-      throw FileError("load: " + path + ": has '" + name + "' " + shape.str() +
-                      ", which the model has not; load_weights takes what the model has");
+      throw FileError(fmt::format(
+          "load: {}: has '{}' {}, which the model has not; load_weights takes what the model has",
+          path, name, shape));
 }
 
-/// Calls f for ranges that make up `held`, so that no rank has more of a parameter in memory beside
-/// the engine's own than 32 MiB, eight of a checkpoint's blocks.
+/// Calls f for ranges that tile `held`. A range has at most 32 MiB (eight blocks of a checkpoint),
+/// which bounds the memory beside the engine's own.
 template <class F>
 void for_each_range(const Engine::Held& held, const F& f) {
   constexpr int64_t longest = int64_t{1} << 23;
@@ -89,7 +91,7 @@ void for_each_range(const Engine::Held& held, const F& f) {
     f(Engine::Held{begin, std::min(begin + longest, held.end)});
 }
 
-/// Whether elements of a part of a parameter that follow each other do so in the whole, too.
+/// True if the slice is a contiguous range of the whole parameter.
 bool is_range(const Slice& slice) { return slice.outer == 1 || slice.is_whole(); }
 
 std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) {
@@ -118,9 +120,9 @@ void remove_checkpoint(const std::string& step_folder) {
   const fs::path folder = fs::path(step_folder).lexically_normal();
   const fs::path directory = folder.has_parent_path() ? folder.parent_path() : ".";
   const fs::path removed =
-      directory / (unfinished_prefix + folder.filename().string() + ".removed");
+      directory / (fmt::format("{}{}.removed", unfinished_prefix, folder.filename().string()));
   rename_over(folder.string(), removed.string());
-  // Else the power may fail with some of its files gone and its name still there.
+  // Else a power failure could leave the old name with some of its files removed.
   sync_directory(directory.string());
   std::error_code error;
   fs::remove_all(removed, error);
@@ -137,27 +139,29 @@ bool lies_in(const std::string& step_folder, const std::string& directory) {
 std::string find_checkpoint(const std::string& path) {
   if (path_exists(path + "/" + manifest_name)) return path;
   if (!path_exists(path))
-    throw FileError("checkpoint: " + path +
-                    ": there is nothing of that name; expected a step_N folder or one with some");
+    throw FileError(fmt::format(
+        "checkpoint: {}: there is nothing of that name; expected a step_N folder or one with some",
+        path));
   for (const StepFolder& folder : step_folders(path))
     if (path_exists(folder.path + "/" + manifest_name)) return folder.path;
-  throw FileError("checkpoint: " + path + ": expected a step_N folder or one inside it");
+  throw FileError(fmt::format("checkpoint: {}: expected a step_N folder or one inside it", path));
 }
 
 namespace {
 
 using Reader = std::shared_ptr<CheckpointReader>;
 
-// Each of them needs a save of another process in between, and most are too few to come to two.
+// A second attempt needs a save of another process during the first one, so few are ever made.
 constexpr int most_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
-  throw FileError("checkpoint: " + path + ": its checkpoints come and go faster than they can be " +
-                  "read; try again later");
+  throw FileError(fmt::format(
+      "checkpoint: {}: its checkpoints come and go faster than they can be read; try again later",
+      path));
 }
 
-/// The newest step_N of a DIR that `look` takes: it gives a reader, null for one to pass over, and
-/// nothing for one that has gone meanwhile. Null: it takes none.
+/// The newest step_N of a directory that `look` accepts; null if it accepts none. `look` returns a
+/// reader, null to skip the folder, or nothing if the folder was removed meanwhile.
 Reader newest_of(const std::string& directory,
                  const std::function<std::optional<Reader>(const StepFolder&)>& look) {
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
@@ -172,10 +176,10 @@ Reader newest_of(const std::string& directory,
   refuse_changing(directory);
 }
 
-/// All of them in a line.
+/// The first damage and the number of the others, in one line.
 std::string summary(const std::vector<std::string>& damages) {
   const size_t more = damages.size() - 1;
-  return damages.front() + (more ? "; and " + std::to_string(more) + " more" : "");
+  return damages.front() + (more ? fmt::format("; and {} more", more) : "");
 }
 
 }  // namespace
@@ -216,8 +220,8 @@ std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
   });
   if (newest) return newest;
   throw FileError(path + (damaged.size() == 1 ? ": its one checkpoint does not verify"
-                                              : ": none of its " + std::to_string(damaged.size()) +
-                                                    " checkpoints verifies"));
+                                              : fmt::format(": none of its {} checkpoints verifies",
+                                                            damaged.size())));
 }
 
 CheckpointInfo read_checkpoint_info(const std::string& path) {
@@ -229,7 +233,7 @@ std::vector<std::string> damages_of(const std::string& step_folder) {
     for (int attempt = 0; attempt < most_attempts; ++attempt) {
       if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
       if (!path_exists(step_folder))
-        throw FileError("checkpoint: " + step_folder + ": there is nothing of that name");
+        throw FileError(fmt::format("checkpoint: {}: there is nothing of that name", step_folder));
     }
     refuse_changing(step_folder);
   } catch (const FileError& error) {
@@ -244,11 +248,11 @@ void verify_checkpoint(const std::string& path) {
 
 namespace {
 
-/// Where the states of a checkpoint come from.
+/// The source of the states of a checkpoint.
 struct States {
   const Manifest& manifest;
   std::function<bool(const std::string& parameter, const std::string& state)> reads_ranges;
-  /// Null where nothing is stored.
+  /// Null if the parameter has no such state.
   std::function<std::vector<float>(const Parameter& parameter, const std::string& state,
                                    const Engine::Held& range)>
       read;
@@ -280,7 +284,7 @@ fs::path plain(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// The step_N, or the newest of a DIR, that this plan saved before; absent: none of that path.
+/// The checkpoint at `path`, or the newest one in it, that this plan saved before.
 std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
   const fs::path wanted = plain(path);
   std::optional<Manifest> newest;
@@ -290,18 +294,18 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
     Manifest manifest = manifest_from(text, file);
     if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
   }
-  // has the shards of all ranks
+  // read the files: they have the shards of all ranks
   if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
   if (newest && engine.mesh())
     throw Unsupported(
-        "load: " + path +
-        " was saved in this plan by ranks that have parts of the model; a plan does not "
-        "know the parts of others; expected a checkpoint that is there; try a plan of "
-        "each half of the program");
+        fmt::format("load: {} was saved in this plan by ranks that have parts of the model; a plan "
+                    "does not know the parts of others; expected a checkpoint that is there; try a "
+                    "plan of each half of the program",
+                    path));
   return newest;
 }
 
-/// Whether the path, or a folder in it, was saved in this plan.
+/// True if the path, or a folder in it, was saved in this plan.
 bool is_planned(const std::string& path, const Engine& engine) {
   const auto files = planned_files(engine.device());
   return std::any_of(files.begin(), files.end(), [&](const auto& file) {

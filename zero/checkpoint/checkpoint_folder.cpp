@@ -5,6 +5,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
@@ -20,7 +21,7 @@ std::string step_name(int64_t step) { return step_prefix + std::to_string(step);
 
 /// For people and their scripts. Loading ignores it and takes the newest checkpoint that verifies.
 void write_latest(const std::string& directory, const std::string& name) {
-  const std::string unfinished = directory + "/" + unfinished_prefix + latest_name;
+  const std::string unfinished = fmt::format("{}/{}{}", directory, unfinished_prefix, latest_name);
   try {
     write_text(unfinished, name);
     rename_over(unfinished, directory + "/" + latest_name);
@@ -31,11 +32,7 @@ void write_latest(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-std::string shard_name(int rank) {
-  char name[40];
-  std::snprintf(name, sizeof name, "%s%05d.safetensors", shard_prefix, rank);
-  return name;
-}
+std::string shard_name(int rank) { return fmt::format("{}{:05}.safetensors", shard_prefix, rank); }
 
 bool is_own_file_name(const std::string& name) {
   constexpr const char* letters =
@@ -50,7 +47,7 @@ std::span<const NamedState> states_of(const Parameter& parameter) {
 }
 
 void check(const std::error_code& error, const char* operation, const std::string& path) {
-  if (error) throw FileError(std::string(operation) + ": " + path + ": " + error.message());
+  if (error) throw FileError(fmt::format("{}: {}: {}", operation, path, error.message()));
 }
 
 std::vector<fs::path> entries_of(const std::string& directory) {
@@ -87,7 +84,7 @@ UnfinishedFolder::~UnfinishedFolder() {
 }
 
 std::string UnfinishedFolder::path_of(const std::string& directory, int64_t step) {
-  return directory + "/" + unfinished_prefix + step_name(step);
+  return fmt::format("{}/{}{}", directory, unfinished_prefix, step_name(step));
 }
 
 std::string UnfinishedFolder::finish(Manifest manifest) {

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/states/partition.h"
@@ -19,16 +20,16 @@
 namespace zg::zero {
 namespace {
 
-/// The elements of one part of a parameter in order, from the pieces that tile it, through a
-/// buffer: parts that lie in turns in the whole are read side by side.
+/// Reads the elements of one slice of a parameter in order, from the pieces that tile it, through a
+/// buffer. Slices that alternate in the whole parameter are read at the same time.
 class PieceSequence {
  public:
   using Open = std::function<const SafetensorsReader&(const Manifest::Piece&)>;
-  /// Called with a piece that was read to its end, and the checksum of what was read.
+  /// Called when a piece was read to its end, with the checksum of the bytes read.
   using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
   PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
 
-  /// The next elements, `most` of them or fewer, one at least: there are as many.
+  /// The next 1 to `most` elements. The caller knows that there are as many.
   std::span<const float> next(int64_t most);
 
  private:
@@ -118,7 +119,7 @@ std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path
     if (folder->is_at(path)) throw;
     return nullptr;
   }
-  // Else the manifest may be one's and a shard another's.
+  // Else the manifest and a shard could be those of two different checkpoints.
   return folder->is_at(path) ? reader : nullptr;
 }
 
@@ -126,7 +127,7 @@ void CheckpointReader::close() {
   const auto let_go = [&](auto& files) {
     for (auto& [name, opened] : files) {
       opened.file.reset();
-      opened.failure = "checkpoint: " + path_ + "/" + name + ": was closed";
+      opened.failure = fmt::format("checkpoint: {}/{}: was closed", path_, name);
     }
   };
   let_go(shards_);
@@ -137,17 +138,17 @@ const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& para
                                                          const std::string& state) const {
   const auto found = pieces_.find({parameter, state});
   if (found == pieces_.end())
-    throw FileError("checkpoint: " + path_ + ": has no " + state + " of '" + parameter + "'");
+    throw FileError(fmt::format("checkpoint: {}: has no {} of '{}'", path_, state, parameter));
   return found->second;
 }
 
 void CheckpointReader::check_tiles(const std::string& parameter, const std::string& state) const {
   const Pieces& all = pieces(parameter, state);
   const int64_t numel = manifest_.parameters.at(parameter).numel();
-  const std::string what = "the " + state + " of '" + parameter + "'";
+  const std::string what = fmt::format("the {} of '{}'", state, parameter);
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
-  // Slices of one cut, one after the other, and each of them tiled.
+  // The slices of one cut follow each other, and pieces tile each slice.
   const Slice cut = all.front()->slice.value_or(Slice());
   int64_t rows = 0;
   for (auto first = all.begin(); first != all.end();) {
@@ -157,18 +158,18 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
     };
     if (slice.outer != cut.outer || slice.extent != cut.extent || slice.inner != cut.inner ||
         slice.begin != rows || slice.rows == 0)
-      throw FileError("checkpoint: " + path_ + ": '" + (*first)->name() +
-                      "' does not begin at row " + std::to_string(rows) + " of " +
-                      std::to_string(cut.extent) + " of " + what +
-                      " as the one before it ends there");
+      throw FileError(
+          fmt::format("checkpoint: {}: '{}' does not begin at row {} of {} of {} as the one before "
+                      "it ends there",
+                      path_, (*first)->name(), rows, cut.extent, what));
     const auto last = std::find_if_not(first, all.end(), is_of_slice);
     check_tiles({first, last}, slice.numel(), "a slice of " + what);
     rows += slice.rows;
     first = last;
   }
   if (rows != cut.extent)
-    throw FileError("checkpoint: " + path_ + ": " + what + " has rows up to " +
-                    std::to_string(rows) + "; expected " + std::to_string(cut.extent));
+    throw FileError(fmt::format("checkpoint: {}: {} has rows up to {}; expected {}", path_, what,
+                                rows, cut.extent));
 }
 
 void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
@@ -176,14 +177,14 @@ void CheckpointReader::check_tiles(const Pieces& pieces, int64_t numel,
   int64_t end = 0;
   for (const Manifest::Piece* piece : pieces) {
     if (piece->offset != end)
-      throw FileError("checkpoint: " + path_ + ": '" + piece->name() + "' begins at element " +
-                      std::to_string(piece->offset) + "; expected " + std::to_string(end));
+      throw FileError(fmt::format("checkpoint: {}: '{}' begins at element {}; expected {}", path_,
+                                  piece->name(), piece->offset, end));
     end += piece->shape.numel();
     if (end > numel) break;
   }
   if (end != numel)
-    throw FileError("checkpoint: " + path_ + ": " + what + " has " + std::to_string(end) +
-                    " elements; expected " + std::to_string(numel));
+    throw FileError(
+        fmt::format("checkpoint: {}: {} has {} elements; expected {}", path_, what, end, numel));
 }
 
 const SafetensorsReader& CheckpointReader::file(const std::string& name) const {
@@ -196,9 +197,10 @@ SafetensorsReader CheckpointReader::open_shard(const std::string& name) const {
   SafetensorsReader reader(path_ + "/" + name);
   const auto header = manifest_.headers.find(name);
   if (header != manifest_.headers.end() && header->second != reader.header_checksum())
-    throw FileError("checkpoint: " + path_ + "/" + name +
-                    ": its header, from byte 0 on, is damaged " +
-                    "or another shard's: its checksum differs from the manifest's");
+    throw FileError(
+        fmt::format("checkpoint: {}/{}: its header, from byte 0 on, is damaged or another shard's: "
+                    "its checksum differs from the manifest's",
+                    path_, name));
   return reader;
 }
 
@@ -207,8 +209,8 @@ std::string CheckpointReader::read_own_file(const std::string& name) const {
   if (!file.file) throw FileError(file.failure);
   std::string contents = read_text(*file.file, most_file_bytes);
   if (checksum(std::as_bytes(std::span(contents))) != manifest_.file_checksums.at(name))
-    throw FileError("checkpoint: " + file.file->path() +
-                    ": is damaged: its checksum differs from the manifest's");
+    throw FileError(fmt::format(
+        "checkpoint: {}: is damaged: its checksum differs from the manifest's", file.file->path()));
   return contents;
 }
 
@@ -222,21 +224,21 @@ CheckpointInfo CheckpointReader::info() const {
 const SafetensorsReader& CheckpointReader::open(const Manifest::Piece& piece) const {
   const SafetensorsReader& reader = file(piece.file);
   const std::string name = piece.name();
-  // A file that is not of this checkpoint may hold fewer elements than are asked for.
+  // A file of another checkpoint may have fewer elements than requested.
   if (reader.contains(name) && reader.entries().at(name).shape.numel() == piece.shape.numel())
     return reader;
-  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": has no tensor '" + name + "' of " +
-                  std::to_string(piece.shape.numel()) + " elements");
+  throw FileError(fmt::format("checkpoint: {}/{}: has no tensor '{}' of {} elements", path_,
+                              piece.file, name, piece.shape.numel()));
 }
 
 void CheckpointReader::refuse(const Manifest::Piece& piece, int64_t begin, int64_t end) const {
   const std::string name = piece.name();
   const SafetensorsReader::Entry& entry = file(piece.file).entries().at(name);
   const int64_t size = size_of(entry.dtype);
-  throw FileError("checkpoint: " + path_ + "/" + piece.file + ": tensor '" + name +
-                  "' is damaged, bytes " + std::to_string(entry.begin + begin * size) + " to " +
-                  std::to_string(entry.begin + end * size) +
-                  " of the file: its checksum differs from the manifest's");
+  throw FileError(
+      fmt::format("checkpoint: {}/{}: tensor '{}' is damaged, bytes {} to {} of the file: its "
+                  "checksum differs from the manifest's",
+                  path_, piece.file, name, entry.begin + begin * size, entry.begin + end * size));
 }
 
 void CheckpointReader::for_floats(const Manifest::Piece& piece,
@@ -290,7 +292,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
   }
   const bool is_empty =
       std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.run == 0; });
-  if (is_empty) return;  // however many blocks it says it has
+  if (is_empty) return;  // `outer` may be any number then
   for (int64_t block = 0; block < all.front()->slice->outer; ++block)
     for (Part& part : parts)
       for (int64_t left = part.run; left > 0;) {
@@ -306,8 +308,7 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
   const int64_t whole = manifest_.parameters.at(parameter).numel();
   for (const Manifest::Piece* piece : pieces(parameter, state)) {
     const Slice slice = piece->slice.value_or(whole_slice(whole));
-    // Calls f(i, j, count): elements of the slice, from i of [first, last) on, are wanted from j
-    // on.
+    // Calls f(i, j, count): `count` elements from index i of the slice go to index j of the result.
     const auto for_each_wanted = [&](int64_t first, int64_t last, const auto& f) {
       for_each_common(slice, first, last, part, [&](int64_t i, int64_t j, int64_t count) {
         const int64_t from = std::max(j, begin), to = std::min(j + count, end);
@@ -383,13 +384,14 @@ std::vector<std::string> CheckpointReader::damages() const {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // A parameter that is not trained has neither moment.
+    // A frozen parameter has no moments.
     if (has("moment1")) need("moment2");
     if (has("moment2")) need("moment1");
   }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });
-  std::map<std::string, bool> readable;  // a bad file once, not with each of its tensors
+  std::map<std::string, bool>
+      readable;  // so that a bad file is reported once, not with each of its tensors
   for (const Manifest::Piece& piece : manifest_.pieces) {
     const auto [known, is_new] = readable.try_emplace(piece.file);
     if (is_new) known->second = note([&] { file(piece.file); });

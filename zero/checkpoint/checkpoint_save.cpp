@@ -13,6 +13,7 @@
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/manifest.h"
@@ -26,12 +27,13 @@ namespace fs = std::filesystem;
 
 void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
   if (info.steps != engine.steps() || info.skipped != engine.skipped())
-    throw ConfigError("save_checkpoint: info has " + std::to_string(info.steps) + " steps and " +
-                      std::to_string(info.skipped) + " skipped; expected the engine's " +
-                      std::to_string(engine.steps()) + " and " + std::to_string(engine.skipped()));
+    throw ConfigError(fmt::format(
+        "save_checkpoint: info has {} steps and {} skipped; expected the engine's {} and {}",
+        info.steps, info.skipped, engine.steps(), engine.skipped()));
   if (engine.micro_batches() != 0)
-    throw ConfigError("save_checkpoint: " + std::to_string(engine.micro_batches()) +
-                      " micro-batches wait for a step and would be lost; call step first");
+    throw ConfigError(fmt::format(
+        "save_checkpoint: {} micro-batches wait for a step and would be lost; call step first",
+        engine.micro_batches()));
 }
 
 /// Checks info.files and returns their total bytes. ConfigError.
@@ -39,14 +41,15 @@ int64_t check_files(const CheckpointInfo& info) {
   int64_t bytes = 0;
   for (const auto& [name, contents] : info.files) {
     if (!is_own_file_name(name))
-      throw ConfigError("save_checkpoint: a file is called '" + name +
-                        "'; expected letters, digits, '.', '_' and '-', not '.' first, and no "
-                        "name of the checkpoint's own");
+      throw ConfigError(
+          fmt::format("save_checkpoint: a file is called '{}'; expected letters, digits, '.', '_' "
+                      "and '-', not '.' first, and no name of the checkpoint's own",
+                      name));
     bytes += static_cast<int64_t>(contents.size());
   }
   if (bytes > most_file_bytes)
-    throw ConfigError("save_checkpoint: the files have " + std::to_string(bytes) +
-                      " bytes; expected at most " + std::to_string(most_file_bytes));
+    throw ConfigError(fmt::format("save_checkpoint: the files have {} bytes; expected at most {}",
+                                  bytes, most_file_bytes));
   return bytes;
 }
 
@@ -99,7 +102,7 @@ Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
 /// The file by which a rank tells rank 0 what it wrote. It is in the shared checkpoint folder, so
 /// saving uses no device memory.
 std::string account_name(const std::string& folder, int rank) {
-  return folder + "/" + shard_name(rank) + ".pieces";
+  return fmt::format("{}/{}.pieces", folder, shard_name(rank));
 }
 
 /// Writes the file atomically, so that rank 0 never reads an incomplete one.
@@ -142,8 +145,8 @@ std::map<std::string, Shape> shapes_of(const ParameterStore& store) {
 
 std::string room(const std::string& directory, int64_t needed) {
   const std::optional<int64_t> free = free_bytes(directory);
-  return "it needs " + std::to_string(needed) + " bytes in " + directory + ", where " +
-         (free ? std::to_string(*free) : std::string("an unknown number")) + " are free";
+  return fmt::format("it needs {} bytes in {}, where {} are free", needed, directory,
+                     free ? std::to_string(*free) : std::string("an unknown number"));
 }
 
 }  // namespace
@@ -152,7 +155,7 @@ struct CheckpointSaveState {
   CheckpointSaveState(const std::string& directory, const Engine& engine, int64_t file_bytes,
                       bool read_back)
       : directory(directory),
-        path(directory + "/" + step_prefix + std::to_string(engine.steps())),
+        path(fmt::format("{}/{}{}", directory, step_prefix, engine.steps())),
         unfinished(UnfinishedFolder::path_of(directory, engine.steps())),
         needed_bytes(bytes_of(engine) + file_bytes),
         read_back(read_back),
@@ -181,7 +184,7 @@ struct CheckpointSaveState {
   void make_folder(int64_t steps) {
     folder.emplace(directory, steps);
     if (const std::optional<int64_t> free = free_bytes(directory); free && *free < needed_bytes)
-      throw FileError("reserve: " + unfinished + ": too little space is left");
+      throw FileError(fmt::format("reserve: {}: too little space is left", unfinished));
   }
 
   void start_writer() {
@@ -312,10 +315,11 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
   CheckpointSave save(directory, engine, info);
   const CheckpointSave::Result result = save.finish();
   if (!result.reason.empty())
-    throw FileError("save_checkpoint: " + save.path() + ": " + result.reason);
+    throw FileError(fmt::format("save_checkpoint: {}: {}", save.path(), result.reason));
   if (result.failed_rank >= 0)
-    throw FileError("save_checkpoint: " + save.path() + ": rank " +
-                    std::to_string(result.failed_rank) + " could not write its part; it says why");
+    throw FileError(
+        fmt::format("save_checkpoint: {}: rank {} could not write its part; it says why",
+                    save.path(), result.failed_rank));
   return save.path();
 }
 

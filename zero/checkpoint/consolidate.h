@@ -8,32 +8,33 @@
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
-// Checkpoints to single files of weights and back, a few MiB at a time: neither direction holds a
-// tensor, let alone a model, in memory.
+// Conversion of a checkpoint to one file of weights, and back. Both directions process a few MiB at
+// a time and never hold a whole tensor in memory.
 namespace zg::zero {
 
-/// The entries of a file's __metadata__ that hold CheckpointInfo::config_json and, each with its
-/// name behind this prefix, CheckpointInfo::files.
+/// Keys in a file's __metadata__: one for CheckpointInfo::config_json, and a prefix before each
+/// name of CheckpointInfo::files.
 inline constexpr const char* config_metadata = "zerograd_config";
 inline constexpr const char* file_metadata = "zerograd_file:";
-/// Both, of a file that consolidate wrote. Absent: it has neither. FileError for a name that no
-/// file of a checkpoint can have.
+/// Reads both from a file that consolidate() wrote. Absent if it has neither. FileError for a file
+/// name that is not allowed in a checkpoint.
 ZG_API std::optional<CheckpointInfo> info_of(const SafetensorsReader& file);
 
-/// Writes a checkpoint's master parameters, by name in byte order, as one safetensors file, f32 or
-/// bf16 (rounded to nearest even), with its config_json and files. Returns what
-/// Engine::parameter_hash() says of these values. FileError: damage is found before the file has
-/// its name.
+/// Writes the master parameters of a checkpoint to one safetensors file, in byte order of their
+/// names, as f32 or bf16 (rounded to nearest even), with config_json and files. Returns the
+/// Engine::parameter_hash() of these values. Throws FileError for a damaged checkpoint; then `file`
+/// is not written.
 ZG_API std::string consolidate(const std::string& path, const std::string& file, DType dtype);
 ZG_API std::string consolidate(const CheckpointReader& checkpoint, const std::string& file,
                                DType dtype);
-/// The same from other weights, one tensor at a time in memory, with what `info` says of them.
+/// The same from other weights, with config_json and files of `info`. Holds one tensor in memory.
 ZG_API std::string consolidate(const WeightSource& weights, const CheckpointInfo& info,
                                const std::string& file, DType dtype);
 
-/// Writes DIR/step_0 as so many ranks save it: the floating tensors of a safetensors file, widened
-/// to f32, as masters, moments of zero, counters of zero, and the config_json and files of `info`.
-/// FileError when there is no such tensor. Returns the hash as above.
+/// The opposite: writes DIR/step_0 with one shard for each of `ranks`. Masters are the
+/// floating-point tensors of a safetensors file, converted to f32. Moments and counters are zero;
+/// config_json and files are those of `info`. FileError if there is no floating-point tensor.
+/// Returns the same hash.
 ZG_API std::string split(const std::string& file, const std::string& directory,
                          const CheckpointInfo& info, int ranks);
 

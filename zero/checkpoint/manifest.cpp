@@ -10,6 +10,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 namespace zg::zero {
@@ -39,7 +40,7 @@ Shape shape_of(const json& extents) {
   if (!extents.is_array()) throw FileError("expected a shape, got " + extents.dump().substr(0, 60));
   for (const json& extent : extents) values.push_back(count_of(extent));
   if (!is_addressable(values))
-    throw FileError("shape " + extents.dump().substr(0, 60) + " overflows 64 bits");
+    throw FileError(fmt::format("shape {} overflows 64 bits", extents.dump().substr(0, 60)));
   return Shape(std::span<const int64_t>(values));
 }
 
@@ -57,8 +58,8 @@ json config_of(const CheckpointInfo& info) {
     if (config.is_object()) return config;
   } catch (const json::exception&) {
   }
-  throw ConfigError("save_checkpoint: config_json is '" + info.config_json.substr(0, 40) +
-                    "'; expected a JSON object");
+  throw ConfigError(fmt::format("save_checkpoint: config_json is '{}'; expected a JSON object",
+                                info.config_json.substr(0, 40)));
 }
 
 /// The counts between the marks: "12x3+4" with marks "x+" gives 12, 3 and 4. Empty if the text does
@@ -89,11 +90,12 @@ Manifest::Piece piece_of(const json& tensor) {
   }
   const std::string file = tensor.at("file");
   if (place.empty())
-    throw FileError("tensor name '" + name +
-                    "'; expected PARAMETER:STATE@OFFSET, or that and "
-                    "/OUTERxEXTENTxINNER/BEGIN+ROWS");
+    throw FileError(
+        fmt::format("tensor name '{}'; expected PARAMETER:STATE@OFFSET, or that and "
+                    "/OUTERxEXTENTxINNER/BEGIN+ROWS",
+                    name));
   if (!is_file_name(file))
-    throw FileError("tensor '" + name + "' is in '" + file + "'; expected a file beside it");
+    throw FileError(fmt::format("tensor '{}' is in '{}'; expected a file beside it", name, file));
   Manifest::Piece piece{.parameter = name.substr(0, colon),
                         .state = name.substr(colon + 1, at - colon - 1),
                         .offset = place[0],
@@ -110,17 +112,16 @@ Manifest::Piece piece_of(const json& tensor) {
   if (const auto blocks = tensor.find("blocks"); blocks != tensor.end()) {
     blocks->get_to(piece.blocks);
     if (static_cast<int64_t>(piece.blocks.size()) != (numel - 1) / block_elements + 1)
-      throw FileError("tensor '" + name + "' has checksums of " +
-                      std::to_string(piece.blocks.size()) + " blocks; expected one for every " +
-                      std::to_string(block_elements) + " of its " + std::to_string(numel) +
-                      " elements");
+      throw FileError(fmt::format(
+          "tensor '{}' has checksums of {} blocks; expected one for every {} of its {} elements",
+          name, piece.blocks.size(), block_elements, numel));
   }
   return piece;
 }
 
 [[noreturn]] void refuse_place(const Manifest::Piece& piece, const Shape& parameter) {
-  throw FileError("tensor '" + piece.name() + "' " + piece.shape.str() +
-                  " is no part of its parameter " + parameter.str());
+  throw FileError(fmt::format("tensor '{}' {} is no part of its parameter {}", piece.name(),
+                              piece.shape, parameter));
 }
 
 /// Throws unless the piece's elements lie in the parameter: otherwise indices would be out of
@@ -184,8 +185,7 @@ LossScaler::State scaler_of(const json& object) {
 
 json parse_json(const std::string& text) {
   return json::parse(text, [](int depth, json::parse_event_t, json&) {
-    if (depth > deepest)
-      throw FileError("is nested deeper than " + std::to_string(deepest) + " levels");
+    if (depth > deepest) throw FileError(fmt::format("is nested deeper than {} levels", deepest));
     return true;
   });
 }
@@ -195,8 +195,8 @@ Manifest parse(const std::string& text) {
   if (object.value("format", "") != format)
     throw FileError(std::string("expected format '") + format + "'");
   if (object.at("version") != version && object.at("version") != version_with_slices)
-    throw FileError("is of version " + object.at("version").dump() + "; expected " +
-                    std::to_string(version) + " or " + std::to_string(version_with_slices));
+    throw FileError(fmt::format("is of version {}; expected {} or {}", object.at("version").dump(),
+                                version, version_with_slices));
   const std::string written = object.at("checksum");
   object.erase("checksum");
   if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
@@ -210,8 +210,8 @@ Manifest parse(const std::string& text) {
                    .micro_batches = count_of(object.at("micro_batches")),
                    .config_json = object.at("config").dump()};
   if (manifest.info.skipped > manifest.info.steps)
-    throw FileError("skipped: expected at most the " + std::to_string(manifest.info.steps) +
-                    " steps, got " + std::to_string(manifest.info.skipped));
+    throw FileError(fmt::format("skipped: expected at most the {} steps, got {}",
+                                manifest.info.steps, manifest.info.skipped));
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
   add_parameters(object.at("parameters"), manifest);
@@ -221,9 +221,9 @@ Manifest parse(const std::string& text) {
   for (const Manifest::Piece& piece : manifest.pieces) {
     const auto parameter = manifest.parameters.find(piece.parameter);
     if (parameter == manifest.parameters.end())
-      throw FileError("tensor '" + piece.name() + "' is of none of its parameters");
+      throw FileError(fmt::format("tensor '{}' is of none of its parameters", piece.name()));
     if (!names.insert(piece.name()).second)
-      throw FileError("tensor '" + piece.name() + "' is there twice");
+      throw FileError(fmt::format("tensor '{}' is there twice", piece.name()));
     check_place(piece, parameter->second);
   }
   if (const auto headers = object.find("headers"); headers != object.end())
@@ -232,7 +232,8 @@ Manifest parse(const std::string& text) {
     files->get_to(manifest.file_checksums);
   for (const auto& file : manifest.file_checksums)
     if (!is_own_file_name(file.first))
-      throw FileError("files: '" + file.first + "'; expected the name of a file that it may have");
+      throw FileError(
+          fmt::format("files: '{}'; expected the name of a file that it may have", file.first));
   return manifest;
 }
 
@@ -259,11 +260,10 @@ std::vector<std::string> PieceChecksum::blocks() {
 }
 
 std::string Manifest::Piece::name() const {
-  std::string text = parameter + ":" + state + "@" + std::to_string(offset);
+  std::string text = fmt::format("{}:{}@{}", parameter, state, offset);
   if (slice)
-    text += "/" + std::to_string(slice->outer) + "x" + std::to_string(slice->extent) + "x" +
-            std::to_string(slice->inner) + "/" + std::to_string(slice->begin) + "+" +
-            std::to_string(slice->rows);
+    text += fmt::format("/{}x{}x{}/{}+{}", slice->outer, slice->extent, slice->inner, slice->begin,
+                        slice->rows);
   return text;
 }
 
@@ -309,16 +309,17 @@ Manifest manifest_from(const std::string& text, const std::string& file) {
   try {
     return parse(text);
   } catch (const json::parse_error& error) {
-    throw FileError("checkpoint: " + file + ": is not JSON from byte " +
-                    std::to_string(error.byte) + " of " + std::to_string(text.size()) +
-                    " on: it was cut short or overwritten");
+    throw FileError(fmt::format(
+        "checkpoint: {}: is not JSON from byte {} of {} on: it was cut short or overwritten", file,
+        error.byte, text.size()));
   } catch (const json::exception& error) {
     // Skips the parser's prefix "[json.exception.out_of_range.403] ".
     const std::string what = error.what();
-    throw FileError("checkpoint: " + file + ": " + what.substr(what.find("] ") + 2) +
-                    "; expected a manifest that save_checkpoint wrote");
+    throw FileError(
+        fmt::format("checkpoint: {}: {}; expected a manifest that save_checkpoint wrote", file,
+                    what.substr(what.find("] ") + 2)));
   } catch (const Error& error) {
-    throw FileError("checkpoint: " + file + ": " + error.what());
+    throw FileError(fmt::format("checkpoint: {}: {}", file, error.what()));
   }
 }
 

@@ -3,12 +3,13 @@
 #include <set>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::zero::deepspeed {
 namespace {
 
-// Where pydantic drops "auto" so that the default holds.
+// Sections where DeepSpeed replaces "auto" by the default.
 bool drops_auto(const std::string& section) {
   static const std::set<std::string> sections = {
       "zero_optimization", "offload_param", "offload_optimizer", "fp16", "bf16", "tensorboard",
@@ -29,7 +30,7 @@ std::string value_of(const Setting& setting) {
     case Type::numbers: {
       std::vector<std::string> words;
       for (const double number : setting.numbers) words.push_back(shown(number));
-      return "[" + join(words, ", ") + "]";
+      return fmt::format("[{}]", join(words, ", "));
     }
     default:
       return setting.text;
@@ -74,12 +75,12 @@ class Checker {
         place(config_.file, member.at, in.empty() ? member.key : in + "." + member.key);
     const std::string advice = advice_on(section, member.key);
     if (!lenient_)
-      throw ConfigError(begin + "unknown key; expected a key of " +
-                        (section.empty() ? "DeepSpeed's config"
-                         : in.empty()    ? "accelerate's config"
-                                         : in) +
-                        ", got '" + printable(member.key) + "'; " + advice);
-    config_.warnings.push_back(begin + "unknown key, ignored; " + advice);
+      throw ConfigError(fmt::format("{}unknown key; expected a key of {}, got '{}'; {}", begin,
+                                    section.empty() ? "DeepSpeed's config"
+                                    : in.empty()    ? "accelerate's config"
+                                                    : in,
+                                    printable(member.key), advice));
+    config_.warnings.push_back(fmt::format("{}unknown key, ignored; {}", begin, advice));
   }
 
   void check_key(const Row& row, const Value::Member& member, const Value& object) {
@@ -96,14 +97,16 @@ class Checker {
     setting.at = member.at;
     const auto [other, is_new] = config_.settings.emplace(name_of(row), setting);
     if (!is_new)
-      throw ConfigError(begin + member.key + " is another name of a key that stands in line " +
-                        std::to_string(other->second.at.line) +
-                        " too; expected it once, got both; try leaving one of the two out");
+      throw ConfigError(
+          fmt::format("{}{} is another name of a key that stands in line {} too; expected it once, "
+                      "got both; try leaving one of the two out",
+                      begin, member.key, other->second.at.line));
     if (row.effect == Effect::nothing)
-      config_.without_effect.push_back(begin + "accepted without effect (" + row.why + ")");
+      config_.without_effect.push_back(
+          fmt::format("{}accepted without effect ({})", begin, row.why));
     if (row.effect == Effect::only && !is_default(setting, config_.version))
-      note_unsupported(config_, begin + shown(value) + ": " + row.why + "; expected " +
-                                    accepted(row) + "; try leaving it out");
+      note_unsupported(config_, fmt::format("{}{}: {}; expected {}; try leaving it out", begin,
+                                            shown(value), row.why, accepted(row)));
     if (row.type == Type::section && !setting.null) check_child(row, member, object);
   }
 
@@ -135,7 +138,7 @@ class Checker {
     if (!params.empty()) check_section(params, member.value);
   }
 
-  // Which keys params may have; empty: whatever the type, which is not there or not done here.
+  // The section whose keys params may have; empty if the type is missing or not supported.
   static std::string section_of_params(const std::string& section, const Value& object) {
     for (const Value::Member& member : object.members)
       if (member.key == "type" && member.value.kind == Value::Kind::text)
@@ -149,8 +152,9 @@ class Checker {
     const std::string names = join_names(section);
     if (!type)
       throw ConfigError(
-          place(config_.file, member.at, section) + "a type is missing; expected one of " + names +
-          ", got none; try \"type\": \"" + (section == "optimizer" ? "AdamW" : "WarmupLR") + "\"");
+          fmt::format("{}a type is missing; expected one of {}, got none; try \"type\": \"{}\"",
+                      place(config_.file, member.at, section), names,
+                      section == "optimizer" ? "AdamW" : "WarmupLR"));
     const std::string params =
         section == "optimizer" ? section_of_optimizer(type->text) : section_of_schedule(type->text);
     if (!params.empty()) {
@@ -159,11 +163,11 @@ class Checker {
     }
     const std::string begin = config_.place_of(*type);
     if (section == "optimizer" && is_later_optimizer(type->text))
-      return note_unsupported(config_, begin + "'" + type->text +
-                                           "': this version does not do it; expected one of " +
-                                           names + "; try AdamW");
-    throw ConfigError(begin + "expected one of " + names + ", got '" + printable(type->text) + "'" +
-                      name_advice(section, type->text));
+      return note_unsupported(
+          config_, fmt::format("{}'{}': this version does not do it; expected one of {}; try AdamW",
+                               begin, type->text, names));
+    throw ConfigError(fmt::format("{}expected one of {}, got '{}'{}", begin, names,
+                                  printable(type->text), name_advice(section, type->text)));
   }
 
   CheckedConfig& config_;
@@ -181,10 +185,10 @@ std::string line_of(const Setting& setting) { return std::to_string(setting.at.l
 void check_precision(CheckedConfig& config) {
   const Setting *fp16 = given(config, "fp16", "enabled"), *bf16 = given(config, "bf16", "enabled");
   if (fp16 && bf16 && fp16->boolean && bf16->boolean)
-    throw ConfigError(config.place_of(*bf16) +
-                      "bfloat16 and fp16 modes cannot be simultaneously enabled; expected one of "
-                      "them, got both, fp16 in line " +
-                      line_of(*fp16) + "; try \"enabled\": false for one");
+    throw ConfigError(
+        fmt::format("{}bfloat16 and fp16 modes cannot be simultaneously enabled; expected one of "
+                    "them, got both, fp16 in line {}; try \"enabled\": false for one",
+                    config.place_of(*bf16), line_of(*fp16)));
   const Setting* states = given(config, "bf16", "bf16_optimizer_states");
   const Setting* weights = given(config, "bf16", "bf16_master_weights_and_grads");
   const bool has_states = states && states->boolean, has_weights = weights && weights->boolean;
@@ -207,18 +211,18 @@ void check_offload(CheckedConfig& config) {
     const Setting* before = given(config, "zero_optimization", old_key);
     const Setting* now = given(config, "zero_optimization", new_key);
     if (before && now && !before->null && !now->null)
-      throw ConfigError(config.place_of(*before) + old_key + " is the old name of " + new_key +
-                        ", which stands in line " + line_of(*now) +
-                        " too; expected one of them, got both; try leaving " + old_key + " out");
+      throw ConfigError(
+          fmt::format("{}{} is the old name of {}, which stands in line {} too; expected one of "
+                      "them, got both; try leaving {} out",
+                      config.place_of(*before), old_key, new_key, line_of(*now), old_key));
   }
 }
 
 void check_sizes(const CheckedConfig& config) {
   const Setting* gather = given(config, "zero_optimization", "allgather_bucket_size");
   if (gather && !gather->automatic && gather->integer % 2 != 0)
-    throw ConfigError(config.place_of(*gather) + "expected an even number, got " +
-                      std::to_string(gather->integer) + "; try " +
-                      std::to_string(gather->integer + 1));
+    throw ConfigError(fmt::format("{}expected an even number, got {}; try {}",
+                                  config.place_of(*gather), gather->integer, gather->integer + 1));
 }
 
 void check_scheduler(const CheckedConfig& config) {
@@ -228,9 +232,10 @@ void check_scheduler(const CheckedConfig& config) {
     const bool needed = row.section == type->text && !*row.fallback;
     if (!needed || config.find(row.section, row.key)) continue;
     const bool total = std::string(row.key) == "total_num_steps";
-    throw ConfigError(config.place_of(*type) + type->text + " needs " + row.key +
-                      "; expected it in scheduler.params, got none; try \"" + row.key +
-                      "\": " + (total ? "\"auto\", which is the run's --steps" : "0.001"));
+    throw ConfigError(
+        fmt::format("{}{} needs {}; expected it in scheduler.params, got none; try \"{}\": {}",
+                    config.place_of(*type), type->text, row.key, row.key,
+                    total ? "\"auto\", which is the run's --steps" : "0.001"));
   }
 }
 
@@ -254,8 +259,8 @@ std::vector<std::string> CheckedConfig::state() const {
   std::vector<std::string> lines;
   for (const auto& [name, setting] : settings)
     if (setting.row->type != Type::section && setting.row->type != Type::any)
-      lines.push_back(path_of(*setting.row) + " = " + value_of(setting) +
-                      (setting.given ? "" : " (default)"));
+      lines.push_back(fmt::format("{} = {}{}", path_of(*setting.row), value_of(setting),
+                                  setting.given ? "" : " (default)"));
   return lines;
 }
 
@@ -273,9 +278,10 @@ void check_contradictions(CheckedConfig& config) {
 CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,
                            bool lenient, const std::string& section) {
   if (root.kind != Value::Kind::object)
-    throw ConfigError(place(file, root.at, "") + "expected an object {...}, got " + shown(root) +
-                      (section.empty() ? "; try { \"train_batch_size\": 16 }"
-                                       : "; try distributed_type: DEEPSPEED"));
+    throw ConfigError(fmt::format("{}expected an object {{...}}, got {}{}",
+                                  place(file, root.at, ""), shown(root),
+                                  section.empty() ? "; try { \"train_batch_size\": 16 }"
+                                                  : "; try distributed_type: DEEPSPEED"));
   CheckedConfig config{.file = file, .version = version};
   Checker checker(config, lenient);
   checker.check_section(section, root);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/check.h"
 
@@ -20,8 +21,8 @@ std::vector<std::string> split(const std::string& words) {
 }
 
 std::string bounds(const Row& row, const std::string& number) {
-  if (row.most >= 2147483647.0) return number + " of " + shown(row.least) + " or more";
-  return number + " from " + shown(row.least) + " to " + shown(row.most);
+  if (row.most >= 2147483647.0) return fmt::format("{} of {} or more", number, shown(row.least));
+  return fmt::format("{} from {} to {}", number, shown(row.least), shown(row.most));
 }
 
 std::string expected_of(const Row& row) {
@@ -59,7 +60,7 @@ std::string advice(const Row& row, const Value& value) {
   if (row.type == Type::section) return "{ } after the key";
   if (row.type == Type::choice && value.kind == Value::Kind::text) {
     const std::string near = nearest(lower(value.text), split(lower(row.choices)));
-    if (!near.empty()) return "\"" + near + "\"";
+    if (!near.empty()) return fmt::format("\"{}\"", near);
   }
   if (row.automatic && fallback.empty()) return "\"auto\"";
   if (fallback.empty()) return "a name in quotes";
@@ -67,8 +68,8 @@ std::string advice(const Row& row, const Value& value) {
 }
 
 [[noreturn]] void refuse(const Row& row, const Value& value, const std::string& where) {
-  throw ConfigError(where + "expected " + expected_of(row) + ", got " + shown(value) + "; try " +
-                    advice(row, value));
+  throw ConfigError(fmt::format("{}expected {}, got {}; try {}", where, expected_of(row),
+                                shown(value), advice(row, value)));
 }
 
 bool read_number(const Value& value, double& number) {
@@ -98,7 +99,7 @@ bool read_boolean(const Value& value, bool& boolean) {
          (is_word && one_of({"false", "0", "no", "n", "off", "f"}));
 }
 
-// Whether a value asks for nothing: false, {}, or a section that is not enabled.
+// True for a value without effect: false, {}, or a section that is not enabled.
 bool is_disabled(const Value& value) {
   bool boolean = true;
   if (value.kind == Value::Kind::boolean) return !value.boolean;
@@ -125,7 +126,7 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
     case Type::integer:
       fits = read_number(value, setting.number) && setting.number == std::floor(setting.number) &&
              within(setting.number);
-      // The largest that the rows let through stands for sys.maxsize.
+      // 2^63, the largest number that rows accept, stands for sys.maxsize.
       if (fits)
         setting.integer =
             setting.number < 0x1p63 ? static_cast<int64_t>(setting.number) : INT64_MAX;

@@ -13,19 +13,21 @@
 
 namespace zg::zero {
 
-/// The DeepSpeed whose defaults fill what a config leaves out of a block that it has.
+/// The version of DeepSpeed whose defaults are used for keys that are missing in a block of a
+/// config.
 enum class DeepSpeedVersion : uint8_t { v0_19, v0_16 };
 
-/// Buckets that a config leaves to the model's width, as accelerate fills "auto". 0: not this one.
+/// Bucket sizes that depend on the model's width, where a config says "auto", as accelerate
+/// computes them. 0: this size does not depend on it.
 struct BucketsByWidth {
   double reduce_per_square = 0.0, prefetch_per_square = 0.0;  ///< elements per width * width
   double persistence_per_width = 0.0;                         ///< elements per width
 };
 
-/// Gives the engine the buckets of a model of this width.
+/// Sets the bucket sizes of `engine` for a model of this width.
 ZG_API void fill_buckets(const BucketsByWidth& buckets, int64_t width, Config& engine);
 
-/// Settings that a program can decide itself, whatever a config says.
+/// Settings for which a program's own value can override a config's.
 enum class DeepSpeedField : uint8_t {
   micro_batch,
   accumulation,
@@ -35,12 +37,12 @@ enum class DeepSpeedField : uint8_t {
   beta2,
   epsilon,
   weight_decay,
-  schedule,  ///< its kind, and with it all of the block `scheduler`
+  schedule,  ///< its kind, and with it the whole block `scheduler`
   warmup_steps,
   clip_norm,
   precision,  ///< compute dtype, and with it the blocks `fp16` and `bf16`
   grad_accum_dtype,
-  initial_scale_power,  ///< and with it a static loss_scale
+  initial_scale_power,  ///< and with it a constant loss_scale
   stage,
   reduce_bucket_size,
   prefetch_bucket_size,
@@ -56,31 +58,35 @@ enum class DeepSpeedField : uint8_t {
   memory_breakdown
 };
 
-/// A config of DeepSpeed, as the types of this library.
+/// A DeepSpeed config, as types of this library.
 struct DeepSpeedConfig {
   Config engine = {};
-  /// Where its total_num_steps is "auto", the program's counts.
+  /// If total_num_steps is "auto" in the config, the program's value is used.
   ScheduleOptions schedule = {};
-  std::string preset = {};  ///< a PrecisionPreset's name, which gave the engine its dtypes
-  /// For solve_batch_size(). An "auto" that no number settles is default_micro_batch.
+  std::string preset = {};  ///< name of the PrecisionPreset that set the dtypes of `engine`
+  /// For solve_batch_size(). A micro-batch of "auto" that does not follow from other numbers is
+  /// default_micro_batch.
   BatchRequest batch = {};
   BucketsByWidth buckets = {};  ///< for fill_buckets()
   /// For the device: the aio block, and nvme_path as its directory. (g++ 12 warns of {} here.)
   SwapOptions swap = SwapOptions();
-  bool cpu_checkpointing = false;      ///< tensors kept by checkpointed blocks go to host memory
+  /// Tensors saved by checkpointed blocks are stored in host memory.
+  bool cpu_checkpointing = false;
   bool activation_checkpoint = false;  ///< for the model: recompute blocks in backward
   bool async_save = false;             ///< for CheckpointDirectory::Options
   int64_t steps_per_print = 0;         ///< 0: not given
   bool memory_breakdown = false;
 
   // How the config was read.
-  std::vector<std::string> warnings = {};        ///< unknown keys of a lenient reading
-  std::vector<std::string> without_effect = {};  ///< a line for each such key, with the reason
+  std::vector<std::string> warnings = {};  ///< unknown keys, with `lenient`
+  /// A line for each key without effect, with the reason.
+  std::vector<std::string> without_effect = {};
   /// With dump_state: each key, "zero_optimization.stage = 2".
   std::vector<std::string> state = {};
-  std::set<DeepSpeedField> taken = {};      ///< fields that the config's text or its defaults set
-  std::set<DeepSpeedField> defaulted = {};  ///< those of `taken` that a default set
-  /// Keys that the text gives and the program overrides.
+  /// Fields that were set by the config's text or by defaults.
+  std::set<DeepSpeedField> taken = {};
+  std::set<DeepSpeedField> defaulted = {};  ///< those of `taken` that were set by a default
+  /// Keys in the text that the program overrides.
   struct Overridden {
     std::string key;  ///< "optimizer.params.lr"
     DeepSpeedField field;
@@ -92,16 +98,16 @@ struct DeepSpeedConfig {
 struct DeepSpeedOptions {
   DeepSpeedVersion version = DeepSpeedVersion::v0_19;
   bool lenient = false;  ///< unknown keys are warnings, not errors
-  /// The program's own values: what the config leaves out or says "auto" of keeps them.
+  /// The program's own values. They are used for keys that the config leaves out or sets to "auto".
   DeepSpeedConfig program = {};
-  /// Fields whose value in `program` counts whatever the config says.
+  /// Fields whose value in `program` overrides the config.
   std::set<DeepSpeedField> decided = {};
 };
 
-/// Reads DeepSpeed's config, JSON with comments (Hjson): a path, or the text itself, which starts
-/// with { or is base64 as launchers pass it. FileError; ConfigError with file, line, column and
-/// key, what was expected, what came and what to try; Unsupported for what is asked for and not
-/// done.
+/// Reads a DeepSpeed config: JSON with comments (Hjson). The argument is a path, or the text
+/// itself, which starts with { or is base64 as launchers pass it. Throws FileError; ConfigError
+/// with file, line, column, key, expected and actual value, and what to try; Unsupported for a
+/// feature that this library does not have.
 ///
 ///   const auto config = zero::read_deepspeed_config("ds_config.json");
 ///   const Device device = Device::cpu(ranks.rank(), {.swap = config.swap});

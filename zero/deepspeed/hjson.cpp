@@ -8,20 +8,21 @@
 #include <map>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::zero::deepspeed {
 namespace {
 
-constexpr size_t most_keys = 1000;  // each may cost a search for what it should have been
-constexpr int deepest = 64;         // a reader that calls itself must stop before its stack does
+constexpr size_t most_keys = 1000;  // each may cost a search for the nearest known key
+constexpr int deepest = 64;         // limits the recursion of the parser
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// JSON's numbers, and nothing else: 007, +1, .5 and 0x10 are strings without quotes.
+// Only JSON's numbers: 007, +1, .5 and 0x10 are strings without quotes.
 bool is_number(const std::string& word) {
   size_t at = 0;
   const auto digits = [&] {
@@ -61,7 +62,8 @@ class Reader {
       value = read_members(here(), '\0');
     skip();
     if (!at_end())
-      refuse(here(), "text after the end of the config; expected one object, got '" + rest() + "'",
+      refuse(here(),
+             fmt::format("text after the end of the config; expected one object, got '{}'", rest()),
              "a { for each }");
     return value;
   }
@@ -74,7 +76,7 @@ class Reader {
     throw ConfigError(place(file_, at, path) + message + (advice.empty() ? "" : "; try " + advice));
   }
   [[noreturn]] void refuse_end(const std::string& expected, const char* advice) {
-    refuse(here(), "the file ends here; expected " + expected + ", got nothing",
+    refuse(here(), fmt::format("the file ends here; expected {}, got nothing", expected),
            std::string(advice) + ", or the whole of a file that was cut off");
   }
 
@@ -89,7 +91,7 @@ class Reader {
       ++line_;
       column_ = 1;
     } else if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) {
-      ++column_;  // a character's first byte
+      ++column_;  // the first byte of a character
     }
   }
   Position here() const { return {line_, column_}; }
@@ -141,7 +143,7 @@ class Reader {
     }
   }
 
-  // Up to `close`, which is \0 for a root without braces.
+  // Reads members up to `close`, which is \0 for a root without braces.
   Value read_members(Position start, char close) {
     Value object{.kind = Value::Kind::object, .at = start};
     std::map<std::string, int> lines;
@@ -149,7 +151,7 @@ class Reader {
       skip();
       if (at_end()) {
         if (close == '\0') return object;
-        refuse_end("a } for the { of line " + std::to_string(start.line), "a } here");
+        refuse_end(fmt::format("a }} for the {{ of line {}", start.line), "a } here");
       }
       if (look() == close) return step(), object;
       Value::Member member{.at = here()};
@@ -160,13 +162,13 @@ class Reader {
       const auto [first, is_new] = lines.emplace(member.key, member.at.line);
       if (!is_new)
         refuse(member.at,
-               "the key comes twice; expected it once, got it in line " +
-                   std::to_string(first->second) + " too",
+               fmt::format("the key comes twice; expected it once, got it in line {} too",
+                           first->second),
                "leaving one of the two out");
       skip();
       if (at_end()) refuse_end("a : after the key", "a value here");
       if (look() != ':')
-        refuse(here(), "expected a : after the key, got '" + rest() + "'", "a : here");
+        refuse(here(), fmt::format("expected a : after the key, got '{}'", rest()), "a : here");
       step();
       skip();
       if (at_end()) refuse_end("a value", "a value here");
@@ -182,9 +184,9 @@ class Reader {
     Value array{.kind = Value::Kind::array, .at = start};
     for (;;) {
       skip();
-      if (at_end()) refuse_end("a ] for the [ of line " + std::to_string(start.line), "a ] here");
+      if (at_end()) refuse_end(fmt::format("a ] for the [ of line {}", start.line), "a ] here");
       if (look() == ']') return step(), array;
-      path_.push_back("[" + std::to_string(array.items.size()) + "]");
+      path_.push_back(fmt::format("[{}]", array.items.size()));
       array.items.push_back(read_value());
       path_.pop_back();
       skip();
@@ -200,7 +202,7 @@ class Reader {
       step();
     }
     if (key.empty())
-      refuse(here(), "expected a key or a }, got '" + rest() + "'",
+      refuse(here(), fmt::format("expected a key or a }}, got '{}'", rest()),
              look() == ',' ? "one comma between two settings" : "\"key\": value");
     return key;
   }
@@ -214,10 +216,10 @@ class Reader {
       if (at_end() || look() == '\n' || look() == '\r') {
         const bool cut = at_end();
         refuse(start,
-               std::string("the string is not closed; expected ") + quote +
-                   ", got the end of the " + (cut ? "file" : "line"),
-               std::string("a ") + quote + " after '" + printable(text, 16) + "'" +
-                   (cut ? ", or the whole of a file that was cut off" : ""));
+               fmt::format("the string is not closed; expected {}, got the end of the {}", quote,
+                           cut ? "file" : "line"),
+               fmt::format("a {} after '{}'{}", quote, printable(text, 16),
+                           cut ? ", or the whole of a file that was cut off" : ""));
       }
       if (look() == quote) return step(), text;
       if (look() == '\\') {
@@ -241,7 +243,8 @@ class Reader {
     }
     uint32_t code = 0;
     if (name != 'u' || !read_code(code))
-      refuse(start, "expected an escape like \\n or \\u00e9, got '\\" + rest() + "'", "\\\\");
+      refuse(start, fmt::format("expected an escape like \\n or \\u00e9, got '\\{}'", rest()),
+             "\\\\");
     if (code >= 0xD800 && code < 0xDC00 && starts("\\u")) {
       uint32_t low = 0;
       step();
@@ -274,12 +277,12 @@ class Reader {
     return text;
   }
 
-  // A number, true, false or null when it ends at punctuation, a comment or the line; anything else
-  // is a string that goes to the end of the line, commas and all.
+  // A number, true, false or null if punctuation, a comment or the end of the line follows.
+  // Anything else is a string up to the end of the line, including commas.
   Value read_bare() {
     Value value{.at = here()};
     if (is_punctuator(look()))
-      refuse(value.at, "expected a value, got '" + rest() + "'", "a value here");
+      refuse(value.at, fmt::format("expected a value, got '{}'", rest()), "a value here");
     size_t end = at_;
     while (!ends_literal(end)) ++end;
     if (!is_literal(trimmed(end), value)) {
@@ -335,33 +338,29 @@ class Reader {
 
 }  // namespace
 
-std::string shown(double number) {
-  char word[32];
-  std::snprintf(word, sizeof word, "%g", number);
-  return word;
-}
+std::string shown(double number) { return fmt::format("{:g}", number); }
 
 std::string shown(const Value& value) {
   switch (value.kind) {
     case Value::Kind::null:
       return "null";
     case Value::Kind::array:
-      return "a list of " + std::to_string(value.items.size());
+      return fmt::format("a list of {}", value.items.size());
     case Value::Kind::object:
       return "an object {...}";
     case Value::Kind::text:
-      return "'" + printable(value.text) + "'";
+      return fmt::format("'{}'", printable(value.text));
     default:
       return printable(value.text);
   }
 }
 
-// No key of ours is as deep; a line of an error is no place for a whole file.
+// Longer than every known key; a message must not contain a whole file.
 constexpr size_t longest_path = 120;
 
 std::string place(const std::string& file, Position at, const std::string& path) {
-  return file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +
-         (path.empty() ? "" : printable(path, longest_path) + ": ");
+  return fmt::format("{}:{}:{}: {}", file, at.line, at.column,
+                     path.empty() ? "" : printable(path, longest_path) + ": ");
 }
 
 void check_text(const std::string& source, const std::string& file) {
@@ -376,8 +375,9 @@ void check_text(const std::string& source, const std::string& file) {
       valid = false;
     }
     if (!valid)
-      throw ConfigError(place(file, here, "") + "the byte " + std::to_string(byte) +
-                        " is no text; expected UTF-8, got something else; try a text file");
+      throw ConfigError(fmt::format(
+          "{}the byte {} is no text; expected UTF-8, got something else; try a text file",
+          place(file, here, ""), byte));
     if (byte == '\n') here = {here.line + 1, 0};
   }
 }

@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/deepspeed/hjson.h"
 
@@ -20,20 +21,21 @@ std::string read_text(const std::string& path, const std::string& name) {
   std::string text(largest_config + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    throw FileError(name + ": " + path + " cannot be read: " +
-                    (is_directory(path)  ? "it is a directory"
-                     : path_exists(path) ? "it cannot be opened"
-                                         : "there is nothing of that name") +
-                    "; expected a DeepSpeed config, JSON");
+    throw FileError(fmt::format("{}: {} cannot be read: {}; expected a DeepSpeed config, JSON",
+                                name, path,
+                                is_directory(path)  ? "it is a directory"
+                                : path_exists(path) ? "it cannot be opened"
+                                                    : "there is nothing of that name"));
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > largest_config)
-    throw ConfigError(name + ": " + path + " is larger than 1 MiB; expected a DeepSpeed config, " +
-                      "JSON; try the file's right name");
+    throw ConfigError(fmt::format(
+        "{}: {} is larger than 1 MiB; expected a DeepSpeed config, JSON; try the file's right name",
+        name, path));
   return text;
 }
 
-// As launchers pass a config through a command line: base64 with - and _ for + and /. Absent: the
-// word is no such text.
+// Decodes the URL-safe base64 by which launchers pass a config in a command line. Absent if the
+// word is not such text.
 std::optional<std::string> base64_decoded(const std::string& word) {
   static const std::string digits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -61,7 +63,7 @@ bool uses_nvme(const OffloadOptions& offload) {
   return false;
 }
 
-// Makes the engine's config complete, which the command does later: a checkpoint may say more.
+// Completes the engine's config. The command does it later, because a checkpoint may decide more.
 void settle(const std::string& file, const DeepSpeedOptions& options, DeepSpeedConfig& config) {
   Config& engine = config.engine;
   if (!config.preset.empty()) {
@@ -88,7 +90,7 @@ Source read_source(const std::string& path_or_text, const std::string& name) {
   const size_t first = path_or_text.find_first_not_of(" \t\n");
   if (first != std::string::npos && path_or_text[first] == '{')
     return {.file = name, .text = path_or_text};
-  std::error_code unnameable;  // a long text is no file's name
+  std::error_code unnameable;  // set for a text that is too long for a file name
   if (const auto text = base64_decoded(path_or_text);
       text && !std::filesystem::exists(path_or_text, unnameable))
     return {.file = name, .text = *text};

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <set>
 
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::zero::deepspeed {
 namespace {
 
-// Spellings that people write and that are not near what they mean.
+// Frequent mistakes that are not close to the right key by edit distance.
 constexpr const char* known_mistakes[][2] = {
     {"all_reduce_bucket_size", "did you mean allgather_bucket_size, or reduce_bucket_size?"},
     {"batch_size", "did you mean train_batch_size, or train_micro_batch_size_per_gpu?"},
@@ -23,10 +24,11 @@ bool has_name(const Row& row, const std::string& key) {
   if (key == row.key) return true;
   if (*row.alias == '\0') return false;
   const std::string aliases = std::string("|") + row.alias + "|";
-  return key.find('|') == std::string::npos && aliases.find("|" + key + "|") != std::string::npos;
+  return key.find('|') == std::string::npos &&
+         aliases.find(fmt::format("|{}|", key)) != std::string::npos;
 }
 
-// Both DeepSpeed's, or both accelerate's.
+// True if both sections are of DeepSpeed's config, or both of accelerate's.
 bool is_same_file(const std::string& a, const std::string& b) {
   return a.starts_with("accelerate") == b.starts_with("accelerate");
 }
@@ -89,7 +91,7 @@ std::string advice_on(const std::string& section, const std::string& key) {
   const std::string word = lower(key);
   for (const auto& [mistake, advice] : known_mistakes)
     if (word == mistake) return advice;
-  // `enabled`, say, is in many sections: only a key of few places tells where it belongs.
+  // A key such as `enabled` is in many sections: give the section only for a key of few sections.
   std::set<std::string> places, types;
   for (const Row& row : rows()) {
     if (section == row.section || !has_name(row, word) || !is_same_file(row.section, section))
@@ -101,19 +103,19 @@ std::string advice_on(const std::string& section, const std::string& key) {
   }
   if (!types.empty()) return "try a type that has it: " + join({types.begin(), types.end()}, ", ");
   if (!places.empty() && places.size() <= 3)
-    return "try it " + join({places.begin(), places.end()}, " or ") + ", where it belongs";
+    return fmt::format("try it {}, where it belongs", join({places.begin(), places.end()}, " or "));
   const std::vector<std::string> keys = keys_of(section);
   const std::string near = nearest(word, keys);
-  if (!near.empty()) return "did you mean " + near + "?";
+  if (!near.empty()) return fmt::format("did you mean {}?", near);
   std::vector<std::string> all;
   for (const Row& row : rows())
     if (is_same_file(row.section, section)) all.push_back(row.key);
   const std::string far = nearest(word, all);
-  if (!far.empty()) return "did you mean " + far + ", of another section?";
-  return "try leaving it out; " + quoted_section(section) + " has " +
-         join({keys.begin(), keys.begin() + std::min<long>(6, static_cast<long>(keys.size()))},
-              ", ") +
-         (keys.size() > 6 ? ", ..." : "");
+  if (!far.empty()) return fmt::format("did you mean {}, of another section?", far);
+  return fmt::format(
+      "try leaving it out; {} has {}{}", quoted_section(section),
+      join({keys.begin(), keys.begin() + std::min<long>(6, static_cast<long>(keys.size()))}, ", "),
+      keys.size() > 6 ? ", ..." : "");
 }
 
 const char* fallback_of(const Row& row, DeepSpeedVersion version) {
@@ -141,7 +143,7 @@ std::string name_advice(const std::string& section, const std::string& type) {
   if (is_optimizer(section))
     known.insert(known.end(), unsupported_optimizers.begin(), unsupported_optimizers.end());
   for (const std::string& name : known)
-    if (equal_folded(name, type)) return "; did you mean " + name + "?";
+    if (equal_folded(name, type)) return fmt::format("; did you mean {}?", name);
   const std::string meant = did_you_mean(type, known);
   return meant.empty() ? "; try " + known[is_optimizer(section) ? 1 : 0] : meant;
 }

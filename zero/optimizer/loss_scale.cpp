@@ -4,30 +4,27 @@
 #include <cmath>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
 
 void check_scale(bool within, const char* what, double value, const char* expected) {
   if (!within)
-    throw ConfigError(std::string("loss scale: ") + what + " is " + std::to_string(value) +
-                      "; expected " + expected);
+    throw ConfigError(fmt::format("loss scale: {} is {:f}; expected {}", what, value, expected));
 }
 
 bool positive(double x) { return std::isfinite(x) && x > 0.0; }
 
-// As int() prints it in Python: without a fraction, however large.
-std::string integer(double x) {
-  std::string text = std::to_string(std::trunc(x));
-  return text.substr(0, text.find('.'));
-}
+// Prints a number as Python's int() does: without a fraction, also if it is large.
+std::string integer(double x) { return fmt::format("{:.0f}", std::trunc(x)); }
 
 }  // namespace
 
 void validate(const LossScaleOptions& o) {
   check_scale(o.loss_scale == 0.0 || positive(o.loss_scale), "loss_scale", o.loss_scale,
               "a finite number from 0, where 0 means dynamic");
-  // Beyond, the scale itself is no f32.
+  // Outside this range the scale is no normal f32.
   check_scale(o.initial_scale_power >= -126 && o.initial_scale_power <= 127, "initial_scale_power",
               o.initial_scale_power, "an exponent in -126 .. 127");
   check_scale(o.window >= 1, "window", static_cast<double>(o.window), "1 or more");
@@ -67,13 +64,14 @@ std::string LossScaler::update(bool overflow) {
       s.scale = std::max(s.scale / 2.0, options_.min_loss_scale);
       line += ", reducing to " + integer(s.scale);
     } else {
-      line += ", but hysteresis is " + std::to_string(s.hysteresis) + ". Reducing hysteresis to " +
-              std::to_string(s.hysteresis - 1);
+      line += fmt::format(", but hysteresis is {}. Reducing hysteresis to {}", s.hysteresis,
+                          s.hysteresis - 1);
       --s.hysteresis;
     }
     s.last_overflow = s.iteration;
   } else {
-    const int64_t good = s.iteration - s.last_overflow - 1;  // in a row, before this one
+    const int64_t good =
+        s.iteration - s.last_overflow - 1;  // consecutive good steps before this one
     const bool doubles = good > 0 && good % options_.window == 0;
     if (doubles) s.scale *= 2.0;
     if (doubles || options_.consecutive_hysteresis) s.hysteresis = options_.hysteresis;

@@ -28,7 +28,8 @@ class ZG_API LossScaler {
   /// Saved in a checkpoint and restored when a run resumes.
   struct State {
     double scale = 1.0;
-    int64_t hysteresis = 1;      ///< overflows left until the scale halves, including that one
+    /// Overflows until the scale halves, including the one that halves it.
+    int64_t hysteresis = 1;
     int64_t iteration = 0;       ///< updates so far
     int64_t last_overflow = -1;  ///< iteration of the last overflow
     bool operator==(const State&) const = default;

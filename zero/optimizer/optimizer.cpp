@@ -24,8 +24,8 @@ enum { masters, moment1, moment2, low_precision, sums };
 using StateTensors = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
-/// Work of the CPU on what a device of any kind has in memory of the host: at once, on the caller's
-/// thread, who has waited for what the device itself has queued there. Kernels on it are the CPU's.
+/// Runs CPU kernels at once, on the caller's thread, on host memory of a device of any type. The
+/// caller has waited for the device's own work on that memory.
 class HostStream final : public Stream {
  public:
   explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {

@@ -8,6 +8,7 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::zero {
 namespace {
@@ -45,7 +46,7 @@ MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& dev
   for (size_t part = 0; part < parts; ++part) {
     const int64_t* from = values.data() + limbs + part * summary_words;
     const size_t tensor = static_cast<size_t>(mesh.shape.tensor);
-    if (part % tensor == 0 && sums.non_finite) break;  // a lower stage had one
+    if (part % tensor == 0 && sums.non_finite) break;  // a lower stage already reported one
     if (from[0] == 0 || from[0] >= first) continue;
     first = from[0];
     char name[name_bytes + 1] = {};
@@ -67,10 +68,10 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
         parameter->trainable && (parameter->copy == Copy::mirror || parameter->has_mirror);
     if (!shared) continue;
     if (!has_ends || parameter->has_mirror != owner_)
-      throw ConfigError("engine: parameter '" + name + "' " +
-                        (parameter->has_mirror ? "has a mirror" : "is a mirror") +
-                        "; expected a pipeline of two stages or more, the owner on the first one "
-                        "and the mirror on the last");
+      throw ConfigError(
+          fmt::format("engine: parameter '{}' {}; expected a pipeline of two stages or more, the "
+                      "owner on the first one and the mirror on the last",
+                      name, parameter->has_mirror ? "has a mirror" : "is a mirror"));
     parameters_.emplace(name, parameter);
   }
   if (!has_ends) return;
@@ -78,7 +79,7 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
   check_ends(device);
 }
 
-// Else the ends would wait for each other in the first step.
+// Without this check the first and the last stage would wait for each other in the first step.
 void Mirrors::check_ends(const Device& device) const {
   std::vector<int64_t> words(2);
   int64_t& own = words[owner_ ? 0 : 1];
@@ -87,7 +88,7 @@ void Mirrors::check_ends(const Device& device) const {
     own = own * 31 + static_cast<int64_t>(hash_name(name.c_str()) % (1u << 30)) +
           parameter->shape.numel();
     own %= int64_t{1} << 50;
-    names += (names.empty() ? "'" : ", '") + name + "' " + parameter->shape.str();
+    names += fmt::format("{}{}' {}", names.empty() ? "'" : ", '", name, parameter->shape);
   }
   const PurposeScope purpose(device, Purpose::comm);
   const Tensor sum = Tensor::from(words, {2}, device);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/transfer.h"
@@ -100,11 +101,10 @@ void WholeModel::check_tiles() const {
       end = slice.begin + slice.rows;
     }
     if (!alike || end != first.extent)
-      throw ConfigError("engine: the parts of parameter '" + name + "' on " +
-                        std::to_string(entry.parts.size()) + " ranks do not make up its " +
-                        entry.shape.str() +
-                        "; expected every row on one, in rising tensor rank; replicas and mirrors "
-                        "are marked as such");
+      throw ConfigError(fmt::format(
+          "engine: the parts of parameter '{}' on {} ranks do not make up its {}; expected every "
+          "row on one, in rising tensor rank; replicas and mirrors are marked as such",
+          name, entry.parts.size(), entry.shape));
   }
 }
 

@@ -34,7 +34,7 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
   return values;
 }
 
-// Long enough to hide its hand-out: an element costs tens of nanoseconds.
+// Elements per task: an element takes tens of nanoseconds, so starting a task costs little.
 constexpr int64_t initialise_grain = 1 << 14;
 
 void initialise_pieces(std::span<const FlatUnit::Piece> pieces, const Tensor& flat, uint64_t seed,

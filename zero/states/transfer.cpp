@@ -8,6 +8,7 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
 
 namespace zg::zero {
@@ -22,7 +23,7 @@ void for_each_workspace_chunk(const Tensor& tensor, const F& f) {
   }
 }
 
-// Rounds what is in memory to where `to` is.
+// Writes a tensor in memory to `to`, rounded to its dtype.
 void store(const Tensor& memory, const Tensor& to) {
   Stream& stream = to.device().compute();
   if (!in_file(to)) return kernels::cast({.x = memory, .y = to}, stream);
@@ -71,7 +72,7 @@ void write_floats(const Tensor& to,
       device.traits().backend == Device::Type::cpu ? Space::device : host_space(device);
   for_each_workspace_chunk(to, [&](int64_t begin, const Tensor& chunk) {
     const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device, space);
-    device.compute().synchronize();  // the chunk before may still be read
+    device.compute().synchronize();  // the previous chunk may still be in use
     if (staging.raw()) produce(begin, {staging.data<float>(), static_cast<size_t>(chunk.numel())});
     store(staging, chunk);
   });
@@ -140,7 +141,7 @@ void Streaming::load(size_t index, bool from_file) {
       if (from_file) {
         ready_[index % 2] = start_swap(from.tensor, memory[lane], {from.unit, " ", from.state});
       } else {
-        wait_for_swap(device_, written_[index % 2]);  // the drive may still read this set
+        wait_for_swap(device_, written_[index % 2]);  // the disk may still read this set
         queue_copy(from.tensor, memory[lane], from);
       }
     }
@@ -150,13 +151,13 @@ void Streaming::queue_copy(const Tensor& from, const Tensor& to, const Lane& lan
   if (Trace* trace = device_.trace()) {
     if (queued_.bytes == 0) queued_.begin_ns = trace->now_ns();
     queued_.bytes += from.bytes();
-    queued_.names += (queued_.names.empty() ? "" : ", ") + std::string(lane.unit) + " " +
-                     std::string(lane.state);
+    queued_.names +=
+        fmt::format("{}{} {}", queued_.names.empty() ? "" : ", ", lane.unit, lane.state);
   }
   copy(from, to, *copies_);
 }
 
-// Nobody knows before when they ended: one span has all of them.
+// The end of each copy is not known, so one span covers all of them.
 void Streaming::await_copies() {
   if (!copies_) return;
   Trace* trace = device_.trace();
@@ -186,7 +187,7 @@ Streaming::~Streaming() {
 }
 
 const std::vector<Tensor>& Streaming::next() {
-  // This set's copies have come and the other's have left, which the drive fills next.
+  // The copies into this set and out of the other one are done; the disk fills the other one next.
   await_copies();
   load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);
@@ -215,7 +216,7 @@ void Streaming::finish() {
 
 namespace {
 
-/// The unit or the op that is under way.
+/// The name of the current unit or op; empty without a trace.
 std::string traced_name(const Stream& stream) {
   return stream.trace() ? stream.device().memory().name() : std::string();
 }

@@ -251,18 +251,18 @@ void group_meeting(const char* what, void* mine, void (*act)(void* const*)) {
   Thread& thread = *current;
   Block& block = *thread.block;
   if (block.groups.empty()) die(std::string(what) + ": expected whole groups of 128 threads");
-  Group& group = block.groups[thread.flat / group_threads];
+  Group& group = block.groups[thread.flat / warpgroup_threads];
   void* const place = group.meeting.place();
   release(place);
-  group.published[thread.flat % group_threads] = mine;
-  if (++group.meeting.arrived == group_threads) {
+  group.published[thread.flat % warpgroup_threads] = mine;
+  if (++group.meeting.arrived == warpgroup_threads) {
     acquire(place);
     act(group.published);
     release(place);
     group.meeting.arrived = 0;
     ++group.meeting.generation;
-    const unsigned first = thread.flat / group_threads * group_threads;
-    for (unsigned i = first; i < first + group_threads; ++i)
+    const unsigned first = thread.flat / warpgroup_threads * warpgroup_threads;
+    for (unsigned i = first; i < first + warpgroup_threads; ++i)
       if (i != thread.flat) wake(block.threads[i]);
   } else {
     sleep(what);
@@ -318,7 +318,7 @@ void run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_byte
   block.threads_extent = extent;
   block.threads.resize(threads);
   block.warps.resize((threads + warp_lanes - 1) / warp_lanes);
-  if (threads % group_threads == 0) block.groups.resize(threads / group_threads);
+  if (threads % warpgroup_threads == 0) block.groups.resize(threads / warpgroup_threads);
   block.memory.resize(shared_bytes + 2 * shared_alignment);
   const auto address = reinterpret_cast<uintptr_t>(block.memory.data());
   block.shared = reinterpret_cast<std::byte*>((address + shared_alignment - 1) / shared_alignment *

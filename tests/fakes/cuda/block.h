@@ -21,7 +21,7 @@ struct Extent {
   unsigned x = 1, y = 1, z = 1;
 };
 
-inline constexpr unsigned warp_lanes = 32, group_threads = 128, named_barriers = 16;
+inline constexpr unsigned warp_lanes = 32, warpgroup_threads = 128, named_barriers = 16;
 inline constexpr uint32_t every_lane = 0xffffffffu;
 
 struct Block;
@@ -79,7 +79,7 @@ struct Warp {
 /// 128 threads that multiply together (wgmma).
 struct Group {
   Meeting meeting;
-  void* published[group_threads] = {};
+  void* published[warpgroup_threads] = {};
 };
 
 struct Block {

@@ -133,7 +133,7 @@ void multiply(void* const* threads, size_t i) {
   const PendingProduct& first = of(0);
   const auto columns = static_cast<size_t>(first.columns);
   float a[64][16], b[16][128], c[64][128];
-  for (size_t thread = 0; thread < group_threads; ++thread) {
+  for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
     const PendingProduct& mine = of(thread);
     if (mine.described_a != first.described_a || mine.b != first.b ||
         mine.columns != first.columns || mine.from_registers != first.from_registers)
@@ -162,7 +162,7 @@ void multiply(void* const* threads, size_t i) {
   for (size_t row = 0; row < 64; ++row)
     for (size_t k = 0; k < 16; ++k)
       for (size_t j = 0; j < columns; ++j) c[row][j] += a[row][k] * b[k][j];
-  for (size_t thread = 0; thread < group_threads; ++thread) {
+  for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
     const size_t row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
     for (size_t n = 0; n < columns / 8; ++n)
       for (size_t e = 0; e < 4; ++e)
@@ -172,7 +172,7 @@ void multiply(void* const* threads, size_t i) {
 
 }  // namespace
 
-void start_barrier(void* barrier, unsigned arrivals) {
+void init_barrier(void* barrier, unsigned arrivals) {
   check_barrier(barrier);
   write(barrier, {static_cast<uint16_t>(arrivals), static_cast<uint16_t>(arrivals), 0, 0});
 }
@@ -209,8 +209,8 @@ void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w,
   block.boxes.push_back(box);
 }
 
-void multiply_group(float* d, int columns, const uint32_t* a, uint64_t described_a, uint64_t b,
-                    bool is_bf16) {
+void multiply_warpgroup(float* d, int columns, const uint32_t* a, uint64_t described_a, uint64_t b,
+                        bool is_bf16) {
   Thread& thread = *current;
   PendingProduct product{d, columns, a != nullptr, is_bf16, {}, described_a, b, thread.commits, {}};
   if (a) std::memcpy(product.a, a, sizeof product.a);
@@ -233,12 +233,12 @@ void finish_products(unsigned newer_commits) {
   mine.products_to_finish = done;
   group_meeting("wgmma.wait_group", &mine, [](void* const* threads) {
     const Thread& first = *static_cast<const Thread*>(threads[0]);
-    for (size_t thread = 0; thread < group_threads; ++thread)
+    for (size_t thread = 0; thread < warpgroup_threads; ++thread)
       if (static_cast<const Thread*>(threads[thread])->products_to_finish !=
           first.products_to_finish)
         die("wgmma: threads of a group wait for different products");
     for (size_t i = 0; i < first.products_to_finish; ++i) {
-      for (size_t thread = 0; thread < group_threads; ++thread) {
+      for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
         const PendingProduct& product = static_cast<Thread*>(threads[thread])->products[i];
         std::copy(product.before.begin(), product.before.end(), product.d);
       }

@@ -5,20 +5,23 @@
 
 #include "cuda.h"
 
-// Twins of the PTX instructions of kernels/cuda/hopper.cuh.
+// Emulation of the PTX instructions in kernels/cuda/hopper.cuh: the functions there call these when
+// the host's compiler compiles a kernel.
 namespace zg::emulator {
 
-/// mbarrier: arrivals and expected bytes of the phase; a copy's bytes arrive when somebody waits.
-void start_barrier(void* barrier, unsigned arrivals);
+/// mbarrier. A copy happens, and its bytes count, only when a thread waits at the barrier; so a
+/// kernel that does not wait reads NaN.
+void init_barrier(void* barrier, unsigned arrivals);
 void arrive(void* barrier, unsigned expected_bytes);
 void wait_for_phase(void* barrier, unsigned parity);
 
-/// cp.async.bulk.tensor.4d: the place holds NaN until somebody waits at the barrier.
+/// cp.async.bulk.tensor.4d. The destination holds NaN until a thread waits at the barrier.
 void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w, void* barrier);
 
-/// wgmma: d holds NaN until the group waits; then shared memory is read. `a` null: described.
-void multiply_group(float* d, int columns, const uint32_t* a, uint64_t described_a, uint64_t b,
-                    bool is_bf16);
+/// wgmma. d holds NaN until the warpgroup waits; shared memory is read at that time. If `a` is
+/// null, the operand is in shared memory, at the descriptor `described_a`.
+void multiply_warpgroup(float* d, int columns, const uint32_t* a, uint64_t described_a, uint64_t b,
+                        bool is_bf16);
 void commit_products();
 void finish_products(unsigned newer_commits);
 
