@@ -9,8 +9,8 @@ namespace zg {
 class Communicator;
 using Segment = std::function<Var(Tape&, std::span<const Var>)>;
 
-/// The record itself. Entries refer to ranges at the end of shared pools, so recording an op costs
-/// no allocation of its own and backward frees by truncating.
+/// The state of a tape. Each entry refers to ranges in shared pools, so recording an op usually
+/// allocates nothing, and backward frees by truncating the pools.
 struct TapeState : std::enable_shared_from_this<TapeState> {
   enum class Kind : uint8_t { op, use_begin, use_end, checkpoint };
 
@@ -18,20 +18,23 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     Kind kind;
     const char* op;
     detail::BackwardThunk backward = nullptr;
-    size_t inputs, outputs, saved, numbers;  // where its ranges begin in the pools
+    size_t inputs, outputs, saved, numbers;  // where the entry's ranges begin in the pools
     size_t index = 0;                        // index into uses or segments
   };
 
-  /// Where a gradient is collected.
+  /// The slot in which one gradient is collected.
   struct Slot {
     Tensor gradient;
     Shape shape;
     DType dtype;
-    const Parameter* parameter = nullptr;  // its gradient is collected in the root's leaves
-    bool keep = false;                     // a variable(): kept after backward
-    bool wide = false;                     // collected in the accumulator dtype, as a parameter's
+    /// Not null: the gradient is collected in `leaves` of the root tape.
+    const Parameter* parameter = nullptr;
+    bool keep = false;            // a variable(): kept after backward
+    bool in_accumulator = false;  // collected in the accumulator dtype, like a parameter's gradient
 
-    DType gradient_dtype() const { return parameter || wide ? accumulator(dtype) : dtype; }
+    DType gradient_dtype() const {
+      return parameter || in_accumulator ? accumulator(dtype) : dtype;
+    }
   };
 
   /// The result of an all_gather along an axis. While the whole tensor exists, the tape keeps this
@@ -43,25 +46,25 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     int axis;
   };
 
-  /// A tensor for backward; a view of a parameter is kept as its place in the parameter, what was
-  /// gathered as this rank's part.
+  /// A tensor saved for backward. For a view of a parameter only parameter and offset are kept, for
+  /// the result of an all_gather only this rank's part.
   struct Saved {
     Tensor tensor;
     bool stored = false;  // in `activations`
     Communicator* ranks = nullptr;
-    int axis = 0;  // along which the ranks' parts are gathered again
+    int axis = 0;  // the axis along which the parts are gathered again
     const Parameter* parameter = nullptr;
     int64_t byte_offset = 0;
     Shape shape;
     DType dtype = DType::f32;
   };
 
-  /// One Tape::Use.
+  /// The record of one Tape::Use.
   struct UseRecord {
     const Unit* unit;
     bool reads = false;    // an entry between its marks reads a value of the unit
     bool held = false;     // acquired by backward
-    int64_t begin_ns = 0;  // in a trace: when backward reached it
+    int64_t begin_ns = 0;  // for a trace: when backward reached it
   };
 
   TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent,
@@ -83,15 +86,15 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
                           std::span<const Tensor> outputs, std::span<const Tensor> saved,
                           const void* numbers, size_t numbers_bytes,
                           detail::BackwardThunk backward);
-  /// The public record(): finds the tape among the inputs.
+  /// Implements the public record(): finds the tape of the inputs.
   static std::vector<Var> record_on_tape_of(const char* op, std::span<const Var> inputs,
                                             std::span<const Tensor> outputs,
                                             std::span<const Tensor> saved, const void* numbers,
                                             size_t numbers_bytes, detail::BackwardThunk backward);
   /// `whole` was made by gathering along the axis.
   static void note_gathered(const Var& whole, const Gathered& gathered);
-  /// The gradient of `output`, which stands for a parameter, is collected as a parameter's is.
-  static void collect_wide(const Var& output);
+  /// Collects the gradient of `output`, which stands for a parameter, in the accumulator dtype.
+  static void collect_in_accumulator(const Var& output);
   Entry& push(Kind kind, const char* op);
 
   size_t open_use(const Unit& unit);
@@ -102,18 +105,20 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void visit_entries();
   void visit_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
-  void record_span(const UseRecord& use) const;  ///< time between the unit's marks
-  void hand_over(const Unit& unit);
+  /// Adds a span between the unit's marks to the trace.
+  void record_span(const UseRecord& use) const;
+  void reduce_gradients(const Unit& unit);
 
   const Device device;
   ParameterSource* const source;
   const TapeMode mode;
   ActivationStore* const activations;  // null: kept tensors stay where they are
   TapeState* const parent;             // for a recomputed segment: the tape that recomputes it
-  TapeState& root;                     // leaves and counts live there
+  TapeState& root;                     // the tape that has `leaves` and `use_counts`
 
-  int paused = 0;  // inside a checkpointed segment's first run: nothing is recorded
-  bool visited = false, poisoned = false;
+  int paused = 0;              // inside a checkpointed segment's first run: nothing is recorded
+  bool backward_ran = false;   // backward runs once
+  bool is_incomplete = false;  // an exception left a unit open: backward is refused
 
   std::vector<Slot> slots;
   std::vector<Entry> entries;
@@ -127,9 +132,9 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   std::vector<Tensor> output_gradients;  // for the entry whose backward runs
   std::unordered_map<const Parameter*, int> parameter_slots;
 
-  // In the root only:
+  // Used in the root only:
   std::unordered_map<const Parameter*, Tensor> leaves;  // whole gradients, accumulator dtype
-  std::unordered_map<const Unit*, int> use_counts;      // uses that backward has yet to pass
+  std::unordered_map<const Unit*, int> use_counts;      // uses that backward has not passed yet
 };
 
 }  // namespace zg

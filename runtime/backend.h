@@ -10,7 +10,7 @@
 
 namespace zg {
 
-/// Backs an arena: one range of addresses, which gets memory as the arena grows.
+/// The memory of an arena: one range of addresses, to which memory is added as the arena grows.
 class ArenaMemory {
  public:
   virtual ~ArenaMemory() = default;
@@ -18,7 +18,7 @@ class ArenaMemory {
   virtual int64_t capacity() const = 0;
   /// Adds memory to [from, to) of the range; false when there is no more.
   virtual bool grow(int64_t from, int64_t to) = 0;
-  /// The limit on it, where that is known, as the end of an error message. Empty: not known.
+  /// The limit of this memory, as the end of an error message. Empty: not known.
   virtual std::string cause() const { return {}; }
 };
 
@@ -27,13 +27,12 @@ std::unique_ptr<ArenaMemory> host_memory();
 
 /// The functions of one type of accelerator; one per backend.
 struct Backend {
-  int (*count)() = nullptr;            ///< how many devices; null: not in this build
-  std::string (*absence)() = nullptr;  ///< why there are none; empty: there are some
+  int (*count)() = nullptr;            ///< number of devices; null: not in this build
+  std::string (*absence)() = nullptr;  ///< why there are no devices; empty: there are some
   std::string (*describe)(int index) = nullptr;
-  /// See stand_in() in device.h.
-  /// Null: there is none.
+  /// See stand_in() in device.h. Null: this backend has no test driver.
   std::string (*stand_in)(int index) = nullptr;
-  /// Whether kernels and copies of one device reach the memory of another.
+  /// True if kernels and copies of one device can access the memory of another.
   bool (*reaches)(int index, int other) = nullptr;
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
   /// For Space::device and Space::pinned; other spaces use memory of the process.

@@ -48,7 +48,7 @@ class Ledger final : public MemoryTracker {
   Purpose exchange_purpose(Purpose purpose);
   std::string exchange_phase(std::string phase);
   std::string exchange_name(std::string name);
-  /// Told of every allocation before it is made; null ends that. It must outlive the
+  /// Sets the recorder that is called before every allocation; null: none. It must outlive the
   /// device's allocations.
   void set_recorder(Recorder* recorder) { recorder_ = recorder; }
   Recorder* recorder() const { return recorder_; }
@@ -59,7 +59,7 @@ class Ledger final : public MemoryTracker {
     BytesByPurpose live{};
     int64_t total = 0, peak = 0, peak_reserved = 0;
     int64_t lifetime_peak = 0, lifetime_reserved = 0;
-    std::string peak_phase = "outside";  // that took peak_reserved first
+    std::string peak_phase = "outside";  // the phase that first reached peak_reserved
 
     int64_t reserved() const { return arena ? arena->reserved() : 0; }
   };
@@ -106,13 +106,13 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   std::shared_ptr<Trace> trace;
   int trace_rank = 0;
   std::unique_ptr<Stream> compute;
-  /// Behind Space::file from its first allocation on; never on a meta device.
+  /// The file of Space::file. Made by its first allocation; never on a meta device.
   std::unique_ptr<cpu::SwapFile> swap_file;
   const SwapOptions swap;
   SwapCount swapped;
-  /// Text files that a device without memory "wrote", by path: a plan that saves and then loads.
+  /// Text files that a plan wrote on this meta device, by path, so that the plan can load them.
   std::map<std::string, std::string> planned_files;
-  int rank = -1;  ///< that run_local or run_processes gave it to; -1: none
+  int rank = -1;  ///< the rank that run_local or run_processes gave the device to; -1: none
   /// Grows the swap file to what the arena of Space::file reserves.
   void reserve_file();
 };

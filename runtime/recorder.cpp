@@ -36,10 +36,10 @@ std::string difference(const std::string& what, int64_t planned, int64_t got) {
   return fmt::format("{} {} were planned and {} taken", what, planned, got);
 }
 
-std::string first_difference(const RankReport& planned, const RankReport& own) {
-  if (planned.steps != own.steps) return difference("of steps", planned.steps, own.steps);
-  for (size_t i = 0; i < std::min(planned.phases.size(), own.phases.size()); ++i) {
-    const MemoryTracker::Row &a = planned.phases[i], &b = own.phases[i];
+std::string first_difference(const RankReport& planned, const RankReport& measured) {
+  if (planned.steps != measured.steps) return difference("of steps", planned.steps, measured.steps);
+  for (size_t i = 0; i < std::min(planned.phases.size(), measured.phases.size()); ++i) {
+    const MemoryTracker::Row &a = planned.phases[i], &b = measured.phases[i];
     const std::string where = fmt::format(" in phase {} ({})", b.phase, b.space);
     if (a.peak != b.peak) return difference("of bytes at the peak" + where, a.peak, b.peak);
     if (a.reserved != b.reserved)
@@ -48,12 +48,12 @@ std::string first_difference(const RankReport& planned, const RankReport& own) {
   }
   for (size_t i = 0; i < planned.peak.size(); ++i) {
     const std::string where = std::string(" in space ") + name_of(static_cast<Space>(i));
-    if (planned.peak[i] != own.peak[i])
-      return difference("of bytes at the peak" + where, planned.peak[i], own.peak[i]);
-    if (planned.reserved[i] != own.reserved[i])
-      return difference("of bytes reserved" + where, planned.reserved[i], own.reserved[i]);
+    if (planned.peak[i] != measured.peak[i])
+      return difference("of bytes at the peak" + where, planned.peak[i], measured.peak[i]);
+    if (planned.reserved[i] != measured.reserved[i])
+      return difference("of bytes reserved" + where, planned.reserved[i], measured.reserved[i]);
   }
-  if (planned.file_io != own.file_io) return "the bytes to and from files differ";
+  if (planned.file_io != measured.file_io) return "the bytes to and from files differ";
   return "the bytes on the wire differ";
 }
 
@@ -131,15 +131,15 @@ std::string beyond_refusal(size_t events) {
 
 }  // namespace
 
-void Recorder::finish(const RankReport& own) const {
+void Recorder::finish(const RankReport& measured) const {
   if (mode_ != Mode::compare || !expected_is_complete_) return;
   if (next_ == expected_->events.size()) {
-    if (own == *expected_report_) return;
+    if (measured == *expected_report_) return;
     if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
     throw PlanError(fmt::format(
         "plan: every allocation and collective is as planned, but {}; look for memory that is "
         "freed earlier or later, or for steps that are counted, depending on a value",
-        first_difference(*expected_report_, own)));
+        first_difference(*expected_report_, measured)));
   }
   const PlannedEvent& event = expected_->events[next_];
   throw PlanError(fmt::format(
@@ -185,10 +185,11 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
   const PlannedEvent& planned = expected_->events[next_];
   const std::string& planned_name = expected_->names[static_cast<size_t>(planned.name)];
   const std::string& planned_phase = expected_->names[static_cast<size_t>(planned.phase)];
-  PlannedEvent same = planned;
-  same.name = event.name;
-  same.phase = event.phase;
-  if (same != event || planned_name != name || planned_phase != phase)
+  // Names are indices into two different lists, so they are compared as texts.
+  PlannedEvent renumbered = planned;
+  renumbered.name = event.name;
+  renumbered.phase = event.phase;
+  if (renumbered != event || planned_name != name || planned_phase != phase)
     throw PlanError(
         fmt::format("plan: event {} differs from the plan: expected {}, got {}; look for a branch "
                     "on a value, on time or on state that ranks share",
@@ -204,13 +205,13 @@ int32_t Recorder::index_of(const std::string& name) {
 
 std::string Recorder::text(const PlannedEvent& event, const std::string& name,
                            const std::string& phase) const {
-  const std::string of = name.empty() ? "" : fmt::format(" for '{}'", name);
-  const std::string at = fmt::format(" in step {}", event.step);
+  const std::string for_name = name.empty() ? "" : fmt::format(" for '{}'", name);
+  const std::string in_step = fmt::format(" in step {}", event.step);
   if (event.kind == PlannedEvent::Kind::allocation)
     return fmt::format("an allocation of {} bytes of {} ({}){}{}, phase {}", event.bytes,
-                       event.purpose, event.space, of, at, phase);
-  return fmt::format("the collective {} of {} bytes{}{}{}", event.collective, event.bytes, of,
-                     phase.empty() ? "" : fmt::format(" of group '{}'", phase), at);
+                       event.purpose, event.space, for_name, in_step, phase);
+  return fmt::format("the collective {} of {} bytes{}{}{}", event.collective, event.bytes, for_name,
+                     phase.empty() ? "" : fmt::format(" of group '{}'", phase), in_step);
 }
 
 namespace {

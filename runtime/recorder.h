@@ -8,8 +8,8 @@
 
 namespace zg {
 
-/// Records allocations and exchanges of one rank in program order: kept as a plan's events, or
-/// compared with them. Used by the rank's own thread only.
+/// Records allocations and collectives of one rank in program order. It keeps them as events of a
+/// plan, or compares them with those of a plan. Used by the rank's own thread only.
 class Recorder {
  public:
   enum class Mode : uint8_t { keep, compare, ignore };
@@ -22,17 +22,17 @@ class Recorder {
                        const std::string& name);
   void note_collective(Collective collective, int64_t bytes, const std::string& name,
                        const std::string& group);
-  /// Kept in a plan: a run ends with the error itself.
+  /// Records a refused allocation in a plan. In a run the error itself is thrown.
   void note_refusal(RefusedAllocation refused) {
     if (mode_ == Mode::keep) refused_ = std::move(refused);
   }
-  void forget_refusal() { refused_.reset(); }  ///< the program went on without the memory
+  void forget_refusal() { refused_.reset(); }  ///< the program continued without the memory
   void note_read();
   void note_wire(const WireCounts& wire);  ///< adds the counts of a group that ends
   void note_step();                        ///< may throw PlanEnd or PlanError
 
-  /// PlanError when the plan has events that did not come, or `own` is not its report.
-  void finish(const RankReport& own) const;
+  /// Throws PlanError if the plan has more events, or if its report differs from `measured`.
+  void finish(const RankReport& measured) const;
 
   RankReport report(const Device& device) const;
   RankEvents take_events() { return std::move(own_); }
@@ -62,12 +62,12 @@ class Recorder {
 /// Ends a planned rank after PlanOptions::steps. Not an Error: programs catch those.
 struct PlanEnd {};
 
-/// A text file that a program writes and, later in the same plan, reads: nothing reaches the disk
-/// of the machine that plans. Paths are compared as they are spelled, but for "." and "//".
+/// Text files that a program writes and later reads in the same plan: nothing is written to disk.
+/// Paths are compared as text, after "." and "//" are removed.
 ZG_API void plan_file(const Device& device, const std::string& path, const std::string& text);
 ZG_API std::map<std::string, std::string> planned_files(const Device& device);
 
-/// The same communicator, whose collectives and groups a recorder is told of.
+/// Wraps a communicator so that a recorder sees its collectives and groups.
 std::unique_ptr<Communicator> recorded(Communicator& ranks, Recorder& recorder);
 
 }  // namespace zg

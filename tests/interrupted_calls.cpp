@@ -1,7 +1,7 @@
 // Preloaded by tests/tools/save_failure_test.cpp: every second call of each function below is
 // interrupted as if by a signal, and every second submission to io_uring is refused for now. At the
-// end of the process the file ZG_INTERRUPTED gets a line for each: its name and how often. With
-// ZG_NO_URING there is no io_uring, with ZG_NO_LOCKS a file system without locks.
+// end of the process a line with name and number of calls is written to the file ZG_INTERRUPTED for
+// each function. ZG_NO_URING disables io_uring; ZG_NO_LOCKS emulates a file system without locks.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>

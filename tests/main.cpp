@@ -5,7 +5,7 @@
 
 namespace {
 
-/// Notes a run without a case. A name that ctest cut or misread would pass for ever.
+/// Detects a run without a test case. Otherwise a wrong name in ctest would always pass.
 struct EmptyRun final : doctest::IReporter {
   static inline bool seen = false;
   explicit EmptyRun(const doctest::ContextOptions&) {}

@@ -1,5 +1,5 @@
-// Two tasks of a team write one place. ThreadSanitizer must report it: the edges that team() tells
-// it about may not hide what happens inside.
+// Two tasks of a team write to the same variable. ThreadSanitizer must report it: the
+// synchronisation that team.cpp announces must not hide races inside a parallel region.
 #include <cstdint>
 #include <cstdio>
 

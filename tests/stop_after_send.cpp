@@ -1,5 +1,5 @@
 // Preloaded by tests/long/failure: stops rank ZG_STOP_RANK right after its ZG_STOP_SEND-th message,
-// so that of those it sends to all, some have theirs and the others do not.
+// so that of several messages to other ranks only some are sent.
 #include <mpi.h>
 
 #include <unistd.h>

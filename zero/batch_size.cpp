@@ -14,7 +14,7 @@
 namespace zg::zero {
 namespace {
 
-// The first twelve: nobody chooses from more.
+// At most the first twelve are listed.
 std::string divisors_of(int64_t number) {
   std::vector<std::string> divisors;
   for (int64_t divisor = 1; divisor <= std::min<int64_t>(number, 4096) && divisors.size() < 12;
@@ -28,7 +28,7 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
   const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
   const BatchRequest::Names& names = request.names;
-  if (micro <= 0 || accumulation <= 0)  // nothing else helps while one of them is 0
+  if (micro <= 0 || accumulation <= 0)  // no other number solves it while one of them is 0
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
   // Offers values for one factor, given the value `other` of the second one.
@@ -139,7 +139,7 @@ int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, 
 
 }  // namespace
 
-// As Megatron rounds: both quotients are of floating point.
+// Rounds as Megatron does: both quotients are floating-point numbers.
 int64_t BatchRampup::batch_at(int64_t consumed, int64_t whole) const {
   if (start == 0 || start == whole || consumed > samples) return whole;
   const auto increments =

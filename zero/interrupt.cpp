@@ -12,10 +12,12 @@
 namespace zg::zero {
 namespace {
 
-// A signal handler can use only global variables. It runs on any thread. Ranks read `noted`.
-std::atomic<int> noted = 0;
-std::atomic<int64_t> noted_at_ms = 0;
-std::atomic<bool> saves = false, warned = false, under_mpirun = false, handles_hangup = false;
+// A signal handler can use only global variables. It runs on any thread. Ranks read
+// `recorded_signal`.
+std::atomic<int> recorded_signal = 0;
+std::atomic<int64_t> recorded_at_ms = 0;
+std::atomic<bool> saves_before_end = false, was_warned = false, under_mpirun = false,
+                  handles_hangup = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a handler takes no locks");
 
@@ -28,27 +30,27 @@ int64_t now_ms() {
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
 }
 
-void end_by(int signal) {
+void end_process_by(int signal) {
   std::signal(signal, SIG_DFL);
   std::raise(signal);  // in a handler: the signal is delivered after the handler returns
 }
 
-void note(int signal, siginfo_t* info, void*) {
+void record_signal(int signal, siginfo_t* info, void*) {
   // Slurm and others wait longer before SIGKILL. They do not set OMPI_COMM_WORLD_RANK.
   const bool warns = signal == SIGTERM && info->si_pid == getppid() && under_mpirun;
-  if (warns) warned = true;
+  if (warns) was_warned = true;
   // After mpirun's SIGTERM the process first reports where it waits for the failed rank.
-  if (!saves && !warns) return end_by(signal);
-  int before = noted;
-  if ((before == 0 || before == SIGPIPE) && noted.compare_exchange_strong(before, signal))
-    noted_at_ms = now_ms();
-  else if (now_ms() - noted_at_ms > echo_ms)
-    end_by(signal);
+  if (!saves_before_end && !warns) return end_process_by(signal);
+  int before = recorded_signal;
+  if ((before == 0 || before == SIGPIPE) && recorded_signal.compare_exchange_strong(before, signal))
+    recorded_at_ms = now_ms();
+  else if (now_ms() - recorded_at_ms > echo_ms)
+    end_process_by(signal);
 }
 
-void note_pipe(int signal, siginfo_t*, void*) {
+void record_pipe_signal(int signal, siginfo_t*, void*) {
   int before = 0;
-  noted.compare_exchange_strong(before, signal);
+  recorded_signal.compare_exchange_strong(before, signal);
 }
 
 void handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
@@ -71,14 +73,14 @@ bool is_ignored(int signal) {
 }
 
 InterruptScope::InterruptScope() {
-  noted = 0;
-  saves = false;
+  recorded_signal = 0;
+  saves_before_end = false;
   under_mpirun = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
   handles_hangup = !is_ignored(SIGHUP);
-  for (int signal : {SIGINT, SIGTERM}) handle(signal, note);
-  if (handles_hangup) handle(SIGHUP, note);
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit returns an error
-  handle(SIGPIPE, note_pipe);     // saving prints too, and a closed pipe must not stop it
+  for (int signal : {SIGINT, SIGTERM}) handle(signal, record_signal);
+  if (handles_hangup) handle(SIGHUP, record_signal);
+  std::signal(SIGXFSZ, SIG_IGN);        // a write beyond the file size limit returns an error
+  handle(SIGPIPE, record_pipe_signal);  // saving prints too, and a closed pipe must not stop it
 }
 
 InterruptScope::~InterruptScope() {
@@ -86,15 +88,15 @@ InterruptScope::~InterruptScope() {
   for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
 }
 
-bool last_warning() { return warned; }
+bool last_warning() { return was_warned; }
 
-void InterruptScope::save_from_now() const { saves = true; }
+void InterruptScope::save_from_now() const { saves_before_end = true; }
 
-int InterruptScope::signal() const { return noted; }
+int InterruptScope::signal() const { return recorded_signal; }
 
 void InterruptScope::release() const {
   set_default();
-  if (const int number = noted; number != 0 && number != SIGPIPE) std::raise(number);
+  if (const int number = recorded_signal; number != 0 && number != SIGPIPE) std::raise(number);
 }
 
 CommonStop::CommonStop(int64_t ranks, const InterruptScope& interrupt)

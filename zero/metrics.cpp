@@ -50,7 +50,7 @@ MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_st
 }
 
 void MetricsFile::write_line(const std::string& line) {
-  // Flushed at once: whoever follows the file sees each step as it ends.
+  // Flushed at once, so that a reader of the file sees each step when it ends.
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0)
     throw FileError(fmt::format("writing {} failed: {}", path_, std::strerror(errno)));
 }

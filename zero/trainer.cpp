@@ -134,9 +134,9 @@ struct TrainerState {
   const TrainerHooks hooks;
   const Schedule schedule;
   TrainerPosition position;
-  bool scored = false;  // by set_score()
+  bool scored = false;  // set_score() was called
   std::optional<CheckpointDirectory> checkpoints;
-  int64_t saved_at = -1;  // the step that the last save has
+  int64_t saved_at = -1;  // the step of the last save
 };
 
 namespace {
@@ -408,7 +408,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
     const TraceSpan optimizer(device.compute(), "optimizer");
     observe(TrainerMoment::optimizer_begins, no_batch);
     done.result = engine.step(static_cast<float>(done.rate), betas);
-    device.compute().synchronize();  // the step's time and its errors belong to the step
+    device.compute().synchronize();  // so that the step's time and errors are counted in this step
   }
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;

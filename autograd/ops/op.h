@@ -4,21 +4,21 @@
 
 #include "zerograd/autograd/tape.h"
 
-// Checks of an op's operands before any work. Messages name the op and the operand.
+// Shared by ops. Operands are checked before any work; messages name the op and the operand.
 namespace zg {
 
-/// The operand's values; ShapeError when it is absent.
+/// Returns the operand's values; ShapeError if it is absent.
 Tensor operand(const char* op, const char* name, const Var& x);
-/// Also a DTypeError, which suggests a cast, unless they are floating.
+/// The same; also a DTypeError, which suggests a cast, unless the dtype is floating-point.
 Tensor floating_operand(const char* op, const char* name, const Var& x);
-/// For what is never differentiated: DTypeError unless i32 or i64.
+/// For operands without a gradient, such as indices: DTypeError unless i32 or i64.
 void check_index(const char* op, const char* name, const Tensor& index);
 /// DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two devices.
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b);
 /// ShapeError unless the rank is at least `rank`.
 void check_rank(const char* op, const char* name, const Tensor& x, int rank);
-/// "op: subject [shape]; expected ..." as a ShapeError.
+/// Throws the ShapeError "op: subject [shape]; expected ...".
 [[noreturn]] void refuse_shape(const char* op, const char* name, const Shape& got,
                                const std::string& expected);
 /// An axis counted from the front; ShapeError naming the op when x has no such axis.
@@ -30,19 +30,19 @@ Tensor empty_like(const Tensor& x, const Shape& shape);
 /// A tensor's rows: its last axis, the others flattened.
 Shape rows_of(const Shape& shape);
 
-/// The gradient of one input while a kernel writes it. The tape takes a parameter's gradient in the
-/// accumulator dtype and any other in the input's own; a kernel that writes another dtype gets
-/// scratch, which accumulate() converts.
+/// Memory in which a kernel writes the gradient of one input. The tape needs a parameter's gradient
+/// in the accumulator dtype and any other in the input's dtype. If the kernel writes another dtype,
+/// the memory is scratch and accumulate() converts it.
 class InputGradient {
  public:
   /// For kernels that write either dtype.
   InputGradient(const BackwardPass& pass, int input);
   InputGradient(const BackwardPass& pass, int input, DType written);
 
-  const Tensor& tensor() const { return written_; }  ///< absent when the input needs no gradient
+  const Tensor& tensor() const { return written_; }  ///< absent if the input needs no gradient
   Tensor view(const Shape& shape) const;             ///< absent likewise
   explicit operator bool() const { return static_cast<bool>(written_); }
-  void accumulate() const;  ///< hands it to the tape
+  void accumulate() const;  ///< passes the gradient to the tape
 
  private:
   const BackwardPass& pass_;
@@ -53,11 +53,11 @@ class InputGradient {
 /// x * factor, for small tensors and seeds.
 Tensor scaled(const Tensor& x, double factor, Stream& stream);
 
-/// y = x repeated along the axes in which y is larger.
+/// Writes x to y, repeated along the axes in which y is larger.
 void expand(const Tensor& x, const Tensor& y, Stream& stream);
 
-/// Adds the gradient that arose in the broadcast shape to an input of shape `shape`: summed over
-/// the axes along which the input was repeated.
+/// Passes a gradient of the broadcast shape on to an input of shape `shape`: sums it over the axes
+/// along which the input was repeated.
 void accumulate_reduced(const BackwardPass& pass, int input, const Tensor& gradient,
                         const Shape& shape);
 
@@ -68,15 +68,36 @@ struct AxisOrder {
 
   static AxisOrder swapping(int rank, int a, int b);  ///< negative axes count from the end
   AxisOrder inverse() const;
-  bool keeps_place() const;  ///< changes nothing
+  bool keeps_place() const;  ///< true: it changes nothing
 };
 
-/// A recorded permutation under the name of the op that needs it.
+/// Permutes a Var; the record has the name of the op that needs it.
 Var permuted(const char* op, const Var& x, const AxisOrder& axes);
 
-/// Elements [begin, end) along an axis; shares memory where they lie in one piece.
+/// Elements [begin, end) along an axis; shares memory if they are contiguous.
 Tensor block(const Tensor& x, int axis, int64_t begin, int64_t end, Stream& stream);
-/// whole[begin ...] = part along an axis.
+/// Copies `part` into `whole`, from index `begin` of an axis on.
 void write_block(const Tensor& part, const Tensor& whole, int axis, int64_t begin, Stream& stream);
+
+// Shared by all losses that are means over targets, also where each rank has the logits of some
+// columns. In loss.cpp.
+
+/// The targets as one row, i32 or i64. Throws unless they have x's leading shape and device.
+Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets);
+/// The mean of the rows' losses over `count` rows, a scalar.
+Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream);
+/// The number of targets that are not ignored, as a scalar on the device, so the host does not wait
+/// for it.
+Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream);
+
+/// The factor of the gradient of a logit, whose absolute value is at most 1, while it is held in
+/// x's dtype. It is a power of two, so it changes only bits that f16 would lose below 2^-14.
+double gradient_factor(DType dtype);
+/// The divisor that makes the gradients of factor * sum(losses) those of the mean. Without any
+/// target they are zeros and stay zeros, as in PyTorch.
+Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream);
+/// Backward of a loss that made the gradients of inputs 0 and 1 in forward. Saved: these gradients
+/// and their divisor. They are divided, multiplied by the gradient of the loss and accumulated.
+void backward_of_early_gradients(const BackwardPass& pass);
 
 }  // namespace zg

@@ -33,9 +33,9 @@ IndexedFiles indexed_files(const std::string& prefix);
 /// bytes of PREFIX.bin, int64 documents[D]: the sequence that each document begins with, and S.
 /// Samples are cut from sequences, each of them a document, as Megatron's GPT does it.
 ///
-/// FileError with file, field, expected and got for everything that does not fit: every range is
-/// checked against the files before anything is read. Sizes stay in memory; the rest is read where
-/// it is needed.
+/// FileError with file, field, expected and actual value if anything is inconsistent: every range
+/// is checked against the sizes of the files. The sizes of sequences stay in memory; everything
+/// else is read when it is needed.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const IndexedFiles& files);
@@ -46,13 +46,13 @@ class IndexedDataset {
     return data_.path();
   }  ///< path of the token file, for error messages
 
-  /// The tokens of a sequence from `begin` on, all within its size. FileError for one that is
-  /// negative or beyond int32. Called by several threads at once.
+  /// Reads tokens of a sequence from `begin` on; the range must be within it. FileError for a token
+  /// that is negative or too large for int32. Several threads may call it at once.
   void read(int64_t sequence, int64_t begin, std::span<int32_t> tokens) const;
 
  private:
   explicit IndexedDataset(std::pair<File, File> pair);  // index and data
-  int64_t read_header();                                // the entries of the last array
+  int64_t read_header();  // returns the number of entries of the last array
   void read_sizes();
   void check_pointers() const;
   void check_documents(int64_t entries) const;
@@ -64,9 +64,9 @@ class IndexedDataset {
   std::vector<int32_t> sizes_;
 };
 
-/// A shuffled order of 0 .. n-1 that belongs to (seed, purpose, index) and takes no memory: a
-/// Feistel network of eight rounds over pairs of digits, walked until it lands below n. Black and
-/// Rogaway 2002, "Ciphers with arbitrary finite domains", section 5.
+/// A shuffled order of 0 .. n-1, which is a function of (seed, purpose, index) and takes no memory.
+/// It is a Feistel network of eight rounds over pairs of digits, applied again until the result is
+/// below n. Black and Rogaway 2002, "Ciphers with arbitrary finite domains", section 5.
 class Permutation {
  public:
   /// n from 1 to 2^62; index below 2^32.
@@ -77,11 +77,11 @@ class Permutation {
  private:
   uint64_t seed_;
   uint32_t purpose_, index_;
-  uint64_t n_, high_ = 1, low_ = 1;  // digits of a place: below high_ and below low_
+  uint64_t n_, high_ = 1, low_ = 1;  // the two digits of a position are below high_ and below low_
 };
 
-/// `count` sequences of a dataset from `first` on, laid end to end, in their order or a shuffled
-/// one. Takes 8 bytes for 64 of them.
+/// The concatenation of `count` sequences of a dataset from `first` on, in their order or shuffled.
+/// Takes 8 bytes of memory for 64 sequences.
 class DocumentStream final : public TokenSource {
  public:
   DocumentStream(const IndexedDataset& data, int64_t first, int64_t count,
@@ -96,7 +96,7 @@ class DocumentStream final : public TokenSource {
   const IndexedDataset* data_;
   int64_t first_, count_;
   std::optional<Permutation> order_;
-  std::vector<int64_t> starts_;  // the token that each 64th begins with, and the end
+  std::vector<int64_t> starts_;  // position of the first token of each 64th sequence, and the end
 };
 
 }  // namespace zg::models

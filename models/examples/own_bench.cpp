@@ -1,5 +1,6 @@
-// A kernel of one's own beside the library's, and both beside what this machine reaches at most:
-// the table that `zerograd bench kernels` prints, and a JSON file that bench/roofline draws.
+// Measures a kernel of this program and the library's kernel, and compares both with the limits of
+// the machine. Prints the table of `zerograd bench kernels` and writes a JSON file for
+// bench/roofline.
 #include "zerograd/bench.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// A kernel in the place of one of the library's: each kernel has a slot per device, which is a
-// pointer to a function. Every op that needs the kernel then calls this one.
+// Replaces a kernel of the library by one of this program. Each kernel has a slot per device type,
+// which is a pointer to a function. After the replacement every op that needs the kernel calls the
+// new one.
 #include <cmath>
 #include <cstdio>
 
@@ -13,7 +14,7 @@ using namespace zg;
 int calls = 0;
 Kernel<Unary>::Function original = nullptr;
 
-// Counts, and leaves the work to the kernel that was there.
+// Counts the call and then calls the previous kernel.
 void counting_unary(const Unary& args, Workspace workspace, Stream& stream) {
   ++calls;
   original(args, workspace, stream);

@@ -1,4 +1,4 @@
-// An op from outside the library: its values, its gradient, and the check of that against
+// Defines an op outside the library: values, gradient, and a check of the gradient against finite
 // differences.
 #include <cstdio>
 #include <vector>

@@ -1,4 +1,4 @@
-// A two-layer perceptron of one's own: parameters, an engine, a loop. It learns XOR.
+// A two-layer perceptron with its own training loop: parameters, an engine, a loop. It learns XOR.
 #include <cstdio>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// One function, planned and run: a model of one's own at ZeRO stage 3 on three ranks, with its
-// optimizer states on a disk. The plan has the bytes that the run takes, on every rank.
+// One function, planned and run: a model of this program at ZeRO stage 3 on three ranks, with
+// optimizer states on a disk. The plan has the bytes of the run, on every rank.
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -40,7 +40,8 @@ struct Net {
   }
 };
 
-// The part of every rank. It asks no device for a value that decides what it does next.
+// The program of one rank. Its allocations and collectives do not depend on values that the device
+// computes, so a plan equals the run.
 void train(Communicator& ranks, const Device& device) {
   ParameterStore store;
   const Net net(store, /*depth=*/6, /*width=*/256);
@@ -52,7 +53,8 @@ void train(Communicator& ranks, const Device& device) {
     Tape tape = engine.tape();
     Var loss;
     {
-      const PhaseScope phase(device, "forward");  // a row of the table; the engine names the others
+      const PhaseScope phase(device,
+                             "forward");  // a row of the table; the engine names the other phases
       loss = net.loss(tape, x);
     }
     engine.backward(tape, loss);
@@ -72,7 +74,7 @@ int main() {
   const bool equal = run == plan;
   std::printf("the run took %s\n", equal ? "what was planned, to the byte" : run.table().c_str());
 
-  // The same plan under a cap: which rank ends, and what it asked for.
+  // The same plan with a memory limit: it shows which rank ends, and at which allocation.
   DeviceOptions small = device;
   small.memory_limit = 2 << 20;
   const Plan capped = plan_ranks(3, train, {.device = small});

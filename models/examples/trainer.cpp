@@ -1,5 +1,5 @@
-// A model of one's own, from its plan to a resumed run: planned without memory, trained by two
-// ranks at ZeRO stage 3, saved, and finished by one rank.
+// A model of this program with the library's trainer: it is planned without memory, trained by two
+// ranks at ZeRO stage 3, saved, and resumed by one rank.
 #include <cstdio>
 #include <filesystem>
 
@@ -54,7 +54,7 @@ void train(Communicator& ranks, const Device& device, const std::string& folder,
              return net.loss(tape, batch.tensors[0], batch.tensors[1]);
            }},
       {.after_step = [&](const zero::TrainedStep& step) {
-        const bool planned = device.type() == Device::Type::meta;  // then there are no values
+        const bool planned = device.type() == Device::Type::meta;  // a plan has no values
         if (ranks.rank() == 0 && !planned && (step.step + 1) % 50 == 0)
           std::printf("step %3lld loss %.5f\n", static_cast<long long>(step.step + 1), step.loss);
       }});
@@ -70,7 +70,7 @@ int main() {
   };
   const Plan plan = plan_ranks(2, program(100));
   std::printf("%s\n", plan.table().c_str());
-  run_ranks(2, program(100), {.expect = &plan});  // throws where it takes other bytes than planned
-  run_ranks(1, program(200));                     // goes on from step 100, with the same bits
+  run_ranks(2, program(100), {.expect = &plan});  // throws if it differs from the plan
+  run_ranks(1, program(200));                     // continues from step 100, with the same bits
   std::filesystem::remove_all(folder);
 }

@@ -60,7 +60,7 @@ struct Pass {
             .sample = static_cast<uint32_t>(place.first_sample),
             .site = site};
   }
-  /// Key for a tensor that is split over the tensor ranks: each has a mask of its own.
+  /// Key for a tensor that is divided among the tensor ranks: each has its own mask.
   DropoutKey key_of_rank(uint32_t site) const {
     return key(site + static_cast<uint32_t>(parallel.rank()));
   }

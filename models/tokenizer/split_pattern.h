@@ -15,16 +15,16 @@ extern const char* const gpt2_split_pattern;
 /// one character. Unsupported, beginning with `where`, for anything else.
 std::string pcre2_pattern(const std::string& oniguruma, const std::string& where);
 
-/// Cuts a text at a regular expression: what matches and what lies between two matches are pieces,
-/// as tokenizers' Split does with behavior Isolated. Bytes that are no UTF-8 match nothing. Copies
-/// share the compiled expression; threads may use one.
+/// Splits a text at a regular expression: each match and each text between two matches is a piece,
+/// as in Hugging Face's Split with behavior Isolated. Bytes that are not UTF-8 match nothing.
+/// Copies share the compiled expression; several threads may use one.
 class Splitter {
  public:
-  /// `pattern` as Oniguruma reads it (models/tokenizer/split_pattern.h). Unsupported, beginning
-  /// with `where`, also for one that matches nothing at all.
+  /// `pattern` has Oniguruma's syntax. Unsupported, beginning with `where`, if it cannot be
+  /// translated or can match an empty text.
   Splitter(const std::string& pattern, const std::string& where);
 
-  /// One walk over a text, which has to outlive it.
+  /// Iterates over the pieces of a text, which must outlive it.
   class Pieces {
    public:
     Pieces(const Splitter& splitter, std::string_view text);
@@ -40,7 +40,7 @@ class Splitter {
     std::string_view text_;
     size_t at_ = 0;                     // where the next piece begins
     size_t stretch_end_ = 0;            // end of the valid UTF-8 range that contains at_
-    size_t match_ = 0, match_end_ = 0;  // the match at or behind at_
+    size_t match_ = 0, match_end_ = 0;  // the match at or after at_
     std::unique_ptr<struct SplitterState> state_;
   };
 

@@ -11,9 +11,9 @@
 
 namespace zg::models {
 
-// How GPT-2 writes bytes in tokenizer files: a printable character for each of the 256. Those that
-// are printable in Latin-1 stand for themselves, the others for U+0100 and on, in order: a space
-// is "Ġ".
+// GPT-2's encoding of bytes in tokenizer files: one printable character for each of the 256 bytes.
+// Bytes that are printable in Latin-1 are written as themselves, the others as U+0100 and
+// following, in order: a space is "Ġ".
 
 /// The character of each byte, in UTF-8.
 const std::array<std::string, 256>& byte_alphabet();
@@ -21,7 +21,7 @@ const std::array<std::string, 256>& byte_alphabet();
 std::array<unsigned char, 256> bytes_by_character();
 
 std::string to_alphabet(std::string_view bytes);
-/// Absent for a character that stands for no byte.
+/// Absent for a character that does not encode a byte.
 std::optional<std::string> from_alphabet(std::string_view characters);
 
 /// Tokens of a file by content: {"token": id, ...} and the added tokens. Used while reading it.

@@ -36,13 +36,13 @@ struct Job {
   int root = -1;      ///< broadcast only: the root's rank in the group
   int64_t bytes = 0;  ///< bytes that peers send to this rank
   int64_t queued_ns = 0;              ///< by the trace's clock
-  std::shared_ptr<Trace> trace = {};  ///< where its span goes; null: nowhere
+  std::shared_ptr<Trace> trace = {};  ///< receives its span; null: no trace
   bool finished = false;
 };
 
-/// The ranks that meet, as errors name them.
+/// The members of a group, as errors name them.
 struct Members {
-  std::vector<int> ranks;  ///< by their number in the group; their numbers among all ranks
+  std::vector<int> ranks;  ///< ranks[i] is the number among all ranks of member i
   std::string group = {};  ///< empty: all ranks
   int size() const { return static_cast<int>(ranks.size()); }
   int operator[](int member) const { return ranks[static_cast<size_t>(member)]; }
@@ -57,44 +57,45 @@ Members all_ranks(int size);
 std::string named(const Call& call, int64_t sequence, const std::string& group = {});
 /// The same with ", in step 5".
 std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step);
-/// `calls`: of every member; not all agree. A member that differs while all others agree is named.
+/// `calls` has the call of every member; they are not all equal. If one member differs from all
+/// others, it is named.
 std::string disagreement(int64_t sequence, const Members& members, int64_t step,
                          const std::vector<Call>& calls);
-/// `place`: where() of those who wait.
+/// `place`: where() of the waiting ranks.
 std::string early_return(int rank, int64_t step, const std::string& place);
 std::string listed(const std::vector<int>& ranks);  ///< "rank 1", "ranks 1, 2"
 /// `verb`: "arrive" or "finish".
 std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
                     const std::string& place);
-/// The same when the launcher is about to kill those who wait.
+/// The same if the launcher is about to kill the waiting ranks.
 std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place);
 /// `last`: named() of its last collective; empty: it had none. Only the first line of `cause` is
 /// used.
 std::string failure_of(int rank, int64_t step, const std::string& last, const std::string& cause);
 
 std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul: ..."
-/// The same error, whose message begins with "rank 2/4: " where there are several ranks. Unchanged:
-/// a CommError, which says who failed and where, and a type of exception that is neither this
-/// library's nor one of the standard library's that consist of a message.
+/// The same error with "rank 2/4: " before its message, if there are several ranks. A CommError is
+/// unchanged, because it names the rank. So is an exception of a type that cannot be made again
+/// from a message.
 std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks);
 bool is_comm_error(const std::exception_ptr& error);
 
-/// The activity of a rank while another rank waits, perhaps for too long.
+/// The state of a rank while another waits for it: it computes (`awaits` is empty) or waits itself.
 struct Activity {
   std::vector<int> awaits = {};  ///< ranks, by their numbers among all; empty: its own code
   const char* verb = "arrive";   ///< "arrive" or another action that it expects from them
-  std::string place = {};        ///< where it waits for them
-  std::chrono::steady_clock::time_point alive{};  ///< when it last went on
+  std::string place = {};        ///< the place where it waits for them
+  std::chrono::steady_clock::time_point alive{};  ///< when it last made progress
 };
 
-/// The ranks that keep a rank waiting. A rank that itself waits in another group is not to blame;
-/// the ranks at the end of the chain are.
+/// The ranks that cause a wait. A rank that waits itself in another group is not the cause; the
+/// ranks at the end of the chain of waits are.
 struct Blame {
-  std::vector<int> ranks;  ///< in their own code, or silent, since before the time that was asked
+  std::vector<int> ranks;  ///< the causes: in their own code, or silent, since before `since`
   const char* verb = nullptr;
-  std::string place;  ///< where others wait for them
-  /// Without such ranks: when the rank that has been in its own code longest entered it. Absent:
-  /// ranks wait for each other in a ring.
+  std::string place;  ///< the place where other ranks wait for them
+  /// If `ranks` is empty: the earliest time at which one of the computing ranks was last seen to
+  /// make progress. Absent: the ranks wait for each other in a ring.
   std::optional<std::chrono::steady_clock::time_point> alive = {};
 };
 Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,

@@ -11,9 +11,9 @@
 
 namespace zg::cpu {
 
-/// The last collectives of one rank in one group, to be read after a failure: what each was, in
-/// which step, and when it was queued, started and done. Notes are kept always, into memory that is
-/// taken once. Any thread may call.
+/// Records the last collectives of one rank in one group, to be printed after a failure: call,
+/// step, and the times at which it was queued, started and done. It always records, into memory
+/// that is allocated once. Any thread may call.
 class CollectiveLog {
  public:
   CollectiveLog(int rank, int size, std::string group = {});  ///< numbers among all ranks
@@ -22,9 +22,9 @@ class CollectiveLog {
   void started(int64_t sequence);
   void done(int64_t sequence);
 
-  /// At most 64 lines, oldest first, around the one that is under way; before them what they are.
+  /// A header and at most 64 lines, oldest first, around the running collective.
   std::string text() const;
-  /// That on stderr, once, however often it is called.
+  /// Prints text() on stderr at the first call; later calls do nothing.
   void dump() noexcept;
 
  private:
@@ -45,7 +45,7 @@ class CollectiveLog {
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::atomic<bool> dumped_ = false;
   mutable std::mutex mutex_;
-  std::vector<Entry> entries_;  // by sequence, in turns
+  std::vector<Entry> entries_;  // ring buffer, by sequence number
   int64_t queued_ = 0, done_ = 0;
 };
 

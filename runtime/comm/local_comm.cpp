@@ -20,12 +20,13 @@ namespace cpu {
 /// memory of their peers.
 struct Transports {
   std::string transport = "memory of this process";
-  std::vector<TransportEndpoint> places = {};  // one per member; empty: members read peers' memory
-  bool reaches = true;                         // false: only copies can read the peers' memory
+  std::vector<TransportEndpoint> endpoints =
+      {};               // one per member; empty: members read peers' memory
+  bool reaches = true;  // false: only copies can read the peers' memory
 
   std::unique_ptr<Transport> make(int member, const Device& device) const {
-    if (places.empty()) return nullptr;
-    return backend_of(device.type())->transports.make(places, member, device.index());
+    if (endpoints.empty()) return nullptr;
+    return backend_of(device.type())->transports.make(endpoints, member, device.index());
   }
 };
 
@@ -63,12 +64,12 @@ class LocalCommunicator final : public QueuedCommunicator {
 
   std::unique_ptr<Communicator> group(std::span<const int> members,
                                       const std::string& name) override {
-    const int own = check_group(members, name);
+    const int member = check_group(members, name);
     const auto make = [&](const Members& all) {
       return std::make_shared<const Transports>(transports_of(device_.type(), all));
     };
     return std::make_unique<LocalCommunicator>(
-        world_, world_->join(members_[rank_], members_of(members, name), make), own, device_);
+        world_, world_->join(members_[rank_], members_of(members, name), make), member, device_);
   }
   void abort(const std::string& cause) noexcept override { world_->abort(members_[rank_], cause); }
 
@@ -76,18 +77,18 @@ class LocalCommunicator final : public QueuedCommunicator {
   void run(const Job& job, Ticket ticket) override {
     group_->meet(rank_, ticket, job.call, [&] {
       note_arrival(job);
-      if (is_carried(job)) return carry(job, ticket);
+      if (uses_transport(job)) return run_transport(job, ticket);
       act(job);
       stream_->synchronize();
     });
-    if (is_carried(job)) return;
+    if (uses_transport(job)) return;
     // all_reduce works in place, and peers may read the input until meet() returns. Therefore the
     // sum is written to the output here.
     if (job.call.op == Collective::all_reduce)
       stream_->copy(job.output.raw(), sums_.data(), sums_.size() * sizeof(int64_t));
   }
 
-  void carry(const Job& job, Ticket ticket) {
+  void run_transport(const Job& job, Ticket ticket) {
     const auto deadline = group_->deadline();
     try {
       active_transport_->run(job, *stream_, [&](const std::function<bool()>& done) {
@@ -129,34 +130,34 @@ class LocalCommunicator final : public QueuedCommunicator {
     const int64_t shard_numel = job.output.numel() / size_;
     for (int peer = 0; peer < size_; ++peer) {
       const Tensor& input = group_->input_of(peer);
-      const Tensor place = job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count);
-      if (place.raw() != input.raw())
-        stream_->copy(place.raw(), input.raw(), static_cast<size_t>(input.bytes()));
+      const Tensor shard = job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count);
+      if (shard.raw() != input.raw())
+        stream_->copy(shard.raw(), input.raw(), static_cast<size_t>(input.bytes()));
     }
   }
 
   void combine(const Job& job) {
     const auto& [begin, numel] = job.chunk;
-    const Tensor place = job.output.flat(begin, numel);
+    const Tensor shard = job.output.flat(begin, numel);
     const int64_t first = rank_ * job.output.numel() + begin;
-    const auto piece = [&](int peer) { return group_->input_of(peer).flat(first, numel); };
-    if (!reaches_) return combine_copies(job, piece, place);
+    const auto piece_of = [&](int peer) { return group_->input_of(peer).flat(first, numel); };
+    if (!reaches_) return combine_copies(job, piece_of, shard);
     for (int peer = 0; peer < size_; ++peer)
-      job.combine(piece(peer), place, job.fresh && peer == 0, *stream_);
+      job.combine(piece_of(peer), shard, job.fresh && peer == 0, *stream_);
   }
 
   /// Works in rounds. In each round, the same range of every peer's input is copied to the window.
   template <class Piece>
-  void combine_copies(const Job& job, const Piece& piece, const Tensor& place) {
+  void combine_copies(const Job& job, const Piece& piece_of, const Tensor& shard) {
     const DType dtype = job.call.input.dtype();
     const int64_t longest = job.window.bytes() / size_of(dtype);
-    for (int64_t begin = 0; begin < place.numel(); begin += longest) {
-      const int64_t count = std::min(longest, place.numel() - begin);
+    for (int64_t begin = 0; begin < shard.numel(); begin += longest) {
+      const int64_t count = std::min(longest, shard.numel() - begin);
       const Tensor copied = job.window.alias(0, {count}, dtype);
       for (int peer = 0; peer < size_; ++peer) {
-        const Tensor part = piece(peer).flat(begin, count);
-        copy(part, copied, *stream_);
-        job.combine(copied, place.flat(begin, count), job.fresh && peer == 0, *stream_);
+        const Tensor source = piece_of(peer).flat(begin, count);
+        copy(source, copied, *stream_);
+        job.combine(copied, shard.flat(begin, count), job.fresh && peer == 0, *stream_);
       }
     }
   }
@@ -202,18 +203,19 @@ Transports transports_of(Device::Type type, const Members& members) {
   if (!backend || members.size() == 1 || Device::count(type) == 0) return {};
   const TransportFactory& factory = backend->transports;
   Transports transports;
-  if (!factory.place) {
+  if (!factory.endpoint) {
     transports.reaches = ranks_reach(type, members);
     transports.transport = transports.reaches ? "the peers' memory" : "memory of the host";
     return transports;
   }
   for (int member = 0; member < members.size(); ++member)
-    transports.places.push_back(factory.place(index_of_rank(type, members[member]), member == 0));
-  const std::string absence = factory.absence(transports.places);
+    transports.endpoints.push_back(
+        factory.endpoint(index_of_rank(type, members[member]), member == 0));
+  const std::string absence = factory.absence(transports.endpoints);
   transports.transport =
       absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
   if (!absence.empty()) {
-    transports.places.clear();
+    transports.endpoints.clear();
     transports.reaches = ranks_reach(type, members);
   }
   return transports;

@@ -23,8 +23,8 @@ LocalGroup::LocalGroup(LocalWorld& world, Members members,
 }
 
 int LocalGroup::member_of(int rank) const {
-  const auto place = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
-  return static_cast<int>(place - members_.ranks.begin());
+  const auto found = std::find(members_.ranks.begin(), members_.ranks.end(), rank);
+  return static_cast<int>(found - members_.ranks.begin());
 }
 
 bool LocalGroup::join(int rank) {
@@ -46,7 +46,7 @@ LocalGroup::Clock::time_point LocalGroup::deadline() const {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(world_.timeout_);
 }
 
-std::vector<int> LocalGroup::late(int64_t Member::*progress, int64_t sequence) const {
+std::vector<int> LocalGroup::missing_ranks(int64_t Member::*progress, int64_t sequence) const {
   std::vector<int> ranks;
   for (int member = 0; member < members_.size(); ++member)
     if (at(member).*progress < sequence) ranks.push_back(members_[member]);
@@ -56,11 +56,11 @@ std::vector<int> LocalGroup::late(int64_t Member::*progress, int64_t sequence) c
 Activity LocalGroup::activity(int rank) const {
   const int member = member_of(rank);
   const int64_t sequence = at(member).arrived;
-  Activity activity{.awaits = late(&Member::arrived, sequence),
+  Activity activity{.awaits = missing_ranks(&Member::arrived, sequence),
                     .place = place_of(member),
                     .alive = std::max(at(member).alive, at(member).looked)};
   if (activity.awaits.empty() && at(member).done == sequence) {
-    activity.awaits = late(&Member::done, sequence);
+    activity.awaits = missing_ranks(&Member::done, sequence);
     activity.verb = "finish";
   }
   return activity;
@@ -78,7 +78,7 @@ std::string LocalGroup::failure_for(int member) const {
   return fmt::format("{}; rank {} waits in {}", world_.failure_, members_[member], place);
 }
 
-void LocalGroup::look_for_left(int member, int64_t sequence) {
+void LocalGroup::check_for_early_return(int member, int64_t sequence) {
   for (int peer = 0; peer < members_.size(); ++peer) {
     const Member& other = at(peer);
     const LocalWorld::Rank& rank = world_.at(members_[peer]);
@@ -100,11 +100,11 @@ void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member:
     if (done()) return;
     if (!world_.failure_.empty()) throw CommError(failure_for(member));
     if (at(member).fails) throw CommError(place_of(member) + ": this rank has failed");
-    look_for_left(member, sequence);
+    check_for_early_return(member, sequence);
     if (!world_.failure_.empty()) continue;
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !done() &&
         world_.failure_.empty())
-      deadline = world_.late(activity(members_[member]), began);
+      deadline = world_.extend_or_fail(activity(members_[member]), began);
   }
 }
 
@@ -116,7 +116,7 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
     self.looked = Clock::now();
     if (world_.failure_.empty() && self.looked > deadline) {
       // The ranks that were not seen waiting lately, if there are any: the others wait for them.
-      std::vector<int> ranks = late(&Member::done, sequence);
+      std::vector<int> ranks = missing_ranks(&Member::done, sequence);
       const auto recently = self.looked - std::chrono::milliseconds(500);
       const auto silent = [&](int rank) { return at(member_of(rank)).looked < recently; };
       if (std::any_of(ranks.begin(), ranks.end(), silent))
@@ -184,11 +184,11 @@ void LocalWorld::leave(LocalGroup& group, int member, bool fails) noexcept {
   for (const auto& other : groups_) other->changed_.notify_all();
   // After a failure peers may still read what it holds.
   if (!group.leave(member, fails) || !failure_.empty()) return;
-  const auto place = std::find_if(groups_.begin(), groups_.end(),
+  const auto found = std::find_if(groups_.begin(), groups_.end(),
                                   [&](const auto& other) { return other.get() == &group; });
-  if (place == groups_.end()) return;
-  ended = std::move(*place);
-  groups_.erase(place);
+  if (found == groups_.end()) return;
+  ended = std::move(*found);
+  groups_.erase(found);
 }
 
 void LocalWorld::waits(int rank, const LocalGroup* group) {
@@ -235,21 +235,22 @@ void LocalWorld::dump_logs() const {
 }
 
 Activity LocalWorld::activity(int rank) const {
-  const Rank& own = at(rank);
-  Activity activity = own.waits_in ? own.waits_in->activity(rank) : Activity{};
-  activity.alive = std::max(activity.alive, own.alive);
+  const Rank& self = at(rank);
+  Activity activity = self.waits_in ? self.waits_in->activity(rank) : Activity{};
+  activity.alive = std::max(activity.alive, self.alive);
   return activity;
 }
 
-LocalWorld::Clock::time_point LocalWorld::late(const Activity& waiting, Clock::time_point began) {
+LocalWorld::Clock::time_point LocalWorld::extend_or_fail(const Activity& waiting,
+                                                         Clock::time_point began) {
   const auto now = Clock::now();
   const auto patience = std::chrono::duration_cast<Clock::duration>(timeout_);
   std::vector<Activity> ranks;
   for (int rank = 0; rank < size(); ++rank) ranks.push_back(activity(rank));
   // A rank may be late only because it waited for another late rank. It gets more time, but all
   // waiting together is limited to one timeout per rank.
-  const bool endless = now > began + patience * size();
-  const Blame found = blame(waiting, ranks, endless ? now : now - patience);
+  const bool is_at_limit = now > began + patience * size();
+  const Blame found = blame(waiting, ranks, is_at_limit ? now : now - patience);
   if (!found.ranks.empty())
     fail(absence(found.ranks, found.verb, timeout_.count(), found.place), found.place);
   else if (!found.alive)

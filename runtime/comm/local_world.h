@@ -18,23 +18,24 @@ namespace zg::cpu {
 class LocalWorld;
 struct Transports;
 
-/// Where ranks of one process meet. A collective is two meetings: all have arrived (their inputs
-/// may be read), all are done (they may be changed again). Members go by their number in the group.
+/// A group of ranks that are threads. A collective has two meetings: at the first all members have
+/// arrived, so their inputs may be read; at the second all are done, so inputs may change again.
+/// Members are numbered within the group.
 class LocalGroup {
  public:
   using Clock = std::chrono::steady_clock;
 
   LocalGroup(LocalWorld& world, Members members, std::shared_ptr<const Transports> transports);
 
-  /// Arrives with `call`, runs `action` once every member has, and returns when all are done with
-  /// theirs. Throws CommError naming rank, collective, tensor and step.
+  /// Arrives with `call`, runs `action` once every member has arrived, and returns when all members
+  /// have run their action. Throws CommError naming rank, collective, tensor and step.
   void meet(int member, int64_t sequence, Call call, const std::function<void()>& action);
-  /// Called inside `action` for work that devices do together. Returns once done() is true. Throws
-  /// CommError when a rank fails, and at the deadline.
+  /// Called inside `action` to wait for work that all devices do together. Returns once done() is
+  /// true. Throws CommError when a rank fails, and at the deadline.
   void await(int member, int64_t sequence, Clock::time_point deadline,
              const std::function<bool()>& done);
   Clock::time_point deadline() const;
-  /// The input with which a peer arrived; valid inside `action`.
+  /// The input of a peer's call; valid inside `action`.
   const Tensor& input_of(int member) const { return at(member).call.input; }
 
   const Members& members() const { return members_; }
@@ -49,23 +50,23 @@ class LocalGroup {
     bool joined = false;
     bool left = false, fails = false;
     Clock::time_point alive{};   // when it last waited for others
-    Clock::time_point looked{};  // when it was last seen to wait for its device
+    Clock::time_point looked{};  // when it last waited for its device
     std::shared_ptr<CollectiveLog> log;
   };
   using Lock = std::unique_lock<std::mutex>;
   const Member& at(int member) const { return each_[static_cast<size_t>(member)]; }
   Member& at(int member) { return each_[static_cast<size_t>(member)]; }
 
-  // Under the world's mutex.
+  // Called with the world's mutex locked.
   int member_of(int rank) const;
-  bool join(int rank);                 ///< false: it has been in it, and left
-  bool leave(int member, bool fails);  ///< true: it was the last
+  bool join(int rank);                 ///< false: the rank was a member and has left
+  bool leave(int member, bool fails);  ///< true: it was the last member
   Activity activity(int rank) const;
   void await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress);
-  void look_for_left(int member, int64_t sequence);
+  void check_for_early_return(int member, int64_t sequence);
   std::string place_of(int member) const;
   std::string failure_for(int member) const;
-  std::vector<int> late(int64_t Member::*progress, int64_t sequence) const;
+  std::vector<int> missing_ranks(int64_t Member::*progress, int64_t sequence) const;
 
   LocalWorld& world_;
   const Members members_;
@@ -85,13 +86,13 @@ class LocalWorld {
   LocalWorld(int size, double timeout_s);
   ~LocalWorld();
 
-  /// The group of these members, made by the first member that calls. ConfigError: this rank is in
-  /// it already.
+  /// Returns the group of these members; the first member that calls makes it. ConfigError if this
+  /// rank is a member already.
   std::shared_ptr<LocalGroup> join(int rank, const Members& members, const MakeTransports& make);
-  /// A member leaves the group. `fails`: it throws; its cause follows later, or never.
+  /// A member leaves the group. `fails`: it throws; abort() may report the cause later.
   void leave(LocalGroup& group, int member, bool fails) noexcept;
 
-  /// The rank's own thread waits in this group; null: it goes on.
+  /// The rank's own thread starts to wait in this group; null: it stops waiting.
   void waits(int rank, const LocalGroup* group);
   void abort(int rank, const std::string& cause) noexcept;  ///< collectives fail on all ranks
   bool failed() const;
@@ -107,18 +108,19 @@ class LocalWorld {
     std::shared_ptr<std::atomic<int64_t>> step = std::make_shared<std::atomic<int64_t>>(0);
     bool left = false;
     const LocalGroup* waits_in = nullptr;
-    Clock::time_point alive = Clock::now();  // when its own thread last went on
-    std::string last;                        // named() of the collective it was in
+    Clock::time_point alive = Clock::now();  // when its own thread last made progress
+    std::string last;                        // named() of its last collective
   };
   const Rank& at(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
-  // Under the mutex.
-  /// `place`: where() of the failure, whose ranks need not say where they are; empty: nowhere.
+  // Called with the mutex locked.
+  /// `place`: where() of the failure; ranks that wait there do not repeat it in their errors.
+  /// Empty: no place.
   void fail(const std::string& cause, const std::string& place);
-  /// Called for a rank that has waited like this since `began`, past its deadline. Returns its next
-  /// deadline, which does not matter after fail().
-  Clock::time_point late(const Activity& waiting, Clock::time_point began);
+  /// Called for a rank that has waited since `began`, past its deadline. Either fails, or returns a
+  /// later deadline because the ranks it waits for still make progress.
+  Clock::time_point extend_or_fail(const Activity& waiting, Clock::time_point began);
   Activity activity(int rank) const;
 
   const std::chrono::duration<double> timeout_;

@@ -43,23 +43,24 @@ void HostWindows::run(const Job& job, Stream& stream, const Exchange& exchange) 
 
 void HostWindows::gather(const Job& job, Stream& stream, const Exchange& exchange) {
   const int64_t shard_numel = job.output.numel() / size_;
-  const auto place = [&](int peer) {
+  const auto destination = [&](int peer) {
     return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count).raw();
   };
   const std::byte* shard = job.call.input.raw();
   const int64_t bytes = job.call.input.bytes();
-  if (place(rank_) != shard) stream.copy(place(rank_), shard, static_cast<size_t>(bytes));
+  if (destination(rank_) != shard)
+    stream.copy(destination(rank_), shard, static_cast<size_t>(bytes));
   if (!host_reaches(job.call.input) || !host_reaches(job.output))
     return pass(
         bytes, [&](int) { return shard; },
         [&](int peer, int64_t offset, const std::byte* from, size_t length) {
-          stream.copy(place(peer) + offset, from, length);
+          stream.copy(destination(peer) + offset, from, length);
         },
         stream, exchange);
   for (int64_t begin = 0; begin < bytes; begin += largest_message)
     exchange(
         std::min(largest_message, bytes - begin), [&](int) { return shard + begin; },
-        [&](int peer) { return place(peer) + begin; });
+        [&](int peer) { return destination(peer) + begin; });
 }
 
 /// Receives `bytes` from each peer through the window; calls take(peer, begin, from, bytes).
@@ -90,18 +91,18 @@ void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& 
 // beyond the tensors is needed, and the sum has the order of ranks that are threads.
 void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchange) {
   const auto& [begin, numel] = job.chunk;
-  const auto piece = [&](int peer) {
+  const auto piece_for = [&](int peer) {
     return job.call.input.flat(peer * job.output.numel() + begin, numel);
   };
   pass(
-      piece(0).bytes(), [&](int peer) { return piece(peer).raw(); },
+      piece_for(0).bytes(), [&](int peer) { return piece_for(peer).raw(); },
       [&](int peer, int64_t offset, const std::byte* from, size_t bytes) {
-        stream.copy(piece(peer).raw() + offset, from, bytes);
+        stream.copy(piece_for(peer).raw() + offset, from, bytes);
       },
       stream, exchange);
-  const Tensor place = job.output.flat(begin, numel);
+  const Tensor shard = job.output.flat(begin, numel);
   for (int peer = 0; peer < size_; ++peer)
-    job.combine(piece(peer), place, job.fresh && peer == 0, stream);
+    job.combine(piece_for(peer), shard, job.fresh && peer == 0, stream);
 }
 
 void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exchange) {
@@ -111,16 +112,16 @@ void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exch
   const int64_t longest = direct ? largest_message : window_bytes, bytes = job.output.bytes();
   for (int64_t begin = 0; begin < bytes; begin += longest) {
     const int64_t length = std::min(longest, bytes - begin);
-    std::byte* const part = job.output.raw() + begin;
-    std::byte* const place = direct ? part : window_.data();
+    std::byte* const range = job.output.raw() + begin;
+    std::byte* const buffer = direct ? range : window_.data();
     if (sends && !direct) {
-      stream.copy(place, part, static_cast<size_t>(length));
+      stream.copy(buffer, range, static_cast<size_t>(length));
       stream.synchronize();
     }
     exchange(
-        length, [&](int) { return sends ? place : nullptr; },
-        [&](int peer) { return peer == job.root ? place : nullptr; });
-    if (!sends && !direct) stream.copy(part, place, static_cast<size_t>(length));
+        length, [&](int) { return sends ? buffer : nullptr; },
+        [&](int peer) { return peer == job.root ? buffer : nullptr; });
+    if (!sends && !direct) stream.copy(range, buffer, static_cast<size_t>(length));
     if (!direct) stream.synchronize();  // the next round overwrites the window
   }
 }
@@ -152,23 +153,23 @@ class MpiSubgroup final : public MpiCommunicator {
       : MpiCommunicator(std::move(world), std::move(group), device, {}) {
     TransportEndpoint own;
     const Backend* backend = backend_of(device.type());
-    if (size_ > 1 && backend && backend->transports.place)
-      own = backend->transports.place(device.index(), rank_ == 0);
-    std::vector<TransportEndpoint> places(static_cast<size_t>(size_), own);
-    if (size_ > 1 && backend && backend->transports.place) {
-      const auto bytes_of = [](TransportEndpoint& place) {
-        return reinterpret_cast<std::byte*>(&place);
+    if (size_ > 1 && backend && backend->transports.endpoint)
+      own = backend->transports.endpoint(device.index(), rank_ == 0);
+    std::vector<TransportEndpoint> endpoints(static_cast<size_t>(size_), own);
+    if (size_ > 1 && backend && backend->transports.endpoint) {
+      const auto bytes_of = [](TransportEndpoint& endpoint) {
+        return reinterpret_cast<std::byte*>(&endpoint);
       };
-      Meeting meeting{.group = group_.get(), .last = world_->deadline()};
+      Meeting meeting{.group = group_.get(), .deadline = world_->deadline()};
       meeting.place = fmt::format("the making of group '{}'", members_.group);
       world_->owner_waits(group_.get());
       world_->exchange(
           meeting, sizeof own, data_tag + static_cast<int>(group_->number),
           [&](int) { return bytes_of(own); },
-          [&](int member) { return bytes_of(places[static_cast<size_t>(member)]); });
+          [&](int member) { return bytes_of(endpoints[static_cast<size_t>(member)]); });
       world_->owner_waits(nullptr);
     }
-    choose_transport(places);
+    choose_transport(endpoints);
     if (size_ > 1) worker_ = std::thread([this] { work(); });
   }
 
@@ -193,7 +194,7 @@ class MpiSubgroup final : public MpiCommunicator {
 
 MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiWorld> world, std::shared_ptr<MpiGroup> group,
                                  const Device& device, std::chrono::milliseconds watch_every)
-    : QueuedCommunicator(group->own, group->members, world->step(), group->log, device,
+    : QueuedCommunicator(group->own_member, group->members, world->step(), group->log, device,
                          watch_every),
       world_(std::move(world)),
       group_(std::move(group)),
@@ -202,22 +203,24 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiWorld> world, std::shared_pt
 std::unique_ptr<Communicator> MpiCommunicator::group(std::span<const int> members,
                                                      const std::string& name) {
   check_group(members, name);
-  return std::make_unique<MpiSubgroup>(world_, world_->found(members_of(members, name)), device_);
+  return std::make_unique<MpiSubgroup>(world_, world_->make_group(members_of(members, name)),
+                                       device_);
 }
 
 void MpiCommunicator::abort(const std::string& cause) noexcept {
-  world_->told();
+  world_->note_owner_knows();
   world_->abort(cause);
 }
 
-void MpiCommunicator::choose_transport(const std::vector<TransportEndpoint>& places) {
+void MpiCommunicator::choose_transport(const std::vector<TransportEndpoint>& endpoints) {
   transport_ = "MPI";
   const Backend* backend = backend_of(device_.type());
-  if (!backend || !backend->transports.place || size_ == 1) return;
-  const std::string absence = backend->transports.absence(places);
+  if (!backend || !backend->transports.endpoint || size_ == 1) return;
+  const std::string absence = backend->transports.absence(endpoints);
   transport_ = absence.empty() ? backend->transports.name()
                                : "MPI and memory of the host; not by NCCL: " + absence;
-  if (absence.empty()) active_transport_ = backend->transports.make(places, rank_, device_.index());
+  if (absence.empty())
+    active_transport_ = backend->transports.make(endpoints, rank_, device_.index());
 }
 
 void MpiCommunicator::run(const Job& job, Ticket ticket) {
@@ -226,8 +229,8 @@ void MpiCommunicator::run(const Job& job, Ticket ticket) {
     world_->arrive(meeting);
     note_arrival(job);
   }
-  if (is_carried(job)) {
-    carry(job, meeting);
+  if (uses_transport(job)) {
+    run_transport(job, meeting);
   } else {
     const int tag = data_tag + static_cast<int>(group_->number);
     windows_.run(job, *stream_,
@@ -238,13 +241,13 @@ void MpiCommunicator::run(const Job& job, Ticket ticket) {
   world_->finished(*group_, ticket);
 }
 
-void MpiCommunicator::carry(const Job& job, Meeting& meeting) {
-  meeting.carried = true;
+void MpiCommunicator::run_transport(const Job& job, Meeting& meeting) {
+  meeting.by_transport = true;
   try {
     active_transport_->run(job, *stream_, [&](const std::function<bool()>& done) {
       bool over = false;
       meeting.awaited = [&](int) { return !(over = over || done()); };
-      world_->until(meeting, 1000);
+      world_->await_members(meeting, 1000);
     });
   } catch (const DeviceError&) {
     world_->raise_failure_of_peer(meeting);  // if a peer failed, report the peer's error

@@ -11,8 +11,9 @@
 
 namespace zg::cpu {
 
-/// Moves the data of collectives by messages of the host: straight from and to its memory, or
-/// through windows of it where pieces are to be added, or lie in an accelerator's memory.
+/// Moves the data of collectives by MPI messages between host memories. Data that is added, or is
+/// in an accelerator's memory, goes through two host buffers ("windows"); other data is sent
+/// directly.
 class HostWindows {
  public:
   using Out = std::function<const std::byte*(int peer)>;
@@ -36,14 +37,14 @@ class HostWindows {
 
   const int rank_, size_;
   const bool on_host_;
-  std::vector<std::byte> window_;    // for what comes,
-  std::vector<std::byte> outgoing_;  // and on the way from an accelerator's memory for what goes
+  std::vector<std::byte> window_;    // receives from other ranks
+  std::vector<std::byte> outgoing_;  // data of an accelerator before it is sent
 };
 
-/// A group of ranks that are processes, on one of them.
+/// The communicator of one rank in a group of processes.
 class MpiCommunicator : public QueuedCommunicator {
  public:
-  /// Once all members have met. Takes what carries their data, if something does.
+  /// Called once all members have met. Chooses the library that moves their data, if there is one.
   MpiCommunicator(std::shared_ptr<MpiWorld> world, std::shared_ptr<MpiGroup> group,
                   const Device& device, std::chrono::milliseconds watch_every);
 
@@ -52,17 +53,17 @@ class MpiCommunicator : public QueuedCommunicator {
   void abort(const std::string& cause) noexcept override;
 
  protected:
-  void choose_transport(const std::vector<TransportEndpoint>& places);
+  void choose_transport(const std::vector<TransportEndpoint>& endpoints);
 
   const std::shared_ptr<MpiWorld> world_;
   const std::shared_ptr<MpiGroup> group_;
 
  private:
   void run(const Job& job, Ticket ticket) override;
-  void carry(const Job& job, Meeting& meeting);
+  void run_transport(const Job& job, Meeting& meeting);
   void failed(const std::exception_ptr& error) override { world_->failed(error); }
   void owner_waits(bool waits) override { world_->owner_waits(waits ? group_.get() : nullptr); }
-  void owner_told() override { world_->told(); }
+  void owner_saw_failure() override { world_->note_owner_knows(); }
 
   HostWindows windows_;
 };

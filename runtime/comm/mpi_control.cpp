@@ -59,25 +59,25 @@ void MpiWorld::receive(Peer& from) {
   from.receiving = wire::receive(peer, notice_tag, &from.incoming, sizeof from.incoming);
 }
 
-void MpiWorld::take_notices() {
+void MpiWorld::process_notices() {
   for (Peer& peer : peers_)
     while (peer.receiving.pending && wire::complete(peer.receiving)) {
-      take(static_cast<int>(&peer - peers_.data()), peer.incoming);
+      process(static_cast<int>(&peer - peers_.data()), peer.incoming);
       receive(peer);
     }
 }
 
-void MpiWorld::take(int rank, const Notice& notice) {
+void MpiWorld::process(int rank, const Notice& notice) {
   Peer& from = peers_[at(rank)];
   from.step = notice.step;
   switch (notice.kind) {
-    case Notice::Kind::founds:
-      return founding_[{notice.group, rank}].push_back(notice.count);
-    case Notice::Kind::asks: {
+    case Notice::Kind::new_group:
+      return new_groups_[{notice.group, rank}].push_back(notice.count);
+    case Notice::Kind::question: {
       const Activity own = activity();
       const auto silent =
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - own.alive);
-      Notice answer{.kind = Notice::Kind::does,
+      Notice answer{.kind = Notice::Kind::answer,
                     .sequence = notice.sequence,
                     .step = *step_,
                     .count = silent.count()};
@@ -85,7 +85,7 @@ void MpiWorld::take(int rank, const Notice& notice) {
       post(answer, {rank});
       return;
     }
-    case Notice::Kind::does:
+    case Notice::Kind::answer:
       from.answered = notice.sequence;
       from.activity = activity_of(notice.text, size_);
       from.activity.alive = Clock::now() - std::chrono::milliseconds(notice.count);
@@ -106,18 +106,18 @@ void MpiWorld::take(int rank, const Notice& notice) {
     case Notice::Kind::ended:
       break;
   }
-  if (!take_in_group(rank, notice) && !ended_groups_.contains(notice.group))
-    early_.push_back({rank, notice});
+  if (!process_in_group(rank, notice) && !ended_groups_.contains(notice.group))
+    early_notices_.push_back({rank, notice});
 }
 
 /// False: there is no such group here.
-bool MpiWorld::take_in_group(int rank, const Notice& notice) {
+bool MpiWorld::process_in_group(int rank, const Notice& notice) {
   for (const auto& group : groups_) {
     if (group->number != notice.group) continue;
     const auto& ranks = group->members.ranks;
-    const auto place = std::find(ranks.begin(), ranks.end(), rank);
-    if (place == ranks.end()) continue;  // the number is unique per pair of ranks only
-    MpiGroup::Member& member = group->at(static_cast<int>(place - ranks.begin()));
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    if (found == ranks.end()) continue;  // the number is unique per pair of ranks only
+    MpiGroup::Member& member = group->at(static_cast<int>(found - ranks.begin()));
     if (notice.kind == Notice::Kind::arrived) member.arrivals.push_back(notice);
     if (notice.kind == Notice::Kind::waits) member.waits_in = notice.sequence;
     if (notice.kind == Notice::Kind::ended) member.ended_after = notice.sequence;
@@ -140,8 +140,8 @@ bool MpiWorld::is_sent(Outgoing& outgoing) {
   return std::all_of(outgoing.messages.begin(), outgoing.messages.end(), wire::complete);
 }
 
-void MpiWorld::tell(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
-                    Clock::duration longest) {
+void MpiWorld::post_and_wait(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
+                             Clock::duration longest) {
   const Clock::time_point end = Clock::now() + longest;
   Outgoing& outgoing = post(notice, ranks);
   outgoing.awaited = true;
@@ -221,7 +221,7 @@ void MpiWorld::announce(Lock& lock, Notice::Kind kind, const Meeting* meeting,
           .step = *step_},
          ranks_of(*group, group->others));
   for (Meeting* other : waiting_) other->woken.notify_one();
-  tell(lock, notice, others_, 300ms);
+  post_and_wait(lock, notice, others_, 300ms);
 }
 
 void MpiWorld::dump_logs() {

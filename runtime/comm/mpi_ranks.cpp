@@ -81,28 +81,28 @@ bool MpiRanks::failed_here() {
 }
 
 void MpiRanks::connect() {
-  Hello own{.process = ProcessId::own()};
+  RankIdentity own{.process = ProcessId::own()};
   for (size_t i = 0; i < std::min(same_.size(), std::size(own.same)); ++i)
     std::snprintf(own.same[i], sizeof own.same[i], "%s", same_[i].second.c_str());
   const Backend* backend = backend_of(device_.type());
-  if (backend && backend->transports.place)
-    own.place = backend->transports.place(device_.index(), rank_ == 0);
-  const std::vector<Hello> hellos = world_->connect(own);
-  for (size_t rank = 0; rank < hellos.size(); ++rank)
+  if (backend && backend->transports.endpoint)
+    own.endpoint = backend->transports.endpoint(device_.index(), rank_ == 0);
+  const std::vector<RankIdentity> identities = world_->connect(own);
+  for (size_t rank = 0; rank < identities.size(); ++rank)
     for (size_t i = 0; i < same_.size(); ++i)
-      if (std::strcmp(hellos[rank].same[i], hellos[0].same[i]) != 0)
+      if (std::strcmp(identities[rank].same[i], identities[0].same[i]) != 0)
         throw ConfigError(
-            difference(same_[i].first, static_cast<int>(rank), hellos[rank], hellos[0]));
-  std::vector<TransportEndpoint> places;
-  for (const Hello& hello : hellos) places.push_back(hello.place);
-  choose_transport(places);
+            difference(same_[i].first, static_cast<int>(rank), identities[rank], identities[0]));
+  std::vector<TransportEndpoint> endpoints;
+  for (const RankIdentity& identity : identities) endpoints.push_back(identity.endpoint);
+  choose_transport(endpoints);
 }
 
 // An owner that still computes sees the failure at its next collective; a stalled one never does.
 void MpiRanks::await_owner() {
   std::unique_lock lock(mutex_);
   const auto end = std::chrono::steady_clock::now() + grace;
-  while (!stop_ && !world_->is_told()) {
+  while (!stop_ && !world_->owner_knows()) {
     if (std::chrono::steady_clock::now() > end)
       end_process(
           fmt::format("{}\nrank {} is still in its own code and cannot be ended from outside; "
@@ -142,7 +142,7 @@ namespace zg {
 void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                    const ProcessOptions& options) {
   const ProcessRank place = process_rank().value_or(ProcessRank{});
-  if (options.same.size() > std::size(cpu::Hello{}.same))
+  if (options.same.size() > std::size(cpu::RankIdentity{}.same))
     throw ConfigError("run_processes: expected at most 8 values to compare");
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_process(place.local_size);

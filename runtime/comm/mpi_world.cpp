@@ -27,7 +27,7 @@ MpiGroup::MpiGroup(int64_t group_number, Members all, int rank, int ranks)
       log(std::make_shared<CollectiveLog>(rank, ranks, members.group)) {
   for (int member = 0; member < members.size(); ++member)
     if (members[member] == rank)
-      own = member;
+      own_member = member;
     else
       others.push_back(member);
 }
@@ -52,42 +52,44 @@ MpiWorld::Lock MpiWorld::enter() {
 
 // --- begin and end
 
-std::vector<Hello> MpiWorld::connect(Hello own) {
+std::vector<RankIdentity> MpiWorld::connect(RankIdentity own) {
   {
     const Lock lock = enter();
     serialized_ = wire::start(size_);
   }
   is_up_ = true;
-  std::vector<Hello> hellos(peers_.size(), own);
-  const auto bytes_of = [](Hello& hello) { return reinterpret_cast<std::byte*>(&hello); };
-  Meeting meeting{.group = all_.get(), .last = deadline()};
+  std::vector<RankIdentity> identities(peers_.size(), own);
+  const auto bytes_of = [](RankIdentity& identity) {
+    return reinterpret_cast<std::byte*>(&identity);
+  };
+  Meeting meeting{.group = all_.get(), .deadline = deadline()};
   exchange(
-      meeting, sizeof own, hello_tag, [&](int) { return bytes_of(own); },
-      [&](int peer) { return bytes_of(hellos[at(peer)]); });
+      meeting, sizeof own, identity_tag, [&](int) { return bytes_of(own); },
+      [&](int peer) { return bytes_of(identities[at(peer)]); });
   const Lock lock = enter();
   for (const int peer : others_) {
     Peer& other = peers_[at(peer)];
-    other.process = hellos[at(peer)].process;
+    other.process = identities[at(peer)].process;
     other.visible = own.process.same_host(other.process) && other.process.alive();
     receive(other);
   }
-  return hellos;
+  return identities;
 }
 
 void MpiWorld::leave() {
   {
     Lock lock = enter();
-    tell(lock, {.kind = Notice::Kind::left, .step = *step_}, others_, patience());
+    post_and_wait(lock, {.kind = Notice::Kind::left, .step = *step_}, others_, patience());
   }
-  Meeting meeting{.group = all_.get(), .last = deadline()};
+  Meeting meeting{.group = all_.get(), .deadline = deadline()};
   meeting.awaited = [this](int peer) { return !peers_[at(peer)].left; };
-  until(meeting, 0);
+  await_members(meeting, 0);
   const Lock lock = enter();
   for (Peer& peer : peers_) wire::cancel(peer.receiving);
   wire::stop();
 }
 
-std::shared_ptr<MpiGroup> MpiWorld::found(Members members) {
+std::shared_ptr<MpiGroup> MpiWorld::make_group(Members members) {
   const int64_t hash = hash_of(members);
   const auto group = std::make_shared<MpiGroup>(0, std::move(members), rank_, size_);
   const std::string& name = group->members.group;
@@ -104,35 +106,35 @@ std::shared_ptr<MpiGroup> MpiWorld::found(Members members) {
             fmt::format("group '{}': rank {} is in it already; expected a new name", name, rank_));
     group->number = next_number_;
     Notice notice{
-        .kind = Notice::Kind::founds, .group = hash, .step = *step_, .count = group->number};
+        .kind = Notice::Kind::new_group, .group = hash, .step = *step_, .count = group->number};
     notice.set_text(name);
     post(notice, ranks_of(*group, group->others));
   }
   Meeting meeting{.group = group.get(),
                   .place = fmt::format("the making of group '{}'", name),
                   .arriving = true,
-                  .last = deadline()};
-  meeting.awaited = [&](int member) { return founding_[{hash, group->members[member]}].empty(); };
+                  .deadline = deadline()};
+  meeting.awaited = [&](int member) { return new_groups_[{hash, group->members[member]}].empty(); };
   {
     struct Owner {
       MpiWorld& world;
       ~Owner() { world.owner_waits(nullptr); }
     };
-    const Owner goes_on_at_the_end{*this};
+    const Owner owner{*this};
     owner_waits(group.get());
-    until(meeting, 50);
+    await_members(meeting, 50);
   }
   const Lock lock = enter();
   for (const int member : group->others) {
     const std::pair key(hash, group->members[member]);
-    group->number = std::max(group->number, founding_[key].front());
-    founding_[key].pop_front();
-    if (founding_[key].empty()) founding_.erase(key);
+    group->number = std::max(group->number, new_groups_[key].front());
+    new_groups_[key].pop_front();
+    if (new_groups_[key].empty()) new_groups_.erase(key);
   }
   next_number_ = group->number + 1;
   groups_.push_back(group);
-  std::erase_if(early_, [&](const auto& early) {
-    return early.second.group == group->number && take_in_group(early.first, early.second);
+  std::erase_if(early_notices_, [&](const auto& early) {
+    return early.second.group == group->number && process_in_group(early.first, early.second);
   });
   return group;
 }
@@ -172,18 +174,18 @@ void MpiWorld::arrive(Meeting& meeting) {
     post(notice, ranks_of(group, group.others));
   }
   meeting.arriving = true;
-  meeting.last = deadline();
+  meeting.deadline = deadline();
   meeting.awaited = [&](int member) { return group.at(member).arrivals.empty(); };
-  until(meeting, 50);
+  await_members(meeting, 50);
   Lock lock = enter();
   std::vector<Call> calls(group.each.size());
-  calls[at(group.own)] = notice.call();  // the peers' names are truncated in the same way
+  calls[at(group.own_member)] = notice.call();  // the peers' names are truncated in the same way
   for (const int member : group.others) {
     calls[at(member)] = group.at(member).arrivals.front().call();
     group.at(member).arrivals.pop_front();
   }
   for (const Call& other : calls)
-    if (!other.agrees(calls[at(group.own)]))
+    if (!other.agrees(calls[at(group.own_member)]))
       fail(lock, meeting, disagreement(meeting.sequence, group.members, *step_, calls));
   meeting.arriving = false;
 }
@@ -195,8 +197,8 @@ void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out
     const Lock lock = enter();
     for (const int member : group.others) {
       const int rank = group.members[member];
-      if (std::byte* const place = in(member))
-        receives[at(member)] = wire::receive(rank, tag, place, bytes);
+      if (std::byte* const memory = in(member))
+        receives[at(member)] = wire::receive(rank, tag, memory, bytes);
       if (const std::byte* const data = out(member))
         sends[at(member)] = wire::send(rank, tag, data, bytes);
     }
@@ -207,10 +209,10 @@ void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out
   };
   // All members have arrived. The transfer makes progress only while MPI is called, so check many
   // times before sleeping.
-  until(meeting, 1000 + bytes / 1024);
+  await_members(meeting, 1000 + bytes / 1024);
 }
 
-void MpiWorld::until(Meeting& meeting, int64_t yields) {
+void MpiWorld::await_members(Meeting& meeting, int64_t yields) {
   Lock lock = enter();
   struct Waits {
     MpiWorld& world;
@@ -225,28 +227,28 @@ void MpiWorld::until(Meeting& meeting, int64_t yields) {
   const Waits waits{*this, meeting};
   Pace pace(yields);
   for (Clock::time_point looked = Clock::now();;) {
-    take_notices();
+    process_notices();
     const Clock::time_point now = Clock::now();
     // This process itself was stopped for a while and has not read the messages of its peers. It
     // reads them first, before it reports a peer as late.
     if (now > looked + pause) {
-      meeting.last = std::max(meeting.last, now + pause);
-      meeting.first = meeting.second = {};
+      meeting.deadline = std::max(meeting.deadline, now + pause);
+      meeting.early_question = meeting.final_question = {};
     }
     looked = now;
     if (is_over(meeting)) return;
     raise_failure(meeting);
     if (meeting.group->fails) throw CommError(place_of(meeting) + ": this rank has failed");
     if (aborts_) raise_own(lock, own_cause_);
-    look_for_left(lock, meeting);
-    look_for_dead(lock, meeting, ranks_of(*meeting.group, meeting.missing));
-    late(lock, meeting, now);
-    if (!meeting.carried && waiting_.back() != &meeting) {
+    check_for_early_return(lock, meeting);
+    check_for_dead(lock, meeting, ranks_of(*meeting.group, meeting.missing));
+    check_deadline(lock, meeting, now);
+    if (!meeting.by_transport && waiting_.back() != &meeting) {
       meeting.woken.wait_for(lock, look_every);
       continue;
     }
     for (Meeting* other : waiting_)
-      if (other != &meeting && !other->carried && is_over(*other)) other->woken.notify_one();
+      if (other != &meeting && !other->by_transport && is_over(*other)) other->woken.notify_one();
     lock.unlock();
     if (entering_ > 0)
       std::this_thread::sleep_for(20us);
@@ -271,15 +273,15 @@ void MpiWorld::finished(MpiGroup& group, int64_t sequence) {
 void MpiWorld::watch() {
   Lock lock = enter();
   const Meeting computing{.group = all_.get()};
-  take_notices();
+  process_notices();
   raise_failure(computing);
   if (aborts_) raise_own(lock, own_cause_);
-  look_for_dead(lock, computing, others_);
+  check_for_dead(lock, computing, others_);
 }
 
 // --- who is missed
 
-void MpiWorld::look_for_left(Lock& lock, const Meeting& meeting) {
+void MpiWorld::check_for_early_return(Lock& lock, const Meeting& meeting) {
   for (const int member : meeting.missing) {
     const int rank = meeting.group->members[member];
     const Peer& peer = peers_[at(rank)];
@@ -290,7 +292,7 @@ void MpiWorld::look_for_left(Lock& lock, const Meeting& meeting) {
 
 /// A peer that two checks did not find is gone. The messages that it sent before have arrived by
 /// then.
-void MpiWorld::look_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
+void MpiWorld::check_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
   if (Clock::now() < looked_ + look_every) return;
   looked_ = Clock::now();
   for (const int rank : ranks) {
@@ -301,30 +303,30 @@ void MpiWorld::look_for_dead(Lock& lock, const Meeting& meeting, const std::vect
   }
 }
 
-void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
+void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point now) {
   if (soon_killed(now))
     fail(
         lock, meeting,
         unfinished(ranks_of(*meeting.group, meeting.missing), verb_of(meeting), place_of(meeting)));
-  if (meeting.carried) return late_carried(lock, meeting, now);
+  if (meeting.by_transport) return check_deadline_of_transport(lock, meeting, now);
   // A question ahead of the deadline shows which ranks are stopped. A question at the deadline
   // shows what the others do.
-  if (now < meeting.last - std::min<Clock::duration>(answered_within, patience() / 2)) return;
+  if (now < meeting.deadline - std::min<Clock::duration>(answered_within, patience() / 2)) return;
   const auto ask = [&](Meeting::Question& question) {
     question = {.number = ++questions_, .asked = now};
-    post({.kind = Notice::Kind::asks, .sequence = question.number, .step = *step_}, others_);
+    post({.kind = Notice::Kind::question, .sequence = question.number, .step = *step_}, others_);
   };
-  if (meeting.first.number == 0) return ask(meeting.first);
-  if (now <= meeting.last) return;
-  if (meeting.second.number == 0) return ask(meeting.second);
+  if (meeting.early_question.number == 0) return ask(meeting.early_question);
+  if (now <= meeting.deadline) return;
+  if (meeting.final_question.number == 0) return ask(meeting.final_question);
   const auto has_answered = [&](int rank) {
-    return peers_[at(rank)].answered >= meeting.second.number;
+    return peers_[at(rank)].answered >= meeting.final_question.number;
   };
   const auto is_heard = [&](int rank) {
-    return has_answered(rank) || (peers_[at(rank)].answered < meeting.first.number &&
-                                  now >= meeting.first.asked + answered_within);
+    return has_answered(rank) || (peers_[at(rank)].answered < meeting.early_question.number &&
+                                  now >= meeting.early_question.asked + answered_within);
   };
-  if (now < meeting.second.asked + answered_within &&
+  if (now < meeting.final_question.asked + answered_within &&
       !std::all_of(others_.begin(), others_.end(), is_heard))
     return;
   // A rank that has not answered counts as stopped: its Activity stays empty.
@@ -334,38 +336,39 @@ void MpiWorld::late(Lock& lock, Meeting& meeting, Clock::time_point now) {
   ranks[at(rank_)] = activity();
   // A rank may be late only because it waited for another late rank. It gets more time, but all
   // waiting together is limited to one timeout per rank.
-  const bool endless = now > meeting.began + patience() * size_;
+  const bool is_at_limit = now > meeting.began + patience() * size_;
   const Blame found = blame({.awaits = ranks_of(*meeting.group, meeting.missing),
                              .verb = verb_of(meeting),
                              .place = place_of(meeting)},
-                            ranks, endless ? now : now - patience());
+                            ranks, is_at_limit ? now : now - patience());
   if (!found.ranks.empty())
     fail(lock, meeting, absence(found.ranks, found.verb, timeout_.count(), found.place));
   if (!found.alive) fail(lock, meeting, ring(ranks));
-  meeting.last = *found.alive + patience();
-  meeting.first = meeting.second = {};
+  meeting.deadline = *found.alive + patience();
+  meeting.early_question = meeting.final_question = {};
 }
 
 /// When one member has waited too long, every member that waits tells the others, once. The members
 /// that do not are missing. If no awaited member is among them, all awaited members and this rank
 /// are.
-void MpiWorld::late_carried(Lock& lock, Meeting& meeting, Clock::time_point now) {
+void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::time_point now) {
   MpiGroup& group = *meeting.group;
   const auto waits = [&](int member) { return group.at(member).waits_in >= meeting.sequence; };
   const bool asked = std::any_of(group.others.begin(), group.others.end(), waits);
-  if (group.said_to_wait < meeting.sequence && (now > meeting.last || asked)) {
-    group.said_to_wait = meeting.sequence;
+  if (group.wait_announced < meeting.sequence && (now > meeting.deadline || asked)) {
+    group.wait_announced = meeting.sequence;
     post({.kind = Notice::Kind::waits,
           .group = group.number,
           .sequence = meeting.sequence,
           .step = *step_},
          ranks_of(group, group.others));
-    meeting.last = std::max(meeting.last, now + pause);
+    meeting.deadline = std::max(meeting.deadline, now + pause);
   }
-  if (now <= (meeting.missing.size() > 1 ? meeting.last + pause : meeting.last)) return;
+  if (now <= (meeting.missing.size() > 1 ? meeting.deadline + pause : meeting.deadline)) return;
   std::vector<int> missing = meeting.missing;
   if (std::all_of(missing.begin(), missing.end(), waits))
-    missing.insert(std::lower_bound(missing.begin(), missing.end(), group.own), group.own);
+    missing.insert(std::lower_bound(missing.begin(), missing.end(), group.own_member),
+                   group.own_member);
   else
     std::erase_if(missing, waits);
   fail(lock, meeting,
@@ -376,8 +379,8 @@ void MpiWorld::late_carried(Lock& lock, Meeting& meeting, Clock::time_point now)
 // reported before that.
 bool MpiWorld::soon_killed(Clock::time_point now) {
   if (!told_to_end_ || !told_to_end_()) return false;
-  if (told_at_ == Clock::time_point{}) told_at_ = now;
-  return now > told_at_ + grace;
+  if (warned_at_ == Clock::time_point{}) warned_at_ = now;
+  return now > warned_at_ + grace;
 }
 
 void MpiWorld::owner_waits(MpiGroup* group) {
@@ -390,7 +393,7 @@ Activity MpiWorld::activity() {
   const std::lock_guard lock(owner_mutex_);
   if (!owner_waits_in_) return {.alive = owner_alive_};
   for (const Meeting* meeting : waiting_)
-    if (meeting->carried && meeting->group == owner_waits_in_)
+    if (meeting->by_transport && meeting->group == owner_waits_in_)
       return {.alive = Clock::now()};  // its group finds out by itself who is missing
     else if (meeting->group == owner_waits_in_)
       return {.awaits = ranks_of(*meeting->group, meeting->missing),

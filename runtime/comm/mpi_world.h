@@ -18,12 +18,34 @@
 
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/collective_log.h"
-#include "zerograd/runtime/comm/mpi_wire.h"
 #include "zerograd/runtime/comm/pace.h"
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/text/format.h"
+
+// The few functions of MPI that are used here: messages that never block. One thread calls at a
+// time; the one that called start() calls stop(). Errors are CommError.
+namespace zg::cpu::wire {
+
+/// A message that is being sent or received; a default one is complete.
+struct Message {
+  uint64_t handle = 0;
+  bool pending = false;
+};
+
+/// `size`: the number of processes that the launcher reports; ConfigError when MPI sees another
+/// number of processes. Whether other threads may call, too.
+bool start(int size);
+void stop();
+/// Sends or receives at most 2^31 - 1 bytes, which must not change until complete(). Messages of
+/// one peer and tag arrive in order.
+Message send(int peer, int tag, const void* data, int64_t bytes);
+Message receive(int peer, int tag, void* data, int64_t capacity);
+bool complete(Message& message);
+void cancel(Message& message);
+
+}  // namespace zg::cpu::wire
 
 namespace zg::cpu {
 
@@ -38,26 +60,37 @@ inline constexpr auto pause = 500ms;  // longer than the scheduler can delay a t
 
 inline constexpr auto answered_within = 700ms;  // a rank that is not stopped answers in this time
 
-inline constexpr int hello_tag = 1, notice_tag = 2,
+inline constexpr int identity_tag = 1, notice_tag = 2,
                      data_tag = 3;  // a group's data has tag data_tag + its number
 
 /// The identity of a rank, and the values that must be equal on all ranks. MPI sends the bytes of
 /// this struct.
-struct Hello {
+struct RankIdentity {
   ProcessId process;
   char same[8][40] = {};
-  TransportEndpoint place;  ///< for the library that connects accelerators (NCCL)
+  TransportEndpoint endpoint;  ///< for the library that connects accelerators (NCCL)
 };
 
 /// A control message between ranks. MPI sends the bytes of this struct up to the end of `text`.
 struct Notice {
-  enum class Kind : int64_t { founds, arrived, waits, left, ended, failed, aborted, asks, does };
+  enum class Kind : int64_t {
+    new_group,
+    arrived,
+    waits,
+    left,
+    ended,
+    failed,
+    aborted,
+    question,
+    answer
+  };
   Kind kind{};
-  int64_t group = 0;  ///< the group's number; founds: a hash of its members and its name
-  /// arrived, waits, failed: the collective; ended: the last finished one; asks, does: the question
+  int64_t group = 0;  ///< the group's number; new_group: a hash of its members and its name
+  /// arrived, waits, failed: the collective; ended: the last finished one; question, answer: the
+  /// question
   int64_t sequence = 0;
   int64_t step = 0;
-  int64_t count = 0;  ///< elements; founds: a free group number; does: ms without progress
+  int64_t count = 0;  ///< elements; new_group: a free group number; answer: ms without progress
   int root = -1;      ///< broadcast only
   Collective op{};
   DType dtype{};
@@ -94,12 +127,12 @@ struct MpiGroup {
   };
   int64_t number = 0;
   Members members;
-  int own = 0;  ///< the number of this rank in the group
+  int own_member = 0;  ///< the number of this rank in the group
   std::vector<Member> each;
   std::vector<int> others;  ///< all members except this one
   std::shared_ptr<CollectiveLog> log;
   int64_t finished = -1;                          ///< the last collective that this rank finished
-  int64_t said_to_wait = -1;                      ///< the last one for which this rank sent `waits`
+  int64_t wait_announced = -1;                    ///< the last one for which this rank sent `waits`
   std::chrono::steady_clock::time_point alive{};  ///< when the worker last waited for members
   bool fails = false;                             ///< the rank's own thread throws
 
@@ -107,8 +140,8 @@ struct MpiGroup {
   Member& at(int member) { return each[static_cast<size_t>(member)]; }
 };
 
-inline std::string difference(const std::string& what, int rank, const Hello& other,
-                              const Hello& first) {
+inline std::string difference(const std::string& what, int rank, const RankIdentity& other,
+                              const RankIdentity& first) {
   return fmt::format(
       "ranks differ before step 0: the {} of rank {} ({}) is not rank 0's ({}); expected the same "
       "command, program and files on every host",
@@ -131,10 +164,10 @@ struct Meeting {
   const Call* call = nullptr;
   std::string place = "the end or the beginning of the run";  // used if `call` is null
   bool arriving = false;                                      // false: the call is under way
-  bool carried = false;  // true: an accelerator library runs it and cannot tell who is missing
-  Clock::time_point began = Clock::now(), last = Clock::time_point::max();  // last: the deadline
+  bool by_transport = false;  // true: an accelerator library runs it and cannot tell who is missing
+  Clock::time_point began = Clock::now(), deadline = Clock::time_point::max();
 
-  // Internal state of until().
+  // Internal state of await_members().
   std::function<bool(int member)> awaited;
   std::vector<int> missing;  // members that this rank waits for
   std::condition_variable woken;
@@ -142,7 +175,7 @@ struct Meeting {
     int64_t number = 0;  // 0: not asked
     Clock::time_point asked{};
   };
-  Question first, second;
+  Question early_question, final_question;
 };
 
 /// The state that all groups of one process share: the MPI connection to all other processes, their
@@ -158,14 +191,14 @@ class MpiWorld {
   MpiWorld(const ProcessRank& place, const ProcessOptions& options);
 
   // The same thread must begin and end the run.
-  /// Exchanges Hellos with all ranks and returns them by rank. Throws CommError, ConfigError.
-  std::vector<Hello> connect(Hello own);
+  /// Exchanges identities with all ranks and returns them by rank. Throws CommError, ConfigError.
+  std::vector<RankIdentity> connect(RankIdentity own);
   bool is_up() const { return is_up_; }  ///< MPI has started
   void leave();  ///< every rank must call it, or peers report that this rank left too early
 
   const std::shared_ptr<MpiGroup>& all() const { return all_; }
   /// Creates a group. Every member must call it on the rank's own thread.
-  std::shared_ptr<MpiGroup> found(Members members);
+  std::shared_ptr<MpiGroup> make_group(Members members);
   /// `fails`: the rank's own thread throws, so the worker of the group must stop waiting.
   void leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcept;
 
@@ -175,13 +208,13 @@ class MpiWorld {
   void exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in);
   /// Returns when meeting.awaited() is false for every member. Throws CommError when that has
   /// become impossible. `yields`: the number of checks that are made without sleeping in between.
-  void until(Meeting& meeting, int64_t yields);
+  void await_members(Meeting& meeting, int64_t yields);
   void finished(MpiGroup& group, int64_t sequence);
   void watch();  ///< reads control messages while no collective runs
 
   void owner_waits(MpiGroup* group);  ///< the group where the rank's own thread waits; null: none
-  void told() { told_ = true; }       ///< the rank's own thread has seen the failure
-  bool is_told() const { return told_; }
+  void note_owner_knows() { owner_knows_ = true; }  ///< the rank's own thread has seen the failure
+  bool owner_knows() const { return owner_knows_; }
   /// Called when the rank's own thread failed. The workers report `cause` to the other ranks.
   void abort(const std::string& cause);
   /// Called by a worker that failed. Reports `cause` to the other ranks and throws on this rank.
@@ -209,23 +242,23 @@ class MpiWorld {
 
   // Called with the mutex locked. A function with a Lock parameter may unlock it for some time.
   bool is_over(Meeting& meeting);
-  void look_for_left(Lock& lock, const Meeting& meeting);
-  void look_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks);
-  void late(Lock& lock, Meeting& meeting, Clock::time_point now);
-  void late_carried(Lock& lock, Meeting& meeting, Clock::time_point now);
+  void check_for_early_return(Lock& lock, const Meeting& meeting);
+  void check_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks);
+  void check_deadline(Lock& lock, Meeting& meeting, Clock::time_point now);
+  void check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::time_point now);
   bool soon_killed(Clock::time_point now);
   Activity activity();  ///< the activity of this rank
 
   void receive(Peer& from);
-  void take_notices();
-  void take(int rank, const Notice& notice);
-  bool take_in_group(int rank, const Notice& notice);
+  void process_notices();
+  void process(int rank, const Notice& notice);
+  bool process_in_group(int rank, const Notice& notice);
   /// Starts to send the notice. Small messages complete at once if the peer still receives.
   Outgoing& post(const Notice& notice, const std::vector<int>& ranks);
   static bool is_sent(Outgoing& outgoing);
   /// Calls post() and waits until the messages are sent, but at most `longest`.
-  void tell(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
-            Clock::duration longest);
+  void post_and_wait(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
+                     Clock::duration longest);
 
   void raise_failure(const Meeting& meeting);
   [[noreturn]] void raise_own(Lock& lock, const std::string& cause);
@@ -240,7 +273,7 @@ class MpiWorld {
   const std::chrono::duration<double> timeout_;
   const std::function<bool()> told_to_end_;
   const std::shared_ptr<std::atomic<int64_t>> step_ = std::make_shared<std::atomic<int64_t>>(0);
-  std::atomic<bool> is_up_ = false, told_ = false;
+  std::atomic<bool> is_up_ = false, owner_knows_ = false;
   std::atomic<int> entering_ = 0;  // threads in enter(); the polling thread lets them lock mutex_
 
   std::mutex owner_mutex_;  // locked after mutex_ when a thread needs both
@@ -255,9 +288,9 @@ class MpiWorld {
   std::vector<std::shared_ptr<MpiGroup>> groups_;
   int64_t next_number_ = 1;
   std::set<int64_t> ended_groups_;
-  std::map<std::pair<int64_t, int>, std::deque<int64_t>> founding_;  // by group hash and rank
-  std::vector<std::pair<int, Notice>> early_;  // for groups that do not exist yet
-  std::list<Meeting*> waiting_;                // the last one calls MPI
+  std::map<std::pair<int64_t, int>, std::deque<int64_t>> new_groups_;  // by group hash and rank
+  std::vector<std::pair<int, Notice>> early_notices_;  // for groups that do not exist yet
+  std::list<Meeting*> waiting_;                        // the last one calls MPI
   std::list<Outgoing> outgoing_;
   int64_t questions_ = 0;
   std::string last_;  // names the last collective of this rank
@@ -266,7 +299,7 @@ class MpiWorld {
   std::string cause_of_end_;
   bool adds_place_ = false;
   int64_t failed_group_ = -1, failed_sequence_ = -1;
-  Clock::time_point told_at_{}, looked_{};
+  Clock::time_point warned_at_{}, looked_{};
 };
 
 }  // namespace zg::cpu

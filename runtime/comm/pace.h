@@ -7,7 +7,7 @@
 
 namespace zg::cpu {
 
-/// Short waits yield, so that a peer on the same core may run; longer ones sleep.
+/// The first rests of a wait yield, so that a rank on the same core can run. Later ones sleep.
 class Pace {
  public:
   explicit Pace(int64_t yields) : yields_(yields) {}

@@ -4,7 +4,7 @@
 
 namespace zg::cpu {
 
-/// A process by name: its number alone may come again. Plain data, so that it can be sent.
+/// Identifies a process. Its number alone can be reused. Plain data, so that it can be sent.
 struct ProcessId {
   char host[64] = {};
   int64_t pid = 0;
@@ -12,8 +12,8 @@ struct ProcessId {
 
   static ProcessId own();
   bool same_host(const ProcessId& other) const;
-  /// Whether it runs or is stopped; a zombie does not. Only processes of this host can be seen, and
-  /// not those of another container.
+  /// True if the process exists, running or stopped; false for a zombie. Only processes of this
+  /// host and container can be seen.
   bool alive() const;
 };
 

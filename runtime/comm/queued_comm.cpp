@@ -105,7 +105,7 @@ void QueuedCommunicator::wait(Ticket ticket) {
     owner_waits(false);
     lock.lock();
   }
-  if (done_ <= ticket) tell();
+  if (done_ <= ticket) throw_failure();
   while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
 }
 
@@ -119,7 +119,7 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
   }
   device_.compute().synchronize();
   std::unique_lock lock(mutex_);
-  if (failure_) tell();
+  if (failure_) throw_failure();
   jobs_.push_back(std::move(job));
   const Ticket ticket = next_++;
   log_->queued(ticket, jobs_.back().call, *step_);
@@ -173,8 +173,8 @@ void QueuedCommunicator::record(const Job& job, Ticket ticket, int64_t begin_ns)
   job.trace->span(std::move(span));
 }
 
-void QueuedCommunicator::tell() {
-  owner_told();
+void QueuedCommunicator::throw_failure() {
+  owner_saw_failure();
   changed_.notify_all();
   std::rethrow_exception(failure_);
 }

@@ -55,16 +55,16 @@ class QueuedCommunicator : public Communicator {
   virtual void run(const Job& job, Ticket ticket) = 0;
   /// run() calls this once all peers have arrived; a trace shows the time before it as a wait.
   void note_arrival(const Job& job);
-  virtual void watch() {}  ///< on that thread too, while there is nothing to run
+  virtual void watch() {}  ///< called on the same thread while no job is queued
   /// Called with the exception of run() or watch() before any thread that waits receives it.
   virtual void failed(const std::exception_ptr&) {}
   /// The rank's own thread starts to wait for this group, or stops waiting. Called without a lock.
   virtual void owner_waits(bool waits) = 0;
-  virtual void owner_told() {}  ///< the rank's own thread receives the failure
+  virtual void owner_saw_failure() {}  ///< the rank's own thread receives the failure
 
-  /// True when the carrier moves the data. run() itself moves data that lies on another type of
-  /// device than the ranks', such as texts.
-  bool is_carried(const Job& job) const {
+  /// True if `active_transport_` moves the data. run() itself moves data that lies on another type
+  /// of device than the ranks', such as texts.
+  bool uses_transport(const Job& job) const {
     return active_transport_ && job.output && job.output.device().type() == device_.type();
   }
   void work();  ///< until stop(), or until run() or watch() throws
@@ -91,7 +91,7 @@ class QueuedCommunicator : public Communicator {
   void fail(std::unique_lock<std::mutex>& lock);
   void run_logged(const Job& job, Ticket ticket);
   void record(const Job& job, Ticket ticket, int64_t begin_ns) const;
-  [[noreturn]] void tell();
+  [[noreturn]] void throw_failure();
   bool await_job(std::unique_lock<std::mutex>& lock);
 
   const std::chrono::milliseconds watch_every_;
@@ -99,7 +99,7 @@ class QueuedCommunicator : public Communicator {
   std::deque<Job> jobs_;
   CommWindow window_;
   bool by_library_ = false;
-  Ticket next_ = 0, done_ = 0;  // queued, finished
+  Ticket next_ = 0, done_ = 0;  // number of queued and of finished jobs
   int64_t arrived_ns_ = -1;     // when all peers had arrived at the traced job; -1: not yet
 };
 

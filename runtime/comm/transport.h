@@ -24,7 +24,8 @@ class Transport {
 
   virtual ~Transport() = default;
   /// Returns when the job is done on this rank. Throws DeviceError with the message of the library.
-  /// After any exception the carrier must not be used again, and the stream has no work of it left.
+  /// After any exception the transport must not be used again, and the stream has no work of it
+  /// left.
   virtual void run(const cpu::Job& job, Stream& stream, const Await& await) = 0;
 };
 
@@ -40,12 +41,12 @@ struct TransportEndpoint {
 struct TransportFactory {
   /// The TransportEndpoint of a rank on the index-th device. `first`: this rank makes the id that
   /// the group uses.
-  TransportEndpoint (*place)(int index, bool first) = nullptr;
+  TransportEndpoint (*endpoint)(int index, bool first) = nullptr;
   /// Why these ranks do not use the library; empty: they use it. Throws ConfigError when the
   /// environment demands the library and they cannot use it.
-  std::string (*absence)(std::span<const TransportEndpoint> places) = nullptr;
+  std::string (*absence)(std::span<const TransportEndpoint> endpoints) = nullptr;
   std::string (*name)() = nullptr;  ///< "NCCL 2.28.9"
-  std::unique_ptr<Transport> (*make)(std::span<const TransportEndpoint> places, int rank,
+  std::unique_ptr<Transport> (*make)(std::span<const TransportEndpoint> endpoints, int rank,
                                      int index) = nullptr;
 };
 

@@ -207,25 +207,6 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
 
 // --- devices ---
 
-Flag device_flag(Device::Type& type) {
-  return {
-      {"--device"},
-      "cpu|cuda|hpu",
-      "where ranks compute; of accelerators rank R takes the R-th, in turns [cpu]",
-      [&type](const std::string& name, const std::string& value) {
-        // cpu:0 and the like are the first rank's.
-        constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};
-        type = types[parse_choice(name, value, {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
-                     std::size(types)];
-      }};
-}
-
-Flag use_hpu_flag(Device::Type& type) {
-  return {{"--use-hpu"}, "", "", [&type](const std::string& name, const std::string& value) {
-            if (parse_switch(name, value)) type = Device::Type::hpu;
-          }};
-}
-
 void check_device(const Given& given) {
   if (given.count("--device") && given.count("--use-hpu"))
     throw ConfigError("--use-hpu: expected one of --device and --use-hpu, got both");

@@ -12,17 +12,18 @@
 
 namespace zg {
 
-/// One flag: how it is spelled, what help says, and what its value does.
+/// One flag: its names, its help, and the function that takes its value.
 struct Flag {
   std::vector<std::string>
       names;          ///< "--batch-size", ...; the first is its own, the others aliases
-  std::string value;  ///< stands for the value in help, "N"; empty for a switch
+  std::string value;  ///< how help shows the value, "N"; empty for a switch
   std::string help;   ///< empty: a flag that help does not list
   /// Called once with the spelling that errors should name and the value; "true" for a bare switch.
   std::function<void(const std::string& name, const std::string& value)> set;
-  /// Words that the value may come in, joined by commas: "16 16 5000000" is 16,16,5000000 too.
+  /// The value may be given as several words, which are joined by commas: "16 16 5000000" is
+  /// 16,16,5000000.
   int words = 1;
-  /// Names that stand for the flag with a value: {"--bf16", "bf16"} of --precision.
+  /// Other flags that set this one to a value: {"--bf16", "bf16"} for --precision.
   std::vector<std::pair<std::string, std::string>> with_value;
 };
 
@@ -36,7 +37,7 @@ struct CommandLine {
   std::string usage;    ///< "zerograd eval CHECKPOINT [flags]"
   std::string summary;  ///< one or more lines
   std::vector<Flag> positionals;
-  std::optional<Flag> rest;  ///< takes the words that are left; absent: they are errors
+  std::optional<Flag> rest;  ///< takes the remaining words; absent: they are errors
   std::vector<FlagGroup> groups;
   std::string notes;  ///< printed below the flags
 };
@@ -44,25 +45,21 @@ struct CommandLine {
 /// First names of the flags that were given.
 using Given = std::set<std::string>;
 
-/// Reads `arguments` (without the program's and the subcommand's name) and calls what was given, in
-/// the order of the table. `-` and `_` are equal in names. ConfigError for an unknown flag (with
-/// the nearest known one), a missing value or a stray word; of a flag given twice the last counts.
-/// Returns false after printing help to stdout.
+/// Reads `arguments` (without the names of program and subcommand) and calls the functions of the
+/// given flags, in the order of the table. `-` and `_` are equal in names. ConfigError for an
+/// unknown flag (with the nearest known one), a missing value or a stray word; of a flag given
+/// twice the last counts. Returns false after printing help to stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
-/// --device cpu|cuda|hpu.
-Flag device_flag(Device::Type& type);
-/// --use-hpu, DeepSpeed's examples' word for --device hpu.
-Flag use_hpu_flag(Device::Type& type);
-/// ConfigError where both were given.
+/// ConfigError where both --device and --use-hpu were given.
 void check_device(const Given& given);
 
-/// Unsupported where such devices do not compute in the dtype: "`what`: ... f16 ...; try ...".
+/// Throws Unsupported if such devices do not compute in the dtype: "`what`: ... f16 ...; try ...".
 void require_dtype(Device::Type type, DType dtype, const std::string& what);
 
-/// Unsupported, with the reason, where this machine has no such device.
+/// Throws Unsupported, with the reason, if this machine has no such device.
 void require_device(Device::Type type);
-/// That too where what computes is no such device: its times are no figures.
+/// The same for a test driver in place of a device, because its times mean nothing.
 void require_figures(Device::Type type);
 
 }  // namespace zg

@@ -182,4 +182,23 @@ Flag switch_flag(Names names, bool& target, const std::string& help) {
           }};
 }
 
+Flag device_flag(Device::Type& type) {
+  return {
+      {"--device"},
+      "cpu|cuda|hpu",
+      "where ranks compute; of accelerators rank R takes the R-th, in turns [cpu]",
+      [&type](const std::string& name, const std::string& value) {
+        // cpu:0 and the like are the first rank's.
+        constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};
+        type = types[parse_choice(name, value, {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
+                     std::size(types)];
+      }};
+}
+
+Flag use_hpu_flag(Device::Type& type) {
+  return {{"--use-hpu"}, "", "", [&type](const std::string& name, const std::string& value) {
+            if (parse_switch(name, value)) type = Device::Type::hpu;
+          }};
+}
+
 }  // namespace zg

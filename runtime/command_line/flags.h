@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -23,7 +24,7 @@ int64_t parse_size(const std::string& flag, const std::string& value);
 /// An interval of numbers and how an error names it.
 struct Range {
   double least, most;
-  bool open_below = false, open_above = false;  ///< whether the border itself is excluded
+  bool open_below = false, open_above = false;  ///< true: the border itself is excluded
   const char* words;                            ///< "a number above 0"
 };
 double parse_number(const std::string& flag, const std::string& value, const Range& range);
@@ -35,8 +36,8 @@ bool parse_switch(const std::string& flag, const std::string& value);
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
 
-// Makers of flags that store into a variable. `help` ends with the default, taken from the variable
-// unless `shown` says otherwise ("" shows none).
+// Functions that make flags which store into a variable. `help` ends with the default, taken from
+// the variable unless `shown` says otherwise ("" shows none).
 
 using Names = std::vector<std::string>;
 
@@ -44,7 +45,7 @@ struct Count {
   int64_t least = 0;
   const char* shown = nullptr;
 };
-/// No count needs more, and products of two of them stay far from overflow.
+/// Larger than any useful count; the product of two does not overflow.
 inline constexpr int64_t largest_count = INT32_MAX;
 
 Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count = {});
@@ -59,6 +60,11 @@ Flag text_flag(Names names, const std::string& value, std::string& target, const
 /// One of a command line's positionals.
 Flag positional(const char* name, const char* help, std::string& target);
 Flag switch_flag(Names names, bool& target, const std::string& help);
+
+/// --device cpu|cuda|hpu.
+Flag device_flag(Device::Type& type);
+/// --use-hpu, DeepSpeed's examples' word for --device hpu.
+Flag use_hpu_flag(Device::Type& type);
 
 /// One of `choices`, the enumerators of E in order.
 template <class E>

@@ -17,8 +17,8 @@
 
 namespace zg {
 
-/// In a build with AddressSanitizer who touches these bytes is reported; nothing elsewhere. The
-/// arena is one mapping, of which the sanitizer by itself knows neither tensors nor holes.
+/// In a build with AddressSanitizer an access to these bytes is reported. Other builds do nothing.
+/// The arena is one mapping, so the sanitizer does not know its tensors and holes by itself.
 inline void poison([[maybe_unused]] const std::byte* data, [[maybe_unused]] int64_t bytes) {
 #ifdef ZG_POISON
   if (data) __asan_poison_memory_region(data, static_cast<size_t>(bytes));

@@ -23,11 +23,11 @@ class TaskRef {
   void (*call_)(const void*, int64_t, int);
 };
 
-/// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads; the one place
-/// where OpenMP lives. Which worker runs a task is not fixed, so a task's result must depend on the
-/// task alone: that is what keeps the bits equal for any thread count. `worker` is in
-/// [0, threads) and picks scratch memory. f must not throw. Annotated for ThreadSanitizer, which
-/// is otherwise blind to libgomp.
+/// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads. Only team.cpp
+/// uses OpenMP. Which worker runs a task is not fixed, so a task's result must depend on the task
+/// alone: that is what keeps the bits equal for any thread count. `worker` is in [0, threads) and
+/// picks scratch memory. f must not throw. Annotated for ThreadSanitizer, which cannot see
+/// libgomp's synchronisation.
 ZG_API void team(int threads, int64_t tasks, TaskRef f);
 
 /// Splits [0, n) into chunks of `grain` (fixed by the caller, never by the thread count) and runs

@@ -16,7 +16,7 @@ namespace zg::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// NCCL reports a dead peer as a network error. The transport that watches the peers finds out a
+/// NCCL reports a dead peer as a network error. The transport that watches the peers learns a
 /// moment later which rank it was.
 constexpr auto wait_for_cause = std::chrono::milliseconds(300);
 
@@ -49,7 +49,7 @@ class NcclTransport final : public Transport {
       if (job.call.count > 0) move(job, stream, await);
       await([this] { return settled() && is_idle(); });
     } catch (...) {
-      abort();  // else the stream would never become idle
+      abort();  // otherwise the stream would never become idle
       throw;
     }
   }
@@ -108,7 +108,7 @@ class NcclTransport final : public Transport {
         bytes, [&](int) { return own; }, place, await);
   }
 
-  // NCCL is made for memory of the device only.
+  // NCCL accepts device memory only.
   template <class PlaceOf>
   void gather_through_window(const cpu::Job& job, Stream& stream, const PlaceOf& place,
                              const Await& await) {
@@ -125,12 +125,14 @@ class NcclTransport final : public Transport {
     }
   }
 
-  /// Sums through the window, one window at a time. The order of the additions is fixed.
+  /// reduce_scatter through a window of fixed size, in as many rounds as needed. The ranks' terms
+  /// are added in a fixed order.
   void fold(const cpu::Job& job, Stream& stream, const Await& await) {
     const Tensor& full = job.call.input;
     const auto [begin, numel] = job.chunk;
     const bool on_device = is_on_device(full);
-    const int slots = on_device ? size_ : 2 * size_;  // the second half stages tensors of the host
+    const int slots =
+        on_device ? size_ : 2 * size_;  // the second half holds data copied from the host
     const int64_t slot_bytes = job.window.bytes() / slots / arena_granule * arena_granule;
     const int64_t step = slot_bytes / size_of(full.dtype());
     for (int64_t from = begin; from < begin + numel; from += step) {
@@ -229,7 +231,7 @@ class NcclTransport final : public Transport {
   std::optional<Clock::time_point> broken_;
 };
 
-TransportEndpoint place(int index, bool first) {
+TransportEndpoint endpoint_of(int index, bool first) {
   TransportEndpoint own;
   char bus[64] = {};
   cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
@@ -248,13 +250,13 @@ TransportEndpoint place(int index, bool first) {
   return own;
 }
 
-std::string absence(std::span<const TransportEndpoint> places) {
+std::string absence(std::span<const TransportEndpoint> endpoints) {
   std::string why;
-  for (size_t rank = 0; rank < places.size() && why.empty(); ++rank) {
-    why = places[rank].absence;
+  for (size_t rank = 0; rank < endpoints.size() && why.empty(); ++rank) {
+    why = endpoints[rank].absence;
     for (size_t other = 0; other < rank && why.empty(); ++other)
-      if (std::strcmp(places[rank].device, places[other].device) == 0)
-        why = fmt::format("ranks {} and {} share {}", other, rank, places[rank].device);
+      if (std::strcmp(endpoints[rank].device, endpoints[other].device) == 0)
+        why = fmt::format("ranks {} and {} share {}", other, rank, endpoints[rank].device);
   }
   if (!why.empty() && insists_on_nccl())
     throw ConfigError(
@@ -264,16 +266,16 @@ std::string absence(std::span<const TransportEndpoint> places) {
   return why;
 }
 
-std::unique_ptr<Transport> make(std::span<const TransportEndpoint> places, int rank, int index) {
+std::unique_ptr<Transport> make(std::span<const TransportEndpoint> endpoints, int rank, int index) {
   NcclId id;
-  std::memcpy(id.bytes, places[0].id, sizeof id.bytes);
-  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(places.size()), index);
+  std::memcpy(id.bytes, endpoints[0].id, sizeof id.bytes);
+  return std::make_unique<NcclTransport>(id, rank, static_cast<int>(endpoints.size()), index);
 }
 
 }  // namespace
 
 TransportFactory nccl_transports() {
-  return {.place = place, .absence = absence, .name = describe_nccl, .make = make};
+  return {.endpoint = endpoint_of, .absence = absence, .name = describe_nccl, .make = make};
 }
 
 }  // namespace zg::cuda

@@ -9,9 +9,9 @@
 
 namespace zg::cpu {
 
-/// Reads and writes whole blocks of a file that has no name, past the page cache where the file
-/// system lets it: by io_uring where the kernel does, else by threads with pread and pwrite. Each
-/// of depth() slots is a request under way or free. For one thread at a time.
+/// Reads and writes whole blocks of a file without a name, by io_uring if the kernel has it,
+/// otherwise by threads with pread and pwrite. It bypasses the page cache if the file system allows
+/// it. Each of depth() slots is free or has one request in progress. For one thread at a time.
 class BlockIo {
  public:
   static constexpr int64_t block = 4096;  ///< alignment that O_DIRECT requires
@@ -30,16 +30,18 @@ class BlockIo {
   static std::unique_ptr<BlockIo> open(const SwapOptions& options);  ///< FileError
   virtual ~BlockIo();
 
-  /// In a free slot; memory is the request's until wait() has named the slot.
+  /// Starts a request in a free slot. Its memory must not be used until wait() has returned the
+  /// slot.
   virtual void submit(int slot, const Request& request) = 0;
-  /// Waits for one of the slots under way, of which there must be one. FileError: none can be.
+  /// Waits until a request is done and returns its slot. At least one must be in progress.
+  /// FileError: the system cannot wait.
   virtual Ended wait() = 0;
   virtual const char* engine() const = 0;  ///< "io_uring" | "pread"
 
   int depth() const { return depth_; }
   int64_t request_bytes() const { return request_bytes_; }
   int64_t memory_alignment() const { return memory_alignment_; }
-  /// Memory of a slot's own for a whole request, aligned.
+  /// Aligned memory of a slot, large enough for one request.
   std::byte* buffer(int slot) const { return buffer_.get() + slot * request_bytes_; }
   void reserve(int64_t bytes);             ///< FileError with needed and free bytes
   bool direct() const { return direct_; }  ///< past the page cache
@@ -62,7 +64,7 @@ class BlockIo {
   std::unique_ptr<std::byte[], Free> buffer_;
 };
 
-/// Null where this build or kernel has no io_uring; then the file is still the caller's.
+/// Null if this build or kernel has no io_uring; then the caller still owns the file.
 std::unique_ptr<BlockIo> open_uring(const SwapOptions& options, int file, bool direct);
 
 }  // namespace zg::cpu

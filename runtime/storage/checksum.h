@@ -9,7 +9,7 @@
 
 namespace zg {
 
-/// XXH3 of 128 bits, over bytes as they come.
+/// XXH3 with 128 bits, updated with bytes in order.
 class ZG_API Checksum {
  public:
   Checksum();

@@ -12,8 +12,8 @@
 
 namespace zg {
 
-/// The result of a system call, made again while a signal interrupts it before it does anything.
-/// Not for close(), which has closed the file by then.
+/// Calls a system function again as long as a signal interrupts it before it has done anything. Not
+/// for close(), which closes the file even then.
 template <class F>
 auto retried(const F& call) {
   auto result = call();
@@ -32,18 +32,19 @@ class ZG_API File {
 
   const std::string& path() const { return path_; }
   int64_t size() const;
-  /// Whether its path still leads to it: no other file has taken its place.
+  /// True if its path still leads to this file and not to another one.
   bool has_its_path() const;
-  /// Fills `bytes` from that place (pread); FileError when the file ends before.
+  /// Reads all of `bytes` at this offset (pread); FileError if the file ends before.
   void read_at(int64_t offset, std::span<std::byte> bytes) const;
-  /// Allocates so many bytes on the disk and sets the size of the file. Does nothing where the file
-  /// system cannot allocate, or where this is no regular file.
+  /// Allocates this many bytes on the disk and sets the size of the file. Does nothing if the file
+  /// system cannot allocate, or if this is not a regular file.
   void reserve(int64_t bytes);
   void write(std::span<const std::byte> bytes);  ///< appends
-  /// Writes over existing bytes or beyond the end. write() continues where it was before.
+  /// Writes at an offset, over existing bytes or beyond the end. The position of write() does not
+  /// change.
   void write_at(int64_t offset, std::span<const std::byte> bytes);
   void sync();   ///< returns when the bytes are on the disk
-  void close();  ///< reports what the destructor could not
+  void close();  ///< reports errors that the destructor would ignore
 
  private:
   File(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
@@ -51,7 +52,8 @@ class ZG_API File {
   int descriptor_;
 };
 
-/// A folder that is held open: as long as it is, no later one can be taken for it. FileError.
+/// A folder that is kept open, so that a later folder of the same name is not mistaken for it.
+/// FileError.
 class ZG_API Folder {
  public:
   static std::optional<Folder> open(const std::string& path);  ///< absent: there is none
@@ -59,10 +61,10 @@ class ZG_API Folder {
   Folder(Folder&& other) noexcept;
   Folder& operator=(Folder&& other) noexcept;
 
-  /// Whether the path still leads to this folder, and not to nothing or to another one.
+  /// True if the path still leads to this folder.
   bool is_at(const std::string& path) const;
-  /// False: another process has locked it. True where the file system has no locks. The lock goes
-  /// with this object.
+  /// Locks the folder until this object is destroyed. False: another process has locked it. True
+  /// also if the file system has no locks.
   bool lock();
 
  private:
@@ -78,16 +80,16 @@ ZG_API void write_text(const std::string& path, const std::string& text);  ///< 
 /// Bytes that this process may still write to the file system of `path`, or of the nearest existing
 /// folder above it. Absent where the system does not report them.
 ZG_API std::optional<int64_t> free_bytes(const std::string& path);
-/// Makes a directory and those above it that are missing, durably. FileError.
+/// Creates a directory and its missing parents, durably. FileError.
 ZG_API void make_directories(const std::string& path);
-/// Makes the names in a directory durable: what was created, renamed or removed there.
+/// Makes changes of names in a directory durable: files that were created, renamed or removed.
 ZG_API void sync_directory(const std::string& path);
-/// Gives `from` the name `to` in one step, also where `to` exists: there is no moment without it. A
-/// file that was there is gone; a directory that was there is now called `from`.
+/// Renames `from` to `to` atomically, also if `to` exists. An existing file is replaced; an
+/// existing directory is exchanged and is then called `from`.
 ZG_API void rename_over(const std::string& from, const std::string& to);
 
-// Where a path leads, through links. FileError where the system does not say: a loop of links, a
-// name that is too long, a folder on the way that may not be searched.
+// The path after following symbolic links. FileError if the system cannot follow them: a loop, a
+// name that is too long, a folder without permission.
 ZG_API bool is_regular_file(const std::string& path);
 ZG_API bool is_directory(const std::string& path);
 ZG_API bool path_exists(const std::string& path);

@@ -17,7 +17,7 @@ inline constexpr int64_t safetensors_header_limit = 100'000'000;
 inline constexpr int64_t safetensors_alignment = 8;
 inline constexpr const char* safetensors_metadata = "__metadata__";
 
-/// Whether a tensor of counts of elements, of any dtype, has a count of bytes that fits 64 bits.
+/// True if a tensor of this shape has a number of bytes that fits in 64 bits, for any dtype.
 bool is_addressable(std::span<const int64_t> extents);
 const char* safetensors_name(DType dtype);
 std::optional<DType> safetensors_dtype(const std::string& name);
@@ -28,12 +28,11 @@ struct SafetensorsHeader {
 };
 
 /// Checks everything a header says against a file of `file_bytes` whose data begin at `data_begin`;
-/// all of it may be a lie. Throws FileError naming `path`, the tensor and the offset.
+/// none of it is trusted. Throws FileError naming `path`, the tensor and the offset.
 SafetensorsHeader parse_safetensors_header(const std::string& path, const std::string& text,
                                            int64_t data_begin, int64_t file_bytes);
 
-/// Whether a name is that of an entry of the folder that it is looked up in, and of nothing
-/// outside.
+/// True if a file name leads to an entry of the same folder and not outside of it.
 bool is_file_name(const std::string& name);
 
 }  // namespace zg

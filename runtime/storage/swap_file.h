@@ -17,12 +17,12 @@
 
 namespace zg::cpu {
 
-/// The bytes behind a device's Space::file: one file without a name, which no second job can open
-/// and which is gone with the process, whatever ends it. One worker cuts calls into requests and
-/// keeps queue_depth of them under way, while it takes the checksums of others: every block has
-/// one, kept in memory. Requests that touch the same blocks or the same memory are done in the
-/// order of the calls. A request uses the memory of the call where that is aligned for direct I/O.
-/// Other memory, and the ends of ranges that are no whole blocks, go through aligned buffers of
+/// The file of a device's Space::file. It has no name, so no other process can open it, and the
+/// system removes it when the process ends. A worker thread divides calls into requests and keeps
+/// queue_depth of them in progress. Meanwhile it computes the checksums of other requests: every
+/// block has a checksum, kept in memory. Requests for the same blocks or the same memory are done
+/// in the order of the calls. A request uses the caller's memory if that is aligned for direct I/O.
+/// Other memory, and partial blocks at the ends of a range, go through aligned buffers of
 /// queue_depth * block_size bytes.
 class SwapFile {
  public:
@@ -39,7 +39,7 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Allocates the space on the disk. FileError with path, needed and free bytes when there is too
+  /// Allocates the space on the disk. FileError with path, needed and free bytes if there is too
   /// little.
   void reserve(int64_t bytes);
 
@@ -49,7 +49,7 @@ class SwapFile {
   /// Returns when this call and all before it are done. FileError: one of them failed, or a block
   /// is not what was written there; every later call throws the same error.
   void wait(Ticket ticket);
-  bool is_done(Ticket ticket);  ///< or will not be, as one has failed
+  bool is_done(Ticket ticket);  ///< true also if a transfer has failed, so that none will be done
 
   /// "io_uring past the page cache"
   std::string description() const;
@@ -63,7 +63,7 @@ class SwapFile {
     bool writes;
     Note note;
   };
-  /// A call that is under way and traced.
+  /// A running call that is traced.
   struct Traced {
     Ticket ticket;
     Note note;
@@ -79,12 +79,12 @@ class SwapFile {
 
     int64_t bytes() const { return end - begin; }
     bool is_whole() const { return bytes() == (last - first) * BlockIo::block; }
-    /// One of the two requests must be done before the other starts.
+    /// True if one of the two requests must be done before the other starts.
     bool meets(const Part& other) const;
   };
   struct Slot {
     bool busy = false;
-    bool direct = false;  // the request uses the part's memory; else the slot's buffer
+    bool direct = false;  // true: the request uses the caller's memory; false: the slot's buffer
     Part part{};
     Ticket ticket = 0;
   };
@@ -108,7 +108,7 @@ class SwapFile {
   int64_t reserved_ = 0;
   std::vector<uint64_t> checksums_;  // by block; 0: never written
 
-  // The worker alone uses these.
+  // Used by the worker thread only.
   std::vector<Slot> slots_;
   int busy_ = 0;
   std::deque<int> missing_;  // unfinished requests of call done_ + 1 + index

@@ -6,15 +6,16 @@
 
 #include "zerograd/runtime/api.h"
 
-// Parts of messages: texts that others wrote, lists, the word that a misspelt one should be.
+// Parts of messages: quoted texts from files, lists, suggestions for misspelt words.
 namespace zg {
 
-/// A text that others wrote, as a message shows it: one line of at most `most` characters, then
-/// "...". Controls, which a terminal would obey, and bytes that are no UTF-8 are written as \x1b.
+/// A text from a file or a command line as a message shows it: one line of at most `most`
+/// characters, then "...". Control characters, which a terminal would obey, and bytes that are not
+/// UTF-8 are written as \x1b.
 ZG_API std::string printable(const std::string& text, size_t most = 40);
 
-/// A message of any lines with what a terminal would obey written as \x1b: names in it may be
-/// those of a file that others wrote.
+/// A message of several lines with control characters written as \x1b, because it may contain names
+/// from a file.
 std::string harmless(const std::string& message);
 
 /// The candidate closest to `word` by edit distance when it is close enough to be a typing error

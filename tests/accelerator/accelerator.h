@@ -4,8 +4,8 @@
 
 #include "zerograd/runtime/device.h"
 
-// The kind of accelerator that a binary of tests is for: CUDA on the emulator, or HPU on the test
-// driver. What is in this folder is built for each.
+// The type of accelerator that a test binary is built for: CUDA on the emulator, or HPU on the test
+// driver. The tests of this folder are built once for each.
 namespace zg::testing {
 
 #ifdef ZG_TEST_HPU

@@ -33,7 +33,7 @@ class Counter {
     copy(x_, seen_, device_.compute());
     ++runs_;
   }
-  /// Runs of which the host does not see the result yet.
+  /// Runs whose results the host has not waited for yet.
   int under_way() const {
     const volatile float* seen = seen_.data<float>();
     return runs_ - static_cast<int>(*seen);
@@ -57,7 +57,7 @@ TEST_CASE("each sample on an accelerator waits for what its runs queued" *
     most = std::max(most, counter.under_way());
     counter.run();
   };
-  // Samples of one run each: none begins before the one before it has ended.
+  // Samples of one run each: each begins after the previous one has ended.
   CHECK(bench::measure(device, run, quick).size() == 4);
   CHECK(most == 0);
   CHECK(counter.under_way() == 0);

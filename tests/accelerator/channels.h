@@ -31,7 +31,8 @@ inline void check_channels(Communicator& comm, const Device& device) {
   const Tensor y = doubled(Tensor::full({70}, comm.rank() + 11.0, DType::bf16, device));
   const Tensor sum = Tensor::full({4}, comm.rank(), DType::i64, device);
   const auto lower = static_cast<double>(pair[0]), upper = static_cast<double>(pair[1]);
-  // The answer is posted before the question. The sum over all ranks runs meanwhile.
+  // The receive of the answer is queued before the question is sent. The sum over all ranks runs at
+  // the same time.
   const auto answer = up->broadcast(y, 1, "answer");
   const auto whole = others->all_reduce(sum, "sum");
   down->wait(down->broadcast(x, 0, "question"));

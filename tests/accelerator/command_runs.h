@@ -7,8 +7,8 @@
 
 #include "tests/tools/command.h"
 
-// Runs of the command on an accelerator that is not there. What stands for it takes a thousand
-// times what one does, so batches are small.
+// Runs of the command on an emulated accelerator. The emulator is about a thousand times slower
+// than a real one, so batches are small.
 namespace zg::testing {
 
 inline const std::string sort_run =
@@ -23,7 +23,7 @@ inline std::vector<double> losses_of(const std::string& metrics) {
   return losses;
 }
 
-/// A run that must end well; its param_hash.
+/// Runs the command, which must succeed, and returns its param_hash.
 inline std::string hash_of(const std::string& line) {
   const Outcome outcome = zerograd(line);
   CAPTURE(line);

@@ -23,7 +23,7 @@ using zero::Config;
 using zero::Engine;
 using zero::OffloadOptions;
 
-// The toy's kernels are exact, so the CPU's bits are an accelerator's.
+// The kernels of the toy model are exact, so CPU and accelerator give the same bits.
 namespace {
 
 struct Outcome {
@@ -35,7 +35,8 @@ struct Outcome {
 
 constexpr int micro_batches = 4, steps = 3;
 
-/// Trains for `steps` steps, from a checkpoint's on, and leaves one where `save` says.
+/// Trains for `steps` steps, after those of a checkpoint if one is given, and saves a checkpoint to
+/// `save`.
 Outcome train(const Config& config, int ranks, Device::Type type, const std::string& load = "",
               const std::string& save = "") {
   Outcome outcome;

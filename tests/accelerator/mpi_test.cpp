@@ -20,7 +20,7 @@ TEST_CASE("mpi child: channels on accelerators" * doctest::test_suite("every dev
         check_channels(comm, device);
         if (comm.rank() == 0) std::printf("by %s\n", comm.transport().c_str());
       },
-      {.timeout_s = 60, .type = accelerator});
+      {.timeout_s = 240, .type = accelerator});
 }
 
 TEST_CASE("mpi: processes on accelerators send in groups, through the host or by a library" *

@@ -16,8 +16,8 @@
 using namespace zg;
 using namespace zg::testing;
 
-// The operators of Var on an accelerator beside the CPU, whose results tests/autograd compares with
-// doubles and with central differences.
+// Compares the operators of Var on an accelerator with the CPU. tests/autograd compares the CPU's
+// results with doubles and with central differences.
 namespace {
 
 using Binary = Var (*)(const Var&, const Var&);

@@ -46,8 +46,7 @@ struct Step {
   std::map<std::string, std::vector<double>> gradients;
 };
 
-/// A step of each of two tensor ranks; tokens are split between the layers, so that every op
-/// between ranks has its turn.
+/// A step of two tensor ranks with sequence parallelism, so that every op between ranks is used.
 std::vector<Step> steps_on(Device::Type type) {
   const GPTConfig config{.layers = 1,
                          .heads = 4,
@@ -101,7 +100,7 @@ TEST_CASE("a step of tensor ranks on accelerators is near the cpu's" *
         squares += gradient[i] * gradient[i];
         far += (own[i] - gradient[i]) * (own[i] - gradient[i]);
       }
-      // Products on tensor cores round what they multiply to less than f32.
+      // Tensor cores round the factors of a product to less than f32.
       CHECK(std::sqrt(far) <= 2e-3 * std::sqrt(squares));
     }
   }

@@ -5,7 +5,7 @@
 
 namespace zg::testing {
 
-/// A variable of the environment, as long as it exists.
+/// RAII: sets a variable of the environment.
 class Wish {
  public:
   Wish(const char* variable, const char* value) : variable_(variable) {

@@ -9,7 +9,7 @@ using namespace zg::testing;
 
 // The command on emulated CUDA devices.
 
-TEST_CASE("the emulated command says what it is") {
+TEST_CASE("the emulated command reports that its devices are emulated") {
   const Outcome info = zerograd("info");
   CHECK(info.status == 0);
   CHECK(contains(info.out, "emulated device, no GPU"));
@@ -22,7 +22,8 @@ TEST_CASE("the emulated command says what it is") {
   CHECK(contains(run.error, "emulated device, no GPU"));
 }
 
-TEST_CASE("ranks on cuda that are processes give the bits of threads, and take what is planned") {
+TEST_CASE(
+    "ranks on cuda give the same bits as processes and as threads, and use the planned memory") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: ranks on cuda as processes (%s)\n", why.c_str());
     return;
@@ -52,7 +53,7 @@ TEST_CASE("ranks on cuda that are processes give the bits of threads, and take w
   }
 }
 
-TEST_CASE("how ranks on cuda are connected is said, and no way changes the bits") {
+TEST_CASE("the transport between ranks on cuda is reported, and does not change the bits") {
   const std::string line = sort_run + "--device cuda --ranks 2 --steps 2 --batch-size 2";
   const Outcome nccl = zerograd(line);
   CHECK(contains(nccl.error, "ranks are connected by NCCL 2.28.9\n"));
@@ -74,7 +75,7 @@ TEST_CASE("how ranks on cuda are connected is said, and no way changes the bits"
       contains(refused.error, "ZG_CUDA_COMM=nccl, but NCCL is absent: libnccl.so.2 has no double"));
 }
 
-TEST_CASE("--nccl-reduce says that it is inexact, and is refused where NCCL is not in use") {
+TEST_CASE("--nccl-reduce is reported as inexact, and is refused without NCCL") {
   const TemporaryFolder folder;
   const std::string line = sort_run + "--device cuda --steps 3 --ranks 4 --batch-size 1 ";
   const std::string exact = folder / "exact", inexact = folder / "inexact";
@@ -101,10 +102,10 @@ TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
   const Wish messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const Wish plants("ZG_EMULATOR_NCCL", "1:9:block");
   const Outcome outcome =
-      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 1");
+      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 10");
   CAPTURE(outcome.error);
   CHECK(outcome.status == 4);
-  CHECK(contains(outcome.error, "rank 1 did not finish within 1 s: collective #"));
+  CHECK(contains(outcome.error, "rank 1 did not finish within 10 s: collective #"));
   CHECK(contains(outcome.error, ", in step "));
 }
 
@@ -118,17 +119,17 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
   const auto ends = [](const char* fault, const std::string& words) {
     const Wish plants("ZG_EMULATOR_NCCL", fault);
     const Outcome outcome = mpirun("-np 3 zerograd " + sort_run +
-                                   "--device cuda --batch-size 1 --steps 9 --comm-timeout 2");
+                                   "--device cuda --batch-size 1 --steps 9 --comm-timeout 10");
     CAPTURE(outcome.error);
     CHECK(outcome.status != 0);
     CHECK(contains(outcome.error, words));
   };
   ends("1:9:exit", "rank 1 (pid ");
-  ends("1:9:block", "rank 1 did not finish within 2 s: collective #");
+  ends("1:9:block", "rank 1 did not finish within 10 s: collective #");
   ends("1:9:error", "rank 1 failed in step ");
 }
 
-TEST_CASE("benchmarks run on cuda, and devices that are not there are refused by name") {
+TEST_CASE("benchmarks run on cuda, and an absent device is refused by name") {
   const auto refused = [](const std::string& line, const std::string& part) {
     const Outcome outcome = zerograd(line);
     CAPTURE(outcome.error);

@@ -19,8 +19,8 @@ inline double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Calls f: more than a second of processor time is a finding, and so is what f throws, for nobody
-/// catches it. The wall's clock would blame an input for what else the machine does.
+/// Calls f. More than a second of processor time is a finding, and so is an exception, which is not
+/// caught. Wall time is not used, because other processes of the machine would change it.
 template <class F>
 void bounded(const F& f) {
   const double begin = processor_seconds();

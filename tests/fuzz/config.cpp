@@ -12,7 +12,7 @@ const std::string file = "ds.json";
 
 void load(const std::string& text) {
   using namespace zero::deepspeed;
-  // Both of each are met without a byte that says which.
+  // Both variants are tested with every input, so no byte must choose one.
   const bool lenient = text.size() % 8 == 0;
   const auto version =
       text.size() % 4 < 2 ? zero::DeepSpeedVersion::v0_19 : zero::DeepSpeedVersion::v0_16;

@@ -3,8 +3,8 @@
 #include "tools/launch/launcher.h"
 #include "zerograd/runtime/error.h"
 
-// A hostfile, and behind a byte 0 what --include or --exclude says: words for mpirun, which are to
-// be nothing that an option or a shell could be made of.
+// A hostfile and, after a byte 0, the text of --include or --exclude. Accepted names are passed to
+// mpirun, so they must not look like options or shell syntax.
 namespace zg::testing {
 namespace {
 

@@ -8,8 +8,8 @@
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/runtime/error.h"
 
-// Megatron's datasets: the bytes as an index, and as the arrays and tokens behind a header whose
-// counts fit them but for what their first bytes change in it.
+// Megatron's datasets: the input is used as a whole index, and as arrays and tokens after a valid
+// header, in which the first bytes of the input change one field.
 namespace zg::testing {
 namespace {
 
@@ -58,8 +58,8 @@ void append(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// Bytes: the dtype, the counts of sequences and documents, a place in the header and what stands
-/// there; then the index's arrays, and the tokens.
+/// The input has, in order: the dtype, the numbers of sequences and documents, a position in the
+/// header and its new byte, the arrays of the index, the tokens.
 void read_behind_header(const std::string& bytes) {
   if (bytes.size() < 5) return;
   const auto at = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };

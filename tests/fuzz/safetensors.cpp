@@ -3,7 +3,7 @@
 #include "tests/fuzz/bounded.h"
 #include "zerograd/runtime/error.h"
 
-// A safetensors header of a file whose data has as many bytes as the first two bytes say.
+// The header of a safetensors file. The first two bytes of the input are the size of its data.
 namespace zg::testing {
 namespace {
 

@@ -9,8 +9,8 @@
 #include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/optimizer/schedule.h"
 
-// The settings of a checkpoint: those that a run writes, with a few changed. They come through a
-// manifest with the right checksum, and are used as a run that goes on uses them.
+// The settings of a checkpoint: those that a run writes, with a few values changed. They are read
+// from a manifest with a correct checksum and used as a resumed run uses them.
 namespace zg::testing {
 namespace {
 
@@ -27,7 +27,7 @@ const Json& written() {
   return settings;
 }
 
-/// Numbers at the borders of types and of what flags take, and what is no number.
+/// Numbers at the limits of types and of flags, and values that are not numbers.
 const std::vector<Json>& values() {
   static const std::vector<Json> all = {0,
                                         -1,
@@ -77,8 +77,8 @@ const std::vector<Json>& values() {
   return all;
 }
 
-/// Two bytes are a change: of which field, and to what. More than four are one refusal after the
-/// other.
+/// Two bytes are one change: the field and its new value. With more than four changes nearly every
+/// input is refused.
 Json changed(const std::string& bytes) {
   Json settings = written();
   std::vector<Json*> fields;
@@ -132,7 +132,7 @@ void read(const std::string& config) {
     return;
   }
   use(settings);
-  // A value that was read would be written alike.
+  // Writing the settings again must give the same values.
   const std::string again = tools::to_json(settings);
   if (tools::to_json(tools::settings_from_json(again, "again")) != again)
     report("not what is written of it", again);

@@ -7,9 +7,9 @@
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 
-// The same text as tokenizer.json, as vocab.json with merges.txt behind an empty line, and as what
-// is encoded. The first '*' of a file becomes the 256 bytes, "!":0 and so on, without which there
-// is no tokenizer.
+// The input is used as tokenizer.json, as vocab.json followed by an empty line and merges.txt, and
+// as the text to encode. The first '*' of a file becomes the 256 bytes, "!":0 and so on, without
+// which there is no tokenizer.
 namespace zg::testing {
 namespace {
 
@@ -36,7 +36,8 @@ bool is_ascii(const std::string& text) {
 
 void check_round_trip(const Tokenizer& tokenizer, const std::string& text) {
   const models::TokenizerParts& parts = tokenizer.parts();
-  // A space that is put before words does not go away; an added token may look like other bytes.
+  // decode() does not remove a space that add_prefix_space has inserted, and an added token may
+  // have the same text as other tokens.
   bool exact = !parts.add_prefix_space;
   for (const models::AddedToken& token : parts.added) exact = exact && is_ascii(token.content);
   const std::string back = tokenizer.decode(tokenizer.encode(text));

@@ -7,8 +7,8 @@
 #include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/error.h"
 
-// llm.c's token files: the bytes as they come, and behind a header that fits them but for what
-// their first bytes change in it.
+// llm.c's token files: the input is used as a whole file, and after a valid header in which the
+// first bytes of the input change one field.
 namespace zg::testing {
 namespace {
 

@@ -11,9 +11,9 @@
 
 namespace zg::testing {
 
-/// Saves and removes checkpoints as a run with --save-top-k does, faster than one can: each is made
-/// of links to the files of one of two originals, in turns. Two are there at any time, of which
-/// every third is replaced by the other one under its name.
+/// Saves and removes checkpoints as a run with --save-top-k does, but faster: each checkpoint has
+/// links to the files of one of two originals, alternately. Two checkpoints exist at any time.
+/// Every third is replaced by one of the other original with the same name.
 class CheckpointChurn {
  public:
   CheckpointChurn(const std::string& even, const std::string& odd, const std::string& directory)

@@ -15,7 +15,7 @@ std::string message_of(F f) {
   return "nothing was thrown";
 }
 
-/// Whether a text has a part, as a failed check shows it: with both.
+/// The result of contains(); a failed check shows the text and the part.
 struct Contained {
   std::string text, part;
   bool expected = true;

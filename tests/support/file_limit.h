@@ -7,8 +7,8 @@
 
 namespace zg::testing {
 
-/// No file that this process or one it starts writes may be longer until the scope ends: a disk's
-/// refusal that needs no privileges. What is beyond is EFBIG where SIGXFSZ is ignored, as here.
+/// RAII: limits the size of files that this process and its children write. It simulates a full
+/// disk without privileges: a larger file gives EFBIG, because SIGXFSZ is ignored here.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

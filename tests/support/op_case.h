@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/operands.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/tensor.h"
 
@@ -21,8 +22,9 @@ inline std::vector<Isa> available_levels() {
   return levels;
 }
 
-/// A fresh cpu:0 per level, with two threads so that splitting work is exercised. In a binary of
-/// its own (tests/cuda, tests/hpu) the same tests, those of suite "every device", run on a backend.
+/// A new cpu:0 for each instruction set, with two threads so that work is divided. In the binaries
+/// of tests/cuda and tests/hpu, which run the suite "every device", it returns devices of that
+/// backend instead.
 inline std::vector<Device> devices_at_every_level(int threads = 2) {
 #ifdef ZG_TEST_CUDA
   return {Device::cuda(0, {.threads = threads})};
@@ -36,7 +38,7 @@ inline std::vector<Device> devices_at_every_level(int threads = 2) {
   return devices;
 }
 
-/// The same, and on CUDA a device of each generation that kernels tell apart.
+/// The same, and on CUDA one device of each generation for which kernels differ.
 inline std::vector<Device> devices_of_every_generation() {
   std::vector<Device> devices = devices_at_every_level();
 #ifdef ZG_TEST_CUDA
@@ -45,7 +47,7 @@ inline std::vector<Device> devices_of_every_generation() {
   return devices;
 }
 
-/// f64 is the CPU's alone, and on HPU there is no f16.
+/// Only the CPU has f64, and HPU has no f16.
 inline bool has_dtype(const Device& device, DType dtype) {
   return device.type() == Device::Type::cpu ||
          (dtype != DType::f64 && (dtype != DType::f16 || device.type() != Device::Type::hpu));
@@ -98,19 +100,7 @@ inline Tensor random_tensor(const Shape& shape, DType dtype, const Device& devic
   }
 }
 
-/// Relative rounding error of one operation: half an ulp.
-inline double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f16:
-      return 0x1p-11;
-    default:
-      return 0x1p-24;
-  }
-}
+using bench::unit_roundoff;
 
 /// The largest |actual - expected| / (absolute + relative * |expected|); below 1 is within bounds.
 /// NaN against a number counts as infinite.

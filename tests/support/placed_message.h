@@ -25,7 +25,7 @@ inline Place place_in(const std::string& message, const std::string& file) {
   return place;
 }
 
-/// Whether the text has no control characters that a terminal or a log would interpret.
+/// True if the text has no control characters that a terminal or a log would interpret.
 inline bool is_one_line(const std::string& text) {
   try {
     for (size_t at = 0; at < text.size();) {
@@ -38,8 +38,9 @@ inline bool is_one_line(const std::string& text) {
   return true;
 }
 
-/// The first flaw of an error about `source`: no position in it, no expectation, no next step, or
-/// more than one short line. Empty: no flaw. Readers of lines give no column.
+/// The first thing that is wrong with an error about `source`: it has no position, no expectation
+/// or no next step, or is longer than one short line. Empty: nothing. Errors of line-based readers
+/// have no column.
 inline std::string flaw_of(const std::string& message, const std::string& file,
                            const std::string& source, bool has_column = true) {
   const Place place = place_in(message, file);

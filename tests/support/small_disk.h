@@ -11,8 +11,8 @@
 
 namespace zg::testing {
 
-/// A file system of so few bytes, in memory, until the scope ends. Only some may mount one:
-/// reason() says why there is none, "" when there is.
+/// RAII: a small file system in memory. Mounting needs privileges: reason() says why there is none,
+/// or is "".
 class SmallDisk {
  public:
   explicit SmallDisk(int64_t bytes) {

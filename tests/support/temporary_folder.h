@@ -19,7 +19,7 @@ inline void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// A fresh folder that goes with the scope.
+/// RAII: a new temporary folder, removed at the end of the scope.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -7,8 +7,8 @@
 
 namespace zg::testing {
 
-/// Returns once condition() holds. Throws after two minutes, which only a hang takes: a busy or
-/// paused machine does not make a test fail.
+/// Returns once condition() holds. Throws after two minutes: long enough that a busy or paused
+/// machine does not fail a test.
 template <class Condition>
 void wait_until(const Condition& condition, const std::string& what) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);

@@ -8,7 +8,8 @@
 namespace zg::testing {
 namespace {
 
-/// The settings that plan may advise where data ranks share, from the setting that does least on.
+/// The settings that plan may suggest for several data ranks, in order, starting with the smallest
+/// change.
 std::vector<std::string> settings_in_order() {
   std::vector<std::string> settings;
   for (const char* more :
@@ -30,8 +31,8 @@ int64_t measured_peak(const std::string& flags) {
   return peak;
 }
 
-/// Under several caps: the setting that plan advises trains, the one before it does not, and plan
-/// says of the run as it is what happens to it.
+/// For several memory limits: the setting that plan suggests trains, the previous one does not, and
+/// plan predicts whether the unchanged run fits.
 void check_advice(const std::string& run) {
   const std::string flags = run + " --score-samples 0 --log-interval 0 --progress off";
   CAPTURE(flags);

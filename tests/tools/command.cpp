@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ namespace {
 
 struct Started {
   pid_t pid = -1;
-  int out = -1, error = -1;  // the ends to read from
+  int out = -1, error = -1;  // read ends of the pipes
 };
 
 // Leaks of the MPI and threads that its own code makes are not this project's.
@@ -111,19 +112,30 @@ Outcome zerograd_signalled(const std::string& line, const std::string& text, int
   });
 }
 
-Outcome zerograd_signalled_within_step(const std::string& line, const std::string& text, int signal,
-                                       double share) {
+StruckStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
+                                          int signal, double share) {
   const Started process = start(split(line));
-  bool sent = false;
-  return finish(process, [&](const Outcome& so_far) {
-    if (sent || !contains(so_far.out, text)) return true;
-    sent = true;
+  int steps = -1;
+  const Outcome outcome = finish(process, [&](Outcome& so_far) {
+    if (steps >= 0 || !contains(so_far.out, text)) return true;
     const std::string label = "iter_dt ";
     const double step_ms = std::stod(so_far.out.substr(so_far.out.rfind(label) + label.size()));
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(share * step_ms));
+    kill(process.pid, SIGSTOP);
+    int status = 0;
+    waitpid(process.pid, &status, WUNTRACED);
+    int waiting = 0;
+    ioctl(process.out, FIONREAD, &waiting);
+    std::string rest(static_cast<size_t>(waiting), ' ');
+    if (waiting > 0) rest.resize(static_cast<size_t>(read(process.out, rest.data(), rest.size())));
+    so_far.out += rest;
+    steps = 0;
+    for (size_t at = 0; (at = so_far.out.find(label, at)) != std::string::npos; ++at) ++steps;
     kill(process.pid, signal);
+    kill(process.pid, SIGCONT);
     return true;
   });
+  return {outcome, steps};
 }
 
 Outcome zerograd_into(const std::string& path, const std::string& line) {
@@ -136,8 +148,9 @@ Outcome zerograd_unread(const std::string& line) {
 
 namespace {
 
-// Oversubscribed and as root, for that is what a container is. In a folder of its own: two that
-// begin at once may both try to make the one that Open MPI takes otherwise, and one then fails.
+// Allows root and more processes than cores, as in a container. It has its own temporary folder:
+// two mpirun that start at the same time could both try to create the default one, and one would
+// fail.
 std::vector<std::string> mpirun_words(const std::string& line) {
   static const TemporaryFolder session;
   std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe", "--mca",
@@ -200,7 +213,7 @@ std::vector<Process> processes_with(const std::string& word) {
       fields >> letter >> parent;
       if (letter != "Z")
         found.push_back({std::stoi(pid), parent, state.substr(begin, end - begin), line});
-    } catch (const std::exception&) {  // it has gone meanwhile
+    } catch (const std::exception&) {  // the process has ended meanwhile
     }
   }
   return found;

@@ -27,9 +27,15 @@ Outcome zerograd(const std::string& line);
 /// for the end.
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
                            int times = 1);
-/// The same with one signal, after a share of the newest step's duration has passed.
-Outcome zerograd_signalled_within_step(const std::string& line, const std::string& text, int signal,
-                                       double share);
+
+struct StruckStep {
+  Outcome outcome;
+  int steps;  ///< done, by stdout, when the signal came
+};
+/// The same with one signal, after a share of the newest step's duration has passed. The run is
+/// stopped meanwhile, so that it does nothing between the last line that counts and the signal.
+StruckStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
+                                          int signal, double share);
 
 /// The same with stdout redirected to a path: "/dev/full".
 Outcome zerograd_into(const std::string& path, const std::string& line);

@@ -77,7 +77,7 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
   for (const auto& [fault, ended] : faults) {
     CAPTURE(fault);
     const std::string drill =
-        " --comm-timeout 2 --inject rank=1,step=1+5,fault=" + std::string(fault);
+        " --comm-timeout 10 --inject rank=1,step=1+5,fault=" + std::string(fault);
     const Outcome outcome = zerograd(run + outputs(fault) + "--max-restarts 2" + drill);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);

@@ -12,7 +12,8 @@
 namespace zg::testing {
 namespace {
 
-/// Stands before every program that a hostile word could mean to start: each call leaves a file.
+/// A folder at the front of PATH with a fake of every program that a hostile word could start. Each
+/// call of a fake leaves a file.
 class Trap {
  public:
   bool is_untouched() const {
@@ -29,7 +30,8 @@ class Trap {
                                "echo \"$0 $*\" >> '" + called_ + "'\n"};
 };
 
-// No host's name, and if some shell or option parser saw it, the canary would be made.
+// Not valid host names. If a shell or an option parser interpreted one, the canary file would be
+// created.
 std::vector<std::string> hostile_names(const std::string& canary) {
   const std::string touch = "touch${IFS}" + canary;
   return {"-oProxyCommand=" + touch,
@@ -189,7 +191,7 @@ TEST_CASE("hostile hostfiles: each of 200 is refused by its line, and no command
   }
   if (!missing_mpi().empty()) return;
   zerograd({"launch", "--hostfile", trap.hosts("a slots=1\n"), "train", "--data", "sort"});
-  CHECK(!trap.is_untouched());  // it would have been seen
+  CHECK(!trap.is_untouched());  // the trap works
 }
 
 TEST_CASE("hostile selections: no word of --include or --exclude becomes a command") {

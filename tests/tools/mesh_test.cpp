@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <future>
+#include <map>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -198,17 +200,23 @@ TEST_CASE("a checkpoint of one mesh goes on in any other") {
 }
 
 TEST_CASE("of a mesh the stage that fails is named, and all end") {
-  const std::string mesh = run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 3 ";
-  for (const char* fault : {"throw", "return", "stall"})
-    for (const int rank : {0, 2, 3}) {
+  const std::string mesh = run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 15 ";
+  for (const std::string fault : {"throw", "return", "stall"}) {
+    std::map<int, std::future<Outcome>> outcomes;  // in parallel: a stall is mostly waiting
+    for (const int rank : {0, 2, 3})
+      outcomes[rank] = std::async(std::launch::async, [&mesh, fault, rank] {
+        return zerograd(mesh + "--inject rank=" + std::to_string(rank) + ",step=1,fault=" + fault +
+                        ",phase=backward");
+      });
+    for (auto& [rank, ended] : outcomes) {
+      const Outcome outcome = ended.get();
       CAPTURE(fault);
       CAPTURE(rank);
-      const Outcome outcome = zerograd(mesh + "--inject rank=" + std::to_string(rank) +
-                                       ",step=1,fault=" + fault + ",phase=backward");
       CAPTURE(outcome.error);
       CHECK(outcome.status != 0);
       CHECK(contains(outcome.error, "rank " + std::to_string(rank)));
     }
+  }
 }
 
 TEST_CASE("mpi: processes of a mesh give the bits of threads, and one that is killed is named") {
@@ -224,10 +232,16 @@ TEST_CASE("mpi: processes of a mesh give the bits of threads, and one that is ki
   CHECK(processes.status == 0);
   CHECK(line_after(processes.out, "param_hash ") == line_after(threads.out, "param_hash "));
 
-  const std::string stages = run + "--pipeline-parallel 4 --comm-timeout 10 --inject ";
-  for (const int rank : {0, 2}) {
-    const Outcome killed = mpirun("-np 4 zerograd " + stages + "rank=" + std::to_string(rank) +
-                                  ",step=1,fault=kill,phase=backward");
+  const std::string stages = run + "--pipeline-parallel 4 --comm-timeout 60 --inject ";
+  // mpirun kills the others some seconds after the first one has ended.
+  const auto run_killed = [&stages](int rank) {
+    return mpirun("--mca odls_base_sigkill_timeout 4 -np 4 zerograd " + stages +
+                  "rank=" + std::to_string(rank) + ",step=1,fault=kill,phase=backward");
+  };
+  std::map<int, std::future<Outcome>> ends;
+  for (const int rank : {0, 2}) ends[rank] = std::async(std::launch::async, run_killed, rank);
+  for (auto& [rank, end] : ends) {
+    const Outcome killed = end.get();
     CAPTURE(killed.error);
     CHECK(killed.status != 0);
     CHECK(contains(killed.error, "rank " + std::to_string(rank) + " (pid "));

@@ -25,7 +25,7 @@ const std::string sort_run =
 /// A run that lasts until something stops it.
 const std::string long_run =
     "train --data sort --steps 1000000 --model-type gpt-nano --batch-size 2 --score-samples 0 "
-    "--log-interval 1 --threads 1 --zero-stage 2 --comm-timeout 4 ";
+    "--log-interval 1 --threads 1 --zero-stage 2 --comm-timeout 15 ";
 
 std::string started(int processes, const std::string& line) {
   return "-np " + std::to_string(processes) + " zerograd " + line;
@@ -87,7 +87,7 @@ TEST_CASE("mpi: a signal to any process saves on all, and the run goes on from t
        {std::pair(SIGTERM, 143), std::pair(SIGINT, 130), std::pair(SIGHUP, 129)}) {
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
-    const std::string run = long_run + "--comm-timeout 20 ";
+    const std::string run = long_run + "--comm-timeout 240 ";
     const Outcome outcome =
         mpirun_signalled(started(2, run + "--save " + save), "iter 3:", "1/2", signal);
     CAPTURE(outcome.error);
@@ -124,15 +124,18 @@ TEST_CASE("mpi: a signal while a peer is gone saves nothing and says what was pe
     const char* who;
     const char* cause;
   };
-  // mpirun sends SIGKILL one second after SIGTERM. A signal to a rank leaves it the whole timeout.
+  // mpirun sends SIGKILL some seconds after SIGTERM. A signal to a rank leaves it the whole
+  // timeout.
   for (const auto& [who, cause] :
-       {Case{"0/2", "rank 1 did not arrive within 4 s: collective #"},
+       {Case{"0/2", "rank 1 did not arrive within 15 s: collective #"},
         Case{"mpirun", "rank 1 did not arrive before the launcher ended the run: collective #"}}) {
     CAPTURE(who);
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
     const Outcome outcome = mpirun_signalled(
-        started(2, long_run + "--inject rank=1,step=1,fault=stall,phase=forward --save " + save),
+        "--mca odls_base_sigkill_timeout 4 " +
+            started(2,
+                    long_run + "--inject rank=1,step=1,fault=stall,phase=forward --save " + save),
         "iter 0:", who, SIGTERM);
     CAPTURE(outcome.error);
     CHECK(outcome.status == (std::string(who) == "mpirun" ? 1 : 4));

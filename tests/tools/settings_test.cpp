@@ -11,7 +11,7 @@
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/zero/checkpoint/consolidate.h"
 
-// Checkpoints that somebody else wrote, with the checksums that they should have.
+// Checkpoints with changed settings and correct checksums, as an attacker could write them.
 namespace zg::testing {
 namespace {
 
@@ -43,10 +43,10 @@ class Forged {
     changed["checksum"] = checksum(std::as_bytes(std::span(text)));
     write_file(file(), changed.dump(1) + "\n");
   }
-  /// The command's output about it. It ends by itself and in no time.
+  /// The command's output about it. It ends by itself.
   Outcome told(const std::string& line, const Change& change) const {
     write(change);
-    return program("timeout 20 " ZG_COMMAND " " + line);
+    return program("timeout 240 " ZG_COMMAND " " + line);
   }
 
  private:
@@ -224,7 +224,7 @@ TEST_CASE("settings: those in a file of weights are checked in the same way") {
     const uint64_t size = text.size();
     write_file(file, std::string(reinterpret_cast<const char*>(&size), 8) + text +
                          bytes.substr(8 + length));
-    return program("timeout 20 " ZG_COMMAND " " + line);
+    return program("timeout 240 " ZG_COMMAND " " + line);
   };
   for (const std::string& line :
        {"generate " + file + " --prompt 0 --length 1", "eval " + file,

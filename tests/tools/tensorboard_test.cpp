@@ -19,7 +19,7 @@
 namespace zg::testing {
 namespace {
 
-// A reader of its own: what it takes is checked, byte by byte.
+// An independent reader of event files that checks every byte it reads.
 class Bytes {
  public:
   explicit Bytes(std::string bytes) : bytes_(std::move(bytes)) {}

@@ -1,81 +1,56 @@
+#include <map>
+
 #include "tools/deepspeed/load.h"
-#include "tools/options/optimisation_flags.h"
+#include "tools/options/fields.h"
 #include "zerograd/zero/deepspeed/read.h"
 
 namespace zg::tools {
 namespace {
 
 using zero::DeepSpeedConfig;
-using Field = zero::DeepSpeedField;
+using zero::DeepSpeedField;
 
-/// The flags that set a field; the field's own flag comes first.
-struct FieldFlags {
-  Field field;
-  std::vector<const char*> flags;
-};
-
-const std::vector<FieldFlags>& field_flags() {
-  static const std::vector<FieldFlags> all = {
-      {Field::micro_batch, {"--batch-size"}},
-      {Field::accumulation, {"--grad-accum"}},
-      {Field::train_batch, {"--train-batch-size"}},
-      {Field::rate, {"--lr"}},
-      {Field::beta1, {"--betas", "--adam-beta1"}},
-      {Field::beta2, {"--betas", "--adam-beta2"}},
-      {Field::epsilon, {"--adam-eps"}},
-      {Field::weight_decay, {"--weight-decay"}},
-      {Field::schedule, {"--schedule", annealing_flags[0], annealing_flags[1], annealing_flags[2]}},
-      {Field::warmup_steps, {"--warmup-steps"}},
-      {Field::clip_norm, {"--clip"}},
-      {Field::precision, {"--precision"}},
-      {Field::grad_accum_dtype, {"--grad-accum-dtype"}},
-      {Field::initial_scale_power, {"--initial-scale-power"}},
-      {Field::stage, {"--zero-stage", "--strategy"}},
-      {Field::reduce_bucket_size, {"--reduce-bucket-size"}},
-      {Field::prefetch_bucket_size, {"--prefetch-bucket-size"}},
-      {Field::param_persistence_threshold, {"--param-persistence-threshold"}},
-      {Field::overlap_comm, {"--overlap-comm"}},
-      {Field::offload_optimizer, {"--offload-optimizer"}},
-      {Field::offload_gradients, {"--offload-gradients"}},
-      {Field::offload_parameters, {"--offload-param"}},
-      {Field::offload_activations, {"--offload-activations"}},
-      {Field::nvme_path, {"--nvme-path"}},
-      {Field::activation_checkpoint, {"--activation-checkpoint"}},
-      {Field::async_save, {"--async-save"}},
-      {Field::memory_breakdown, {"--dump-memory"}}};
+/// The flags that set each field, its own first.
+const std::map<DeepSpeedField, std::vector<std::string>>& field_flags() {
+  static const std::map<DeepSpeedField, std::vector<std::string>> all = [] {
+    TrainOptions options;
+    Settings saved;
+    std::map<DeepSpeedField, std::vector<std::string>> flags;
+    for (const FieldGroup& group : fields_of(options, saved))
+      for (const auto& [flag, stored, config, config_flags] : group.fields)
+        if (config && config_flags.empty())
+          flags[*config] = {flag.names.front()};
+        else if (config)
+          flags[*config].assign(config_flags.begin(), config_flags.end());
+    return flags;
+  }();
   return all;
 }
 
 int stage_of(const zero::deepspeed::CheckedConfig& config, const TrainOptions& options,
-             const std::set<Field>& decided) {
+             const std::set<DeepSpeedField>& decided) {
   const zero::deepspeed::Setting* stage = config.find("zero_optimization", "stage");
-  return stage && !decided.count(Field::stage) ? static_cast<int>(stage->integer)
-                                               : options.optimisation.engine.stage;
+  return stage && !decided.count(DeepSpeedField::stage) ? static_cast<int>(stage->integer)
+                                                        : options.optimisation.engine.stage;
 }
 
-std::set<Field> decided_by_flags(const zero::deepspeed::CheckedConfig& config,
-                                 const TrainOptions& options) {
-  std::set<Field> decided;
+std::set<DeepSpeedField> decided_by_flags(const zero::deepspeed::CheckedConfig& config,
+                                          const TrainOptions& options) {
+  std::set<DeepSpeedField> decided;
   for (const auto& [field, flags] : field_flags())
-    for (const char* flag : flags)
+    for (const std::string& flag : flags)
       if (options.given.count(flag)) decided.insert(field);
   // Set by --cpu-offload and Lightning's strategies that end in _offload.
   if (options.offload.cpu_offload) {
-    decided.insert({Field::offload_optimizer, Field::offload_gradients});
-    if (stage_of(config, options, decided) == 3) decided.insert(Field::offload_parameters);
+    decided.insert({DeepSpeedField::offload_optimizer, DeepSpeedField::offload_gradients});
+    if (stage_of(config, options, decided) == 3) decided.insert(DeepSpeedField::offload_parameters);
   }
   return decided;
 }
 
-const std::vector<const char*>& flags_of(Field field) {
-  for (const FieldFlags& entry : field_flags())
-    if (entry.field == field) return entry.flags;
-  throw Error("a config's field has no flag; expected one in tools/deepspeed/apply.cpp");
-}
-
 // The flag that set the field.
-std::string flag_of(Field field, const Given& given) {
-  for (const char* flag : flags_of(field))
+std::string flag_of(DeepSpeedField field, const Given& given) {
+  for (const std::string& flag : field_flags().at(field))
     if (given.count(flag)) return flag;
   return given.count("--cpu-offload") ? "--cpu-offload" : "--strategy";
 }
@@ -114,8 +89,10 @@ std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& chec
     const std::string line = key + " (" + flag_of(field, options.given) + ")";
     if (overridden.empty() || overridden.back() != line) overridden.push_back(line);
   }
-  for (const Field field : config.taken) options.given.insert(flags_of(field).front());
-  for (const Field field : config.defaulted) options.defaulted.insert(flags_of(field).front());
+  for (const DeepSpeedField field : config.taken)
+    options.given.insert(field_flags().at(field).front());
+  for (const DeepSpeedField field : config.defaulted)
+    options.defaulted.insert(field_flags().at(field).front());
   return overridden;
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/command_line/command_line.h"
 
 namespace zg::tools {
 
@@ -48,6 +48,12 @@ struct FaultInjection {
   }
 };
 
+/// The words of --inject in the order of the enumerators, without none and begin, which cannot be
+/// requested.
+inline const std::vector<std::string> fault_words = {"throw", "return", "stall", "inf",
+                                                     "kill",  "stop",   "oom",   "mismatch"};
+inline const std::vector<std::string> phase_words = {"init", "forward", "backward", "step", "save"};
+
 /// Thrown for the fault "return".
 struct LeftEarly {};
 
@@ -56,8 +62,5 @@ struct LeftEarly {};
 /// memory.
 void strike(const FaultInjection& injection, FaultInjection::Phase phase, int64_t step,
             Communicator& ranks, const Device& device);
-
-/// --inject rank=R,step=S[+S...],fault=throw|return|stall|inf|kill|stop|oom|mismatch[,phase=P]
-Flag injection_flag(FaultInjection& injection);
 
 }  // namespace zg::tools

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
@@ -62,16 +62,19 @@ Flag source_flag(DataOptions& data) {
                    "Megatron's PREFIX.bin and PREFIX.idx");
 }
 
-std::vector<Flag> held_out_flags(DataOptions& data) {
-  return {number_flag({"--val-fraction"}, data.validation_fraction, below_one,
-                      "the end of a text or token file that is held out"),
-          {{"--split"},
-           "A,B,C",
-           "weights of training, validation and test in the documents of a PREFIX,\n"
-           "as Megatron cuts them; the third part is in neither [969,30,1]",
-           [&data](const std::string& name, const std::string& value) {
-             read_split(name, value, data.split);
-           }}};
+Flag validation_fraction_flag(DataOptions& data) {
+  return number_flag({"--val-fraction"}, data.validation_fraction, below_one,
+                     "the end of a text or token file that is held out");
+}
+
+Flag split_flag(DataOptions& data) {
+  return {{"--split"},
+          "A,B,C",
+          "weights of training, validation and test in the documents of a PREFIX,\n"
+          "as Megatron cuts them; the third part is in neither [969,30,1]",
+          [&data](const std::string& name, const std::string& value) {
+            read_split(name, value, data.split);
+          }};
 }
 
 Flag tokenizer_flag(DataOptions& data) {

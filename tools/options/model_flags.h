@@ -7,7 +7,8 @@
 namespace zg::tools {
 
 Flag source_flag(DataOptions& data);
-std::vector<Flag> held_out_flags(DataOptions& data);
+Flag validation_fraction_flag(DataOptions& data);
+Flag split_flag(DataOptions& data);
 Flag tokenizer_flag(DataOptions& data);
 std::vector<Flag> place_flags(PlaceOptions& place);
 

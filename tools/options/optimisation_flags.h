@@ -1,18 +1,12 @@
 #pragma once
 
-#include <vector>
-
 #include "tools/options/options.h"
-#include "zerograd/runtime/command_line/command_line.h"
 
 namespace zg::tools {
 
 /// Each of these flags selects AnnealingLR.
 inline constexpr const char* annealing_flags[] = {"--lr-decay-style", "--lr-warmup-samples",
                                                   "--lr-decay-samples"};
-
-/// Flags for training: rate, AdamW, clipping, dtypes, and initial weights.
-std::vector<Flag> optimisation_flags(TrainOptions& options);
 
 /// Sets the engine's dtypes from --precision, then from --grad-accum-dtype, which overrides it.
 void settle_precision(TrainOptions& options);

@@ -1,6 +1,7 @@
 #include "tools/options/options.h"
 
 #include "tools/deepspeed/load.h"
+#include "tools/options/fields.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
@@ -125,6 +126,23 @@ void choose_folder(TrainOptions& options) {
 
 }  // namespace
 
+std::vector<FlagGroup> train_groups(TrainOptions& options) {
+  Settings unused;
+  std::vector<FlagGroup> groups;
+  for (FieldGroup& group : fields_of(options, unused)) {
+    if (!group.title.empty()) groups.push_back({.title = std::move(group.title)});
+    for (Field& field : group.fields)
+      if (!field.flag.names.empty()) groups.back().flags.push_back(std::move(field.flag));
+  }
+  groups.push_back(unsupported_flags(/*one_rank=*/false));
+  // Scripts of other systems enable DeepSpeed with this flag. It is always enabled here.
+  groups.back().flags.push_back(
+      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
+         parse_switch(name, value);
+       }});
+  return groups;
+}
+
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
   const CommandLine line = {
       .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
@@ -225,14 +243,14 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
 namespace {
 
 std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
-  std::vector<Flag> flags = {source_flag(options.data), model_type_flag(options.model),
-                             heads_flag(options.model)};
-  std::vector<Flag> held_out = held_out_flags(options.data);
-  held_out.push_back(tokenizer_flag(options.data));
-  held_out.push_back(integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
-                                  "shorter sequences than the model's longest", {1, ""}));
-  flags.insert(flags.begin() + 1, held_out.begin(), held_out.end());
-  return flags;
+  return {source_flag(options.data),
+          validation_fraction_flag(options.data),
+          split_flag(options.data),
+          tokenizer_flag(options.data),
+          integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
+                       "shorter sequences than the model's longest", {1, ""}),
+          model_type_flag(options.model),
+          heads_flag(options.model)};
 }
 
 }  // namespace

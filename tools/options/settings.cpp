@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "zerograd/runtime/command_line/flags.h"
+#include "tools/options/fields.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/config.h"
@@ -21,124 +21,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* tokenizer_file = "tokenizer.json";  // file name inside a checkpoint
-
-/// The range of an integer field.
-struct Between {
-  int64_t least, most;
-};
-/// Larger numbers are rounded by other JSON readers. Sums of two do not overflow.
-constexpr int64_t exact = int64_t{1} << 53;
-constexpr Between extent{1, largest_count}, count{0, largest_count}, any_size{1, exact},
-    any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, kept{-1, largest_count},
-    token_id{0, largest_count};
-constexpr Between any_seed{0, std::numeric_limits<int64_t>::max()};
-constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more"};
-constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
-constexpr Range split_weight{0.0, 1e12, false, false, "three weights from 0"};
-constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1e6"};
-/// The range of a loss, which may be NaN.
-struct AnyNumber {};
-constexpr AnyNumber any_number;
-
-// The list of fields for both reading and writing: `visit(group, name, field, bounds)`. Numbers
-// have bounds: those of their flag, if there is one.
-template <class SettingsType, class Visit>
-void for_each_field(SettingsType& settings, const Visit& visit) {
-  visit("model", "layers", settings.model.layers, extent);
-  visit("model", "heads", settings.model.heads, extent);
-  visit("model", "width", settings.model.width, extent);
-  visit("model", "vocabulary", settings.model.vocabulary, extent);
-  visit("model", "block_size", settings.model.block_size, extent);
-  visit("model", "tied", settings.model.tied);
-  visit("model", "family", settings.model.family);
-  visit("model", "position", settings.model.position);
-  visit("model", "embedding_norm", settings.model.embedding_norm);
-  visit("data", "source", settings.data.source);
-  visit("data", "order", settings.data.order);
-  visit("data", "validation_fraction", settings.data.validation_fraction, below_one);
-  visit("data", "split", settings.data.split, split_weight);
-  visit("data", "tokenizer", settings.data.tokenizer);
-  visit("data", "tokenizer_checksum", settings.data.tokenizer_checksum);
-  visit("data", "characters", settings.characters);
-  visit("data", "bytes", settings.contents.bytes, any_count);
-  visit("data", "checksum", settings.contents.checksum);
-  visit("data", "bos_token", settings.special_tokens.bos, token_id);
-  visit("data", "eos_tokens", settings.special_tokens.eos, token_id);
-  visit("data", "pad_token", settings.special_tokens.pad, token_id);
-  visit("run", "micro_batch", settings.micro_batch, extent);
-  visit("run", "accumulation", settings.accumulation, extent);
-  visit("run", "ranks", settings.ranks, extent);
-  visit("run", "tensor_parallel", settings.axes.tensor, extent);
-  visit("run", "pipeline_parallel", settings.axes.pipeline, extent);
-  visit("run", "sequence_parallel", settings.axes.sequence_parallel);
-  visit("run", "rampup_start", settings.rampup.start, count);
-  visit("run", "rampup_increment", settings.rampup.increment, count);
-  visit("run", "rampup_samples", settings.rampup.samples, count);
-  visit("run", "dropout", settings.model.dropout, below_one);
-  visit("run", "rate", settings.optimisation.schedule.rate, not_negative);
-  visit("run", "schedule", settings.optimisation.schedule.kind);
-  visit("run", "warmup_steps", settings.optimisation.schedule.warmup_num_steps, any_count);
-  visit("run", "schedule_steps", settings.optimisation.schedule.total_num_steps, any_count);
-  visit("run", "warmup_type", settings.optimisation.schedule.warmup_type);
-  visit("run", "warmup_min_rate", settings.optimisation.schedule.warmup_min_lr, not_negative);
-  visit("run", "warmup_min_ratio", settings.optimisation.schedule.warmup_min_ratio, share);
-  visit("run", "cosine_min_ratio", settings.optimisation.schedule.cos_min_ratio, share);
-  visit("run", "min_rate", settings.optimisation.schedule.min_rate, not_negative);
-  auto& annealing = settings.optimisation.schedule.annealing;
-  visit("run", "warmup_samples", annealing.lr_warmup_samples, any_count);
-  visit("run", "decay_samples", annealing.lr_decay_samples, any_count);
-  visit("run", "decay_style", annealing.lr_decay_style);
-  auto& range_test = settings.optimisation.schedule.range_test;
-  visit("run", "range_test_step_size", range_test.step_size, any_size);
-  visit("run", "range_test_step_rate", range_test.step_rate, finite);
-  visit("run", "range_test_staircase", range_test.staircase);
-  auto& cycle = settings.optimisation.schedule.one_cycle;
-  visit("run", "cycle_min_rate", cycle.cycle_min_lr, finite);
-  visit("run", "cycle_decay_rate", cycle.decay_lr_rate, finite);
-  visit("run", "cycle_first_steps", cycle.cycle_first_step_size, any_count);
-  visit("run", "cycle_second_steps", cycle.cycle_second_step_size, any_count);
-  visit("run", "cycle_decay_steps", cycle.decay_step_size, any_count);
-  visit("run", "cycle_momentum", cycle.cycle_momentum);
-  visit("run", "cycle_min_momentum", cycle.cycle_min_mom, finite);
-  visit("run", "cycle_max_momentum", cycle.cycle_max_mom, finite);
-  visit("run", "cycle_momentum_decay", cycle.decay_mom_rate, finite);
-  visit("run", "weight_decay", settings.optimisation.engine.adam.weight_decay, not_negative);
-  visit("run", "beta1", settings.optimisation.engine.adam.beta1, below_one);
-  visit("run", "beta2", settings.optimisation.engine.adam.beta2, below_one);
-  visit("run", "epsilon", settings.optimisation.engine.adam.epsilon, not_negative);
-  visit("run", "decoupled", settings.optimisation.engine.adam.decoupled);
-  visit("run", "stochastic_rounding", settings.optimisation.engine.adam.stochastic_rounding);
-  visit("run", "clip_norm", settings.optimisation.engine.clip_norm, not_negative);
-  visit("run", "preset", settings.optimisation.preset);
-  visit("run", "compute", settings.optimisation.engine.compute);
-  visit("run", "load", settings.optimisation.engine.load);
-  visit("run", "optimizer", settings.optimisation.engine.optimizer);
-  visit("run", "initial_scale_power", settings.optimisation.engine.loss_scaling.initial_scale_power,
-        exponent);
-  visit("run", "loss_scale", settings.optimisation.engine.loss_scaling.loss_scale, not_negative);
-  visit("run", "loss_scale_window", settings.optimisation.engine.loss_scaling.window, any_size);
-  visit("run", "hysteresis", settings.optimisation.engine.loss_scaling.hysteresis, any_size);
-  visit("run", "consecutive_hysteresis",
-        settings.optimisation.engine.loss_scaling.consecutive_hysteresis);
-  visit("run", "min_loss_scale", settings.optimisation.engine.loss_scaling.min_loss_scale,
-        positive);
-  visit("run", "stage", settings.optimisation.engine.stage, zero_stage);
-  visit("run", "offload_parameter", settings.optimisation.engine.offload.parameter);
-  visit("run", "offload_gradient", settings.optimisation.engine.offload.gradient);
-  visit("run", "offload_optimizer", settings.optimisation.engine.offload.optimizer);
-  visit("run", "offload_activation", settings.optimisation.engine.offload.activation);
-  visit("run", "grad_accum", settings.optimisation.engine.grad_accum);
-  visit("run", "reduce_at_boundary", settings.optimisation.engine.reduce_at_boundary);
-  visit("run", "nccl_reduce", settings.optimisation.engine.nccl_reduce);
-  visit("run", "seed", settings.seed, any_seed);
-  visit("run", "steps", settings.steps, any_count);
-  visit("run", "epochs", settings.epochs, epoch_count);
-  visit("run", "train_samples", settings.train_samples, any_count);
-  visit("run", "save_top_k", settings.save_top_k, kept);
-  visit("position", "samples", settings.samples, any_count);
-  visit("position", "skipped_samples", settings.skipped_samples, any_count);
-  visit("position", "loss", settings.loss, any_number);
-}
 
 const char* order_name(models::Order order) {
   return order == models::Order::random ? "random" : "sequential";
@@ -163,6 +45,25 @@ Json value_of(std::optional<int32_t> token) { return token ? Json(*token) : Json
 template <class T>
 Json value_of(const T& value) {
   return value;
+}
+Json value_of(const Stored& field) {
+  return std::visit(
+      [](auto value) {
+        if constexpr (std::is_pointer_v<decltype(value)>) return Json(value_of(*value));
+        return Json();
+      },
+      field.value);
+}
+
+// The stored fields, in the order of the JSON.
+std::vector<Stored> stored_fields(TrainOptions& options, Settings& saved) {
+  std::vector<Stored> all;
+  for (FieldGroup& group : fields_of(options, saved))
+    for (Field& field : group.fields)
+      if (field.stored.rule != Resume::not_stored) all.push_back(std::move(field.stored));
+  std::sort(all.begin(), all.end(),
+            [](const Stored& a, const Stored& b) { return a.key.place < b.key.place; });
+  return all;
 }
 
 std::string brief(const Json& json) { return printable(json.dump()); }
@@ -219,7 +120,8 @@ void read(const Json& json, std::string& text) {
 // The conversions of the JSON parser would wrap and round.
 template <class Integer>
 requires std::is_integral_v<Integer>
-void read(const Json& json, Integer& value, const Between& bounds) {
+void read(const Json& json, Integer& value, const Bounds& limits) {
+  const Between& bounds = std::get<Between>(limits);
   const bool fits = json.is_number_integer() &&
                     !(json.is_number_unsigned() &&
                       json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
@@ -229,34 +131,45 @@ void read(const Json& json, Integer& value, const Between& bounds) {
         json);
   value = static_cast<Integer>(json.get<int64_t>());
 }
-void read(const Json& json, std::optional<int32_t>& token, const Between& bounds) {
+void read(const Json& json, std::optional<int32_t>& token, const Bounds& bounds) {
   token.reset();
   if (!json.is_null()) read(json, token.emplace(), bounds);
 }
-void read(const Json& json, std::vector<int32_t>& tokens, const Between& bounds) {
+void read(const Json& json, std::vector<int32_t>& tokens, const Bounds& bounds) {
   if (!json.is_array()) refuse("a list of tokens", json);
   tokens.clear();
   for (const Json& token : json) read(token, tokens.emplace_back(), bounds);
 }
 template <class Real>
 requires std::is_floating_point_v<Real>
-void read(const Json& json, Real& value, const Range& range) {
+void read(const Json& json, Real& value, const Bounds& bounds) {
+  if (std::holds_alternative<AnyNumber>(bounds)) {
+    constexpr Real infinity = std::numeric_limits<Real>::infinity();
+    for (const Real other : {infinity, -infinity, std::numeric_limits<Real>::quiet_NaN()})
+      if (value_of(other) == json) return void(value = other);
+    if (!json.is_number()) refuse("a number", json);
+    return void(value = json.get<Real>());
+  }
+  const Range& range = std::get<Range>(bounds);
   const double number = json.is_number() ? json.get<double>() : NAN;
   const bool above = range.open_below ? number > range.least : number >= range.least;
   const bool below = range.open_above ? number < range.most : number <= range.most;
   if (!above || !below) refuse(range.words, json);
   value = static_cast<Real>(number);
 }
-void read(const Json& json, std::array<double, 3>& values, const Range& range) {
-  if (!json.is_array() || json.size() != values.size()) refuse(range.words, json);
-  for (size_t i = 0; i < values.size(); ++i) read(json[i], values[i], range);
+void read(const Json& json, std::array<double, 3>& values, const Bounds& bounds) {
+  if (!json.is_array() || json.size() != values.size()) refuse(std::get<Range>(bounds).words, json);
+  for (size_t i = 0; i < values.size(); ++i) read(json[i], values[i], bounds);
 }
-void read(const Json& json, double& number, AnyNumber) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  for (const double other : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()})
-    if (value_of(other) == json) return void(number = other);
-  if (!json.is_number()) refuse("a number", json);
-  number = json.get<double>();
+void read(const Json& json, const Stored& field) {
+  std::visit(
+      [&](auto value) {
+        if constexpr (requires { read(json, *value); })
+          read(json, *value);
+        else if constexpr (std::is_pointer_v<decltype(value)>)
+          read(json, *value, field.bounds);
+      },
+      field.value);
 }
 
 /// Checks combinations of fields: a number that is computed from them must not overflow or exceed
@@ -297,25 +210,6 @@ void check_together(const Settings& settings) {
   zero::validate(settings.optimisation.schedule);
 }
 
-bool is_recent(const std::string& group, const std::string& name) {
-  return group == "run" || name.starts_with("tokenizer") || name.ends_with("_token") ||
-         name == "eos_tokens" || name == "split" || name == "bytes" || name == "checksum" ||
-         name == "skipped_samples" || name == "family" || name == "position" ||
-         name == "embedding_norm";
-}
-
-// Whether a difference is reported as a line of its own. Characters are checked where the data is
-// read. Older checkpoints do not store a run's length, so it is not compared.
-bool is_compared(const Settings& saved, const std::string& group, const std::string& name) {
-  if (group == "position" || name == "characters" || name == "bytes" || name == "checksum")
-    return false;
-  return saved.steps > 0 || (name != "steps" && name != "epochs");
-}
-
-bool names_a_path(const std::string& group, const std::string& name) {
-  return group == "data" && (name == "source" || name == "tokenizer");
-}
-
 // Compares paths independent of their spelling. An import has no path, so its first data is not a
 // change.
 bool is_same_path(const Json& before, const Json& now) {
@@ -323,10 +217,21 @@ bool is_same_path(const Json& before, const Json& now) {
   return path.empty() || absolute_path(path) == absolute_path(now.get<std::string>());
 }
 
+// The names of the object and of the field in it.
+std::pair<std::string, std::string> parts_of(const Key& key) {
+  const std::string name = key.name;
+  const size_t dot = name.find('.');
+  return {name.substr(0, dot), name.substr(dot + 1)};
+}
+
 Json json_of(const Settings& settings) {
+  TrainOptions unused;
+  Settings values = settings;
   Json json;
-  for_each_field(settings, [&](const char* group, const char* name, const auto& field,
-                               const auto&...) { json[group][name] = value_of(field); });
+  for (const Stored& field : stored_fields(unused, values)) {
+    const auto [group, name] = parts_of(field.key);
+    json[group][name] = value_of(field);
+  }
   return json;
 }
 
@@ -336,6 +241,7 @@ std::string to_json(const Settings& settings) { return json_of(settings).dump();
 
 Settings settings_from_json(const std::string& written, const std::string& path) {
   Settings settings;
+  TrainOptions unused;
   std::string where;
   try {
     // Code that reads or prints a value recurses to its depth.
@@ -344,14 +250,13 @@ Settings settings_from_json(const std::string& written, const std::string& path)
       if (depth > deepest) throw ConfigError("are nested deeper than 64 levels");
       return true;
     });
-    for_each_field(settings,
-                   [&](const char* group, const char* name, auto& field, const auto&... bounds) {
-                     where = std::string(group) + "." + name + ": ";
-                     const Json& fields = json.at(group);
-                     // Older versions behaved like the default of a field that they did not know.
-                     if (fields.contains(name) || !is_recent(group, name))
-                       read(fields.at(name), field, bounds...);
-                   });
+    for (const Stored& field : stored_fields(unused, settings)) {
+      const auto [group, name] = parts_of(field.key);
+      where = group + "." + name + ": ";
+      const Json& fields = json.at(group);
+      // Older versions behaved like the default of a field that they did not know.
+      if (field.key.always || fields.contains(name)) read(fields.at(name), field);
+    }
     where.clear();
     // An older consolidate --split kept the skipped samples of the original run.
     if (settings.samples == 0) settings.skipped_samples = 0;
@@ -376,8 +281,12 @@ std::string absolute_path(const std::string& path) {
 
 zero::CheckpointInfo checkpoint_info(const Settings& settings) {
   Settings portable = settings;
-  portable.data.source = absolute_path(settings.data.source);
-  portable.data.tokenizer = absolute_path(settings.data.tokenizer);
+  TrainOptions unused;
+  for (const Stored& field : stored_fields(unused, portable))
+    if (field.is_path) {
+      std::string& path = *std::get<std::string*>(field.value);
+      path = absolute_path(path);
+    }
   zero::CheckpointInfo info{.config_json = to_json(portable)};
   if (!settings.tokenizer_json.empty()) info.files.emplace(tokenizer_file, settings.tokenizer_json);
   return info;
@@ -390,30 +299,60 @@ Settings settings_from(const zero::CheckpointInfo& info, const std::string& path
   return settings;
 }
 
-std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
-  const Json before = json_of(saved), after = json_of(now);
-  std::vector<std::string> changes;
-  for (const auto& [group, fields] : before.items()) {
-    for (const auto& [name, value] : fields.items()) {
-      const Json& other = after.at(group).at(name);
-      if (value == other || !is_compared(saved, group, name)) continue;
-      if (names_a_path(group, name) && is_same_path(value, other)) continue;
-      const auto scaled = [](const Json& run) { return run.at("compute") == "f16"; };
-      if (name == "initial_scale_power" && scaled(fields) && scaled(after.at(group)))
-        throw ConfigError(
-            "--initial-scale-power: the scale goes on where the checkpoint left it; "
-            "expected " +
-            value.dump() + " as in the checkpoint, got " + other.dump());
-      const std::string difference = group + "." + name + ": ";
-      // ALiBi models have no table of positions and accept any length.
-      const bool any_length = name == "block_size" && fields.at("position") == "alibi" &&
-                              after.at(group).at("position") == "alibi";
-      if (group == "model" && !any_length)
-        throw ConfigError("--resume: " + difference + "expected " + value.dump() +
-                          " as in the checkpoint, got " + other.dump() +
-                          "; try without the flags that size the model");
-      changes.push_back(difference + value.dump() + " in the checkpoint, " + other.dump() + " now");
+void adopt(const Settings& saved, TrainOptions& options) {
+  Settings values = saved;
+  const auto given = [&](const std::string& flag) { return options.given.count(flag) > 0; };
+  for (const FieldGroup& group : fields_of(options, values))
+    for (const auto& [flag, stored, config, config_flags] : group.fields) {
+      const std::vector<const char*>& others = stored.other_flags;
+      const bool decided = (!flag.names.empty() && given(flag.names.front())) ||
+                           std::any_of(others.begin(), others.end(), given);
+      if (stored.take && !decided && (!stored.condition || stored.condition())) stored.take();
     }
+  // With another number of ranks the same batch is divided differently.
+  BatchOptions& batch = options.batch;
+  if (!batch.micro && !batch.accumulation) {
+    if (!batch.train) batch.train = saved.samples_per_step();
+    batch.micro = saved.micro_batch;
+    // The same micro-batch, or the largest one that divides every step on this number of ranks.
+    const int64_t common = batch.rampup.common(*batch.train);
+    if (const int64_t share = common / options.data_ranks(); common % options.data_ranks() == 0)
+      batch.micro = zero::largest_divisor(share, *batch.micro);
+  } else if (!batch.train) {
+    if (!batch.micro) batch.micro = saved.micro_batch;
+    if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
+  }
+}
+
+std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
+  TrainOptions unused;
+  Settings before_values = saved, after_values = now;
+  const std::vector<Stored> before = stored_fields(unused, before_values);
+  const std::vector<Stored> after = stored_fields(unused, after_values);
+  // Models with ALiBi have no table of positions and accept any length.
+  const bool any_length = saved.model.position == models::Position::alibi &&
+                          now.model.position == models::Position::alibi;
+  const bool scaled = saved.optimisation.engine.compute == DType::f16 &&
+                      now.optimisation.engine.compute == DType::f16;
+  std::vector<std::string> changes;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Stored& field = before[i];
+    const std::string name = field.key.name;
+    const Json value = value_of(field), other = value_of(after[i]);
+    if (value == other || field.rule == Resume::unchecked) continue;
+    if (field.is_path && is_same_path(value, other)) continue;
+    // Older checkpoints do not store a run's length.
+    if (saved.steps == 0 && (name == "run.steps" || name == "run.epochs")) continue;
+    if (name == "run.initial_scale_power" && scaled)
+      throw ConfigError(
+          "--initial-scale-power: the scale goes on where the checkpoint left it; "
+          "expected " +
+          value.dump() + " as in the checkpoint, got " + other.dump());
+    if (field.rule == Resume::must_equal && !(name == "model.block_size" && any_length))
+      throw ConfigError("--resume: " + name + ": expected " + value.dump() +
+                        " as in the checkpoint, got " + other.dump() +
+                        "; try without the flags that size the model");
+    changes.push_back(name + ": " + value.dump() + " in the checkpoint, " + other.dump() + " now");
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);
   if (!contents.empty()) changes.push_back(contents);

@@ -65,6 +65,9 @@ Settings settings_from(const zero::CheckpointInfo& info, const std::string& path
 /// A path as a checkpoint stores it: absolute, except for an empty one, sort and adder.
 std::string absolute_path(const std::string& path);
 
+/// Sets the options that a resumed run takes from its checkpoint: those that no flag says.
+void adopt(const Settings& saved, TrainOptions& options);
+
 /// Compares a resumed run with its checkpoint. ConfigError when the model differs. Returns all
 /// other differences, including the contents of the data file, as lines "run.rate: 0.0005 in the
 /// checkpoint, 0.001 now".

@@ -1,46 +1,109 @@
+#include "tools/options/train_flags.h"
+
+#include <algorithm>
 #include <limits>
+#include <sstream>
 
-#include "tools/options/fault_injection.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/optimisation_flags.h"
-#include "tools/options/options.h"
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/zero/config.h"
 
-// The tables of train's flags, one function for each group.
 namespace zg::tools {
-namespace {
 
-std::vector<Flag> data_and_model_flags(DataOptions& data, ModelOptions& model) {
-  std::vector<Flag> flags = {
-      source_flag(data),
-      choice_flag({"--order"}, data.order, {"random", "sequential"}, "of training samples")};
-  for (Flag& flag : held_out_flags(data)) flags.push_back(std::move(flag));
-  flags.push_back(tokenizer_flag(data));
-  std::vector<Flag> model_flags = {
-      model_type_flag(model),
-      integer_flag({"--n-layer", "--num-layers"}, model.layers,
-                   "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-      heads_flag(model),
-      integer_flag({"--n-embd", "--hidden-size"}, model.width, "width", {1, ""}),
-      integer_flag({"--block-size", "--seq-length"}, model.block_size, "longest sequence",
-                   {1, "sort 11, adder 6, text 128, a BLOOM's own"}),
-      integer_flag({"--max-position-embeddings"}, model.max_positions, "", {1, ""}),
-      integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
-                   {1, "a BLOOM's own, else from the data"}),
-      position_flag(model),
-      tied_flag(model),
-      {{"--untied"},
-       "",
-       "the head has weights of its own [GPT's default]",
-       [&model](const std::string& name, const std::string& value) {
-         model.tied = !parse_switch(name, value);
-       }},
-      number_flag({"--dropout"}, model.dropout, below_one,
-                  "on embeddings, attention and residuals"),
-  };
-  flags.insert(flags.end(), model_flags.begin(), model_flags.end());
-  return flags;
+Flag untied_flag(std::optional<bool>& tied) {
+  return {{"--untied"},
+          "",
+          "the head has weights of its own [GPT's default]",
+          [&tied](const std::string& name, const std::string& value) {
+            tied = !parse_switch(name, value);
+          }};
+}
+
+Flag rampup_flag(BatchRampup& rampup) {
+  Flag flag = {{"--rampup-batch-size"},
+               "START INCREMENT SAMPLES",
+               "a step's samples grow from START by INCREMENT to --train-batch-size over\n"
+               "the first SAMPLES",
+               [&rampup](const std::string& name, const std::string& value) {
+                 rampup = parse_rampup(name, value);
+               }};
+  flag.words = 3;
+  return flag;
+}
+
+Flag epoch_limit_flag(EpochLimit& limit) {
+  return {{"--limit-train-batches"},
+          "N",
+          "",
+          [&limit](const std::string& name, const std::string& value) {
+            limit = {};
+            if (value.find('.') == std::string::npos)
+              limit.batches = parse_integer(name, value, 1, std::numeric_limits<int32_t>::max());
+            else
+              limit.share = parse_number(
+                  name, value, {0.0, 1.0, true, false, "a share above 0 and at most 1.0"});
+          }};
+}
+
+Flag schedule_flag(zero::ScheduleOptions& schedule) {
+  using Kind = zero::ScheduleKind;
+  std::vector<std::string> names;
+  for (Kind kind :
+       {Kind::none, Kind::warmup_lr, Kind::warmup_decay_lr, Kind::warmup_cosine_lr, Kind::cosine})
+    names.push_back(name_of(kind));
+  Flag flag = choice_flag({"--schedule"}, schedule.kind, names,
+                          "the learning rate over the steps taken: none, DeepSpeed's\n"
+                          "WarmupLR, WarmupDecayLR or WarmupCosineLR, or nanoGPT's cosine");
+  flag.value = "S";  // the names are too long for the left column
+  return flag;
+}
+
+Flag betas_flag(zero::AdamOptions& adam) {
+  return {{"--betas"},
+          "B1,B2",
+          "AdamW's decay rates [0.9,0.95]",
+          [&adam](const std::string& name, const std::string& value) {
+            const size_t comma = value.find(',');
+            if (comma == std::string::npos)
+              throw ConfigError(name + ": expected two numbers like 0.9,0.95, got '" + value + "'");
+            adam.beta1 = static_cast<float>(parse_number(name, value.substr(0, comma), below_one));
+            adam.beta2 = static_cast<float>(parse_number(name, value.substr(comma + 1), below_one));
+          }};
+}
+
+Flag beta_flag(const char* name, float& beta) {
+  return {{name}, "X", "", [&beta](const std::string& given, const std::string& value) {
+            beta = static_cast<float>(parse_number(given, value, below_one));
+          }};
+}
+
+Flag precision_flag(OptimisationOptions& optimisation) {
+  Flag flag = {
+      {"--precision"},
+      "P",
+      "of values, activations and gradients: f32 or 32; bf16, or f16 or 16\n"
+      "with a loss scale, beside f32 masters; deepspeed, fsdp-mixed or\n"
+      "fsdp-memory, whose dtypes plan --explain prints [f32]",
+      [&optimisation](const std::string& name, const std::string& value) {
+        static const std::vector<std::string> known = {
+            "f32", "32", "bf16", "f16", "16", "deepspeed", "fsdp-mixed", "fsdp-memory"};
+        constexpr DType computes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f16};
+        const size_t choice = parse_choice(name, value, known);
+        const bool preset = choice >= std::size(computes);
+        optimisation.preset = preset ? value : "";
+        if (!preset) optimisation.engine.compute = computes[choice];
+      }};
+  flag.with_value = {{"--bf16", "bf16"}, {"--fp16", "f16"}};
+  return flag;
+}
+
+Flag initial_scale_flag(zero::LossScaleOptions& scaling) {
+  return {{"--initial-scale-power"},
+          "N",
+          "f16: the loss is scaled by 2^N at first [16]",
+          [&scaling](const std::string& name, const std::string& value) {
+            // 2^127 is the largest power that an f32 holds.
+            scaling.initial_scale_power = static_cast<int>(parse_integer(name, value, 0, 127));
+          }};
 }
 
 Flag stage_flag(zero::Config& engine) {
@@ -53,7 +116,6 @@ Flag stage_flag(zero::Config& engine) {
           }};
 }
 
-// Lightning's name for the stage. Help lists it as an alternative spelling only.
 Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
   return {{"--strategy"},
           "S",
@@ -69,47 +131,90 @@ Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
           }};
 }
 
-std::vector<Flag> rank_flags(TrainOptions& options) {
-  zero::Config& engine = options.optimisation.engine;
+Flag overlap_flag(bool& overlap_comm) {
+  return {{"--overlap-comm"},
+          "on|off",
+          "communicate while computing [on]",
+          [&overlap_comm](const std::string& name, const std::string& value) {
+            overlap_comm = parse_switch(name, value);
+          }};
+}
+
+Flag accumulator_flag(DType& grad_accum) {
+  return {{"--grad-accum-dtype"},
+          "f32|bf16",
+          "of gradient sums [f32; of fsdp-memory bf16]",
+          [&grad_accum](const std::string& name, const std::string& value) {
+            grad_accum = parse_choice(name, value, {"f32", "bf16"}) == 0 ? DType::f32 : DType::bf16;
+          }};
+}
+
+Flag offload_flag(const char* name, Space& space, const std::string& help) {
   return {
-      integer_flag({"--ranks", "--gpus", "--num-gpus"}, options.ranks,
-                   "ranks of all axes: threads of this process, or processes where\n"
-                   "mpirun -np N starts them; then it may be left out",
-                   {1, nullptr}),
-      stage_flag(engine),
-      strategy_flag(engine, options.offload),
-      integer_flag({"--reduce-bucket-size"}, engine.reduce_bucket_size,
-                   "largest reduction of gradients, elements", {1, nullptr}),
-      integer_flag({"--prefetch-bucket-size"}, engine.prefetch_bucket_size,
-                   "largest unit that is gathered ahead, elements"),
-      integer_flag({"--param-persistence-threshold"}, engine.param_persistence_threshold,
-                   "stage 3: parameters of at most so many elements stay whole"),
-      {{"--overlap-comm"},
-       "on|off",
-       "communicate while computing [on]",
-       [&engine](const std::string& name, const std::string& value) {
-         engine.overlap_comm = parse_switch(name, value);
-       }},
-      switch_flag({"--reduce-at-boundary"}, engine.reduce_at_boundary,
-                  "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
-      switch_flag({"--nccl-reduce"}, engine.nccl_reduce,
-                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
-                  "rounding; bits then depend on the ranks and the machine"),
-      {{"--grad-accum-dtype"},
-       "f32|bf16",
-       "of gradient sums [f32; of fsdp-memory bf16]",
-       [&engine](const std::string& name, const std::string& value) {
-         engine.grad_accum =
-             parse_choice(name, value, {"f32", "bf16"}) == 0 ? DType::f32 : DType::bf16;
-       }},
-      number_flag({"--comm-timeout"}, options.comm_timeout_s,
-                  {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
-                  "seconds until a rank that stays away ends the run (exit 4)"),
-      switch_flag({"--dump-collectives"}, options.dump_collectives,
-                  "after a failure: each rank's last 64 collectives on stderr, with\n"
-                  "step, state and times"),
-      injection_flag(options.injection),
-  };
+      {name}, "none|host|nvme", help, [&space](const std::string& flag, const std::string& value) {
+        // DeepSpeed's name for the host is cpu.
+        const size_t choice =
+            value == "cpu" ? 1 : parse_choice(flag, value, {"none", "host", "nvme"});
+        constexpr Space spaces[] = {Space::device, Space::host, Space::file};
+        space = spaces[choice];
+      }};
+}
+
+namespace {
+
+using Fault = FaultInjection::Fault;
+using Phase = FaultInjection::Phase;
+
+std::vector<int64_t> parse_steps(const std::string& flag, const std::string& value) {
+  std::vector<int64_t> steps;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = value.find('+', begin);
+    steps.push_back(parse_integer(flag, value.substr(begin, end - begin), 0));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+void parse_injection(const std::string& name, const std::string& value, FaultInjection& injection) {
+  Given given;
+  std::istringstream parts(value);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const std::string what = equals == std::string::npos ? "" : part.substr(equals + 1);
+    const std::string path = name + " " + key;
+    given.insert(key);
+    if (key == "rank") {
+      injection.rank = parse_integer(path, what, 0);
+    } else if (key == "step") {
+      injection.steps = parse_steps(path, what);
+    } else if (key == "fault") {
+      injection.fault = static_cast<Fault>(parse_choice(path, what, fault_words) + 1);
+    } else if (key == "phase") {
+      injection.phase = static_cast<Phase>(parse_choice(path, what, phase_words) + 1);
+    } else {
+      throw ConfigError(name + ": expected rank, step, fault and phase, got '" + key + "'");
+    }
+  }
+  const bool has_step = given.count("step") > 0, wants_step = injection.phase != Phase::init;
+  if (!given.count("rank") || !given.count("fault") || has_step != wants_step)
+    throw ConfigError(name + ": expected rank=R,step=S,fault=F[,phase=P], or rank=R,fault=F," +
+                      "phase=init, got '" + value + "'");
+  if (injection.fault == Fault::infinity && injection.phase != Phase::begin)
+    throw ConfigError(name + ": expected fault=inf without a phase, got '" + value + "'");
+}
+
+}  // namespace
+
+Flag injection_flag(FaultInjection& injection) {
+  return {{"--inject"},
+          "DRILL",
+          "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
+              join(fault_words, "|") + ";\nP: " + join(phase_words, "|") +
+              " [the step's begin]; init has no step",
+          [&injection](const std::string& name, const std::string& value) {
+            parse_injection(name, value, injection);
+          }};
 }
 
 Flag gradients_flag(TrainOptions& options) {
@@ -143,63 +248,6 @@ Flag trace_steps_flag(std::optional<StepRange>& steps) {
           }};
 }
 
-std::vector<Flag> output_flags(TrainOptions& options) {
-  return {
-      integer_flag({"--log-interval", "--logging-steps"}, options.log_interval,
-                   "steps between loss lines; 0: none"),
-      integer_flag({"--eval-interval"}, options.eval_interval, "steps between validations",
-                   {0, "none"}),
-      integer_flag({"--eval-batches", "--eval-iters"}, options.eval_batches,
-                   "micro-batches of a validation; 0: the whole split"),
-      integer_flag({"--sample-interval"}, options.sample_interval,
-                   "steps between samples of text from the model", {0, "none"}),
-      integer_flag({"--score-samples"}, options.score_samples,
-                   "problems per split of sort's and adder's final scores"),
-      text_flag({"--metrics"}, "F", options.metrics, "a JSON line per step"),
-      text_flag({"--tensorboard-dir"}, "DIR", options.tensorboard,
-                "a file of events for TensorBoard, under Megatron's tags"),
-      text_flag({"--trace"}, "F", options.trace,
-                "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
-                "collectives, copies, waits and memory; written when they are done"),
-      trace_steps_flag(options.trace_steps),
-      switch_flag({"--dump-memory"}, options.dump_memory,
-                  "a Markdown table of memory per phase and step"),
-      text_flag({"--memory-json"}, "F", options.memory_json,
-                "the same of all ranks in bytes, as plan predicts it"),
-      gradients_flag(options),
-      choice_flag({"--progress"}, options.progress, {"auto", "on", "off"},
-                  "one redrawn line on stderr; auto: on a terminal"),
-  };
-}
-
-std::vector<Flag> checkpoint_flags(TrainOptions& options) {
-  return {
-      text_flag({"--save", "--output-dir"}, "DIR", options.save,
-                "write DIR/step_N at the end and when interrupted; a directory\n"
-                "without another run's checkpoints"),
-      integer_flag({"--save-interval"}, options.save_interval,
-                   "and every N steps; without --save: in the folder checkpoints", {1, ""}),
-      integer_flag({"--save-top-k"}, options.save_top_k,
-                   "keep the N with the lowest loss, and the newest; -1: all", {-1, "1"}),
-      switch_flag({"--async-save"}, options.async_save,
-                  "write those of --save-interval while training goes on; a step waits\n"
-                  "for what it is about to overwrite"),
-      text_flag({"--resume", "--load"}, "DIR|auto", options.resume,
-                "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-                "or checkpoints when it has one. What no flag says of model, data and training "
-                "is\nthe checkpoint's"),
-      integer_flag({"--exit-interval"}, options.exit_interval,
-                   "save and end after each N steps, for jobs in a row; 0: never"),
-      text_flag({"--kill-switch-path"}, "F", options.kill_switch,
-                "save and end after the step in which a file of this name comes"),
-      switch_flag({"--universal-checkpoint"}, options.universal_checkpoint, ""),
-      integer_flag({"--max-restarts"}, options.max_restarts,
-                   "after a failure go on from --save's newest checkpoint, at most so\n"
-                   "often; not after signals and what would fail again the same way"),
-      integer_flag({"--restarted"}, options.restarted, "", {0, ""}),
-  };
-}
-
 Flag autotuning_flag(std::string& mode) {
   return {{"--autotuning"},
           "run|tune",
@@ -208,134 +256,6 @@ Flag autotuning_flag(std::string& mode) {
           [&mode](const std::string& name, const std::string& value) {
             mode = parse_choice(name, value, {"run", "tune"}) == 0 ? "run" : "tune";
           }};
-}
-
-std::vector<Flag> config_flags(ConfigOptions& config) {
-  return {
-      text_flag({"--config", "--deepspeed-config"}, "F", config.path,
-                "DeepSpeed's config F.json or accelerate's F.yaml, as it is;\n"
-                "flags that are given override it"),
-      choice_flag({"--compat"}, config.compat, {"0.19", "0.16"},
-                  "the DeepSpeed whose defaults fill a config"),
-      switch_flag({"--lenient"}, config.lenient, "warn of a config's unknown keys and go on"),
-  };
-}
-
-// Lightning's flag: 120 batches, or 0.25 for a quarter of them. Help lists it as an alternative
-// spelling only.
-Flag epoch_limit_flag(EpochLimit& limit) {
-  return {{"--limit-train-batches"},
-          "N",
-          "",
-          [&limit](const std::string& name, const std::string& value) {
-            limit = {};
-            if (value.find('.') == std::string::npos)
-              limit.batches = parse_integer(name, value, 1, std::numeric_limits<int32_t>::max());
-            else
-              limit.share = parse_number(
-                  name, value, {0.0, 1.0, true, false, "a share above 0 and at most 1.0"});
-          }};
-}
-
-Flag rampup_flag(BatchRampup& rampup) {
-  Flag flag = {{"--rampup-batch-size"},
-               "START INCREMENT SAMPLES",
-               "a step's samples grow from START by INCREMENT to --train-batch-size over\n"
-               "the first SAMPLES",
-               [&rampup](const std::string& name, const std::string& value) {
-                 rampup = parse_rampup(name, value);
-               }};
-  flag.words = 3;
-  return flag;
-}
-
-std::vector<Flag> length_flags(TrainOptions& options) {
-  return {
-      integer_flag({"--batch-size", "--per-device-train-batch-size", "--micro-batch-size", "-b"},
-                   options.batch.micro, "samples in a micro-batch", {1, "64"}),
-      integer_flag({"--grad-accum", "--gradient-accumulation-steps"}, options.batch.accumulation,
-                   "micro-batches in a step", {1, "1"}),
-      rampup_flag(options.batch.rampup),
-      // 0 is accepted here; the batch solver's error explains it together with the other two flags.
-      integer_flag({"--train-batch-size", "--global-batch-size"}, options.batch.train,
-                   "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
-      integer_flag({"--steps", "--train-iters"}, options.steps,
-                   "optimizer steps, counted from step 0 also when resuming", {0, nullptr}),
-      integer_flag({"--train-samples"}, options.train_samples,
-                   "samples, instead of --steps: the last step is the last that does not go beyond",
-                   {1, ""}),
-      number_flag({"--epochs", "--num-train-epochs"}, options.epochs,
-                  {0.0, 1e6, true, false, "a number above 0 and at most 1e6"},
-                  "passes over the training data, instead of --steps; at the end their average "
-                  "time and peak",
-                  ""),
-      epoch_limit_flag(options.epoch_limit),
-  };
-}
-
-std::vector<Flag> axes_flags(Axes& axes) {
-  return {
-      integer_flag({"--tensor-parallel", "--tensor-model-parallel-size"}, axes.tensor,
-                   "ranks that share each layer's heads and columns; what remains of the\n"
-                   "ranks shares the data",
-                   {1, nullptr}),
-      integer_flag({"--pipeline-parallel", "--pipeline-model-parallel-size"}, axes.pipeline,
-                   "stages that share the layers", {1, nullptr}),
-      choice_flag({"--schedule-pipeline"}, axes.schedule, {"1f1b", "gpipe"},
-                  "the order of a stage's micro-batches; the bits are the same"),
-      switch_flag({"--sequence-parallel"}, axes.sequence_parallel,
-                  "tensor ranks also share the tokens of norms and dropout"),
-  };
-}
-
-Flag offload_flag(const std::string& name, Space& space, const std::string& help) {
-  return {
-      {name}, "none|host|nvme", help, [&space](const std::string& flag, const std::string& value) {
-        // DeepSpeed's name for the host is cpu.
-        const size_t choice =
-            value == "cpu" ? 1 : parse_choice(flag, value, {"none", "host", "nvme"});
-        constexpr Space spaces[] = {Space::device, Space::host, Space::file};
-        space = spaces[choice];
-      }};
-}
-
-std::vector<Flag> offload_flags(OffloadFlags& offload, zero::OffloadOptions& engine) {
-  return {
-      offload_flag("--offload-optimizer", engine.optimizer,
-                   "where AdamW's moments and masters are, and are updated [none]"),
-      offload_flag("--offload-gradients", engine.gradient, "where sums of gradients are [none]"),
-      offload_flag("--offload-param", engine.parameter,
-                   "stage 3: where values are between their uses [none]"),
-      offload_flag("--offload-activations", engine.activation,
-                   "where what backward needs is until then [none]"),
-      text_flag({"--nvme-path"}, "DIR", offload.nvme_path,
-                "where nvme is: a file without a name, gone when the run ends"),
-      switch_flag({"--cpu-offload"}, offload.cpu_offload,
-                  "optimizer and gradients, at stage 3 parameters too, to the host"),
-  };
-}
-
-}  // namespace
-
-std::vector<FlagGroup> train_groups(TrainOptions& options) {
-  FlagGroup unsupported = unsupported_flags(/*one_rank=*/false);
-  // Scripts of other systems enable DeepSpeed with this flag. It is always enabled here.
-  unsupported.flags.push_back(
-      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
-         parse_switch(name, value);
-       }});
-  return {{"config", config_flags(options.config)},
-          {"data and model", data_and_model_flags(options.data, options.model)},
-          {"batch and length", length_flags(options)},
-          {"optimisation", optimisation_flags(options)},
-          {"ranks", rank_flags(options)},
-          {"axes", axes_flags(options.axes)},
-          {"offload", offload_flags(options.offload, options.optimisation.engine.offload)},
-          {"place", place_flags(options.place)},
-          {"output", output_flags(options)},
-          {"checkpoints", checkpoint_flags(options)},
-          {"tuning", {autotuning_flag(options.autotuning)}},
-          unsupported};
 }
 
 }  // namespace zg::tools

@@ -70,9 +70,6 @@ std::string check_initial_weights(const std::string& path,
                                   const std::shared_ptr<zero::CheckpointReader>& checkpoint,
                                   const Settings& run);
 
-/// Fills the options that `given` does not name from the settings of a checkpoint.
-void adopt(const Settings& saved, TrainOptions& options);
-
 /// A trained model for inference: known_of() and its weights.
 struct TrainedModel {
   Known known;

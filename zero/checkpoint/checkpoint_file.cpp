@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using State = Engine::State;
 
-/// N of a name step_N.
+/// Returns N of a name step_N.
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   const char* end = name.data() + name.size();
@@ -248,11 +248,11 @@ void verify_checkpoint(const std::string& path) {
 
 namespace {
 
-/// Where the states of a checkpoint come from.
+/// The source of the states of a checkpoint.
 struct States {
   const Manifest& manifest;
   std::function<bool(const std::string& parameter, const std::string& state)> reads_ranges;
-  /// Null where nothing is stored.
+  /// Null if the parameter has no such state.
   std::function<std::vector<float>(const Parameter& parameter, const std::string& state,
                                    const Engine::Held& range)>
       read;
@@ -305,7 +305,7 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
   return newest;
 }
 
-/// Whether the path, or a folder in it, was saved in this plan.
+/// True if the path, or a folder in it, was saved in this plan.
 bool is_planned(const std::string& path, const Engine& engine) {
   const auto files = planned_files(engine.device());
   return std::any_of(files.begin(), files.end(), [&](const auto& file) {

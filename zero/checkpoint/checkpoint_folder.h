@@ -18,9 +18,9 @@ inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
 inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);  ///< "shard_00003.safetensors"
-/// Whether CheckpointInfo::files accepts the name; its comment has the rule.
+/// True if CheckpointInfo::files accepts the name; its comment has the rule.
 bool is_own_file_name(const std::string& name);
-inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< all those files together
+inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< total size of these files
 
 struct NamedState {
   Engine::State state;
@@ -33,20 +33,20 @@ std::vector<std::filesystem::path> entries_of(const std::string& directory);  //
 /// FileError "operation: path: reason" when there is an error.
 void check(const std::error_code& error, const char* operation, const std::string& path);
 
-/// Where a step_N grows: beside its place, under another name until finish(). Whatever is there
-/// when it goes out of scope goes with it. One process at a time writes to a directory: what a
-/// killed one left unfinished is removed first. FileError.
+/// RAII: the temporary folder in which a step_N is written. It is beside the final one; finish()
+/// renames it. The destructor removes an unfinished folder. Only one process at a time writes to a
+/// directory; the constructor removes what a killed process left. FileError.
 class UnfinishedFolder {
  public:
   UnfinishedFolder(const std::string& directory, int64_t step);
   ~UnfinishedFolder();
   UnfinishedFolder(const UnfinishedFolder&) = delete;
 
-  /// Its path, which other processes know too.
+  /// Its path, which other processes can compute too.
   static std::string path_of(const std::string& directory, int64_t step);
   const std::string& path() const { return path_; }
-  /// Writes the info's files and the manifest and gives the folder its name, in place of one that
-  /// had it; all of it is on the disk when it returns. Returns the step_N.
+  /// Writes the files of CheckpointInfo and the manifest, syncs everything to disk and renames the
+  /// folder to step_N, replacing an older one. Returns the path of the step_N.
   std::string finish(Manifest manifest);
 
  private:

@@ -25,7 +25,7 @@ namespace {
 class PieceSequence {
  public:
   using Open = std::function<const SafetensorsReader&(const Manifest::Piece&)>;
-  /// Called with a piece that was read to its end, and the checksum of what was read.
+  /// Called when a piece was read to its end, with the checksum of the bytes read.
   using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
   PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
 
@@ -384,7 +384,7 @@ std::vector<std::string> CheckpointReader::damages() const {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // A parameter that is not trained has neither moment.
+    // A frozen parameter has no moments.
     if (has("moment1")) need("moment2");
     if (has("moment2")) need("moment1");
   }

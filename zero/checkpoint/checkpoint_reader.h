@@ -12,10 +12,9 @@
 
 namespace zg::zero {
 
-/// One step_N with all its files open, so that it can be read also when it was removed or replaced
-/// meanwhile. What is wrong with a shard is told by what reads it: headers are compared with their
-/// checksums, and every tensor as it is read. Several threads may read at the same time. Throws
-/// FileError.
+/// A step_N with all its files open, so that it can be read even after it was removed or replaced.
+/// Each read verifies what it reads: the header of a shard and the blocks of a tensor are compared
+/// with their checksums. Several threads may read at the same time. Throws FileError.
 class ZG_API CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& path);
@@ -25,32 +24,33 @@ class ZG_API CheckpointReader {
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
-  /// Lets go of the files, whose space a removed checkpoint keeps until then. Nothing but the
-  /// manifest can be read from then on.
+  /// Closes the files; only then is the disk space of a removed checkpoint free. Afterwards only
+  /// the manifest can be read.
   void close();
-  /// The manifest's, with the contents of its files, which are verified.
+  /// The info in the manifest, with the verified contents of its files.
   CheckpointInfo info() const;
 
-  /// That the pieces of a state tile the parameter, whose shape the caller has checked.
+  /// Throws unless the pieces of a state tile the parameter. The caller has checked its shape.
   void check_tiles(const std::string& parameter, const std::string& state) const;
-  /// Elements [begin, end) of a part of it: those pieces, and of long ones those blocks, are read
-  /// and verified that have some of them.
+  /// Returns elements [begin, end) of slice `part`. Reads and verifies only the pieces, or the
+  /// blocks of long pieces, that have some of them.
   std::vector<float> read(const std::string& parameter, const std::string& state, const Slice& part,
                           int64_t begin, int64_t end) const;
   std::vector<float> read(const std::string& parameter, const std::string& state,
                           const Slice& part) const;
   std::vector<float> read(const std::string& parameter, const std::string& state) const;
-  /// Whether read() of a range costs little more than the range: no long piece lacks the checksums
-  /// of its blocks, and none is a slice.
+  /// True if read() of a range reads little more than the range: every long piece has checksums of
+  /// its blocks, and no piece is a slice.
   bool reads_ranges(const std::string& parameter, const std::string& state) const;
-  /// All of it a few MiB at a time, in order; what was visited before an error may be damaged.
+  /// Visits all elements in order, a few MiB at a time. After an error, elements visited before may
+  /// be damaged.
   void for_floats(const std::string& parameter, const std::string& state,
                   const SafetensorsReader::Visit& visit) const;
 
-  /// The first of its files and tensors that is not what the manifest says, as a FileError.
+  /// Throws FileError for the first file or tensor that differs from the manifest.
   void check_bytes() const;
-  /// Everything that is missing or damaged, an entry each with file, tensor and place, after
-  /// reading every byte.
+  /// Reads every byte and returns an entry for each missing or damaged item, with file, tensor and
+  /// offset.
   std::vector<std::string> damages() const;
 
  private:
@@ -58,7 +58,7 @@ class ZG_API CheckpointReader {
   void for_floats(const Manifest::Piece& piece, const SafetensorsReader::Visit& visit) const;
   void for_floats(const Manifest::Piece& piece, size_t block,
                   const SafetensorsReader::Visit& visit) const;
-  /// In the whole's order, of pieces of slices.
+  /// Visits elements in the order of the whole parameter, from pieces of several slices.
   void merge(const Pieces& pieces, const SafetensorsReader::Visit& visit) const;
   void check_tiles(const Pieces& pieces, int64_t numel, const std::string& what) const;
   std::string read_own_file(const std::string& name) const;

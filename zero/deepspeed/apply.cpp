@@ -18,7 +18,7 @@ class Mapping {
       : config_(config), decided_(options.decided), result_(options.program) {}
 
   DeepSpeedConfig apply() {
-    // A program may pass what it has read from another config.
+    // A program may pass a DeepSpeedConfig that it has read from another file.
     result_.taken.clear();
     result_.defaulted.clear();
     result_.overridden.clear();
@@ -42,8 +42,8 @@ class Mapping {
 
  private:
   // Calls `set` unless the key is absent, null or "auto", or the program has decided one of
-  // `fields`; then the first of them is taken from the config. A default that the program overrides
-  // goes unmentioned.
+  // `fields`; then the first of them is recorded as taken from the config. An overridden default is
+  // not reported.
   template <class Set>
   void take(const std::string& section, const std::string& key, const std::vector<Field>& fields,
             const Set& set) {
@@ -80,7 +80,8 @@ class Mapping {
     number("train_batch_size", Field::train_batch, batch.train);
     number("train_micro_batch_size_per_gpu", Field::micro_batch, batch.micro);
     number("gradient_accumulation_steps", Field::accumulation, batch.accumulation);
-    // "auto" is the data loader's, which is ours, unless it follows from the other numbers.
+    // With "auto" DeepSpeed uses the data loader's batch size. Here it is default_micro_batch,
+    // unless it follows from the other numbers.
     if ((is_automatic("", "train_batch_size") ||
          is_automatic("", "train_micro_batch_size_per_gpu")) &&
         !batch.train && !batch.micro)
@@ -119,7 +120,7 @@ class Mapping {
     if (kind == "OneCycle") return apply_one_cycle(schedule_.one_cycle);
     take(kind, "warmup_max_lr", {Field::rate},
          [&](const Setting& s) { schedule_.rate = s.number; });
-    // DeepSpeed takes at least 2; here 0 would mean not given.
+    // DeepSpeed uses at least 2. 0 would mean "not given" here.
     take(kind, "warmup_num_steps", {Field::warmup_steps},
          [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
     if (is_automatic(kind, "warmup_num_steps")) {
@@ -187,7 +188,8 @@ class Mapping {
   }
 
   void apply_loss_scale(LossScaleOptions& scaling) {
-    // A static scale has no initial power: a program that decides the power asks for a dynamic one.
+    // A constant scale has no initial power, so a program that sets the power wants a dynamic
+    // scale.
     take("fp16", "loss_scale", {Field::initial_scale_power},
          [&](const Setting& s) { scaling.loss_scale = s.number; });
     take("fp16", "initial_scale_power", {Field::initial_scale_power},
@@ -210,7 +212,7 @@ class Mapping {
       if (is_automatic(in, key) && !is_decided(field)) by_width = factor;
     };
     BucketsByWidth& buckets = result_.buckets;
-    // Its "auto" is the default.
+    // "auto" means the default.
     take(in, "allgather_bucket_size", {},
          [&](const Setting& s) { engine_.allgather_bucket_size = s.integer; });
     size("reduce_bucket_size", Field::reduce_bucket_size, engine_.reduce_bucket_size,
@@ -234,8 +236,8 @@ class Mapping {
                         "\"/local_nvme\"");
   }
 
-  // DeepSpeed adds gradients up where the optimizer is. Adding to NVMe is slow, so only a program
-  // that decides it, or zerograd.offload_gradients, puts the gradient accumulators there.
+  // DeepSpeed accumulates gradients where the optimizer states are. Accumulating on NVMe is slow,
+  // so gradient accumulators are there only if the program or zerograd.offload_gradients says so.
   void offload_optimizer(const std::string& to) {
     OffloadOptions& offload = engine_.offload;
     if (to == "none") return;
@@ -274,7 +276,8 @@ class Mapping {
     });
     take("offload_optimizer", "ratio", {},
          [&](const Setting& s) { offload.optimizer_ratio = s.number; });
-    // DeepSpeed's default keeps up to 1e9 elements a rank in memory of what is sent to NVMe.
+    // DeepSpeed's default keeps up to 1e9 elements per rank in memory that the config sends to
+    // NVMe.
     take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
       if (s.given) offload.parameters_on_host = s.integer;
     });
@@ -293,7 +296,7 @@ class Mapping {
          [&](const Setting& s) { result_.cpu_checkpointing = s.boolean; });
   }
 
-  // There is one directory. Where only one kind of bytes goes to NVMe, it is that section's.
+  // There is one directory for both sections. If only one section uses NVMe, its nvme_path is used.
   void apply_nvme_path() {
     const OffloadOptions& offload = engine_.offload;
     const bool parameters = offload.parameter == Space::file;
@@ -308,12 +311,13 @@ class Mapping {
                       config_.place_of(*other), printable(one->text), printable(other->text)));
     std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
     if (parameters && !optimizer) std::swap(sections[0], sections[1]);
-    for (const char* section : sections)  // the last one decides
+    for (const char* section : sections)  // the last one is used
       take(section, "nvme_path", {Field::nvme_path},
            [&](const Setting& s) { result_.swap.directory = s.text; });
   }
 
-  // After apply_offload(), which decides where the gradient accumulators are if nothing here does.
+  // Runs after apply_offload(), which sets the space of the gradient accumulators if this section
+  // does not.
   void apply_own() {
     const auto space_of = [](const Setting& s) {
       return s.text == "none" ? Space::device : s.text == "cpu" ? Space::host : Space::file;

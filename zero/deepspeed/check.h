@@ -11,14 +11,14 @@
 
 namespace zg::zero::deepspeed {
 
-/// One key's value, as its row's type: what the file says, or the default.
+/// The value of one key, converted to its row's type: from the file, or the default.
 struct Setting {
   const Row* row = nullptr;
-  Position at;             ///< the key's
+  Position at;             ///< position of the key
   bool given = false;      ///< false: the default
-  bool automatic = false;  ///< "auto", for the run to fill
+  bool automatic = false;  ///< "auto": the run computes the value
   bool null = false;
-  bool disabled = false;  ///< false, {} or a block that is not enabled: it asks for nothing
+  bool disabled = false;  ///< false, {} or a block that is not enabled: it has no effect
   bool boolean = false;
   int64_t integer = 0;
   double number = 0.0;
@@ -26,44 +26,45 @@ struct Setting {
   std::vector<double> numbers;
 };
 
-/// A config that is right: its keys, and the defaults of every section that it has.
+/// A valid config: its keys, and the defaults of every section that it has.
 struct CheckedConfig {
   std::string file;
   DeepSpeedVersion version = DeepSpeedVersion::v0_19;
   std::map<std::string, Setting> settings;  ///< by section and key, "adam.lr"
   std::vector<std::string> warnings;        ///< unknown keys of a lenient check
   std::vector<std::string> without_effect;  ///< a line each, with its reason
-  /// The first thing that is asked for and not done here.
+  /// The first requested feature that is not supported.
   std::optional<std::string> unsupported;
 
-  /// Null: neither given nor in a section that is.
+  /// Null: neither the key nor its section is given.
   const Setting* find(const std::string& section, const std::string& key) const;
   bool is_on(const std::string& section, const std::string& key) const;  ///< a boolean that is true
-  /// Each key with its value, "zero_optimization.stage = 2", and " (default)" where it is one.
+  /// Each key with its value, "zero_optimization.stage = 2", followed by " (default)" for a
+  /// default.
   std::vector<std::string> state() const;
   std::string place_of(const Setting& setting) const;  ///< "ds.json:3:5: key: "
 };
 
-/// Holds a config against the rows. ConfigError for an unknown, misplaced or contradictory key, a
-/// wrong type or range, each with its place, what was expected and what to try.
-/// `section`: "" for DeepSpeed's top level, or "accelerate".
+/// Checks a config against the rows of schema.h. ConfigError for an unknown, misplaced or
+/// contradictory key, a wrong type or range; each message has the position, what was expected and
+/// what to try. `section`: "" for DeepSpeed's top level, or "accelerate".
 CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,
                            bool lenient, const std::string& section = "");
 
-/// Keys that are right one by one and wrong together: ConfigError, or noted as unsupported.
+/// Checks combinations of keys that are valid one by one: ConfigError, or recorded as unsupported.
 void check_contradictions(CheckedConfig& config);
 
 /// Keeps the first.
 void note_unsupported(CheckedConfig& config, const std::string& message);
 
-/// The value as the row's type, with pydantic's kindness: "true" and 1 are booleans, 2e8 and "15"
-/// whole numbers, 50000000.0 too. ConfigError, beginning with `where`.
+/// Converts a value to the row's type as pydantic does: "true" and 1 are booleans; 2e8, 50000000.0
+/// and "15" are whole numbers. ConfigError, beginning with `where`.
 Setting coerced(const Row& row, const Value& value, const std::string& where);
 
 /// The row's default. It must have one.
 Setting default_of(const Row& row, DeepSpeedVersion version);
 
-/// Whether an `only` row is content with it.
+/// True if an `only` row accepts this value.
 bool is_default(const Setting& setting, DeepSpeedVersion version);
 
 }  // namespace zg::zero::deepspeed

@@ -22,7 +22,7 @@ bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nul
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// JSON's numbers, and nothing else: 007, +1, .5 and 0x10 are strings without quotes.
+// Only JSON's numbers: 007, +1, .5 and 0x10 are strings without quotes.
 bool is_number(const std::string& word) {
   size_t at = 0;
   const auto digits = [&] {
@@ -143,7 +143,7 @@ class Reader {
     }
   }
 
-  // Up to `close`, which is \0 for a root without braces.
+  // Reads members up to `close`, which is \0 for a root without braces.
   Value read_members(Position start, char close) {
     Value object{.kind = Value::Kind::object, .at = start};
     std::map<std::string, int> lines;
@@ -277,8 +277,8 @@ class Reader {
     return text;
   }
 
-  // A number, true, false or null when it ends at punctuation, a comment or the line; anything else
-  // is a string that goes to the end of the line, commas and all.
+  // A number, true, false or null if punctuation, a comment or the end of the line follows.
+  // Anything else is a string up to the end of the line, including commas.
   Value read_bare() {
     Value value{.at = here()};
     if (is_punctuator(look()))

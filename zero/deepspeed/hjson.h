@@ -5,7 +5,7 @@
 
 namespace zg::zero::deepspeed {
 
-/// Where something begins in a file: both count from 1, columns in characters.
+/// A position in a file: line and column count from 1, columns in characters.
 struct Position {
   int line = 1, column = 1;
 };
@@ -33,13 +33,13 @@ struct Value::Member {
 
 /// As an error shows it: 'text', 2e8, true, an object.
 std::string shown(const Value& value);
-std::string shown(double number);  ///< as printf's %g
+std::string shown(double number);  ///< formatted as by printf's %g
 
-/// "ds.json:12:5: zero_optimization.stage: " — how every error about a config begins.
+/// "ds.json:12:5: zero_optimization.stage: ", the beginning of every error about a config.
 std::string place(const std::string& file, Position at, const std::string& path);
 
-/// ConfigError at the first byte that is no UTF-8, and at a control other than space, tab and the
-/// ends of lines. No reader then meets a byte that it would have to pass on.
+/// ConfigError for the first byte that is not UTF-8 and for control characters except space, tab
+/// and line ends. So messages never contain such bytes.
 void check_text(const std::string& source, const std::string& file);
 
 /// Reads JSON as DeepSpeed does, which is HJSON (https://hjson.github.io/syntax.html): comments

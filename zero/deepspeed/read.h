@@ -9,16 +9,16 @@
 namespace zg::zero::deepspeed {
 
 struct Source {
-  std::string file;  ///< how errors name it: the path, or `name` of a text without a file
+  std::string file;  ///< its name in errors: the path, or `name` for a text without a file
   std::string text;
 };
 
-/// A file, a config itself, or one in base64, as DeepSpeed takes them. FileError, beginning with
-/// `name`; ConfigError for a file of more than 1 MiB.
+/// Reads a config from a file, from its text, or from base64, as DeepSpeed does. FileError,
+/// beginning with `name`; ConfigError for a file of more than 1 MiB.
 Source read_source(const std::string& path_or_text, const std::string& name);
 
-/// Sets the fields that options.decided leaves to the config. Dtypes and places that follow from
-/// several fields are not settled: `preset`, `cpu_checkpointing`.
+/// Sets the fields that are not in options.decided. Dtypes and spaces that follow from several
+/// fields (`preset`, `cpu_checkpointing`) are not applied yet.
 DeepSpeedConfig apply_config(const CheckedConfig& config, const DeepSpeedOptions& options);
 
 }  // namespace zg::zero::deepspeed

@@ -14,7 +14,7 @@ constexpr double largest_count = 2147483647.0;
 constexpr double largest_float = 3e38;
 
 constexpr const char* off = "this version does not do it";
-constexpr const char* layout = "gradients and values always lie in flat shards";
+constexpr const char* layout = "gradients and values are always in flat shards";
 constexpr const char* units = "values are gathered unit by unit and freed after their last use";
 constexpr const char* one_writer = "each rank writes its shard through one buffer of 4 MiB at most";
 constexpr const char* monitors = "--metrics F writes a JSON line per step";
@@ -32,18 +32,19 @@ std::vector<Row> top_level() {
       {"", "memory_breakdown", boolean, "false"},
       {"", "dump_state", boolean, "false"},
       {"", "prescale_gradients", boolean, "false", nothing,
-       "gradients are summed at full scale and divided once"},
+       "gradients are added unscaled and divided once"},
       {"", "gradient_predivide_factor", number, "1.0", only, off, "", 0, largest_float},
       {"", "gradient_allreduce_op", choice, "\"mean\"", only, off, "mean|sum"},
       {"", "communication_data_type", choice, "null", nothing,
-       "gradients go in their own dtype and meet in data_types.grad_accum_dtype", "fp32|fp16|bf16"},
+       "gradients are sent in the compute dtype, added in data_types.grad_accum_dtype",
+       "fp32|fp16|bf16"},
       {"", "sparse_gradients", boolean, "false", only, off},
       {"", "disable_allgather", boolean, "false", only, off},
       {"", "wall_clock_breakdown", boolean, "false", nothing, "--trace F shows each phase's time"},
       {"", "zero_allow_untested_optimizer", boolean, "false", nothing,
        "AdamW is tested at every stage"},
       {"", "zero_force_ds_cpu_optimizer", boolean, "true", inner},
-      {"", "dataloader_drop_last", boolean, "false", nothing, "every batch is whole"},
+      {"", "dataloader_drop_last", boolean, "false", nothing, "every batch is complete"},
       {"", "optimizer", section, "null", inner, "", "optimizer"},
       {"", "scheduler", section, "null", inner, "", "scheduler"},
       {"", "fp16", section, "null", inner, "", "fp16"},
@@ -76,10 +77,10 @@ std::vector<Row> top_level() {
       {"", "progressive_layer_drop", any, "null", only, off},
       {"", "nebula", any, "null", only, off},
       {"data_types", "grad_accum_dtype", choice, "null", honoured, "", "fp32|bf16|fp16"},
-      {"checkpoint", "tag_validation", choice, "\"Warn\"", nothing, "all ranks write one step_N",
-       "Ignore|Warn|Fail"},
+      {"checkpoint", "tag_validation", choice, "\"Warn\"", nothing,
+       "all ranks write to the same step_N", "Ignore|Warn|Fail"},
       {"checkpoint", "load_universal", boolean, "false", only,
-       "its checkpoints always load on any number of ranks"},
+       "checkpoints always load on any number of ranks"},
       {"checkpoint", "use_node_local_storage", boolean, "false", only, off},
       {"checkpoint", "parallel_write", any, "null", only, off},
       {"checkpoint", "writer", section, "null", inner, "", "writer"},
@@ -104,7 +105,7 @@ std::vector<Row> precision() {
       {"fp16", "consecutive_hysteresis", boolean, "false"},
       {"fp16", "min_loss_scale", number, "1", honoured, "", "", 1e-38, largest_float},
       {"fp16", "fp16_master_weights_and_grads", boolean, "false", only,
-       "masters and sums of fp16 are f32"},
+       "with fp16 masters and gradient accumulators are f32"},
       {"bf16", "enabled", boolean, "false"},
       {"bf16", "immediate_grad_update", boolean, "false", only, off},
       {"bf16", "check_grad_overflow", boolean, "true", only,
@@ -156,7 +157,8 @@ std::vector<Row> learning() {
       {"adam", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
       {"adam", "bias_correction", boolean, "true", only, "AdamW always corrects its bias"},
       {"adam", "amsgrad", boolean, "false", only, off},
-      {"adam", "torch_adam", boolean, "false", nothing, "there is one AdamW"},
+      {"adam", "torch_adam", boolean, "false", nothing,
+       "there is only one implementation of AdamW"},
       {"adam", "adam_w_mode", boolean, "true"},
       {"scheduler", "type", text, ""},
       {"scheduler", "params", section, "null", inner, "", "WarmupLR"},
@@ -213,7 +215,8 @@ std::vector<Row> zero_optimization() {
       {in, "cpu_offload_param", boolean, "null"},
       {in, "cpu_offload_use_pin_memory", boolean, "null", inner},
       {in, "contiguous_gradients", boolean, "true", nothing, layout},
-      {in, "reduce_scatter", boolean, "true", nothing, "shards are reduced where they stay"},
+      {in, "reduce_scatter", boolean, "true", nothing,
+       "gradients are always reduced by reduce_scatter"},
       {in, "allgather_partitions", boolean, "true", nothing, units},
       {in, "round_robin_gradients", boolean, "false", nothing, layout},
       {in, "sub_group_size", integer, "1e9", honoured, "", "", 1, largest_integer},
@@ -222,7 +225,7 @@ std::vector<Row> zero_optimization() {
       {in, "stage3_max_reuse_distance", integer, "1e9", nothing, units, "", 0, largest_integer,
        nullptr, "max_reuse_distance"},
       {in, "stage3_gather_16bit_weights_on_model_save", boolean, "false", nothing,
-       "a checkpoint holds whole f32 masters by name", "", 0, 0, nullptr,
+       "a checkpoint has the f32 masters, not 16-bit weights", "", 0, 0, nullptr,
        "gather_16bit_weights_on_model_save|stage3_gather_fp16_weights_on_model_save"},
       {in, "stage3_model_persistence_threshold", integer, "9223372036854775807", only, off, "", 0,
        1e19, nullptr, "model_persistence_threshold"},
@@ -267,11 +270,11 @@ std::vector<Row> offload() {
       continue;
     }
     rows.push_back({in, "buffer_count", integer, "4", nothing,
-                    "states pass through two sets of buffers of sub_group_size", "", 1,
+                    "states are streamed through two sets of buffers of sub_group_size", "", 1,
                     largest_count});
     for (const char* key : {"pipeline_read", "pipeline_write"})
       rows.push_back(
-          {in, key, boolean, "false", nothing, "states are always read ahead and written behind"});
+          {in, key, boolean, "false", nothing, "reads and writes always overlap with computation"});
     rows.push_back({in, "fast_init", boolean, "false", inner});
     rows.push_back({in, "super_offload", boolean, "false", only, off});
     rows.push_back({in, "ratio", number, "1.0", honoured, "", "", 0, 1});
@@ -285,9 +288,9 @@ std::vector<Row> activation_checkpointing() {
   return {
       {in, "partition_activations", boolean, "false", nothing, "one rank has the whole model"},
       {in, "number_checkpoints", integer, "null", nothing,
-       "each block is checkpointed by --activation-checkpoint", "", 1, largest_count},
+       "--activation-checkpoint checkpoints every block", "", 1, largest_count},
       {in, "contiguous_memory_optimization", boolean, "false", nothing,
-       "the arena places what a block keeps"},
+       "the memory arena always allocates contiguously"},
       {in, "synchronize_checkpoint_boundary", boolean, "false", only, off},
       {in, "profile", boolean, "false", only, off},
       {in, "cpu_checkpointing", boolean, "false"},
@@ -352,7 +355,7 @@ std::vector<Row> services() {
         "num_gpus_per_node"}},
       {"amp", {"opt_level"}},
   };
-  constexpr const char* tunes = "tuning is train --autotuning run, or zerograd tune";
+  constexpr const char* tunes = "use train --autotuning run, or zerograd tune";
   for (const auto& [section, keys] : services) {
     const bool listed = &section == &services[0].section || &section == &services[1].section ||
                         &section == &services[2].section;
@@ -368,7 +371,7 @@ std::vector<Row> services() {
 // The config file of accelerate. It may name a config file of DeepSpeed.
 std::vector<Row> accelerate() {
   constexpr const char *in = "accelerate", *block = "accelerate_deepspeed";
-  constexpr const char* threads = "several machines are zerograd launch --hostfile's";
+  constexpr const char* threads = "use zerograd launch --hostfile for several machines";
   return {
       {in, "compute_environment", choice, "\"LOCAL_MACHINE\"", only, off,
        "LOCAL_MACHINE|AMAZON_SAGEMAKER"},
@@ -397,7 +400,7 @@ std::vector<Row> accelerate() {
       {in, "tpu_use_sudo", boolean, "false", only, off},
       {block, "deepspeed_config_file", text, "null", inner},
       {block, "zero3_init_flag", boolean, "false", nothing,
-       "every rank makes its own parts of each parameter"},
+       "every rank initialises its own shard of each parameter"},
       {block, "zero3_save_16bit_model", boolean, "false", inner},  // this key and the next seven
       {block, "zero_stage", integer, "2", inner, "", "", 0, 3},    // set keys of DeepSpeed's config
       {block, "gradient_accumulation_steps", any, "null", inner},

@@ -16,7 +16,7 @@ void check_scale(bool within, const char* what, double value, const char* expect
 
 bool positive(double x) { return std::isfinite(x) && x > 0.0; }
 
-// As int() prints it in Python: without a fraction, however large.
+// Prints a number as Python's int() does: without a fraction, also if it is large.
 std::string integer(double x) { return fmt::format("{:.0f}", std::trunc(x)); }
 
 }  // namespace
@@ -70,7 +70,8 @@ std::string LossScaler::update(bool overflow) {
     }
     s.last_overflow = s.iteration;
   } else {
-    const int64_t good = s.iteration - s.last_overflow - 1;  // in a row, before this one
+    const int64_t good =
+        s.iteration - s.last_overflow - 1;  // consecutive good steps before this one
     const bool doubles = good > 0 && good % options_.window == 0;
     if (doubles) s.scale *= 2.0;
     if (doubles || options_.consecutive_hysteresis) s.hysteresis = options_.hysteresis;

@@ -37,8 +37,9 @@ double half_cosine(double progress) {
   return (1.0 + std::cos(std::numbers::pi * std::min(1.0, progress))) / 2.0;
 }
 
-double ratio(int64_t steps, int64_t of) {
-  return static_cast<double>(steps) / static_cast<double>(std::max<int64_t>(1, of));
+/// The fraction `done` / `total`. A total of 0 counts as 1.
+double ratio(int64_t done, int64_t total) {
+  return static_cast<double>(done) / static_cast<double>(std::max<int64_t>(1, total));
 }
 
 void check_schedule(const RangeTestOptions& o) {
@@ -104,12 +105,12 @@ double one_cycle_rate(const OneCycleOptions& o, double highest, int64_t k) {
 
 // Computes the rate as Megatron's get_lr() does, with the same order of operations.
 double annealed_rate(const AnnealingOptions& o, double rate, double min_rate, int64_t samples) {
-  const int64_t warm = o.lr_warmup_samples;
-  if (warm > 0 && samples <= warm)
-    return rate * static_cast<double>(samples) / static_cast<double>(warm);
+  const int64_t warmup_samples = o.lr_warmup_samples;
+  if (warmup_samples > 0 && samples <= warmup_samples)
+    return rate * static_cast<double>(samples) / static_cast<double>(warmup_samples);
   if (o.lr_decay_style == DecayStyle::constant) return rate;
   if (samples > o.lr_decay_samples) return min_rate;
-  const double progress = ratio(samples - warm, o.lr_decay_samples - warm);
+  const double progress = ratio(samples - warmup_samples, o.lr_decay_samples - warmup_samples);
   const double share = o.lr_decay_style == DecayStyle::linear
                            ? 1.0 - progress
                            : 0.5 * (std::cos(std::numbers::pi * progress) + 1.0);
@@ -143,12 +144,12 @@ bool decays(ScheduleKind kind) {
 bool counts_samples(ScheduleKind kind) { return kind == ScheduleKind::annealing; }
 
 void validate(const ScheduleOptions& o) {
-  const auto from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
+  const auto is_finite_from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
   const auto fraction = [](double x) { return x >= 0.0 && x <= 1.0; };
-  check_schedule(from_zero(o.rate), "rate", o.rate, "a finite number from 0");
-  check_schedule(from_zero(o.warmup_min_lr), "warmup_min_lr", o.warmup_min_lr,
+  check_schedule(is_finite_from_zero(o.rate), "rate", o.rate, "a finite number from 0");
+  check_schedule(is_finite_from_zero(o.warmup_min_lr), "warmup_min_lr", o.warmup_min_lr,
                  "a finite number from 0");
-  check_schedule(from_zero(o.min_rate), "min_rate", o.min_rate, "a finite number from 0");
+  check_schedule(is_finite_from_zero(o.min_rate), "min_rate", o.min_rate, "a finite number from 0");
   check_schedule(fraction(o.warmup_min_ratio), "warmup_min_ratio", o.warmup_min_ratio, "0 to 1");
   check_schedule(fraction(o.cos_min_ratio), "cos_min_ratio", o.cos_min_ratio, "0 to 1");
   const bool deepspeed = is_deepspeed_warmup(o.kind);
@@ -176,8 +177,8 @@ double Schedule::warmup(int64_t iteration) const {
 
 double Schedule::rate(int64_t k) const {
   const ScheduleOptions& o = options_;
-  const int64_t iteration = k - 1, warm = o.warmup_num_steps;
-  const int64_t decay = o.total_num_steps - warm;
+  const int64_t iteration = k - 1, warmup_steps = o.warmup_num_steps;
+  const int64_t decay = o.total_num_steps - warmup_steps;
   switch (o.kind) {
     case ScheduleKind::none:
       return o.rate;
@@ -186,7 +187,7 @@ double Schedule::rate(int64_t k) const {
       double share = 1.0;
       if (iteration < 0)
         share = 0.0;
-      else if (iteration < warm)
+      else if (iteration < warmup_steps)
         share = warmup(iteration);
       else if (o.kind == ScheduleKind::warmup_decay_lr)
         share = std::max(0.0, ratio(o.total_num_steps - iteration, decay));
@@ -194,10 +195,11 @@ double Schedule::rate(int64_t k) const {
     }
     case ScheduleKind::warmup_cosine_lr:
       if (iteration < 0) return 0.0;  // warmup_min_ratio does not apply to this step
-      if (iteration < warm)
+      if (iteration < warmup_steps)
         return o.rate * (o.warmup_min_ratio + (1.0 - o.warmup_min_ratio) * warmup(iteration));
-      return o.rate * (o.cos_min_ratio +
-                       (1.0 - o.cos_min_ratio) * half_cosine(ratio(iteration - warm + 1, decay)));
+      return o.rate *
+             (o.cos_min_ratio +
+              (1.0 - o.cos_min_ratio) * half_cosine(ratio(iteration - warmup_steps + 1, decay)));
     case ScheduleKind::lr_range_test:
       return range_test_rate(o.range_test, o.rate, k);
     case ScheduleKind::one_cycle:
@@ -205,8 +207,8 @@ double Schedule::rate(int64_t k) const {
     case ScheduleKind::annealing:
       return annealed_rate(o.annealing, o.rate, o.min_rate, k);
     case ScheduleKind::cosine:
-      if (k < warm) return o.rate * ratio(k + 1, warm + 1);
-      return o.min_rate + (o.rate - o.min_rate) * half_cosine(ratio(k - warm, decay));
+      if (k < warmup_steps) return o.rate * ratio(k + 1, warmup_steps + 1);
+      return o.min_rate + (o.rate - o.min_rate) * half_cosine(ratio(k - warmup_steps, decay));
   }
   return o.rate;
 }

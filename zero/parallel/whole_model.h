@@ -10,9 +10,10 @@
 
 namespace zg::zero {
 
-/// The parameters of the whole model, whichever ranks have their parts, and their states on the way
-/// past every rank, a few MiB at a time. All of it is collective. On a meta device the same memory
-/// and exchanges without values, unless it is of a mesh's part: others' names do not get there.
+/// Reads the states of the whole model's parameters, which are distributed over the ranks: every
+/// rank gets all elements, a few MiB at a time. All functions are collective. On a meta device they
+/// count the same memory and communication without values. That is impossible on a mesh, because
+/// the names of other ranks' parameters are not known there.
 class WholeModel {
  public:
   explicit WholeModel(const Engine& engine);
@@ -29,7 +30,7 @@ class WholeModel {
   /// In byte order of names.
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
-  /// The elements of one of them, in the whole's order; on every rank.
+  /// Visits the elements of a parameter's state in order, on every rank.
   using Visit = std::function<void(std::span<const float>)>;
   void visit(const std::string& name, Engine::State state, const Visit& visit);
 
@@ -43,14 +44,14 @@ class WholeModel {
   void add(const std::string& text, int stage, int tensor_rank);
   void check_tiles() const;
   Tensor gather(const Parameter& parameter, Engine::State state);
-  /// Elements [begin, begin + numel) of a part, from whoever has it.
+  /// Elements [begin, begin + numel) of a part, sent by a rank that has it.
   std::vector<float> elements(const std::string& name, const Part& part, const Tensor& own,
                               int64_t begin, int64_t numel) const;
 
   struct EngineState& engine_;
   std::map<std::string, Entry> entries_;
-  // Names in order stay mostly within a unit and among the small parameters: the array of either is
-  // gathered once.
+  // In order of names, parameters of one unit and small parameters alternate. So the last array of
+  // each kind is kept, and is gathered once.
   Gathered gathered_[2];
   Engine::State state_ = Engine::State::master;
 };

@@ -10,8 +10,8 @@
 // Arithmetic of flat arrays, their shards, and slices of parameters.
 namespace zg::zero {
 
-/// Whether it has gradient accumulators and optimizer states here. A mirror has none, although the
-/// tape computes its gradients.
+/// True if the parameter has gradient accumulators and optimizer states on this rank. A mirror has
+/// none, although the tape computes its gradients.
 inline bool is_updated(const Parameter& parameter) {
   return parameter.trainable && parameter.copy != Copy::mirror;
 }

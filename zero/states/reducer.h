@@ -12,28 +12,29 @@
 
 namespace zg::zero {
 
-/// The whole gradients of a storage in one micro-batch, end to end in its compute dtype, as they
-/// travel to the owners of their shards.
+/// The whole gradients of a storage in one micro-batch, concatenated, in its compute dtype. They
+/// are sent to the owners of the shards in this form.
 class GradientLeaf {
  public:
   GradientLeaf(const Storage& storage, const Device& device);
 
-  /// The parameter's part, for its gradient to be made in when that is of the leaf's dtype: lent as
-  /// long as a copy of the tensor lives. Absent while it is lent and once it is filled.
+  /// Lends the memory of a parameter's range, so that its gradient is computed in place. The
+  /// gradient must have the leaf's dtype. It is lent while a copy of the tensor exists. Absent if
+  /// it is lent already or filled.
   Tensor lend(const Parameter& parameter);
   bool is_lent() const;
-  /// A gradient has arrived, or absent: there is none. Rounded to the leaf's dtype, or where it
-  /// should be already.
+  /// Stores a gradient, rounded to the leaf's dtype, unless it was computed in place. Absent: the
+  /// parameter has none.
   void fill(const Parameter& parameter, const Tensor& gradient);
   bool is_empty() const { return missing_ == filled_.size(); }
   bool is_full() const { return missing_ == 0; }
-  /// To be sent: what was not filled is zero, and nobody else has this memory.
+  /// Sets the rest to zero and returns the tensor to send. It shares no memory with a lent tensor.
   const Tensor& complete();
 
  private:
   size_t index_of(const Parameter& parameter) const;
   Tensor part(size_t index) const;
-  /// To other memory, away from whom this is lent to.
+  /// Moves the gradients to new memory and leaves the old memory to the tensors it is lent to.
   void move();
 
   Device device_;

@@ -14,7 +14,8 @@
 
 namespace zg::zero {
 
-/// One flat array of parameter values: the whole array, or at rest only this rank's shard.
+/// One flat array of parameter values: the whole array, or only this rank's shard while it is not
+/// used.
 struct Values {
   FlatUnit flat;
   Tensor shard;  ///< a view of `whole` if `whole` is kept
@@ -80,12 +81,13 @@ struct Storage {
   std::vector<std::weak_ptr<Buffer>> lent;   ///< by piece: the buffer that lend_sum() returned
 };
 
-/// A tensor in the memory of `place` whose buffer counts its own users, so that a tape that is the
-/// only one may add in place: `loan` expires with the last of them.
+/// Returns a tensor in the memory of `place` with a buffer of its own, so a tape can see whether it
+/// is the only user and may add in place. `borrowed` expires with the last user.
 Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& borrowed);
 
-/// Where each storage's values and states rest: where the config says, but for what ratio and
-/// parameters_on_host leave out. Asked for one storage after the other, the same on every rank.
+/// Decides in which space each storage's values and states are kept: the config's, except for the
+/// share that optimizer_ratio and parameters_on_host exclude. next() is called for one storage
+/// after another, in the same order on every rank.
 class Placements {
  public:
   Placements(const OffloadOptions& offload, const ParameterStore& store, int world);
@@ -98,8 +100,8 @@ class Placements {
  private:
   const OffloadOptions& offload_;
   const int world_;
-  double states_left_ = 0.0;  // elements whose states are still to go to `optimizer`
-  int64_t host_left_;         // elements of this rank's values that may yet rest on the host
+  double states_left_ = 0.0;  // elements whose states may still be stored in `optimizer`
+  int64_t host_left_;         // elements of this rank's values that may still be stored on the host
 };
 
 }  // namespace zg::zero

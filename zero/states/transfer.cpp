@@ -72,7 +72,7 @@ void write_floats(const Tensor& to,
       device.traits().backend == Device::Type::cpu ? Space::device : host_space(device);
   for_each_workspace_chunk(to, [&](int64_t begin, const Tensor& chunk) {
     const Tensor staging = Tensor::empty(chunk.shape(), DType::f32, device, space);
-    device.compute().synchronize();  // the chunk before may still be read
+    device.compute().synchronize();  // the previous chunk may still be in use
     if (staging.raw()) produce(begin, {staging.data<float>(), static_cast<size_t>(chunk.numel())});
     store(staging, chunk);
   });
@@ -141,7 +141,7 @@ void Streaming::load(size_t index, bool from_file) {
       if (from_file) {
         ready_[index % 2] = start_swap(from.tensor, memory[lane], {from.unit, " ", from.state});
       } else {
-        wait_for_swap(device_, written_[index % 2]);  // the drive may still read this set
+        wait_for_swap(device_, written_[index % 2]);  // the disk may still read this set
         queue_copy(from.tensor, memory[lane], from);
       }
     }

@@ -15,59 +15,60 @@
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/tensor.h"
 
-// Moves tensors between a device, the host and files: whole ones, chunks of large ones while others
-// are computed on, and what a tape keeps for backward.
+// Moves tensors between a device, the host and files: whole tensors, chunks of large tensors while
+// other chunks are computed on, and activations that a tape saves for backward.
 namespace zg::zero {
 
 /// Elements that are copied or converted at a time.
 inline constexpr int64_t chunk_elements = int64_t{1} << 20;
 
-/// Fills a floating tensor with floats made on the host, rounded once to its dtype. `produce` is
-/// given the place of the first element and the elements to write, a few MiB at a time, so that no
-/// second copy of a large tensor exists. On a meta device nothing is produced.
+/// Fills a floating tensor with floats made on the host, rounded once to its dtype. `produce` gets
+/// the index of the first element and the elements to write, a few MiB at a time, so that a large
+/// tensor is not held twice. On a meta device nothing is produced.
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce);
 
-/// The elements of a floating tensor in order, widened to f32, a few MiB at a time. On a meta
-/// device nothing is consumed.
+/// Passes the elements of a floating tensor to `consume` in order, as f32, a few MiB at a time. On
+/// a meta device nothing is consumed.
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
 
-/// Whether its bytes are on a drive, where no kernel reaches them.
+/// True if the bytes are in Space::file, where kernels cannot reach them.
 bool in_file(const Tensor& tensor);
 /// The tensor itself, or a copy on the host of one in a file.
 Tensor in_memory(const Tensor& tensor);
 /// copy() on the device's stream. In a trace it is on the track "copies", under a name of two
-/// parts; without one it is what allocations are for (NameScope).
+/// parts; without a name it is the current NameScope's.
 void traced_copy(const Tensor& from, const Tensor& to, std::string_view name = {},
                  std::string_view suffix = {});
 /// to = from, rounded to its dtype, wherever the two are; a few MiB at a time.
 void convert(const Tensor& from, const Tensor& to);
 
-/// To nearest even; for what is loaded in half precision and kept in f32.
+/// Rounds values to bf16, to nearest even, and keeps them as f32.
 void round_to_bf16(std::span<float> values);
 
-/// Iterates over chunks of tensors, some of which rest in a file, or in an accelerator's memory
-/// while the CPU computes. Those chunks go through two sets of host buffers. While the caller
-/// computes on one set, the results in the other are written back and the next chunk is read into
-/// it.
+/// Iterates over chunks of tensors, some of which are in a file, or in an accelerator's memory
+/// while the CPU computes on them. Those chunks go through two sets of host buffers. While the
+/// caller computes on one set, the results in the other are written back and the next chunk is read
+/// into it.
 class Streaming {
  public:
-  /// Tensors that are computed on together; absent ones keep their place.
+  /// Tensors that are used in one computation. An absent tensor keeps its index.
   struct Lane {
     Tensor tensor;
-    bool loads = true;     ///< else it is only written
-    bool saves = true;     ///< else it is only read
-    bool to_host = false;  ///< computed on by the CPU, after the work queued on the device
+    bool loads = true;     ///< false: it is only written
+    bool saves = true;     ///< false: it is only read
+    bool to_host = false;  ///< the CPU computes on it, after the device's queued work
     /// Its name in a trace. Both strings must outlive the streaming.
     std::string_view unit = {}, state = {};
 
     bool moves() const;  ///< it goes through a buffer
   };
-  using Part = std::vector<Lane>;  ///< as many in every part
+  using Part = std::vector<Lane>;  ///< the same number in every part
 
-  /// Takes the buffers, of the current purpose, and starts to fill them.
+  /// Allocates the buffers under the current purpose and starts to fill them.
   Streaming(std::vector<Part> parts, const Device& device);
-  ~Streaming();  ///< waits for what is under way, without its errors: the buffers go
+  /// Waits for running transfers, because the buffers are freed; ignores their errors.
+  ~Streaming();
   Streaming(const Streaming&) = delete;
 
   /// The next chunk. All of its tensors are in memory.
@@ -93,7 +94,7 @@ class Streaming {
   std::array<SwapTicket, 2> ready_{};    // after it the set is filled, or free to be filled
   std::array<SwapTicket, 2> written_{};  // after it the set's results are on the disk
   SwapTicket last_ = 0;
-  std::unique_ptr<Stream> copies_;  // to and from an accelerator, in order; null: there are none
+  std::unique_ptr<Stream> copies_;  // copies to and from an accelerator, in order; null: none
   /// The copies since the last await_copies(), for a trace.
   struct Queued {
     std::string names;
@@ -101,9 +102,9 @@ class Streaming {
   } queued_;
 };
 
-/// Keeps what a tape needs for backward in another space than the device's. Two ops that keep the
-/// same bytes share one copy; each backward that reads them has its own on the device for as long
-/// as it runs.
+/// Stores the tensors that a tape saves for backward in another space than the device. Two ops that
+/// save the same bytes share one copy. In backward each op gets its own copy on the device, which
+/// is freed after the op.
 class OffloadedActivations final : public ActivationStore {
  public:
   explicit OffloadedActivations(Space space) : space_(space) {}
@@ -112,7 +113,7 @@ class OffloadedActivations final : public ActivationStore {
   Tensor fetch(const Tensor& kept, Stream& stream) override;
 
  private:
-  /// Bytes on the device and where they went; expired once either is gone.
+  /// A buffer on the device and its copy. Expired if one of them was freed.
   struct Copy {
     std::weak_ptr<Buffer> from, to;
   };

@@ -16,12 +16,12 @@ struct Settings {
   bool rounded_divide = true;  ///< ROUNDED=0: division and square root are not exactly rounded
   bool imports = true;         ///< IMPORT=0: lacks zexDriverImportExternalPointer
   bool strict = true;          ///< STRICT=0: the host may access device memory
-  uint64_t chaos = 0;      ///< CHAOS: seed for the order of unordered commands; 0: submission order
-  bool at_once = false;    ///< AT_ONCE=1: work runs when submitted, not at a wait
-  bool trace = false;      ///< TRACE=1: names each command and module on stderr
-  int patience_ms = 5000;  ///< PATIENCE_MS: a wait with nothing to run fails after this time
-  unsigned threads = 2;    ///< THREADS: system threads for the groups of one kernel
-  std::string cache;       ///< CACHE: a folder for compiled modules
+  uint64_t chaos = 0;    ///< CHAOS: seed for the order of unordered commands; 0: submission order
+  bool at_once = false;  ///< AT_ONCE=1: work runs when submitted, not at a wait
+  bool trace = false;    ///< TRACE=1: names each command and module on stderr
+  int patience_ms = 60000;  ///< PATIENCE_MS: a wait with nothing to run fails after this time
+  unsigned threads = 2;     ///< THREADS: system threads for the groups of one kernel
+  std::string cache;        ///< CACHE: a folder for compiled modules
 };
 const Settings& settings();
 

@@ -7,9 +7,9 @@
 
 namespace zg::testing {
 
-/// Every rank is a stage of one pipeline: in steps 0 to 5 a number goes down the stages and up
-/// again. `between(step)` is what a stage does between what it receives and what it sends on its
-/// way down; false: it leaves.
+/// Every rank is a stage of one pipeline. In steps 0 to 5 a number is sent from the first to the
+/// last stage and back. A stage calls `between(step)` after it has received the number and before
+/// it sends it on; false: the stage returns early.
 inline void run_chain(Communicator& comm, const Device& device,
                       const std::function<bool(int step)>& between) {
   const Mesh mesh(comm, {.pipeline = comm.size()});
@@ -27,10 +27,11 @@ inline void run_chain(Communicator& comm, const Device& device,
   }
 }
 
-/// Where stage `waiting` of `stages` waits for its neighbour `stalled` in step 5.
+/// The place, as in errors, where stage `waiting` of `stages` waits for its neighbour `stalled` in
+/// step 5.
 inline std::string place_in_chain(int waiting, int stalled) {
   const std::string from = std::to_string(stalled), to = std::to_string(waiting);
-  // Those below the stalled one have sent down and wait for what comes up.
+  // Stages before the stalled one have sent the number and wait for it to come back.
   return "collective #5, broadcast of 'activations' (f32, 3 elements, from rank " + from +
          ") in group 'stage " + from + " to " + to + "', in step 5";
 }

@@ -100,7 +100,8 @@ TEST_CASE("a group waits for nobody outside it, and groups do not wait for each 
     const int both[] = {0, 1};
     const auto first = comm.group(both, "first"), second = comm.group(both, "second");
     const Tensor x = value(comm.rank(), device), y = value(comm.rank(), device);
-    // Rank 1 comes to the first group only when the second one's and the whole one's are done.
+    // Rank 1 calls the collective of the first group only after those of the second group and of
+    // all ranks are done.
     if (comm.rank() == 0) {
       const auto early = first->broadcast(x, 1, "x");
       second->wait(second->broadcast(y, 0, "y"));

@@ -20,7 +20,7 @@ inline std::vector<int64_t> ranks_of(Communicator& group, int rank, const Device
   return all.to_host<int64_t>();
 }
 
-/// Every group of a mesh has the ranks that it shall have, and what is sent arrives.
+/// Checks that every group of a mesh has the right ranks and that data arrives.
 inline void check_mesh(Communicator& world, const MeshShape& shape, const Device& device) {
   const Mesh mesh(world, shape);
   const int rank = world.rank();
@@ -39,7 +39,7 @@ inline void check_mesh(Communicator& world, const MeshShape& shape, const Device
   expect(ranks_of(*mesh.tensor, rank, device) == tensor, "tensor ranks");
   expect(ranks_of(*mesh.pipeline, rank, device) == pipeline, "stages");
 
-  // Down the stages, each adding its number, and up again.
+  // Sends a number through the stages, each adds its own number, and back.
   const Tensor x = Tensor::full({2}, mesh.stage, DType::f32, device);
   const Tensor received = Tensor::zeros({2}, DType::f32, device);
   const auto pass = [&](Communicator* in, int sender, Communicator* out, int own, double number) {

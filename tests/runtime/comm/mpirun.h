@@ -19,13 +19,14 @@ struct Ended {
   std::string text;  // stdout and stderr of all processes
 };
 
-/// Processes of this binary under mpirun: each runs the test case, one that is skipped otherwise.
+/// Runs this binary under mpirun. Each process runs the given test case, which is skipped
+/// otherwise.
 inline Ended mpirun(int processes, const std::string& test, const std::string& environment = "",
                     const std::string& options = "") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  // Two that begin at once may both try to make the usual one.
+  // Two mpirun that start at the same time could both try to create the default folder.
   const TemporaryFolder session, said;
-  // Leaks of the MPI and threads that its own code makes are not this project's.
+  // Leaks and races inside the MPI library are not errors of this project.
   const std::string command = environment + " ZG_TEST_SAID=" + said.path() +
                               " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\""
                               " TSAN_OPTIONS=\"$TSAN_OPTIONS:ignore_noninstrumented_modules=1\""

@@ -76,7 +76,7 @@ bool are_plain_files(const std::string& folder) {
   return true;
 }
 
-/// In memory, where there is such a place: a disk would wait for thousands of fsyncs.
+/// A folder in memory if possible: on a disk thousands of fsyncs would take long.
 class FastFolder {
  public:
   FastFolder() {
@@ -122,7 +122,8 @@ int run_child(const std::function<void()>& f, int calls = 0) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// A folder as a test begins with: the old files or some of them, and one that is somebody else's.
+/// The folder at the start of a test: some or all old files, and a file that does not belong to the
+/// set.
 void prepare(const std::string& folder, const std::string& what) {
   fs::remove_all(folder);
   fs::create_directories(folder + "/inner");
@@ -136,7 +137,7 @@ void prepare(const std::string& folder, const std::string& what) {
   }
 }
 
-/// Makes renameat2 what it is on a file system that cannot exchange names.
+/// Makes renameat2 fail as on a file system that cannot exchange names.
 void refuse_exchange() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -47,7 +47,7 @@ std::string unnamed_file_in(const std::string& directory) {
   return "";
 }
 
-/// One byte of that file, behind the device's back.
+/// Changes one byte of that file without the device.
 void damage(const std::string& directory, off_t at) {
   const std::string path = unnamed_file_in(directory);
   REQUIRE(!path.empty());
@@ -118,7 +118,7 @@ TEST_CASE(
     copy(Tensor::from(in_memory, {size}, device), memory, device.compute());
     SwapTicket last = 0;
     for (int i = 0; i < 2000; ++i) {
-      // Half of them whole blocks and aligned, which the drive moves by itself.
+      // Half of the transfers are whole, aligned blocks, which need no buffer.
       const int64_t grain = random() % 2 ? 4096 : 1;
       const auto draw = [&](int64_t most) {
         return static_cast<int64_t>(random() % static_cast<uint64_t>(most / grain + 1)) * grain;

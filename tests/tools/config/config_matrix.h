@@ -7,8 +7,8 @@
 
 #include "tests/tools/command.h"
 
-// Keys of a config, each absent, with a value and with "auto", without and with flags that override
-// it: what a run of the command then uses, from a table of what is expected.
+// Tests keys of a config by a table. Each key is absent, has a value, or is "auto", each without
+// and with flags that override it. The table has the values that a run of the command then uses.
 //
 //   section.key value | absent | with the value | with "auto"
 //     with what the config has besides, a merge patch
@@ -63,7 +63,7 @@ struct Key {
   nlohmann::json around = nlohmann::json::object();
   std::vector<Override> overrides;
 
-  std::string path() const;  ///< as errors name it
+  std::string path() const;  ///< the key's name in errors
 };
 
 std::vector<Key> parsed(std::string table);

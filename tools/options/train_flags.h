@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/options/options.h"
+#include "zerograd/runtime/command_line/flags.h"
+
+// Flags of train whose values have a syntax of their own, for the table in fields.cpp.
+namespace zg::tools {
+
+Flag untied_flag(std::optional<bool>& tied);
+
+Flag rampup_flag(BatchRampup& rampup);
+/// Lightning's flag: 120 batches, or 0.25 for a quarter of them. Help lists it as an alternative
+/// spelling only.
+Flag epoch_limit_flag(EpochLimit& limit);
+
+Flag schedule_flag(zero::ScheduleOptions& schedule);
+Flag betas_flag(zero::AdamOptions& adam);
+Flag beta_flag(const char* name, float& beta);  ///< one of them: Megatron has a flag for each
+Flag precision_flag(OptimisationOptions& optimisation);
+Flag initial_scale_flag(zero::LossScaleOptions& scaling);
+
+Flag stage_flag(zero::Config& engine);
+/// Lightning's name for the stage. Help lists it as an alternative spelling only.
+Flag strategy_flag(zero::Config& engine, OffloadFlags& offload);
+Flag overlap_flag(bool& overlap_comm);
+Flag accumulator_flag(DType& grad_accum);
+Flag offload_flag(const char* name, Space& space, const std::string& help);
+/// --inject rank=R,step=S[+S...],fault=throw|return|stall|inf|kill|stop|oom|mismatch[,phase=P]
+Flag injection_flag(FaultInjection& injection);
+
+Flag gradients_flag(TrainOptions& options);
+Flag trace_steps_flag(std::optional<StepRange>& steps);
+Flag autotuning_flag(std::string& mode);
+
+}  // namespace zg::tools
