@@ -9,7 +9,7 @@
 
 namespace zg::bench {
 
-/// A kernel of the library at one size.
+/// A kernel of the library at one size, from a row of bench/op.h.
 struct Case {
   Work work;
   /// Allocates the operands, once, and returns what is timed.
@@ -24,9 +24,6 @@ Row add(Report& report, const Case& c);
 /// N rows of width C.
 struct Rows {
   int64_t N, C;
-  std::string shape() const;
-  double numel() const { return static_cast<double>(N * C); }
-  double bytes(DType dtype) const { return numel() * static_cast<double>(size_of(dtype)); }
 };
 
 /// Sizes of operands that do not fit in the caches of a processor, or in the larger caches of an
@@ -41,10 +38,8 @@ struct Sizes {
   explicit Sizes(Device::Type type);
 };
 
-std::vector<Case> matmul_cases(const Sizes&);
-std::vector<Case> attention_cases(const Sizes&);
-std::vector<Case> row_cases(const Sizes&);          ///< layer_norm and others that work on rows
-std::vector<Case> element_cases(const Sizes&);      ///< AdamW, gelu and others, element by element
-std::vector<Case> kernel_cases(Device::Type type);  ///< all of these
+/// The timed cases of every_op(), in the order of the table.
+std::vector<Case> kernel_cases(const Sizes& sizes);
+std::vector<Case> kernel_cases(Device::Type type);
 
 }  // namespace zg::bench

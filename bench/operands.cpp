@@ -8,12 +8,13 @@
 namespace zg::bench {
 namespace {
 
-/// Uniform in [-1, 1), from a seed.
-Tensor random_values(int64_t n, DType dtype, const Device& device, uint64_t seed) {
+/// Uniform in [low, low + width), from a seed.
+Tensor random_values(int64_t n, DType dtype, const Device& device, uint64_t seed, double low,
+                     double width) {
   std::vector<float> values(static_cast<size_t>(n));
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(
-        2.0 * uniform(Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, seed)[0]) - 1.0);
+        width * uniform(Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, seed)[0]) + low);
   const Tensor wide = Tensor::from(values, {n}, device);
   if (dtype == DType::f32) return wide;
   const Tensor narrow = Tensor::empty({n}, dtype, device);
@@ -23,11 +24,13 @@ Tensor random_values(int64_t n, DType dtype, const Device& device, uint64_t seed
 
 }  // namespace
 
-Tensor operand(const Shape& shape, DType dtype, const Device& device, uint64_t seed) {
+Tensor operand(const Shape& shape, DType dtype, const Device& device, uint64_t seed, double low,
+               double high) {
   constexpr int64_t period = 65521;
   const Tensor tensor = Tensor::empty(shape, dtype, device);
   const int64_t numel = tensor.numel();
-  const Tensor values = random_values(std::min(period, numel), dtype, device, seed);
+  const Tensor values =
+      random_values(std::min(period, numel), dtype, device, seed, low, high - low);
   for (int64_t begin = 0; begin < numel; begin += period) {
     const int64_t count = std::min(period, numel - begin);
     copy(values.flat(0, count), tensor.flat(begin, count), device.compute());
@@ -42,6 +45,14 @@ Tensor random_ids(int64_t n, int64_t vocabulary, const Device& device) {
         static_cast<int32_t>(uniform(Philox::block({static_cast<uint32_t>(i), 1, 0, 0}, 1)[0]) *
                              static_cast<double>(vocabulary));
   return Tensor::from(ids, {n}, device);
+}
+
+Tensor Operands::random(const Shape& shape, uint64_t seed, double low, double high) const {
+  const Tensor rounded = operand(shape, values, device, seed, low, high);
+  if (dtype == values) return rounded;
+  const Tensor converted = Tensor::empty(shape, dtype, device);
+  kernels::cast({.x = rounded, .y = converted}, device.compute());
+  return converted;
 }
 
 std::string by(const std::vector<int64_t>& extents) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/operands.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/tensor.h"
 
@@ -99,19 +100,7 @@ inline Tensor random_tensor(const Shape& shape, DType dtype, const Device& devic
   }
 }
 
-/// Relative rounding error of one operation: half an ulp.
-inline double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f16:
-      return 0x1p-11;
-    default:
-      return 0x1p-24;
-  }
-}
+using bench::unit_roundoff;
 
 /// The largest |actual - expected| / (absolute + relative * |expected|); below 1 is within bounds.
 /// NaN against a number counts as infinite.

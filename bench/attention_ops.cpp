@@ -1,0 +1,203 @@
+#include <cmath>
+
+#include "bench/case.h"
+#include "bench/op.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/attention/attention.h"
+
+namespace zg::bench {
+namespace {
+
+struct Size {
+  int64_t B, H, T, D;
+
+  explicit Size(const Extents& e) : B(e[0]), H(e[1]), T(e[2]), D(e[3]) {}
+  int64_t C() const { return H * D; }
+  int64_t numel() const { return B * T * C(); }
+  int64_t rows() const { return B * H * T; }
+  std::string shape() const {
+    return "B" + std::to_string(B) + " H" + std::to_string(H) + " T" + std::to_string(T) + " d" +
+           std::to_string(D);
+  }
+  /// FLOP of one T x D by D x T product, summed over heads. Query t uses only keys 0 to t.
+  double causal_flops() const {
+    return static_cast<double>(B * H * D) * static_cast<double>(T) * static_cast<double>(T + 1);
+  }
+};
+
+/// The layout of the models: one tensor [B, T, 3C] holds q, k and v.
+AttentionShape fused(const Size& s) {
+  const auto part = [&](int64_t i) {
+    return HeadLayout{
+        .offset = i * s.C(), .batch = s.T * 3 * s.C(), .head = s.D, .token = 3 * s.C()};
+  };
+  return {.B = s.B,
+          .H = s.H,
+          .T = s.T,
+          .keys = s.T,
+          .D = s.D,
+          .q = part(0),
+          .k = part(1),
+          .v = part(2),
+          .out = {.batch = s.T * s.C(), .head = s.D, .token = s.C()}};
+}
+
+Tensor slopes_of(int64_t heads, const Operands& operands) {
+  std::vector<double> slopes(static_cast<size_t>(heads));
+  for (size_t h = 0; h < slopes.size(); ++h) slopes[h] = std::ldexp(1.0, -1 - static_cast<int>(h));
+  if (operands.wide() == DType::f64) return Tensor::from(slopes, {heads}, operands.device);
+  return Tensor::from(std::vector<float>(slopes.begin(), slopes.end()), {heads}, operands.device);
+}
+
+AttentionForward forward_args(const Operands& operands, const Size& s, bool with_slopes) {
+  const Tensor qkv = operands.random({s.B, s.T, 3 * s.C()}, 1);
+  return {.q = qkv,
+          .k = qkv,
+          .v = qkv,
+          .alibi_slopes = with_slopes ? slopes_of(s.H, operands) : Tensor(),
+          .out = operands.zeros({s.B, s.T, s.C()}),
+          .log_sum = operands.sums({s.B, s.H, s.T}),
+          .shape = fused(s)};
+}
+
+AttentionBackward backward_args(const Operands& operands, const Size& s, bool with_slopes) {
+  const AttentionForward forward = forward_args(operands, s, with_slopes);
+  kernels::attention_forward(forward, operands.device.compute());
+  const Tensor dqkv = operands.zeros({s.B, s.T, 3 * s.C()});
+  return {.q = forward.q,
+          .k = forward.k,
+          .v = forward.v,
+          .alibi_slopes = forward.alibi_slopes,
+          .out = forward.out,
+          .log_sum = forward.log_sum,
+          .dout = operands.random({s.B, s.T, s.C()}, 2),
+          .dq = dqkv,
+          .dk = dqkv,
+          .dv = dqkv,
+          .shape = forward.shape};
+}
+
+/// A score sums D products in the accumulator and adds ALiBi's distances below T / 2. exp turns its
+/// error into a relative one of each weight; the weights of a row sum to 1, and |v| <= 1. Tensor
+/// cores and tile registers round each weight to bf16 or f16, too.
+Error forward_error(DType dtype, const Extents& e) {
+  const double scores =
+      unit_roundoff(accumulator(dtype)) * static_cast<double>(4 * e[3] + e[2] + 64);
+  return {.absolute = scores + (dtype == accumulator(dtype) ? 0.0 : unit_roundoff(dtype))};
+}
+
+/// The forward pass's error enters through out and log_sum. A weight and its gradient, which is at
+/// most sqrt(D), are rounded once each; the weights of one key sum to at most 1 + ln T.
+Error backward_error(DType dtype, const Extents& e) {
+  const double column = 1.0 + std::log(static_cast<double>(e[2]));
+  return {.absolute = 2.0 * column * std::sqrt(static_cast<double>(e[3])) *
+                      forward_error(dtype, e).absolute};
+}
+
+Work forward_work(DType dtype, const Extents& e) {
+  const Size s(e);
+  return {.name = "attention forward",
+          .shape = s.shape(),
+          .dtype = dtype,
+          .flops = 2.0 * s.causal_flops(),
+          .read = bytes_of(3 * s.numel(), dtype),
+          .written = bytes_of(s.numel(), dtype) + bytes_of(s.rows(), DType::f32)};
+}
+
+/// Five matrix products: scores, dv, gradient of the weights, dq, dk. The forward pass has two.
+Work backward_work(DType dtype, const Extents& e) {
+  const Size s(e);
+  return {.name = "attention backward",
+          .shape = s.shape(),
+          .dtype = dtype,
+          .flops = 5.0 * s.causal_flops(),
+          .read = bytes_of(5 * s.numel(), dtype) + bytes_of(s.rows(), DType::f32),
+          .written = bytes_of(3 * s.numel(), dtype)};
+}
+
+std::vector<Extents> timed_training(const Sizes& sizes) {
+  if (sizes.on_accelerator) return {{4, 16, 4096, 128}, {16, 16, 1024, 64}, {4, 16, 1024, 96}};
+  return {{1, 12, 1024, 64}, {4, 12, 256, 64}, {8, 3, 128, 16}};
+}
+
+Op training_op(const std::string& name, bool with_slopes) {
+  const auto forward = [with_slopes](const Operands& operands, const Extents& e) {
+    return call_of(kernels::attention_forward, forward_args(operands, Size(e), with_slopes),
+                   operands.device);
+  };
+  const auto backward = [with_slopes](const Operands& operands, const Extents& e) {
+    return call_of(kernels::attention_backward, backward_args(operands, Size(e), with_slopes),
+                   operands.device);
+  };
+  return {.name = name,
+          .parts = {{.call = forward, .work = forward_work, .error = forward_error},
+                    {.call = backward, .work = backward_work, .error = backward_error}},
+          .tested = {{1, 1, 1, 1}, {2, 2, 5, 3}, {2, 3, 31, 16}, {1, 2, 67, 40}, {1, 1, 130, 64}},
+          .function =
+              [with_slopes](std::span<const Var> in, const Extents& e) {
+                AttentionOptions options;
+                if (with_slopes)
+                  options.alibi_slopes =
+                      slopes_of(e[1], Operands(in[0].value().device(), in[0].dtype()));
+                return attention(in[0], static_cast<int>(e[1]), options);
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[2], 3 * e[1] * e[3]}, 1)};
+          }};
+}
+
+/// One query per head attends to T positions of the key and value cache.
+AttentionForward decode_args(const Operands& operands, const Size& s) {
+  const HeadLayout one{.batch = s.C(), .head = s.D, .token = s.C()};
+  const HeadLayout cache{.batch = s.T * s.C(), .head = s.D, .token = s.C()};
+  return {.q = operands.random({s.B, 1, s.C()}, 1),
+          .k = operands.random({s.B, s.T, s.C()}, 2),
+          .v = operands.random({s.B, s.T, s.C()}, 3),
+          .out = operands.zeros({s.B, 1, s.C()}),
+          .shape = {.B = s.B,
+                    .H = s.H,
+                    .T = 1,
+                    .keys = s.T,
+                    .offset = s.T - 1,
+                    .D = s.D,
+                    .q = one,
+                    .k = cache,
+                    .v = cache,
+                    .out = one}};
+}
+
+Op decode_op() {
+  return {.name = "attention decode",
+          .parts = {{.call =
+                         [](const Operands& operands, const Extents& e) {
+                           return call_of(kernels::attention_forward,
+                                          decode_args(operands, Size(e)), operands.device);
+                         },
+                     .work =
+                         [](DType dtype, const Extents& e) {
+                           const Size s(e);
+                           return Work{.name = "attention decode",
+                                       .shape = s.shape(),
+                                       .dtype = dtype,
+                                       .flops = 4.0 * static_cast<double>(s.numel()),
+                                       .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
+                                       // One row is written for T rows that are read.
+                                       .written = 0.0};
+                         },
+                     .error = forward_error}},
+          .tested = {{1, 1, 1, 1}, {2, 3, 33, 20}, {1, 2, 300, 64}},
+          .timed = [](const Sizes&) -> std::vector<Extents> {
+            return {{1, 12, 1024, 64}, {8, 12, 1024, 64}, {1, 12, 16384, 64}};
+          }};
+}
+
+}  // namespace
+
+OpFamily attention_ops() {
+  OpFamily ops = {training_op("attention", false), training_op("attention, ALiBi", true),
+                  decode_op()};
+  ops.front().timed = timed_training;
+  return ops;
+}
+
+}  // namespace zg::bench

@@ -1,0 +1,187 @@
+#include "bench/case.h"
+#include "bench/element_rows.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
+
+namespace zg::bench {
+namespace {
+
+/// 4 bytes each of master, gradient and two moments are read and all but the gradient written, and
+/// two more where the parameter has a bf16 copy.
+Op adam_op(bool copies) {
+  const auto call = [copies](const Operands& operands, const Extents& e) {
+    const Adam args{
+        .tensors = {{.parameter = operands.random({e[0]}, 1),
+                     .gradient = operands.random({e[0]}, 2),
+                     .moment1 = operands.zeros({e[0]}),
+                     .moment2 = operands.zeros({e[0]}),
+                     .low_precision =
+                         copies ? Tensor::zeros({e[0]}, DType::bf16, operands.device) : Tensor(),
+                     .weight_decay = 0.1f}}};
+    return call_of(kernels::adam, args, operands.device);
+  };
+  const char* name = copies ? "adamw, bf16 copy" : "adamw";
+  return {.name = name,
+          .parts = {{.call = call,
+                     .work = element_work(name, {.flops = 14.0,
+                                                 .read_bytes = 16.0,
+                                                 .written_bytes = copies ? 14.0 : 12.0})}},
+          .tested = tested_lengths,
+          .dtypes = {DType::f32},
+          .timed = elements(&Sizes::parameters),
+          .timed_dtypes = {DType::f32}};
+}
+
+/// For x < 0 the value is an exponential whose argument reaches 2u = 17 at -5, rounded thrice: a
+/// relative error of 51 roundoffs, and a dozen more operations.
+Error gelu_error(DType dtype, const Extents&) {
+  return {.relative = 64.0 * unit_roundoff(accumulator(dtype))};
+}
+/// Two terms below 1.2 that cancel near -0.75, each known to 64 roundoffs.
+Error gelu_slope_error(DType dtype, const Extents&) {
+  return {.absolute = 2.0 * 1.2 * 64.0 * unit_roundoff(accumulator(dtype))};
+}
+
+Op gelu_op(const std::string& name, Activation form) {
+  const auto forward = [form](const Operands& operands, const Extents& e) {
+    const GeluForward args{.x = operands.random({e[0]}, 1, -5.0, 5.0),
+                           .y = operands.zeros({e[0]}),
+                           .activation = form};
+    return call_of(kernels::gelu_forward, args, operands.device);
+  };
+  const auto backward = [form](const Operands& operands, const Extents& e) {
+    const GeluBackward args{.dy = operands.random({e[0]}, 1),
+                            .x = operands.random({e[0]}, 2, -5.0, 5.0),
+                            .dx = operands.zeros({e[0]}),
+                            .activation = form};
+    return call_of(kernels::gelu_backward, args, operands.device);
+  };
+  return {.name = name,
+          .parts = {{.call = forward,
+                     .work = element_work("gelu forward", 9.0, 1, 1),
+                     .error = gelu_error},
+                    {.call = backward,
+                     .work = element_work("gelu backward", 18.0, 2, 1),
+                     .error = gelu_slope_error}},
+          .tested = tested_lengths,
+          .function = [form](std::span<const Var> in, const Extents&) { return gelu(in[0], form); },
+          .variables = variables_in({{-3.0, 3.0}})};
+}
+
+/// Extents: samples, elements of a sample.
+Op dropout_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const Dropout args{.x = operands.random({e[0], e[1]}, 1),
+                       .y = operands.zeros({e[0], e[1]}),
+                       .probability = 0.1f};
+    return call_of(kernels::dropout, args, operands.device);
+  };
+  return {.name = "dropout",
+          .parts = {{.call = call, .work = element_work("dropout", 1.0, 1, 1)}},
+          .tested = {{1, 1}, {4, 31}, {3, 33}, {2, 1023}, {4, 2251}},
+          .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+            return {{4, sizes.hidden / 4}};
+          },
+          .function = [](std::span<const Var> in,
+                         const Extents&) { return dropout(in[0], 0.5f, {.seed = 1}); },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[1]}, 1)};
+          }};
+}
+
+Op axpby_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const Axpby args{
+        .x = operands.random({e[0]}, 1), .y = operands.random({e[0]}, 2), .a = 0.5, .b = 0.25};
+    return call_of(kernels::axpby, args, operands.device);
+  };
+  return {
+      .name = "axpby",
+      .parts = {{.call = call, .work = element_work("axpby", 3.0, 2, 1), .error = few_roundings}},
+      .tested = tested_lengths,
+      .timed = elements(&Sizes::hidden)};
+}
+
+/// [B, T, H, D] to [B, H, T, D].
+Op permute_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const int64_t B = e[0], T = e[1], H = e[2], D = e[3];
+    const StridedCopy args{.x = operands.random({B, T, H, D}, 1),
+                           .y = operands.zeros({B, H, T, D}),
+                           .extents = {B, H, T, D},
+                           .x_strides = {T * H * D, D, H * D, 1},
+                           .y_strides = {T * H * D, T * D, D, 1}};
+    return call_of(kernels::strided_copy, args, operands.device);
+  };
+  return {.name = "permute heads",
+          .parts = {{.call = call, .work = element_work("permute heads", 0.0, 1, 1)}},
+          .tested = {{1, 1, 1, 1}, {2, 3, 5, 4}, {1, 33, 31, 4}, {3, 65, 2, 40}},
+          .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+            return {{sizes.hidden / (1024 * 12 * 64), 1024, 12, 64}};
+          },
+          .function =
+              [](std::span<const Var> in, const Extents&) {
+                return permute(in[0], {0, 2, 1, 3});
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[1], e[2], e[3]}, 1)};
+          }};
+}
+
+Op sum_of_squares_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const SumOfSquares args{
+        .x = operands.random({e[0]}, 1),
+        .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, operands.device),
+        .non_finite = Tensor::zeros({1}, DType::i64, operands.device)};
+    return call_of(kernels::sum_of_squares, args, operands.device);
+  };
+  return {.name = "sum of squares",
+          .parts = {{.call = call, .work = element_work("sum of squares", 2.0, 1, 0)}},
+          .tested = {{16}, {48}, {1040}, {9008}},
+          .timed = elements(&Sizes::flat)};
+}
+
+/// The dtype is the one that the leaf is rounded to; leaf and sum are f32.
+Op fold_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const FoldGradient args{.leaf = operand({e[0]}, DType::f32, operands.device, 1),
+                            .sum = operand({e[0]}, DType::f32, operands.device, 2),
+                            .rounding = operands.dtype};
+    return call_of(kernels::fold_gradient, args, operands.device);
+  };
+  return {
+      .name = "fold gradient",
+      .parts = {{.call = call,
+                 .work = element_work("fold gradient",
+                                      {.flops = 1.0, .read_bytes = 8.0, .written_bytes = 4.0})}},
+      .tested = tested_lengths,
+      .dtypes = {DType::f32, DType::bf16, DType::f16},
+      .timed = elements(&Sizes::flat)};
+}
+
+Op timed_on(int64_t Sizes::*which, Op op) {
+  op.timed = elements(which);
+  return op;
+}
+
+}  // namespace
+
+OpFamily element_ops() {
+  return {adam_op(/*copies=*/false),
+          adam_op(/*copies=*/true),
+          timed_on(&Sizes::hidden, gelu_op("gelu, tanh", Activation::gelu_tanh)),
+          dropout_op(),
+          timed_on(&Sizes::hidden, binary_op("add", BinaryOp::add)),
+          timed_on(&Sizes::hidden, unary_op("silu", UnaryOp::silu)),
+          axpby_op(),
+          permute_op(),
+          sum_of_squares_op(),
+          fold_op(),
+          gelu_op("gelu, erf", Activation::gelu_erf)};
+}
+
+}  // namespace zg::bench

@@ -1,0 +1,202 @@
+#include "bench/element_rows.h"
+
+#include "zerograd/autograd/ops.h"
+
+namespace zg::bench {
+namespace {
+
+struct Range {
+  double low, high;
+};
+
+/// Where x lies. log, sqrt and 1 / x stay away from 0.
+Range domain_of(UnaryOp op) {
+  const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
+  return {positive ? 0.25 : -3.0, 3.0};
+}
+
+/// Where the result lies that backward reads.
+Range result_of(UnaryOp op) {
+  if (op == UnaryOp::exp) return {0.05, 20.0};
+  if (op == UnaryOp::sqrt) return {0.5, 1.75};
+  return {op == UnaryOp::tanh ? -1.0 : 0.0, 1.0};
+}
+
+Var unary_of(UnaryOp op, const Var& x) {
+  switch (op) {
+    case UnaryOp::negate:
+      return neg(x);
+    case UnaryOp::exp:
+      return exp(x);
+    case UnaryOp::log:
+      return log(x);
+    case UnaryOp::sqrt:
+      return sqrt(x);
+    case UnaryOp::tanh:
+      return tanh(x);
+    case UnaryOp::sigmoid:
+      return sigmoid(x);
+    case UnaryOp::relu:
+      return relu(x);
+    case UnaryOp::silu:
+      return silu(x);
+    default:
+      return div(1.0, x);
+  }
+}
+
+Var binary_of(BinaryOp op, const Var& a, const Var& b) {
+  switch (op) {
+    case BinaryOp::add:
+      return add(a, b);
+    case BinaryOp::subtract:
+      return sub(a, b);
+    case BinaryOp::multiply:
+      return mul(a, b);
+    case BinaryOp::divide:
+      return div(a, b);
+    case BinaryOp::power:
+      return pow(a, b);
+    case BinaryOp::maximum:
+      return maximum(a, b);
+    default:
+      return minimum(a, b);
+  }
+}
+
+}  // namespace
+
+std::function<Work(DType, const Extents&)> element_work(std::string name, const ElementWork& work) {
+  return [name = std::move(name), work](DType dtype, const Extents& e) {
+    int64_t numel = 1;
+    for (const int64_t extent : e) numel *= extent;
+    const auto count = static_cast<double>(numel);
+    return Work{.name = name,
+                .shape = numel % Sizes::hidden_width == 0
+                             ? by({numel / Sizes::hidden_width, Sizes::hidden_width})
+                             : std::to_string(numel),
+                .dtype = dtype,
+                .flops = work.flops * count,
+                .read = work.read_bytes * count,
+                .written = work.written_bytes * count};
+  };
+}
+
+std::function<Work(DType, const Extents&)> element_work(std::string name, double flops, int reads,
+                                                        int writes) {
+  return [name = std::move(name), flops, reads, writes](DType dtype, const Extents& e) {
+    const auto size = static_cast<double>(size_of(dtype));
+    return element_work(name, {flops, reads * size, writes * size})(dtype, e);
+  };
+}
+
+std::function<std::vector<Extents>(const Sizes&)> elements(int64_t Sizes::*which) {
+  return [which](const Sizes& sizes) -> std::vector<Extents> { return {{sizes.*which}}; };
+}
+
+std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in(
+    std::vector<std::pair<double, double>> ranges) {
+  return [ranges = std::move(ranges)](const Operands& operands, const Extents& e) {
+    std::vector<Tensor> variables;
+    for (const auto& [low, high] : ranges)
+      variables.push_back(operands.random({e[0]}, variables.size() + 1, low, high));
+    return variables;
+  };
+}
+
+Error few_roundings(DType dtype, const Extents&) {
+  const double u = unit_roundoff(accumulator(dtype));
+  return {.absolute = 8.0 * u, .relative = 8.0 * u};
+}
+
+Op unary_op(const std::string& name, UnaryOp op) {
+  const auto forward = [op](const Operands& operands, const Extents& e) {
+    const auto [low, high] = domain_of(op);
+    const Unary args{
+        .op = op, .x = operands.random({e[0]}, 1, low, high), .y = operands.zeros({e[0]})};
+    return call_of(kernels::unary, args, operands.device);
+  };
+  const auto backward = [op](const Operands& operands, const Extents& e) {
+    const auto [low, high] = reads_result(op) ? result_of(op) : domain_of(op);
+    const Tensor read = operands.random({e[0]}, 2, low, high);
+    const UnaryBackward args{.op = op,
+                             .x = reads_result(op) ? Tensor() : read,
+                             .y = reads_result(op) ? read : Tensor(),
+                             .dy = operands.random({e[0]}, 3),
+                             .dx = operands.zeros({e[0]})};
+    return call_of(kernels::unary_backward, args, operands.device);
+  };
+  Op row{.name = name,
+         .parts = {{.call = forward, .work = element_work(name, 4.0, 1, 1), .error = few_roundings},
+                   {.call = backward, .error = few_roundings}},
+         .tested = tested_lengths};
+  if (op == UnaryOp::abs) return row;  // autograd has no function for it
+  const auto [low, high] = domain_of(op);
+  row.function = [op](std::span<const Var> in, const Extents&) { return unary_of(op, in[0]); };
+  row.variables = variables_in({{low, high}});
+  return row;
+}
+
+Op binary_op(const std::string& name, BinaryOp op) {
+  const auto forward = [op](const Operands& operands, const Extents& e) {
+    const Shape shape{e[0]};
+    const Binary args{.op = op,
+                      .a = operands.random(shape, 1, 0.5, 2.0),
+                      .b = operands.random(shape, 2, 0.5, 2.0),
+                      .y = is_comparison(op) ? Tensor::zeros(shape, DType::boolean, operands.device)
+                                             : operands.zeros(shape)};
+    return call_of(kernels::binary, args, operands.device);
+  };
+  const auto backward = [op](const Operands& operands, const Extents& e) {
+    const BinaryBackward args{.op = op,
+                              .a = operands.random({e[0]}, 1, 0.5, 2.0),
+                              .b = operands.random({e[0]}, 2, 0.5, 2.0),
+                              .dy = operands.random({e[0]}, 3),
+                              .da = operands.zeros({e[0]}),
+                              .db = operands.zeros({e[0]})};
+    return call_of(kernels::binary_backward, args, operands.device);
+  };
+  Op row{.name = name,
+         .parts = {{.call = forward, .work = element_work(name, 1.0, 2, 1)}},
+         .tested = tested_lengths};
+  if (is_comparison(op)) return row;
+  row.parts.front().error = few_roundings;
+  // Five roundings of partial results up to 4 |dy|.
+  row.parts.push_back({.call = backward, .error = [](DType dtype, const Extents&) {
+                         return Error{.absolute = 20.0 * unit_roundoff(accumulator(dtype))};
+                       }});
+  row.function = [op](std::span<const Var> in, const Extents&) {
+    return binary_of(op, in[0], in[1]);
+  };
+  row.variables = variables_in({{0.5, 2.0}, {0.5, 2.0}});
+  return row;
+}
+
+OpFamily unary_ops() {
+  return {unary_op("negate", UnaryOp::negate),
+          unary_op("exp", UnaryOp::exp),
+          unary_op("log", UnaryOp::log),
+          unary_op("sqrt", UnaryOp::sqrt),
+          unary_op("tanh", UnaryOp::tanh),
+          unary_op("sigmoid", UnaryOp::sigmoid),
+          unary_op("relu", UnaryOp::relu),
+          unary_op("abs", UnaryOp::abs),
+          unary_op("reciprocal", UnaryOp::reciprocal)};
+}
+
+OpFamily binary_ops() {
+  return {binary_op("subtract", BinaryOp::subtract),
+          binary_op("multiply", BinaryOp::multiply),
+          binary_op("divide", BinaryOp::divide),
+          binary_op("power", BinaryOp::power),
+          binary_op("maximum", BinaryOp::maximum),
+          binary_op("minimum", BinaryOp::minimum),
+          binary_op("equal", BinaryOp::equal),
+          binary_op("not_equal", BinaryOp::not_equal),
+          binary_op("less", BinaryOp::less),
+          binary_op("less_equal", BinaryOp::less_equal),
+          binary_op("greater", BinaryOp::greater),
+          binary_op("greater_equal", BinaryOp::greater_equal)};
+}
+
+}  // namespace zg::bench

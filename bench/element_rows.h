@@ -1,0 +1,38 @@
+#pragma once
+
+#include <utility>
+
+#include "bench/case.h"
+#include "bench/op.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+
+// Shared by the rows of ops that work element by element. The product of a case's extents is its
+// number of elements.
+namespace zg::bench {
+
+/// Per element.
+struct ElementWork {
+  double flops, read_bytes, written_bytes;
+};
+std::function<Work(DType, const Extents&)> element_work(std::string name, const ElementWork& work);
+/// For operands of the case's dtype: `reads` and `writes` count them.
+std::function<Work(DType, const Extents&)> element_work(std::string name, double flops, int reads,
+                                                        int writes);
+
+/// Below, at and above vectors, warps and the chunk of 8192 elements that a CPU thread takes.
+inline const std::vector<Extents> tested_lengths = {{1}, {31}, {33}, {1023}, {9001}};
+
+/// The cases of one length.
+std::function<std::vector<Extents>(const Sizes&)> elements(int64_t Sizes::*which);
+
+/// Vectors of the case's length, each uniform in its own range.
+std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in(
+    std::vector<std::pair<double, double>> ranges);
+
+/// Up to four operations on values below 2 in the accumulator, each good to an ulp.
+Error few_roundings(DType dtype, const Extents&);
+
+Op unary_op(const std::string& name, UnaryOp op);
+Op binary_op(const std::string& name, BinaryOp op);
+
+}  // namespace zg::bench

@@ -1,0 +1,110 @@
+#include "bench/case.h"
+#include "bench/element_rows.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/movement/movement.h"
+
+namespace zg::bench {
+namespace {
+
+Op cast_op(DType to, std::vector<DType> timed_dtypes) {
+  const auto call = [to](const Operands& operands, const Extents& e) {
+    const Cast args{.x = operands.random({e[0]}, 1, -100.0, 100.0),
+                    .y = Tensor::zeros({e[0]}, to, operands.device)};
+    return call_of(kernels::cast, args, operands.device);
+  };
+  const auto work = [to](DType from, const Extents& e) {
+    return element_work(std::string("cast to ") + name_of(to),
+                        {.flops = 0.0,
+                         .read_bytes = static_cast<double>(size_of(from)),
+                         .written_bytes = static_cast<double>(size_of(to))})(from, e);
+  };
+  return {.name = std::string("cast to ") + name_of(to),
+          .parts = {{.call = call, .work = work}},
+          .tested = tested_lengths,
+          .dtypes = {DType::f32, DType::bf16},
+          .timed = elements(&Sizes::flat),
+          .timed_dtypes = std::move(timed_dtypes)};
+}
+
+Op where_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const Tensor a = operands.random({e[0]}, 1), b = operands.random({e[0]}, 2);
+    const Tensor condition = Tensor::zeros({e[0]}, DType::boolean, operands.device);
+    kernels::binary({.op = BinaryOp::less, .a = a, .b = b, .y = condition},
+                    operands.device.compute());
+    const Where args{.condition = condition, .a = a, .b = b, .y = operands.zeros({e[0]})};
+    return call_of(kernels::where, args, operands.device);
+  };
+  return {.name = "where",
+          .parts = {{.call = call}},
+          .tested = tested_lengths,
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                // A condition that does not depend on the variables that are moved.
+                const Operands operands(in[0].value().device(), in[0].dtype());
+                const Var even(operands.random({e[0]}, 3));
+                return where(even < 0.0, in[0], in[1]);
+              },
+          .variables = variables_in({{-1.0, 1.0}, {-1.0, 1.0}})};
+}
+
+/// [N, C] rows of [V, C], each element from the row that its index names.
+Op gather_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const Gather args{.x = operands.random({e[2], e[1]}, 1),
+                      .index = random_ids(e[0] * e[1], e[2], operands.device).view({e[0], e[1]}),
+                      .y = operands.zeros({e[0], e[1]}),
+                      .axis = 0};
+    return call_of(kernels::gather, args, operands.device);
+  };
+  return {.name = "gather",
+          .parts = {{.call = call}},
+          .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                const Tensor index = random_ids(e[0] * e[1], e[2], in[0].value().device());
+                return gather(in[0], 0, index.view({e[0], e[1]}));
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[2], e[1]}, 1)};
+          }};
+}
+
+Op scatter_add_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    const ScatterAdd args{
+        .x = operands.random({e[0], e[1]}, 1),
+        .index = random_ids(e[0] * e[1], e[2], operands.device).view({e[0], e[1]}),
+        .y = operands.random({e[2], e[1]}, 2),
+        .axis = 0};
+    return call_of(kernels::scatter_add, args, operands.device);
+  };
+  return {.name = "scatter_add",
+          // N + 1 terms below 1 in the accumulator.
+          .parts = {{.call = call,
+                     .error =
+                         [](DType dtype, const Extents& e) {
+                           return Error{.absolute = unit_roundoff(accumulator(dtype)) *
+                                                    static_cast<double>(2 * e[0] + 8)};
+                         }}},
+          .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                const Tensor index = random_ids(e[0] * e[1], e[2], in[0].value().device());
+                return scatter_add(in[0], 0, index.view({e[0], e[1]}), in[1]);
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[2], e[1]}, 1), operands.random({e[0], e[1]}, 2)};
+          }};
+}
+
+}  // namespace
+
+OpFamily cast_ops() {
+  return {cast_op(DType::bf16, {DType::f32}), cast_op(DType::f32, {DType::bf16}),
+          cast_op(DType::i32, {}), cast_op(DType::i64, {})};
+}
+
+OpFamily movement_ops() { return {where_op(), gather_op(), scatter_add_op()}; }
+
+}  // namespace zg::bench

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/operands.h"
+#include "zerograd/autograd/tape.h"
+#include "zerograd/bench.h"
+#include "zerograd/kernels/kernel.h"
+
+// One declaration of an op gives its values on each backend beside the plain CPU version
+// (tests/kernels/ops_test.cpp), its gradient check (tests/autograd/ops_gradient_test.cpp) and its
+// rows of `zerograd bench kernels`.
+namespace zg::bench {
+
+struct Sizes;
+
+/// The extents of one case, in an order that the op's lists name: {M, N, K, ...} of a product.
+using Extents = std::vector<int64_t>;
+
+/// One call of a kernel. Its operands are allocated.
+struct Call {
+  struct Result {
+    std::string name;  ///< of the operand: "dx"
+    Tensor tensor;
+  };
+  std::string kernel;           ///< "gelu_forward"
+  std::function<void()> run;    ///< queues the kernel on device.compute()
+  std::vector<Result> results;  ///< tensors that the kernel writes
+};
+
+template <class Args>
+Call call_of(const Kernel<Args>& kernel, const Args& args, const Device& device) {
+  Call call{.kernel = kernel.name,
+            .run = [&kernel, args, device] { kernel(args, device.compute()); },
+            .results = {}};
+  for (const Operand& operand : operands(args))
+    if (operand.is_written && operand.tensor)
+      call.results.push_back({operand.name, operand.tensor});
+  return call;
+}
+
+/// Bounds of a result's error before it is rounded to its dtype: absolute + relative * |value|.
+struct Error {
+  double absolute = 0.0, relative = 0.0;
+};
+
+/// One kernel of an op.
+struct Part {
+  /// Allocates the operands. Values depend on seeds and extents alone.
+  std::function<Call(const Operands&, const Extents&)> call;
+  /// The work of one run, which is the head of its row. Absent: not timed.
+  std::function<Work(DType, const Extents&)> work = {};
+  /// Absent: the bits of the plain version in the same dtype. Otherwise the plain version in f64 on
+  /// the same values is the reference.
+  std::function<Error(DType, const Extents&)> error = {};
+};
+
+/// An op of the library: its kernels, forward and backward, and the function of autograd.
+struct Op {
+  std::string name;
+  std::vector<Part> parts;
+  std::vector<Extents> tested;
+  std::vector<DType> dtypes = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+  /// Cases of the benchmark. Absent: none.
+  std::function<std::vector<Extents>(const Sizes&)> timed = {};
+  std::vector<DType> timed_dtypes = {DType::f32, DType::bf16};
+
+  /// The function that gradcheck() differentiates, and its variables. Absent: not differentiable.
+  std::function<Var(std::span<const Var>, const Extents&)> function = {};
+  std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables = {};
+};
+
+/// Ops whose cases are timed together, all in f32 and then all in bf16.
+using OpFamily = std::vector<Op>;
+
+OpFamily product_ops();
+OpFamily attention_ops();
+OpFamily row_ops();      ///< layer_norm and others that work on rows
+OpFamily element_ops();  ///< AdamW, gelu and others, element by element
+OpFamily unary_ops();
+OpFamily binary_ops();
+OpFamily movement_ops();  ///< gather and others that read by an index
+OpFamily cast_ops();
+std::vector<OpFamily> every_op();  ///< all of these, in the order of the table
+
+}  // namespace zg::bench

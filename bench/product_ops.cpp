@@ -1,0 +1,123 @@
+#include <cmath>
+
+#include "bench/case.h"
+#include "bench/op.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/matmul/matmul.h"
+
+namespace zg::bench {
+namespace {
+
+/// Extents: M, N, K, transpose_a, transpose_b.
+Matmul product(const Operands& operands, const Extents& e) {
+  return {.a = operands.random(Shape{e[0], e[2]}, 1),
+          .b = operands.random(Shape{e[2], e[1]}, 2),
+          .c = operands.zeros({e[0], e[1]}),
+          .M = e[0],
+          .N = e[1],
+          .K = e[2],
+          .transpose_a = e[3] != 0,
+          .transpose_b = e[4] != 0};
+}
+
+Work product_work(DType dtype, const Extents& e) {
+  const int64_t M = e[0], N = e[1], K = e[2];
+  return {.name = std::string("matmul ") + (e[3] ? "T" : "N") + (e[4] ? "T" : "N"),
+          .shape = by({M, N, K}),
+          .dtype = dtype,
+          .flops = 2.0 * static_cast<double>(M * N * K),
+          .read = bytes_of(M * K + K * N, dtype),
+          .written = bytes_of(M * N, dtype)};
+}
+
+/// Products below 1 add up to partial sums of about sqrt(K) / 3. Each of K additions in the
+/// accumulator rounds by at most a unit of that, so errors of one sign come to u K^1.5 / 3 and
+/// those of random sign to u K / 3; 4 u (K + 1) covers the largest of thousands of elements.
+Error product_error(DType dtype, const Extents& e) {
+  return {.absolute = 4.0 * unit_roundoff(accumulator(dtype)) * static_cast<double>(e[2] + 1)};
+}
+
+/// Layers of GPT-2 small: forward pass, gradient of x, gradient of the weight, output head. Then a
+/// product of square matrices, layers of a nano GPT, and GPT-2 small for one generated token.
+std::vector<Extents> timed_products(const Sizes& sizes) {
+  if (sizes.on_accelerator)  // 16 sequences of 1024 tokens; the square exceeds all caches
+    return {{16384, 2304, 768, 0, 1}, {16384, 3072, 768, 0, 1}, {16384, 768, 3072, 0, 1},
+            {16384, 768, 3072, 0, 0}, {768, 3072, 16384, 1, 0}, {16384, 50304, 768, 0, 1},
+            {8192, 8192, 8192, 0, 0}, {704, 192, 48, 0, 1}};
+  return {{1024, 768, 768, 0, 1},   {1024, 3072, 768, 0, 1}, {1024, 768, 3072, 0, 1},
+          {1024, 768, 3072, 0, 0},  {768, 3072, 1024, 1, 0}, {512, 50257, 768, 0, 1},
+          {2048, 2048, 2048, 0, 0}, {64, 48, 48, 0, 1},      {704, 48, 48, 0, 1},
+          {704, 192, 48, 0, 1},     {48, 192, 704, 1, 0},    {1, 3072, 768, 0, 1},
+          {1, 50257, 768, 0, 1}};
+}
+
+Op matmul_op() {
+  return {.name = "matmul",
+          .parts = {{.call =
+                         [](const Operands& operands, const Extents& e) {
+                           return call_of(kernels::matmul, product(operands, e), operands.device);
+                         },
+                     .work = product_work,
+                     .error = product_error}},
+          // Around the tiles of every backend, whose sides are 16 to 256.
+          .tested = {{1, 1, 1, 0, 0},
+                     {3, 5, 7, 0, 0},
+                     {3, 5, 7, 0, 1},
+                     {3, 5, 7, 1, 0},
+                     {5, 3, 2, 1, 1},
+                     {31, 33, 65, 0, 0},
+                     {33, 31, 63, 0, 1},
+                     {65, 17, 33, 1, 0},
+                     {17, 65, 31, 1, 1},
+                     {129, 131, 40, 0, 1},
+                     {64, 257, 24, 0, 0}},
+          .timed = timed_products,
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                const Var a = e[3] ? permute(in[0], {1, 0}) : in[0];
+                return e[4] ? linear(a, in[1]) : matmul(a, in[1]);
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random(e[3] ? Shape{e[2], e[0]} : Shape{e[0], e[2]}, 1),
+                    operands.random(e[4] ? Shape{e[1], e[2]} : Shape{e[2], e[1]}, 2)};
+          }};
+}
+
+/// A layer with its bias, and the sum that backward needs. The activation reads the sum after it
+/// was rounded, and the slope of GELU is at most 1.13.
+Op linear_op(const std::string& name, Activation activation) {
+  return {
+      .name = name,
+      .parts = {{.call =
+                     [activation](const Operands& operands, const Extents& e) {
+                       Matmul call = product(operands, e);
+                       call.bias = operands.random({e[1]}, 3);
+                       call.activation = activation;
+                       call.pre_activation = operands.zeros({e[0], e[1]});
+                       return call_of(kernels::matmul, call, operands.device);
+                     },
+                 .error =
+                     [](DType dtype, const Extents& e) {
+                       // Sums of K products and a bias stay below sqrt(K) + 2.
+                       const double largest = std::sqrt(static_cast<double>(e[2])) + 2.0;
+                       const double exact = 16.0 * unit_roundoff(accumulator(dtype));
+                       return Error{.absolute = 2.0 * product_error(dtype, e).absolute +
+                                                (1.13 * unit_roundoff(dtype) + exact) * largest};
+                     }}},
+      .tested = {{1, 1, 1, 0, 1}, {3, 5, 7, 0, 1}, {33, 31, 63, 0, 1}, {17, 130, 20, 0, 1}},
+      .function = [activation](std::span<const Var> in,
+                               const Extents&) { return linear(in[0], in[1], in[2], activation); },
+      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+        return {operands.random({e[0], e[2]}, 1), operands.random({e[1], e[2]}, 2),
+                operands.random({e[1]}, 3)};
+      }};
+}
+
+}  // namespace
+
+OpFamily product_ops() {
+  return {matmul_op(), linear_op("linear, gelu tanh", Activation::gelu_tanh),
+          linear_op("linear, gelu erf", Activation::gelu_erf)};
+}
+
+}  // namespace zg::bench

@@ -1,0 +1,413 @@
+#include <cmath>
+
+#include "bench/case.h"
+#include "bench/op.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/kernels/loss/cross_entropy.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/reduce/reduce.h"
+
+namespace zg::bench {
+namespace {
+
+double numel_of(const Extents& e) { return static_cast<double>(e[0] * e[1]); }
+
+/// Bytes of N x C elements.
+double rows_of(DType dtype, const Extents& e) { return bytes_of(e[0] * e[1], dtype); }
+
+std::function<std::vector<Extents>(const Sizes&)> rows(Rows Sizes::*which) {
+  return [which](const Sizes& sizes) -> std::vector<Extents> {
+    return {{(sizes.*which).N, (sizes.*which).C}};
+  };
+}
+
+/// Work on N x C elements: operations an element, and how many such matrices are read and written.
+std::function<Work(DType, const Extents&)> row_work(const char* name, double flops, int reads,
+                                                    int writes) {
+  return [=](DType dtype, const Extents& e) {
+    return Work{.name = name,
+                .shape = by({e[0], e[1]}),
+                .dtype = dtype,
+                .flops = flops * numel_of(e),
+                .read = reads * rows_of(dtype, e),
+                .written = writes * rows_of(dtype, e)};
+  };
+}
+
+/// The error of a sum of n terms of size 1 in the accumulator: partial sums of about sqrt(n).
+double sum_error(DType dtype, int64_t n) {
+  return unit_roundoff(accumulator(dtype)) * (8.0 + 2.0 * static_cast<double>(n));
+}
+
+const std::vector<Extents> tested_rows = {{1, 1}, {3, 5}, {5, 31}, {7, 33}, {3, 1023}, {33, 129}};
+
+Call layer_norm_forward(const Operands& operands, const Extents& e) {
+  const Shape shape{e[0], e[1]};
+  const LayerNormForward args{.x = operands.random(shape, 1),
+                              .residual = operands.random(shape, 2),
+                              .gamma = operands.random({e[1]}, 3),
+                              .beta = operands.random({e[1]}, 4),
+                              .y = operands.zeros(shape),
+                              .sum = operands.zeros(shape),
+                              .mean = operands.sums({e[0]}),
+                              .rstd = operands.sums({e[0]})};
+  return call_of(kernels::layer_norm_forward, args, operands.device);
+}
+
+Call layer_norm_backward(const Operands& operands, const Extents& e) {
+  const Shape shape{e[0], e[1]};
+  const LayerNormBackward args{.dy = operands.random(shape, 1),
+                               .x = operands.random(shape, 2),
+                               .gamma = operands.random({e[1]}, 3),
+                               .mean = operands.sums({e[0]}),
+                               .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
+                               .dsum = operands.random(shape, 4),
+                               .dx = operands.zeros(shape),
+                               .dgamma = operands.sums({e[1]}),
+                               .dbeta = operands.sums({e[1]})};
+  return call_of(kernels::layer_norm_backward, args, operands.device);
+}
+
+/// Standard deviations are above 0.2, but for a row of one element, whose difference from the mean
+/// is an exact zero. The sum is rounded to the dtype before it is normalised; the mean of squares
+/// then moves rstd by rstd^3 of that.
+Error layer_norm_error(DType dtype, const Extents& e) {
+  const double rounding = dtype == accumulator(dtype) ? 0.0 : 2.0 * unit_roundoff(dtype);
+  const double relative = e[1] == 1 ? 16.0 * unit_roundoff(accumulator(dtype)) : 0.0;
+  return {.absolute = 5.0 * (sum_error(dtype, e[1]) + rounding), .relative = relative};
+}
+
+/// |gamma dy| <= 1, |(x - mean) rstd| <= 1.75: two sums over the row, multiplied by 1.75 and 3.1.
+/// The columns' sums have N terms below 1.75.
+Error norm_backward_error(DType dtype, const Extents& e) {
+  return {.absolute = 10.0 * sum_error(dtype, e[1]) + 2.0 * sum_error(dtype, e[0])};
+}
+
+Op layer_norm_op() {
+  return {.name = "layer_norm, residual",
+          .parts = {{.call = layer_norm_forward,
+                     .work = row_work("layer_norm forward, residual", 9.0, 2, 2),
+                     .error = layer_norm_error},
+                    {.call = layer_norm_backward,
+                     .work = row_work("layer_norm backward, residual", 15.0, 3, 1),
+                     .error = norm_backward_error}},
+          .tested = tested_rows,
+          .timed = rows(&Sizes::tokens),
+          .function =
+              [](std::span<const Var> in, const Extents&) {
+                const NormedSum result = add_layer_norm(in[0], in[1], in[2], in[3]);
+                return result.normed + 0.5 * result.sum;
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            const Shape shape{e[0], e[1]};
+            return {operands.random(shape, 1), operands.random(shape, 2),
+                    operands.random({e[1]}, 3), operands.random({e[1]}, 4)};
+          }};
+}
+
+Op rms_norm_op() {
+  const auto forward = [](const Operands& operands, const Extents& e) {
+    const RmsNormForward args{.x = operands.random({e[0], e[1]}, 1),
+                              .gamma = operands.random({e[1]}, 2),
+                              .y = operands.zeros({e[0], e[1]}),
+                              .rstd = operands.sums({e[0]})};
+    return call_of(kernels::rms_norm_forward, args, operands.device);
+  };
+  const auto backward = [](const Operands& operands, const Extents& e) {
+    const RmsNormBackward args{.dy = operands.random({e[0], e[1]}, 1),
+                               .x = operands.random({e[0], e[1]}, 2),
+                               .gamma = operands.random({e[1]}, 3),
+                               .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
+                               .dx = operands.zeros({e[0], e[1]}),
+                               .dgamma = operands.sums({e[1]})};
+    return call_of(kernels::rms_norm_backward, args, operands.device);
+  };
+  return {
+      .name = "rms_norm",
+      .parts = {{.call = forward,
+                 .work = row_work("rms_norm forward", 4.0, 1, 1),
+                 .error =
+                     [](DType dtype, const Extents& e) {
+                       return Error{.relative = sum_error(dtype, e[1])};
+                     }},
+                {.call = backward, .error = norm_backward_error}},
+      .tested = tested_rows,
+      .timed = rows(&Sizes::tokens),
+      .function = [](std::span<const Var> in, const Extents&) { return rms_norm(in[0], in[1]); },
+      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+        return {operands.random({e[0], e[1]}, 1), operands.random({e[1]}, 2)};
+      }};
+}
+
+constexpr int64_t vocabulary = 50257;
+
+/// Extents: N tokens, width C, vocabulary, tokens of a sequence.
+Op embedding_op() {
+  const auto forward = [](const Operands& operands, const Extents& e) {
+    const EmbeddingForward args{.ids = random_ids(e[0], e[2], operands.device),
+                                .weight = operands.random({e[2], e[1]}, 1),
+                                .position = operands.random({e[3], e[1]}, 2),
+                                .y = operands.zeros({e[0], e[1]}),
+                                .T = e[3]};
+    return call_of(kernels::embedding_forward, args, operands.device);
+  };
+  const auto backward = [](const Operands& operands, const Extents& e) {
+    const EmbeddingBackward args{.ids = random_ids(e[0], e[2], operands.device),
+                                 .dy = operands.random({e[0], e[1]}, 1),
+                                 .dweight = operands.sums({e[2], e[1]}),
+                                 .dposition = operands.sums({e[3], e[1]}),
+                                 .T = e[3]};
+    return call_of(kernels::embedding_backward, args, operands.device);
+  };
+  const auto backward_work = [](DType dtype, const Extents& e) {
+    return Work{.name = "embedding backward",
+                .shape = by({e[0], e[1]}) + " to " + by({e[2], e[1]}),
+                .dtype = dtype,
+                .flops = 2.0 * numel_of(e),
+                .read = rows_of(dtype, e),
+                .written = bytes_of(e[2] * e[1], DType::f32)};  // every row
+  };
+  return {.name = "embedding",
+          // Positions stay in a cache, so they are not read from memory.
+          .parts = {{.call = forward,
+                     .work = row_work("embedding forward", 1.0, 1, 1),
+                     .error =
+                         [](DType dtype, const Extents&) {
+                           return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype))};
+                         }},
+                    {.call = backward,
+                     .work = backward_work,
+                     .error =
+                         [](DType dtype, const Extents& e) {
+                           return Error{sum_error(dtype, e[0]), 0.0};
+                         }}},
+          .tested = {{1, 1, 1, 1}, {6, 5, 4, 3}, {35, 17, 11, 5}, {62, 129, 3, 31}},
+          .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+            return {{sizes.tokens.N, sizes.tokens.C, vocabulary, 1024}};
+          },
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                const Tensor ids = random_ids(e[0], e[2], in[0].value().device());
+                return embedding(ids.view({e[0] / e[3], e[3]}), in[0], in[1]);
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[2], e[1]}, 1), operands.random({e[3], e[1]}, 2)};
+          }};
+}
+
+Op cross_entropy_op() {
+  const auto forward = [](const Operands& operands, const Extents& e) {
+    const CrossEntropyForward args{.logits = operands.random({e[0], e[1]}, 1),
+                                   .targets = random_ids(e[0], e[1], operands.device),
+                                   .loss = operands.sums({e[0]}),
+                                   .log_sum = operands.sums({e[0]})};
+    return call_of(kernels::cross_entropy_forward, args, operands.device);
+  };
+  const auto backward = [](const Operands& operands, const Extents& e) {
+    const double log_sum = 0.15 + std::log(static_cast<double>(e[1]));
+    const CrossEntropyBackward args{
+        .logits = operands.random({e[0], e[1]}, 1),
+        .targets = random_ids(e[0], e[1], operands.device),
+        .log_sum = Tensor::full({e[0]}, log_sum, operands.wide(), operands.device),
+        .dloss = Tensor::full({e[0]}, 1.0, operands.wide(), operands.device),
+        .dlogits = operands.zeros({e[0], e[1]})};
+    return call_of(kernels::cross_entropy_backward, args, operands.device);
+  };
+  // The losses and the sums are one number a row.
+  return {.name = "cross_entropy",
+          .parts = {{.call = forward,
+                     .work = row_work("cross_entropy forward", 4.0, 1, 0),
+                     .error =
+                         [](DType dtype, const Extents&) {
+                           // An exp good to 2 ulp, sums in blocks, a logarithm.
+                           return Error{.absolute = 16.0 * unit_roundoff(accumulator(dtype))};
+                         }},
+                    {.call = backward,
+                     .work = row_work("cross_entropy backward", 3.0, 1, 1),
+                     .error =
+                         [](DType dtype, const Extents&) {
+                           // The argument of exp is up to 12, which exp makes relative; 1 is
+                           // subtracted at the target.
+                           const double u = unit_roundoff(accumulator(dtype));
+                           return Error{.absolute = 4.0 * u, .relative = 64.0 * u};
+                         }}},
+          .tested = tested_rows,
+          .timed = rows(&Sizes::logits),
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                return cross_entropy(in[0], random_ids(e[0], e[1], in[0].value().device()));
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[1]}, 1, -3.0, 3.0)};
+          }};
+}
+
+/// Extents: N rows, V columns of logits, width C.
+ProjectionCrossEntropy projection(const Operands& operands, const Extents& e) {
+  return {.x = operands.random({e[0], e[2]}, 1),
+          .weight = operands.random({e[1], e[2]}, 2),
+          .targets = random_ids(e[0], e[1], operands.device),
+          .loss = operands.sums({e[0]})};
+}
+
+std::function<Work(DType, const Extents&)> projection_work(const char* name, double products) {
+  return [=](DType dtype, const Extents& e) {
+    const int64_t N = e[0], V = e[1], C = e[2];
+    return Work{.name = name,
+                .shape = by({N, V, C}),
+                .dtype = dtype,
+                .flops = products * 2.0 * static_cast<double>(N) * static_cast<double>(V * C),
+                .read = bytes_of((N + V) * C, dtype),
+                // Without gradients one number a row.
+                .written = products > 1.0 ? bytes_of((N + V) * C, DType::f32) : 0.0};
+  };
+}
+
+/// A logit sums C products below 1; its error is a relative one of exp. The gradient of a logit is
+/// rounded to the dtype. Along a row these sum to at most 2, along a column to less than 4 in the
+/// tested cases, which have more columns than rows.
+Error projection_error(DType dtype, const Extents& e) {
+  const double rounding = dtype == accumulator(dtype) ? 0.0 : unit_roundoff(dtype);
+  const double logit = unit_roundoff(accumulator(dtype)) * static_cast<double>(e[2] + 32);
+  const double subnormal = dtype == DType::f16 ? 0x1p-25 * static_cast<double>(e[1]) : 0.0;
+  return {.absolute = 4.0 * (rounding + 2.0 * logit) + subnormal};
+}
+
+Op projection_op() {
+  const auto loss = [](const Operands& operands, const Extents& e) {
+    return call_of(kernels::projection_cross_entropy, projection(operands, e), operands.device);
+  };
+  const auto gradients = [](const Operands& operands, const Extents& e) {
+    ProjectionCrossEntropy args = projection(operands, e);
+    args.dx = operands.sums({e[0], e[2]});
+    args.dweight = operands.sums({e[1], e[2]});
+    return call_of(kernels::projection_cross_entropy, args, operands.device);
+  };
+  return {.name = "projection + cross_entropy",
+          .parts = {{.call = loss,
+                     .work = projection_work("projection + cross_entropy", 1.0),
+                     .error =
+                         [](DType dtype, const Extents& e) {
+                           return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype)) *
+                                                    static_cast<double>(e[2] + 32)};
+                         }},
+                    // Three products: the logits, dx and dweight.
+                    {.call = gradients,
+                     .work = projection_work("projection + cross_entropy and gradients", 3.0),
+                     .error = projection_error}},
+          .tested = {{1, 1, 1}, {3, 7, 5}, {5, 33, 17}, {31, 67, 33}, {2, 1030, 9}},
+          .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+            return {{sizes.logits.N / 2, vocabulary, sizes.tokens.C},
+                    {sizes.logits.N, vocabulary, sizes.tokens.C}};
+          },
+          .function =
+              [](std::span<const Var> in, const Extents& e) {
+                return projection_cross_entropy(in[0], in[1],
+                                                random_ids(e[0], e[1], in[0].value().device()));
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[2]}, 1), operands.random({e[1], e[2]}, 2)};
+          }};
+}
+
+Op softmax_op(bool log) {
+  const auto forward = [log](const Operands& operands, const Extents& e) {
+    const SoftmaxForward args{.x = operands.random({e[0], e[1]}, 1, -8.0, 8.0),
+                              .y = operands.zeros({e[0], e[1]}),
+                              .log = log};
+    return call_of(kernels::softmax_forward, args, operands.device);
+  };
+  const auto backward = [log](const Operands& operands, const Extents& e) {
+    const SoftmaxBackward args{
+        .y = operands.random({e[0], e[1]}, 2, log ? -8.0 : 0.0, log ? 0.0 : 1.0),
+        .dy = operands.random({e[0], e[1]}, 3),
+        .dx = operands.zeros({e[0], e[1]}),
+        .log = log};
+    return call_of(kernels::softmax_backward, args, operands.device);
+  };
+  const auto forward_error = [log](DType dtype, const Extents&) {
+    // A difference of magnitudes up to 16, which exp makes relative, and an exp good to 2 ulp.
+    const double u = unit_roundoff(accumulator(dtype));
+    return Error{.absolute = log ? 64.0 * u : 1e-38, .relative = 64.0 * u};
+  };
+  return {.name = log ? "log_softmax" : "softmax",
+          .parts = {{.call = forward,
+                     .work = log ? std::function<Work(DType, const Extents&)>()
+                                 : row_work("softmax forward", 5.0, 1, 1),
+                     .error = forward_error},
+                    {.call = backward,
+                     .error =
+                         [](DType dtype, const Extents& e) {
+                           return Error{sum_error(dtype, e[1]), 0.0};
+                         }}},
+          .tested = tested_rows,
+          .timed = log ? std::function<std::vector<Extents>(const Sizes&)>() : rows(&Sizes::scores),
+          .function = [log](std::span<const Var> in,
+                            const Extents&) { return log ? log_softmax(in[0]) : softmax(in[0]); },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[1]}, 1, -3.0, 3.0)};
+          }};
+}
+
+/// Axis 0 as in the gradient of a bias, axis 1 as in a mean over the width.
+Op reduce_op(const char* name, ReduceOp reduction, int axis) {
+  const auto call = [reduction, axis](const Operands& operands, const Extents& e) {
+    const Reduce args{.op = reduction,
+                      .x = operands.random({e[0], e[1]}, 1),
+                      .y = operands.sums({e[axis == 0 ? 1 : 0]}),
+                      .axes = 1u << axis};
+    return call_of(kernels::reduce, args, operands.device);
+  };
+  std::function<Error(DType, const Extents&)> error;  // absent for max, which is exact
+  if (reduction != ReduceOp::max)
+    error = [axis](DType dtype, const Extents& e) {
+      return Error{.absolute = sum_error(dtype, e[static_cast<size_t>(axis)])};
+    };
+  return {.name = name,
+          .parts = {{.call = call, .work = row_work(name, 1.0, 1, 0), .error = error}},
+          .tested = tested_rows,
+          .function =
+              [reduction, axis](std::span<const Var> in, const Extents&) {
+                return reduction == ReduceOp::sum    ? sum(in[0], {axis})
+                       : reduction == ReduceOp::mean ? mean(in[0], {axis})
+                                                     : max(in[0], {axis});
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[1]}, 1)};
+          }};
+}
+
+Op argmax_op() {
+  return {.name = "argmax",
+          .parts = {{.call =
+                         [](const Operands& operands, const Extents& e) {
+                           const ArgMax args{
+                               .x = operands.random({e[0], e[1]}, 1),
+                               .y = Tensor::zeros({e[0]}, DType::i64, operands.device),
+                               .axis = 1};
+                           return call_of(kernels::argmax, args, operands.device);
+                         }}},
+          .tested = tested_rows};
+}
+
+}  // namespace
+
+OpFamily row_ops() {
+  Op sum_of_rows = reduce_op("sum of rows", ReduceOp::sum, 0);
+  sum_of_rows.timed = rows(&Sizes::tokens);
+  return {layer_norm_op(),
+          rms_norm_op(),
+          embedding_op(),
+          cross_entropy_op(),
+          projection_op(),
+          softmax_op(/*log=*/false),
+          std::move(sum_of_rows),
+          softmax_op(/*log=*/true),
+          reduce_op("sum of columns", ReduceOp::sum, 1),
+          reduce_op("mean of columns", ReduceOp::mean, 1),
+          reduce_op("max of columns", ReduceOp::max, 1),
+          argmax_op()};
+}
+
+}  // namespace zg::bench

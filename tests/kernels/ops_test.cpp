@@ -1,0 +1,134 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "bench/op.h"
+#include "tests/kernels/every_kernel.h"
+#include "tests/support/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+using bench::Call;
+using bench::Extents;
+
+// Every row of bench/op.h on every device, beside the plain version of the CPU.
+namespace {
+
+Call run_case(const bench::Part& part, const bench::Operands& operands, const Extents& extents) {
+  Call call = part.call(operands, extents);
+  call.run();
+  operands.device.compute().synchronize();
+  return call;
+}
+
+/// The worst element of a result, as text; empty when all are within the bounds.
+std::string difference(const Call::Result& actual, const Call::Result& expected,
+                       const bench::Error& error) {
+  const DType dtype = actual.tensor.dtype();
+  const std::vector<double> values = actual.tensor.to_doubles(),
+                            wanted = expected.tensor.to_doubles();
+  if (values.size() != wanted.size()) return actual.name + ": another shape than expected";
+  const double rounding = 1.01 * unit_roundoff(dtype);
+  const double subnormal = dtype == DType::f16 ? 0x1p-25 : 0.0;  // half of the smallest f16
+  double worst = 1.0, bound = 0.0;
+  size_t place = values.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double allowed =
+        error.absolute + subnormal + (error.relative + rounding) * std::fabs(wanted[i]);
+    const double ratio = std::fabs(values[i] - wanted[i]) / allowed;
+    if (ratio <= worst || values[i] == wanted[i]) continue;
+    worst = ratio;
+    bound = allowed;
+    place = i;
+    if (!(ratio <= INFINITY)) break;  // NaN
+  }
+  if (place == values.size()) return "";
+  char most[32];
+  std::snprintf(most, sizeof most, "%.3g", bound);
+  return actual.name + "[" + std::to_string(place) + "] of " + actual.tensor.shape().str() +
+         " is " + text_of_value(values[place]) + "; expected " + text_of_value(wanted[place]) +
+         " of the plain version, or at most " + most + " from it";
+}
+
+/// The first element whose bits differ, as text; empty when none does.
+std::string bit_difference(const Call::Result& actual, const Call::Result& expected) {
+  if (bytes_of(actual.tensor) == bytes_of(expected.tensor)) return "";
+  const std::vector<double> values = actual.tensor.to_doubles(),
+                            wanted = expected.tensor.to_doubles();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] != wanted[i])
+      return actual.name + "[" + std::to_string(i) + "] of " + actual.tensor.shape().str() +
+             " is " + text_of_value(values[i]) + "; expected exactly " + text_of_value(wanted[i]) +
+             " of the plain version";
+  return actual.name + ": the bits of zeros or NaNs differ from those of the plain version";
+}
+
+/// Runs one kernel of an op at one size. A line for each result that differs.
+std::vector<std::string> differences(const bench::Part& part, const Extents& extents, DType dtype,
+                                     const Device& device) {
+  static const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
+  const Call actual = run_case(part, {device, dtype}, extents);
+  // In f64 the plain version is the definition on the values that the device reads.
+  const DType reference = part.error ? DType::f64 : dtype;
+  const Call expected = run_case(part, {plain, reference, dtype}, extents);
+  const bench::Error error = part.error ? part.error(dtype, extents) : bench::Error{};
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < actual.results.size(); ++i) {
+    const std::string line = part.error ? difference(actual.results[i], expected.results[i], error)
+                                        : bit_difference(actual.results[i], expected.results[i]);
+    if (!line.empty())
+      lines.push_back(actual.kernel + " " + bench::by(extents) + " " + name_of(dtype) + " on " +
+                      device.name() + " (" + level_of(device) + "): " + line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("every op gives the values of its plain version, over sizes, dtypes and devices" *
+          doctest::test_suite("every device")) {
+  for (const bench::OpFamily& family : bench::every_op())
+    for (const bench::Op& op : family) {
+      CAPTURE(op.name);
+      CHECK(!op.tested.empty());
+      for (const Device& device : devices_of_every_generation())
+        for (const DType dtype : on_device(op.dtypes, device))
+          for (const Extents& extents : op.tested)
+            for (const bench::Part& part : op.parts)
+              for (const std::string& line : differences(part, extents, dtype, device))
+                FAIL_CHECK(line);
+    }
+}
+
+TEST_CASE("every kernel is in a row of bench/op.h") {
+  std::set<std::string> called;
+  const Device device = Device::cpu(0, {.threads = 1});
+  for (const bench::OpFamily& family : bench::every_op())
+    for (const bench::Op& op : family)
+      for (const bench::Part& part : op.parts)
+        called.insert(part.call({device, op.dtypes.front()}, op.tested.front()).kernel);
+  for_every_kernel([&](const auto& kernel) {
+    CAPTURE(kernel.name);
+    CHECK(called.count(kernel.name) == 1);
+  });
+}
+
+TEST_CASE("a row of an op names the element that differs, with both values") {
+  const Device device = Device::cpu(0, {.threads = 1});
+  const auto result = [&](std::vector<float> values) {
+    const auto n = static_cast<int64_t>(values.size());
+    return Call::Result{"dx", Tensor::from(values, {n}, device)};
+  };
+  const Call::Result right = result({1, 2, 4}), wrong = result({1, -2, 4});
+  CHECK(difference(right, right, {}).empty());
+  CHECK(difference(result({1, 2.25f, 4}), right, {.absolute = 0.25}).empty());
+  CHECK(difference(wrong, right, {.absolute = 2.0}) ==
+        "dx[1] of [3] is -2; expected 2 of the plain version, or at most 2 from it");
+  CHECK(difference(result({1, NAN, 4}), right, {.absolute = 2.0}) ==
+        "dx[1] of [3] is nan; expected 2 of the plain version, or at most 2 from it");
+  CHECK(bit_difference(right, right).empty());
+  CHECK(bit_difference(wrong, right) ==
+        "dx[1] of [3] is -2; expected exactly 2 of the plain version");
+}
