@@ -40,6 +40,9 @@ double sum_error(DType dtype, int64_t n) {
   return unit_roundoff(accumulator(dtype)) * (8.0 + 2.0 * static_cast<double>(n));
 }
 
+/// Also with more rows than backward has blocks that sum columns.
+const std::vector<Extents> tested_norms = {{1, 1},   {3, 5},    {7, 33},
+                                           {70, 33}, {2, 1023}, {1100, 31}};
 const std::vector<Extents> tested_rows = {{1, 1}, {3, 5}, {5, 31}, {7, 33}, {3, 1023}, {33, 129}};
 
 Call layer_norm_forward(const Operands& operands, const Extents& e) {
@@ -60,7 +63,7 @@ Call layer_norm_backward(const Operands& operands, const Extents& e) {
   const LayerNormBackward args{.dy = operands.random(shape, 1),
                                .x = operands.random(shape, 2),
                                .gamma = operands.random({e[1]}, 3),
-                               .mean = operands.sums({e[0]}),
+                               .mean = Tensor::full({e[0]}, 0.25, operands.wide(), operands.device),
                                .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
                                .dsum = operands.random(shape, 4),
                                .dx = operands.zeros(shape),
@@ -78,10 +81,10 @@ Error layer_norm_error(DType dtype, const Extents& e) {
   return {.absolute = 5.0 * (sum_error(dtype, e[1]) + rounding), .relative = relative};
 }
 
-/// |gamma dy| <= 1, |(x - mean) rstd| <= 1.75: two sums over the row, multiplied by 1.75 and 3.1.
-/// The columns' sums have N terms below 1.75.
+/// |gamma dy| <= 1, |(x - mean) rstd| <= 2.2: two sums over the row, multiplied by 1.75 and 3.9.
+/// The columns' sums have N terms below 2.2.
 Error norm_backward_error(DType dtype, const Extents& e) {
-  return {.absolute = 10.0 * sum_error(dtype, e[1]) + 2.0 * sum_error(dtype, e[0])};
+  return {.absolute = 10.0 * sum_error(dtype, e[1]) + 2.2 * sum_error(dtype, e[0])};
 }
 
 Op layer_norm_op() {
@@ -92,7 +95,7 @@ Op layer_norm_op() {
                     {.call = layer_norm_backward,
                      .work = row_work("layer_norm backward, residual", 15.0, 3, 1),
                      .error = norm_backward_error}},
-          .tested = tested_rows,
+          .tested = tested_norms,
           .timed = rows(&Sizes::tokens),
           .function =
               [](std::span<const Var> in, const Extents&) {
@@ -132,7 +135,7 @@ Op rms_norm_op() {
                        return Error{.relative = sum_error(dtype, e[1])};
                      }},
                 {.call = backward, .error = norm_backward_error}},
-      .tested = tested_rows,
+      .tested = tested_norms,
       .timed = rows(&Sizes::tokens),
       .function = [](std::span<const Var> in, const Extents&) { return rms_norm(in[0], in[1]); },
       .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {

@@ -53,9 +53,10 @@ void validate(const StridedCopy& args) {
   check_range("y", args.y, args.extents, args.y_strides, args.y_offset);
   for (int i = 0; i < args.extents.rank(); ++i)
     if (args.extents[i] > 1 && args.y_strides[static_cast<size_t>(i)] == 0)
-      throw ShapeError(fmt::format(
-          "strided_copy: y has stride 0 along axis {} of {}; expected one place for each element",
-          i, args.extents));
+      throw ShapeError(
+          fmt::format("strided_copy: y has stride 0 along axis {} of {}; expected a different "
+                      "index for each element",
+                      i, args.extents));
   check_device(op, {&args.x, &args.y});
 }
 

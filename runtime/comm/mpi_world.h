@@ -150,7 +150,8 @@ inline std::string difference(const std::string& what, int rank, const RankIdent
 
 inline std::string gone(int rank, const Peer& peer) {
   return fmt::format(
-      "rank {} (pid {}) is gone, last heard of in step {}: it was killed or ended without a word",
+      "rank {} (pid {}) is gone, last heard of in step {}: it was killed or exited without a "
+      "message",
       rank, peer.process.pid, peer.step);
 }
 

@@ -37,7 +37,7 @@ const Operation operations[] = {
 
 }  // namespace
 
-TEST_CASE("unary ops give the numbers of the C library, and their gradients") {
+TEST_CASE("unary ops give the numbers of the C library") {
   for (const Operation& operation : operations)
     for (const Shape& shape : {Shape{}, Shape{1}, Shape{31}, Shape{3, 1, 11}}) {
       CAPTURE(operation.name);
@@ -46,7 +46,6 @@ TEST_CASE("unary ops give the numbers of the C library, and their gradients") {
       for (double value : x.to_doubles()) expected.push_back(operation.value(value));
       // A few roundings of values up to 20.
       CHECK(excess(operation.op(Var(x)).value(), expected, 1e-14, 1e-14) <= 1.0);
-      check_gradient([&](Tape&, Vars in) { return operation.op(in[0]); }, {x});
     }
 }
 

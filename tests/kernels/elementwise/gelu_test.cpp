@@ -2,9 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <numbers>
-
 #include "tests/kernels/guarded_call.h"
 #include "tests/support/op_case.h"
 
@@ -16,61 +13,25 @@ namespace {
 constexpr DType dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 constexpr Activation forms[] = {Activation::gelu_tanh, Activation::gelu_erf};
 
-double reference(double x, Activation form) {
-  if (form == Activation::gelu_erf) return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
-  const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-  return x / (1.0 + std::exp(-2.0 * u));  // (1 + tanh u) / 2 without its cancellation
-}
-
-// By a central difference of fourth order: its own error is some 1e-12, h^4 and 2^-53 / h.
-double reference_slope(double x, Activation form) {
-  constexpr double h = 1e-3;
-  const auto difference = [&](double step) {
-    return reference(x + step, form) - reference(x - step, form);
-  };
-  return (8.0 * difference(h) - difference(2.0 * h)) / (12.0 * h);
-}
-
 }  // namespace
 
-TEST_CASE("gelu equals the formula in double, in both forms" *
-          doctest::test_suite("every device")) {
+TEST_CASE("gelu_backward may write over dy" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(dtypes, device))
       for (Activation form : forms)
-        for (int64_t n : {1, 31, 33, 1023, 9001}) {
+        for (int64_t n : {1, 33, 9001}) {
           CAPTURE(level_of(device));
           CAPTURE(std::string(name_of(dtype)));
-          CAPTURE(static_cast<int>(form));
           CAPTURE(n);
-          const GeluForward forward{.x = random_tensor({n}, dtype, device, 1, -5.0, 5.0),
-                                    .y = Tensor::empty({n}, dtype, device),
-                                    .activation = form};
-          kernels::gelu_forward(forward, device.compute());
-          const std::vector<double> x = forward.x.to_doubles();
-          std::vector<double> y, slope;
-          for (double v : x) y.push_back(reference(v, form));
-          // For x < 0 the value is an exponential whose argument reaches 2u = 17 at -5, rounded
-          // thrice: a relative error of 51u, and a dozen more operations. The second term is half
-          // of the smallest f16.
-          const double u = unit_roundoff(accumulator(dtype)), rounding = unit_roundoff(dtype);
-          CHECK(excess(forward.y, y, dtype == DType::f16 ? 0x1p-25 : 0.0, 64 * u + rounding) < 1.0);
-
-          const GeluBackward backward{.dy = random_tensor({n}, dtype, device, 2),
-                                      .x = forward.x,
-                                      .dx = Tensor::empty({n}, dtype, device),
-                                      .activation = form};
-          kernels::gelu_backward(backward, device.compute());
-          const std::vector<double> dy = backward.dy.to_doubles();
-          for (size_t i = 0; i < x.size(); ++i)
-            slope.push_back(dy[i] * reference_slope(x[i], form));
-          // Two terms below 1.2 that cancel near -0.75, each known to 64u; the difference quotient.
-          CHECK(excess(backward.dx, slope, 2 * 1.2 * 64 * u + 1e-11, rounding) < 1.0);
-
-          const GeluBackward in_place{
-              .dy = backward.dy, .x = backward.x, .dx = backward.dy, .activation = form};
+          const GeluBackward apart{.dy = random_tensor({n}, dtype, device, 2),
+                                   .x = random_tensor({n}, dtype, device, 1, -5.0, 5.0),
+                                   .dx = Tensor::empty({n}, dtype, device),
+                                   .activation = form};
+          kernels::gelu_backward(apart, device.compute());
+          GeluBackward in_place = apart;
+          in_place.dx = in_place.dy;
           kernels::gelu_backward(in_place, device.compute());
-          CHECK(same_bits(in_place.dx, backward.dx));
+          CHECK(same_bits(in_place.dx, apart.dx));
         }
 }
 

@@ -225,49 +225,6 @@ TEST_CASE("argmax finds the first largest along any axis, NaN counting as larges
   CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 0, 1});
 }
 
-TEST_CASE("softmax and log_softmax match doubles, forward and backward, for every type and level" *
-          doctest::test_suite("every device")) {
-  for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
-      for (int64_t C : {1, 3, 31, 33, 1023, 5000})
-        for (bool log : {false, true}) {
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(dtype));
-          CAPTURE(C);
-          CAPTURE(log);
-          const Shape shape{3, C};
-          const Tensor x = random_tensor(shape, dtype, device, 5, -20, 20);
-          const Tensor dy = random_tensor(shape, dtype, device, 6);
-          const Tensor y = Tensor::empty(shape, dtype, device);
-          const Tensor dx = Tensor::empty(shape, dtype, device);
-          kernels::softmax_forward({.x = x, .y = y, .log = log}, device.compute());
-          kernels::softmax_backward({.y = y, .dy = dy, .dx = dx, .log = log}, device.compute());
-
-          const std::vector<double> xs = x.to_doubles(), ys = y.to_doubles(), dys = dy.to_doubles();
-          std::vector<double> expected(xs.size()), slopes(xs.size());
-          for (size_t row = 0; row < xs.size(); row += static_cast<size_t>(C)) {
-            double sum = 0, dot = 0;
-            for (size_t i = row; i < row + static_cast<size_t>(C); ++i) {
-              sum += std::exp(xs[i]);
-              dot += log ? dys[i] : dys[i] * ys[i];
-            }
-            for (size_t i = row; i < row + static_cast<size_t>(C); ++i) {
-              expected[i] = log ? xs[i] - std::log(sum) : std::exp(xs[i]) / sum;
-              slopes[i] = log ? dys[i] - std::exp(ys[i]) * dot : ys[i] * (dys[i] - dot);
-            }
-          }
-          // In the accumulator: a subtraction of magnitudes up to 40, which exp turns into a
-          // relative error, an exp good to 2 ulp, a sum; then one rounding.
-          const double wide = unit_roundoff(accumulator(dtype));
-          const double subnormal = dtype == DType::f16 ? 0x1p-25 : 1e-38;
-          CHECK(excess(y, expected, (log ? 64 * wide : 0.0) + subnormal,
-                       unit_roundoff(dtype) + 64 * wide) <= 1);
-          // From the rounded y: sums of C terms below 1, which multiply values below 1.
-          const double sums = 8 * wide * std::sqrt(static_cast<double>(C));
-          CHECK(excess(dx, slopes, sums + subnormal, unit_roundoff(dtype) + 8 * wide) <= 1);
-        }
-}
-
 TEST_CASE("softmax is steady far from 0, of masked elements and in place" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
