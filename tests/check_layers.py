@@ -71,6 +71,8 @@ for path in files:
         if allowed and (root / folder).is_dir() and "/" in included and folder not in allowed:
             problems.append(f"{place}: includes {included}; "
                             f"{place.parts[0]} may include {', '.join(sorted(allowed))}")
+        if place.parts[0] == "bench" and folder == "tools":
+            problems.append(f"{place}: includes {included}; bench includes nothing of tools, which includes bench")
         if included.startswith("zerograd/" + TEXT) and place.parts[0] in ALLOWED and \
                 not str(place).startswith(TEXT):
             problems.append(f"{place}: includes {included}; only {TEXT} may, which is zerograd::text")

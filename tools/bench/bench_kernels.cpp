@@ -2,8 +2,8 @@
 #include <sstream>
 
 #include "bench/case.h"
-#include "bench/command.h"
 #include "bench/report.h"
+#include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "zerograd/runtime/comm/communicator.h"

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bench/command.h"
 #include "bench/measure.h"
 #include "bench/report.h"
+#include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/setup.h"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/command.h"
 #include "bench/measure.h"
+#include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "zerograd/kernels/matmul/peak.h"

@@ -5,9 +5,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "bench/command.h"
 #include "bench/measure.h"
 #include "bench/report.h"
+#include "tools/bench/command.h"
 #include "tools/run/run.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/runtime/command_line/flags.h"

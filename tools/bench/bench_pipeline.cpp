@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "bench/command.h"
 #include "bench/report.h"
+#include "tools/bench/command.h"
 #include "tools/run/run.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/pipeline.h"

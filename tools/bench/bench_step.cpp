@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "bench/command.h"
 #include "bench/measure.h"
 #include "bench/report.h"
+#include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/stepper.h"

@@ -1,4 +1,4 @@
-#include "bench/command.h"
+#include "tools/bench/command.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
