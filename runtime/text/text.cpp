@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 
 #include "zerograd/runtime/error.h"
@@ -131,16 +129,5 @@ std::string mib(int64_t bytes) {
 }
 
 std::string gib(double bytes) { return fmt::format("{:.1f} GiB", bytes / 0x1p30); }
-
-std::string text(const char* format, ...) {
-  va_list arguments, again;
-  va_start(arguments, format);
-  va_copy(again, arguments);
-  std::string result(static_cast<size_t>(std::vsnprintf(nullptr, 0, format, arguments)), '\0');
-  std::vsnprintf(result.data(), result.size() + 1, format, again);
-  va_end(again);
-  va_end(arguments);
-  return result;
-}
 
 }  // namespace zg

@@ -33,7 +33,4 @@ std::string mib(int64_t bytes);
 /// "1.5 GiB".
 std::string gib(double bytes);
 
-/// printf into a string.
-[[gnu::format(printf, 1, 2)]] ZG_API std::string text(const char* format, ...);
-
 }  // namespace zg

@@ -13,7 +13,7 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -171,11 +171,9 @@ Generated measure(const GenerateBench& options) {
 
 void print(const GenerateBench& options, const Generated& measured) {
   const models::GPTConfig& model = measured.model;
-  const std::string shape =
-      text("%lld blocks, width %lld, %lld tokens%s; B%lld, prompt %lld, %lld more",
-           (long long)model.layers, (long long)model.width, (long long)model.vocabulary,
-           model.tied ? ", tied" : "", (long long)options.batch, (long long)options.prompt,
-           (long long)options.tokens);
+  const std::string shape = fmt::format(
+      "{} blocks, width {}, {} tokens{}; B{}, prompt {}, {} more", model.layers, model.width,
+      model.vocabulary, model.tied ? ", tied" : "", options.batch, options.prompt, options.tokens);
   const char* dtype = name_of(options.engine.compute);
   std::printf(
       "| case | shape | dtype | threads | median ms | p10 - p90 | tokens/s | GB/s | %% of limit | "
@@ -188,10 +186,10 @@ void print(const GenerateBench& options, const Generated& measured) {
     const auto ms = [&](double q) { return 1e3 * bench::quantile(row.seconds, q); };
     const bool limited = row.limit_s > 0.0;
     const auto percent = [&](double q) {
-      return limited ? text("%.1f %%", row.percent_of_limit(q)) : std::string();
+      return limited ? fmt::format("{:.1f} %", row.percent_of_limit(q)) : std::string();
     };
     const std::string gigabytes =
-        limited ? text("%.1f", 1e-6 * measured.weight_bytes / ms(0.5)) : std::string();
+        limited ? fmt::format("{:.1f}", 1e-6 * measured.weight_bytes / ms(0.5)) : std::string();
     std::printf("| %s | %s | %s | %d | %.2f | %.2f - %.2f | %.1f | %s | %s | %s |\n", row.name,
                 shape.c_str(), dtype, measured.threads, ms(0.5), ms(0.1), ms(0.9), row.rate(),
                 gigabytes.c_str(), percent(0.5).c_str(), percent(0.0).c_str());

@@ -25,7 +25,7 @@
 #include "zerograd/runtime/storage/block_io.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/transfer.h"
 
@@ -340,7 +340,7 @@ void print(const OffloadResult& result) {
                 1e-9 * result.limits.memory);
   for (const OffloadRow& row : result.rows) {
     const std::string percent =
-        row.limit_s > 0.0 ? text("%.0f %%", percent_of_limit(row)) : std::string();
+        row.limit_s > 0.0 ? fmt::format("{:.0f} %", percent_of_limit(row)) : std::string();
     std::printf("| %s | %s | %s | %.1f | %.1f - %.1f | %.2f | %s |\n", row.name.c_str(),
                 row.shape.c_str(), name_of(row.dtype), 1e3 * row.quantile(0.5),
                 1e3 * row.quantile(0.1), 1e3 * row.quantile(0.9), 1e-9 * rate(row),

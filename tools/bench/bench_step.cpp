@@ -19,7 +19,7 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
 
 namespace zg::tools {
@@ -247,9 +247,9 @@ struct StepReport {
 
 std::string described(const Settings& settings) {
   const models::GPTConfig& model = settings.model;
-  return text("%lld blocks, width %lld, %lld tokens%s; B%lld T%lld", (long long)model.layers,
-              (long long)model.width, (long long)model.vocabulary, model.tied ? ", tied" : "",
-              (long long)settings.samples_per_step(), (long long)model.block_size);
+  return fmt::format("{} blocks, width {}, {} tokens{}; B{} T{}", model.layers, model.width,
+                     model.vocabulary, model.tied ? ", tied" : "", settings.samples_per_step(),
+                     model.block_size);
 }
 
 void print(const StepReport& report) {
@@ -257,7 +257,8 @@ void print(const StepReport& report) {
   const std::string precision = run.settings.optimisation.precision();
   const auto all_threads = static_cast<int>(run.options.ranks) * measured.threads;
   const auto percent = [&](double q) {
-    return measured.peak_flops > 0.0 ? text("%.1f %%", report.percent_of_peak(q)) : std::string();
+    return measured.peak_flops > 0.0 ? fmt::format("{:.1f} %", report.percent_of_peak(q))
+                                     : std::string();
   };
   const double median = report.seconds(0.5);
   std::printf(

@@ -8,7 +8,6 @@
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
 
@@ -183,7 +182,7 @@ void print(const std::string& line) { std::printf("%s\n", line.c_str()); }
 
 std::string size_in_mib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 20);
-  return text(value < 100.0 ? "%.1f MiB" : "%.0f MiB", value);
+  return value < 100.0 ? fmt::format("{:.1f} MiB", value) : fmt::format("{:.0f} MiB", value);
 }
 
 // Formats a size as flags accept it: 12GiB, 50MiB.

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -23,16 +23,18 @@ std::string stamp(const char* where) {
   localtime_r(&seconds, &local);
   char day[32];
   std::strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &local);
-  return text("[%s,%03d] [INFO] [%s] ", day, static_cast<int>(ms), where);
+  return fmt::format("[{},{:03d}] [INFO] [{}] ", day, static_cast<int>(ms), where);
 }
 
 // round(bytes / 1024**3, 2): rounds the exact value, and ties to even.
 std::string gigabytes(int64_t bytes) {
-  return python_number(std::stod(text("%.2f", static_cast<double>(bytes) / 0x1p30)));
+  return python_number(std::stod(fmt::format("{:.2f}", static_cast<double>(bytes) / 0x1p30)));
 }
 
 // The percentage of memory in use, as psutil formats it.
-std::string percent(double share) { return python_number(std::stod(text("%.1f", 100.0 * share))); }
+std::string percent(double share) {
+  return python_number(std::stod(fmt::format("{:.1f}", 100.0 * share)));
+}
 
 }  // namespace
 
@@ -64,30 +66,31 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   const int64_t taken = step.steps - step.skipped;
   const zero::Betas betas = schedule_.betas(taken).value_or(zero::Betas{adam_.beta1, adam_.beta2});
   // Betas are stored as f32; the shortest decimal number that gives the same f32 is the config's.
-  const auto beta = [](float value) { return python_number(std::stod(text("%.7g", value))); };
+  const auto beta = [](float value) {
+    return python_number(std::stod(fmt::format("{:.7g}", value)));
+  };
   std::vector<std::string> lines = {
       stamp("logging.py:96:log_dist") +
-      text("[Rank 0] step=%lld, skipped=%lld, lr=[%s], mom=[[%s, %s]]", (long long)step.steps,
-           (long long)step.skipped, python_number(step.next_rate).c_str(),
-           beta(betas.beta1).c_str(), beta(betas.beta2).c_str())};
+      fmt::format("[Rank 0] step={}, skipped={}, lr=[{}], mom=[[{}, {}]]", step.steps, step.skipped,
+                  python_number(step.next_rate), beta(betas.beta1), beta(betas.beta2))};
   if (timed <= 0) return lines;
   lines.push_back(stamp("timer.py:260:stop") +
-                  text("epoch=0/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=%s, "
-                       "CurrSamplesPerSec=%s, MemAllocated=%sGB, MaxMemAllocated=%sGB",
-                       (long long)step.micro_steps, (long long)step.steps,
-                       python_number(static_cast<double>(samples_) / seconds_).c_str(),
-                       python_number(static_cast<double>(step.samples) / step.seconds).c_str(),
-                       gigabytes(step.live_bytes).c_str(), gigabytes(peak_bytes_).c_str()));
+                  fmt::format("epoch=0/micro_step={}/global_step={}, RunningAvgSamplesPerSec={}, "
+                              "CurrSamplesPerSec={}, MemAllocated={}GB, MaxMemAllocated={}GB",
+                              step.micro_steps, step.steps,
+                              python_number(static_cast<double>(samples_) / seconds_),
+                              python_number(static_cast<double>(step.samples) / step.seconds),
+                              gigabytes(step.live_bytes), gigabytes(peak_bytes_)));
   return lines;
 }
 
 std::vector<std::string> epoch_lines(const EpochAverages& averages) {
   const int64_t used = averages.memory_bytes - averages.available_bytes;
   const double share = static_cast<double>(used) / static_cast<double>(averages.memory_bytes);
-  return {text("Average Epoch time: %.2f seconds", averages.seconds),
-          text("Average Peak CUDA memory: %.2fMiB", averages.peak_bytes / 0x1p20),
-          text("CPU Virtual Memory:  used = %s GB, percent = %s%%", gigabytes(used).c_str(),
-               percent(share).c_str())};
+  return {fmt::format("Average Epoch time: {:.2f} seconds", averages.seconds),
+          fmt::format("Average Peak CUDA memory: {:.2f}MiB", averages.peak_bytes / 0x1p20),
+          fmt::format("CPU Virtual Memory:  used = {} GB, percent = {}%", gigabytes(used),
+                      percent(share))};
 }
 
 }  // namespace zg::tools

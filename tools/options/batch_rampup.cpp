@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -56,10 +57,9 @@ void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
   if (common % share == 0) return;
   throw ConfigError(
       flag +
-      text("expected START and INCREMENT that --batch-size x ranks, %lld x %lld = %lld, "
-           "divides, got %lld and %lld; try ",
-           (long long)size.micro, (long long)ranks, (long long)share, (long long)rampup.start,
-           (long long)rampup.increment) +
+      fmt::format("expected START and INCREMENT that --batch-size x ranks, {} x {} = {}, "
+                  "divides, got {} and {}; try ",
+                  size.micro, ranks, share, rampup.start, rampup.increment) +
       (common % ranks == 0 ? "--batch-size " + number(std::gcd(common / ranks, size.micro))
                            : "numbers that " + number(ranks) + " ranks can share"));
 }

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -30,7 +30,7 @@ void strike(const FaultInjection& injection, Phase phase, int64_t step, Communic
     return;
   const bool alone = ranks.size() == 1;
   const std::string where =
-      text("in step %lld", (long long)step) +
+      fmt::format("in step {}", step) +
       (phase == Phase::begin ? "" : ", phase " + phase_words[static_cast<size_t>(phase) - 1]);
   std::fprintf(stderr, "inject: %s on rank %d/%d pid %d in step %lld\n",
                fault_words[static_cast<size_t>(injection.fault) - 1].c_str(), ranks.rank(),

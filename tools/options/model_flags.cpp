@@ -7,6 +7,7 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 
@@ -47,7 +48,7 @@ Flag unsupported_flag(Names names, const std::vector<double>& accepted, const st
             std::vector<std::string> shown;
             for (const double one : accepted) {
               if (read && number == one) return;
-              shown.push_back(text("%g", one));
+              shown.push_back(fmt::format("{:.6g}", one));
             }
             throw Unsupported(name + " " + value + ": " + why + "; try " + name + " " +
                               join(shown, " or "));

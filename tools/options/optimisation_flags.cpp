@@ -1,7 +1,7 @@
 #include "tools/options/optimisation_flags.h"
 
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 
 namespace zg::tools {
@@ -43,8 +43,8 @@ void settle_annealing(TrainOptions& options) {
     throw ConfigError(
         "--warmup-steps: expected --lr-warmup-samples with a rate that goes by samples, got steps");
   if (schedule.min_rate > schedule.rate)
-    throw ConfigError(
-        text("--min-lr: expected at most --lr %g, got %g", schedule.rate, schedule.min_rate));
+    throw ConfigError(fmt::format("--min-lr: expected at most --lr {:.6g}, got {:.6g}",
+                                  schedule.rate, schedule.min_rate));
   zero::AnnealingOptions& annealing = schedule.annealing;
   if (annealing.lr_decay_style == zero::DecayStyle::constant) {
     for (const char* flag : {"--lr-decay-samples", "--min-lr"})
@@ -60,9 +60,9 @@ void settle_annealing(TrainOptions& options) {
         "ends, got neither; try --lr-decay-style constant");
   if (annealing.lr_warmup_samples >= annealing.lr_decay_samples)
     throw ConfigError(
-        text("--lr-warmup-samples: expected less than the %lld samples of "
-             "--lr-decay-samples or --train-samples, got %lld",
-             (long long)annealing.lr_decay_samples, (long long)annealing.lr_warmup_samples));
+        fmt::format("--lr-warmup-samples: expected less than the {} samples of "
+                    "--lr-decay-samples or --train-samples, got {}",
+                    annealing.lr_decay_samples, annealing.lr_warmup_samples));
 }
 
 }  // namespace

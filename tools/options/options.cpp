@@ -8,6 +8,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 
@@ -24,11 +25,10 @@ void check_axes(const TrainOptions& options) {
   const Axes& axes = options.axes;
   const int64_t share = axes.tensor * axes.pipeline;
   if (options.ranks % share != 0)
-    throw ConfigError(
-        text("--ranks: expected a multiple of the %lld that --tensor-parallel %lld "
-             "and --pipeline-parallel %lld take, got %lld; try --ranks %lld",
-             (long long)share, (long long)axes.tensor, (long long)axes.pipeline,
-             (long long)options.ranks, (long long)((options.ranks / share + 1) * share)));
+    throw ConfigError(fmt::format(
+        "--ranks: expected a multiple of the {} that --tensor-parallel {} "
+        "and --pipeline-parallel {} take, got {}; try --ranks {}",
+        share, axes.tensor, axes.pipeline, options.ranks, (options.ranks / share + 1) * share));
   if (axes.sequence_parallel && axes.tensor == 1)
     throw ConfigError(
         "--sequence-parallel: it is of ranks that share layers; expected --tensor-parallel 2 or "

@@ -11,6 +11,7 @@
 
 #include "tools/options/fields.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/schedule.h"
@@ -124,9 +125,7 @@ void read(const Json& json, Integer& value, const Bounds& limits) {
                     !(json.is_number_unsigned() &&
                       json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
   if (!fits || json.get<int64_t>() < bounds.least || json.get<int64_t>() > bounds.most)
-    refuse(
-        text("a whole number from %lld to %lld", (long long)bounds.least, (long long)bounds.most),
-        json);
+    refuse(fmt::format("a whole number from {} to {}", bounds.least, bounds.most), json);
   value = static_cast<Integer>(json.get<int64_t>());
 }
 void read(const Json& json, std::optional<int32_t>& token, const Bounds& bounds) {
@@ -179,7 +178,7 @@ void check_together(const Settings& settings) {
     int64_t left = most;
     for (const int64_t factor : factors) left /= factor;
     if (left == 0)
-      throw ConfigError(text("%s: expected a product of at most %lld", names, (long long)most));
+      throw ConfigError(fmt::format("{}: expected a product of at most {}", names, most));
   };
   check_product("run.micro_batch, accumulation, ranks",
                 {settings.micro_batch, settings.accumulation, settings.ranks}, int64_t{1} << 40);
@@ -194,15 +193,15 @@ void check_together(const Settings& settings) {
                           .train = settings.samples_per_step()});
   }
   if (settings.epochs == 0.0 && settings.train_samples == 0 && settings.steps > largest_count)
-    throw ConfigError(text("run.steps: expected at most %lld, got %lld", (long long)largest_count,
-                           (long long)settings.steps));
+    throw ConfigError(
+        fmt::format("run.steps: expected at most {}, got {}", largest_count, settings.steps));
   if (settings.save_top_k == 0)
     throw ConfigError("run.save_top_k: expected 1 or more, or -1 for all, got 0");
   if (settings.skipped_samples > settings.samples)
     throw ConfigError(
-        text("position.skipped_samples: expected at most the %lld of "
-             "position.samples, got %lld",
-             (long long)settings.samples, (long long)settings.skipped_samples));
+        fmt::format("position.skipped_samples: expected at most the {} of "
+                    "position.samples, got {}",
+                    settings.samples, settings.skipped_samples));
   if (!settings.optimisation.preset.empty()) zero::precision_preset(settings.optimisation.preset);
   zero::validate(settings.optimisation.engine);
   zero::validate(settings.optimisation.schedule);

@@ -16,6 +16,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/consolidate.h"
@@ -103,11 +104,10 @@ models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions
 }
 
 std::string sizes(const models::GPTConfig& model) {
-  return text("%lld blocks of width %lld, %lld tokens and block size %lld%s%s%s",
-              (long long)model.layers, (long long)model.width, (long long)model.vocabulary,
-              (long long)model.block_size, model.tied ? ", tied" : "",
-              model.position == models::Position::alibi ? ", ALiBi" : "",
-              model.family == models::Family::bloom ? ", of BLOOM's names" : "");
+  return fmt::format("{} blocks of width {}, {} tokens and block size {}{}{}{}", model.layers,
+                     model.width, model.vocabulary, model.block_size, model.tied ? ", tied" : "",
+                     model.position == models::Position::alibi ? ", ALiBi" : "",
+                     model.family == models::Family::bloom ? ", of BLOOM's names" : "");
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ void check_model(const Settings& settings, const std::map<std::string, Shape>& s
                     there + "; expected a checkpoint as zerograd wrote it");
   };
   if (settings.model.layers > static_cast<int64_t>(shapes.size()))
-    refuse(text("%lld blocks", (long long)settings.model.layers), text("%zu names", shapes.size()));
+    refuse(fmt::format("{} blocks", settings.model.layers), fmt::format("{} names", shapes.size()));
   ParameterStore store;
   const models::GPT model(store, settings.model);
   for (const auto& [name, parameter] : store.by_name()) {
@@ -304,10 +304,9 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   };
   if (there.layers != model.layers || there.width != model.width || there.family != model.family ||
       (settings && there.heads != model.heads))
-    flags = text("%s --n-layer %lld --n-head %s --n-embd %lld",
-                 there.family == models::Family::bloom ? " --model-type bloom" : "",
-                 (long long)there.layers, settings ? std::to_string(there.heads).c_str() : "N",
-                 (long long)there.width);
+    flags = fmt::format("{} --n-layer {} --n-head {} --n-embd {}",
+                        there.family == models::Family::bloom ? " --model-type bloom" : "",
+                        there.layers, settings ? std::to_string(there.heads) : "N", there.width);
   if (there.position != model.position)
     flags += std::string(" --position-embedding ") + name_of(there.position);
   compare("--vocab-size", there.vocabulary, model.vocabulary);
